@@ -1,0 +1,5 @@
+"""Request-driven serverless, from the request down to the node."""
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"

@@ -1,0 +1,113 @@
+"""The exceptions of the whole project, sorted by who must act.
+
+::
+
+    ServingError
+      SettingsError        the operator must act; a daemon that meets it at start exits with 2
+      Refused              we chose to say no
+        QueueFull          503, with Retry-After
+        QueueTimeout       503, with Retry-After
+        Draining           503
+      InvalidValue         a text at the edge that does not parse; carries what would be right
+      IllegalTransition    our bug: a state machine was told something impossible
+
+The HTTP status of an error that a client sees is a class attribute. Errors carry fields; the text is made from them.
+docs/errors.md shows the same tree, and a test compares the two.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+__all__ = [
+    "Draining",
+    "IllegalTransition",
+    "InvalidValue",
+    "Problem",
+    "QueueFull",
+    "QueueTimeout",
+    "Refused",
+    "ServingError",
+    "SettingsError",
+]
+
+
+class ServingError(Exception):
+    """Root of all errors that this project raises on purpose."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong with what a person wrote.
+
+    ``where`` names the file and line, environment variable, flag or annotation; ``what`` says what is wrong with the
+    value found there; ``expected`` says what would be right.
+    """
+
+    where: str
+    what: str
+    expected: str
+
+    def __str__(self) -> str:
+        """One line: where, what, and what would be right."""
+        return f"{self.where}: {self.what}; expected {self.expected}"
+
+
+class SettingsError(ServingError):
+    """Settings that cannot be used. Carries every problem that was found, not only the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class Refused(ServingError):
+    """A request that we chose not to serve."""
+
+    status: ClassVar[int] = 503
+
+
+class QueueFull(Refused):
+    """All slots and all places in the queue of a revision are taken."""
+
+    def __init__(self, *, depth: int, depth_max: int) -> None:
+        self.depth = depth
+        self.depth_max = depth_max
+        super().__init__(f"pending request queue full: {depth} of {depth_max} places taken")
+
+
+class QueueTimeout(Refused):
+    """A request waited in the queue for as long as it may."""
+
+    def __init__(self, *, waited_s: float, wait_max_s: float) -> None:
+        self.waited_s = waited_s
+        self.wait_max_s = wait_max_s
+        super().__init__(f"waited {waited_s:.3f} s for a free slot, {wait_max_s:.3f} s is the limit")
+
+
+class Draining(Refused):
+    """The pod or proxy is going away and takes nothing new."""
+
+    def __init__(self) -> None:
+        super().__init__("shutting down")
+
+
+class InvalidValue(ServingError, ValueError):
+    """A text that does not say what it should. ``expected`` completes the sentence "expected ..."."""
+
+    def __init__(self, *, text: str, expected: str) -> None:
+        self.text = text
+        self.expected = expected
+        super().__init__(f"{text!r} is not {expected}")
+
+
+class IllegalTransition(ServingError):
+    """A state machine met an event that its phase does not allow. The story is its last transitions, oldest first."""
+
+    def __init__(self, *, subject: str, phase: str, event: str, story: Sequence[str] = ()) -> None:
+        self.subject = subject
+        self.phase = phase
+        self.event = event
+        self.story = tuple(story)
+        tail = f" after {' -> '.join(self.story)}" if self.story else ""
+        super().__init__(f"{subject}: {event} in phase {phase}{tail}")

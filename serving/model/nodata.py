@@ -1,0 +1,15 @@
+"""The value that stands for "there is nothing to decide on".
+
+A window without points, a pod whose use is unknown, a cluster that does not answer: each is a fact that a decision
+carries on, not a zero and not an exception. An empty window therefore never reaches a division.
+"""
+
+import msgspec
+
+__all__ = ["NoData"]
+
+
+class NoData(msgspec.Struct, frozen=True, kw_only=True):
+    """No answer, and why: ``missing`` names the input that is not there, as in "no point in the stable window"."""
+
+    missing: str

@@ -1,0 +1,160 @@
+"""Quantities as people write them, and as the code means them.
+
+Inside the project there are seconds, ratios, millicores and bytes. "60s", "70" percent, "500m" and "1Gi" exist only
+here and where settings and manifests are read. Each ``parse_*`` raises ``InvalidValue``; each ``format_*`` writes the
+shortest text that parses back to the same value.
+
+Sources: durations as Go's ``time.ParseDuration``, quantities as Kubernetes' ``resource.Quantity`` (both rounded up to
+the unit that we keep, as Kubernetes does), percentages as Knative's config-autoscaler.
+"""
+
+import math
+import re
+from fractions import Fraction
+
+from serving.model.errors import InvalidValue
+
+__all__ = [
+    "format_bytes",
+    "format_duration_s",
+    "format_millicores",
+    "format_number",
+    "format_percent",
+    "parse_bytes",
+    "parse_count",
+    "parse_duration_s",
+    "parse_flag",
+    "parse_millicores",
+    "parse_number",
+    "parse_percent",
+    "parse_percent_or_fraction",
+]
+
+_SECONDS_PER_UNIT = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),
+    "μs": Fraction(1, 10**6),
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+}
+_DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_QUANTITY = re.compile(
+    r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?", re.ASCII
+)
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+_SCALE: dict[str | None, Fraction] = {
+    None: Fraction(1),
+    **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate(("m", "u", "n"), start=1)},
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", start=1)},
+}
+_FLAGS = {"true": True, "false": False}
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds of a Go duration such as "60s", "1m30s", "1.5h" or "0"."""
+    sign, body = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
+    if body == "0":
+        return 0.0
+    total, end = Fraction(0), 0
+    while part := _DURATION_PART.match(body, end):
+        total += Fraction(part[1]) * _SECONDS_PER_UNIT[part[2]]
+        end = part.end()
+    if not body or end != len(body):
+        raise InvalidValue(text=text, expected='a duration such as "60s", "1m30s" or "500ms"')
+    return float(sign * total)
+
+
+def format_duration_s(duration_s: float) -> str:
+    """The shortest duration in one unit: 60.0 is "60s", 0.5 is "500ms", 3600.0 is "1h"."""
+    if duration_s and duration_s % 3600 == 0:
+        return f"{format_number(duration_s / 3600)}h"
+    if duration_s == int(duration_s):
+        return f"{format_number(duration_s)}s"
+    return f"{format_number(round(duration_s * 1000, 6))}ms"
+
+
+def _is_finite_decimal(text: str) -> bool:
+    return bool(_DECIMAL.fullmatch(text)) and math.isfinite(float(text))
+
+
+def parse_number(text: str) -> float:
+    """A finite decimal number, as in "1.5" or "2e3"."""
+    if not _is_finite_decimal(text):
+        raise InvalidValue(text=text, expected='a number such as "1.5"')
+    return float(text)
+
+
+def format_number(number: float) -> str:
+    """The shortest text of a number: 10.0 is "10", 0.5 is "0.5"."""
+    return str(int(number)) if number == int(number) else repr(number)
+
+
+def parse_count(text: str) -> int:
+    """A whole number, as in "100" or "-1"."""
+    if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
+        raise InvalidValue(text=text, expected='a whole number such as "100"')
+    return int(text)
+
+
+def parse_flag(text: str) -> bool:
+    """True or false, in any case."""
+    flag = _FLAGS.get(text.lower())
+    if flag is None:
+        raise InvalidValue(text=text, expected='"true" or "false"')
+    return flag
+
+
+def parse_percent(text: str) -> float:
+    """Ratio of a percentage: "200" is 2.0."""
+    if not _is_finite_decimal(text):
+        raise InvalidValue(text=text, expected='a percentage such as "70"')
+    return float(Fraction(text) / 100)
+
+
+def parse_percent_or_fraction(text: str) -> float:
+    """Ratio of a percentage in Knative's two readings: "70" and "0.7" are both 0.7; up to 1 it is a fraction.
+
+    Only keys that Knative reads this way use it; nothing of ours does.
+    """
+    ratio = parse_percent(text)
+    return float(text) if ratio <= 0.01 else ratio
+
+
+def format_percent(ratio: float) -> str:
+    """Percentage of a ratio: 0.7 is "70"."""
+    return format_number(float(Fraction(repr(ratio)) * 100))
+
+
+def _parse_quantity(text: str, expected: str) -> Fraction:
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise InvalidValue(text=text, expected=expected)
+    return Fraction(f"{match[1]}e{match[2] or 0}") * _SCALE[match[3]]
+
+
+def parse_millicores(text: str) -> int:
+    """Thousandths of a core of a Kubernetes cpu quantity, rounded up: "0.5" and "500m" are 500."""
+    return math.ceil(_parse_quantity(text, 'a cpu quantity such as "500m" or "2"') * 1000)
+
+
+def format_millicores(millicores: int) -> str:
+    """Kubernetes cpu quantity: 500 is "500m", 2000 is "2"."""
+    return f"{millicores}m" if millicores % 1000 else str(millicores // 1000)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a Kubernetes memory quantity, rounded up: "1Gi" is 1073741824, "1G" is 1000000000."""
+    return math.ceil(_parse_quantity(text, 'a memory quantity such as "128Mi" or "1G"'))
+
+
+def format_bytes(byte_count: int) -> str:
+    """Kubernetes memory quantity in the largest binary unit that is exact: 1073741824 is "1Gi"."""
+    for power, suffix in enumerate(("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")):
+        unit = 1024 ** (6 - power)
+        if byte_count and byte_count % unit == 0:
+            return f"{byte_count // unit}{suffix}"
+    return str(byte_count)

@@ -1,0 +1,22 @@
+"""What a pod or an activator reports about its requests, once a period (1 s by default)."""
+
+import msgspec
+
+__all__ = ["Stat"]
+
+
+class Stat(msgspec.Struct, frozen=True, kw_only=True):
+    """One report about the requests of one source over one period.
+
+    ``at_s`` is the time of the report in seconds, stamped by whoever decides on it: clocks of pods are not trusted.
+    ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count`` the
+    number that arrived in it. The ``proxied_`` pair is the part of both that came through an activator, which
+    reports it too; load is summed without that part, so that each request counts once.
+    """
+
+    pod: str
+    at_s: float
+    concurrency: float
+    request_count: float
+    proxied_concurrency: float = 0.0
+    proxied_request_count: float = 0.0

@@ -1,0 +1,44 @@
+"""Every case that ships with the project holds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.run import DATA, failure, kinds, read_cases
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_shipped_case_holds(kind: str) -> None:
+    cases = list(read_cases(DATA / f"{kind}.jsonl"))
+    assert cases
+    assert [found for case in cases if (found := failure(kind, case))] == []
+
+
+def run_py(*arguments: str) -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).with_name("run.py")
+    return subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_runner_exits_0_and_counts_when_all_hold() -> None:
+    done = run_py("queue_stats_head", str(DATA / "queue_stats_head.jsonl"))
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "queue_stats_head: 20 of 20 cases hold")
+
+
+def test_the_runner_names_a_case_that_does_not_hold_and_exits_1(tmp_path: Path) -> None:
+    case = json.loads((DATA / "queue_stats_head.jsonl").read_text().splitlines()[0])
+    case["expect"][0][0] += 1
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text(json.dumps(case) + "\n")
+    done = run_py("queue_stats_head", str(wrong))
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[0] == case["name"]
+    assert done.stdout.splitlines()[-1] == "queue_stats_head: 0 of 1 cases hold"
+
+
+def test_the_runner_refuses_a_kind_it_does_not_know() -> None:
+    done = run_py("no_such_kind", "x.jsonl")
+    assert done.returncode == 2
+    assert "no_such_kind" in done.stderr

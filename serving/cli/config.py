@@ -1,0 +1,159 @@
+"""``serving config``: show the settings in force with their origin, check files, print the files to start from.
+
+Exit code 2 means that settings are wrong; then each problem is one line on standard error.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from serving.model.errors import Problem, SettingsError
+from serving.settings.configmap import ConfigMap
+from serving.settings.daemons import DAEMONS
+from serving.settings.load import Daemon, Layer, Loaded, in_reading_order, load, unknown_config_maps
+from serving.settings.parse import read_config_maps
+from serving.settings.record import SettingsRecord
+from serving.settings.render import config_map_names, render_config_map, render_page
+
+__all__ = ["config"]
+
+_EXIT_SETTINGS = 2
+_BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
+
+_files = click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+
+
+@click.group()
+def config() -> None:
+    """Show, check and print settings."""
+
+
+@config.command()
+@click.argument("names", metavar="[DAEMON]...", nargs=-1, type=click.Choice(sorted(_BY_NAME)))
+@click.option(
+    "--config",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR",
+    type=click.Path(exists=True, path_type=Path),
+    help="ConfigMaps to read; of a folder all config-*.yaml.",
+)
+@click.option("--set", "settings", multiple=True, metavar="DAEMON.FIELD=VALUE", help="As the daemon's own flag.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def show(names: tuple[str, ...], files: tuple[Path, ...], settings: tuple[str, ...], output: str) -> None:
+    """Each setting in force and where its value comes from."""
+    config_maps, problems = _read(files)
+    flags = _flags(settings, problems)
+    loaded = {
+        name: _load(_BY_NAME[name], config_maps, flags.get(name, {}), problems) for name in names or sorted(_BY_NAME)
+    }
+    _exit_with(problems)
+    rows = [row for name, one in loaded.items() if one for row in _rows(_BY_NAME[name], one)]
+    if output == "json":
+        keys = ("daemon", "field", "value", "layer", "origin")
+        click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        return
+    for daemon, field, value, _, origin in rows:
+        click.echo(f"{daemon:<11} {field:<42} {value!s:<28} {origin}")
+
+
+@config.command()
+@_files
+def check(files: tuple[Path, ...]) -> None:
+    """Check ConfigMaps; print each problem on a line and exit with 2 if there are any."""
+    config_maps, problems = _read(files)
+    for daemon in DAEMONS:
+        _load(daemon, config_maps, {}, problems, environment={})
+    _exit_with(problems)
+    click.echo(f"{len(config_maps)} ConfigMap{'s' if len(config_maps) != 1 else ''} fine")
+
+
+@config.command()
+@click.argument("name", required=False, type=click.Choice(config_map_names(DAEMONS)))
+@click.option("--page", is_flag=True, help="The documentation page instead.")
+@click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="A file each into this folder instead.")
+def defaults(name: str | None, write: Path | None, *, page: bool) -> None:
+    """Print the ConfigMaps with every key at its default and explained."""
+    if page:
+        click.echo(render_page(DAEMONS), nl=False)
+        return
+    names = [name] if name else config_map_names(DAEMONS)
+    texts = {one: render_config_map(one, DAEMONS) for one in names}
+    if write:
+        write.mkdir(parents=True, exist_ok=True)
+        for one, text in texts.items():
+            (write / f"{one}.yaml").write_text(text, encoding="utf-8")
+        return
+    click.echo("---\n".join(texts.values()), nl=False)
+
+
+def _read(paths: Iterable[Path]) -> tuple[list[ConfigMap], list[Problem]]:
+    config_maps: list[ConfigMap] = []
+    problems: list[Problem] = []
+    for path in paths:
+        for file in sorted(path.glob("config-*.yaml")) if path.is_dir() else [path]:
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                problems.append(Problem(where=str(file), what=f"not readable: {error}", expected="a text file"))
+                continue
+            found, wrong = read_config_maps(text, str(file))
+            config_maps += found
+            problems += wrong
+    problems += unknown_config_maps(config_maps, DAEMONS)
+    return config_maps, problems
+
+
+def _flags(settings: Sequence[str], problems: list[Problem]) -> dict[str, dict[str, str]]:
+    flags: dict[str, dict[str, str]] = {}
+    for text in settings:
+        name, _, value = text.partition("=")
+        daemon, _, field = name.partition(".")
+        if daemon in _BY_NAME and field and "=" in text:
+            flags.setdefault(daemon, {})[field] = value
+        else:
+            expected = f"DAEMON.FIELD=VALUE with a daemon of {', '.join(sorted(_BY_NAME))}"
+            problems.append(Problem(where="flag --set", what=f"{text!r} is not right", expected=expected))
+    return flags
+
+
+def _load(
+    daemon: Daemon[SettingsRecord],
+    config_maps: Sequence[ConfigMap],
+    flags: dict[str, str],
+    problems: list[Problem],
+    environment: dict[str, str] | None = None,
+) -> Loaded[SettingsRecord] | None:
+    """The daemon's settings, or None with its problems added: several daemons may share a ConfigMap and its mistakes."""
+    try:
+        return load(
+            daemon,
+            registry=DAEMONS,
+            config_maps=config_maps,
+            environment=dict(os.environ) if environment is None else environment,
+            flags=flags,
+        )
+    except SettingsError as error:
+        problems += [problem for problem in error.problems if problem not in problems]
+        return None
+
+
+def _exit_with(problems: Sequence[Problem]) -> None:
+    if problems:
+        click.echo(str(SettingsError(in_reading_order(problems))), err=True)
+        sys.exit(_EXIT_SETTINGS)
+
+
+def _rows(
+    daemon: Daemon[SettingsRecord], loaded: Loaded[SettingsRecord]
+) -> Iterable[tuple[str, str, object, Layer, str]]:
+    for field in daemon.fields():
+        value: object = loaded.settings
+        for part in field.path:
+            value = getattr(value, part)
+        origin = loaded.origins[field.name]
+        yield daemon.name, field.name, value, origin.layer, origin.where

@@ -1,0 +1,17 @@
+"""The command ``serving``: a group of subcommands, each in a module of its own."""
+
+import click
+
+from serving import __version__
+from serving.cli.config import config
+
+__all__ = ["main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="serving")
+def main() -> None:
+    """Request-driven serverless: HTTP traffic decides how many pods run."""
+
+
+main.add_command(config)

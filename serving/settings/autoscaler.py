@@ -1,0 +1,172 @@
+"""Settings of the autoscaler: ConfigMap config-autoscaler in Knative's keys, and what is ours beside them.
+
+Source of keys, ranges and defaults: knative/serving 98e5ef90, pkg/autoscaler/config and pkg/deployment, unless a field
+says otherwise. A revision's annotations may replace some of them: ``serving/settings/annotations.py``.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from serving.settings.classic import ClassicSettings
+from serving.settings.knob import (
+    COUNT,
+    DURATION,
+    FLAG,
+    NUMBER,
+    PERCENT,
+    PERCENT_OR_FRACTION,
+    TEXT,
+    Knob,
+)
+from serving.settings.kpa_quirks import KpaQuirks
+from serving.settings.record import Clash, SettingsRecord
+
+__all__ = ["CLASSIC_CLASS", "HPA_CLASS", "KPA_CLASS", "TARGET_MIN", "AutoscalerSettings"]
+
+KPA_CLASS = "kpa.autoscaling.knative.dev"
+HPA_CLASS = "hpa.autoscaling.knative.dev"
+CLASSIC_CLASS = "classic.autoscaling.serving.dev"
+
+# Knative's smallest target per pod: below it a single request would ask for hundreds of pods.
+TARGET_MIN = 0.01
+
+
+class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of the autoscaler. Times are in seconds, shares are ratios."""
+
+    pod_autoscaler_class: Annotated[
+        str, Knob(key="pod-autoscaler-class", unit=TEXT, choices=(KPA_CLASS, CLASSIC_CLASS, HPA_CLASS))
+    ] = KPA_CLASS
+    """Algorithm of revisions that do not name one in the annotation ``class``: kpa is today's Knative algorithm, classic
+    that of June 2018, hpa leaves the revision to a HorizontalPodAutoscaler. Default: Knative, kpa."""
+
+    decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60)] = 2.0
+    """Time between two decisions about a revision that nobody pokes, in seconds, from start to start. Range: 100ms to
+    1m. Default: Knative's fixed tick, 2s."""
+
+    stable_window_s: Annotated[float, Knob(key="stable-window", unit=DURATION, low=6, high=3600, whole=True)] = 60.0
+    """Width of the window that decides outside panic, in seconds, back from the decision. Range: 6s to 1h, whole
+    seconds. Default: Knative, 60s."""
+
+    panic_window_ratio: Annotated[float, Knob(key="panic-window-percentage", unit=PERCENT, low=0.01, high=1)] = 0.1
+    """Width of the panic window as a share of the stable one, rounded to seconds, at least 1 s. Range: 1 to 100 percent.
+    Default: Knative, 10."""
+
+    panic_threshold_ratio: Annotated[float, Knob(key="panic-threshold-percentage", unit=PERCENT, low=1.1, high=10)] = (
+        2.0
+    )
+    """Desired pods over ready pods from which on the panic window decides. Range: 110 to 1000 percent, as Knative's
+    annotation; its ConfigMap is not checked. Default: Knative, 200."""
+
+    container_concurrency_target_ratio: Annotated[
+        float, Knob(key="container-concurrency-target-percentage", unit=PERCENT_OR_FRACTION, above=0, high=1)
+    ] = 0.7
+    """Share of a pod's concurrency that the autoscaler aims at, so that there is room while pods start. Range: above 0
+    to 100 percent; Knative reads values up to 1 as fractions. Default: Knative, 70."""
+
+    container_concurrency_target_default: Annotated[
+        float, Knob(key="container-concurrency-target-default", unit=NUMBER, low=TARGET_MIN)
+    ] = 100.0
+    """Requests in flight that a pod takes where containerConcurrency is 0 (no limit). Range: from 0.01, also after the
+    share above. Default: Knative, 100."""
+
+    requests_per_second_target_default: Annotated[
+        float, Knob(key="requests-per-second-target-default", unit=NUMBER, low=TARGET_MIN)
+    ] = 200.0
+    """Requests a second that a pod takes, for revisions that scale on ``metric: rps``. Range: from 0.01. Default:
+    Knative, 200."""
+
+    target_burst_capacity: Annotated[float, Knob(key="target-burst-capacity", unit=NUMBER, low=0, also=(-1,))] = 211.0
+    """Requests that may arrive at once and find a place: with less room than this the activator stays in the path and
+    queues. 0 takes it out as soon as a pod is ready, -1 keeps it in for good. Range: from 0, or -1. Default: Knative,
+    211, a prime, so that it never is a multiple of the target."""
+
+    activator_capacity: Annotated[float, Knob(key="activator-capacity", unit=NUMBER, low=1)] = 100.0
+    """Requests that one activator buffers for a revision; decides how many activators serve it. Range: from 1. Default:
+    Knative, 100."""
+
+    max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1)] = 1000.0
+    """Largest ratio of desired to ready pods in one decision. Range: above 1. Default: Knative, 1000."""
+
+    max_scale_down_rate: Annotated[float, Knob(key="max-scale-down-rate", unit=NUMBER, above=1)] = 2.0
+    """Largest ratio of ready to desired pods in one decision. Range: above 1. Default: Knative, 2."""
+
+    scale_down_delay_s: Annotated[float, Knob(key="scale-down-delay", unit=DURATION, low=0, high=3600, whole=True)] = (
+        0.0
+    )
+    """Time for which a lower answer must hold before it is given, in seconds, from the last higher one. 0 means at once.
+    Range: 0 to 1h, whole seconds. Default: Knative, 0s."""
+
+    enable_scale_to_zero: Annotated[bool, Knob(key="enable-scale-to-zero", unit=FLAG)] = True
+    """Whether revisions without traffic go to 0 pods; if not, they keep 1. Default: Knative, true."""
+
+    scale_to_zero_grace_period_s: Annotated[float, Knob(key="scale-to-zero-grace-period", unit=DURATION, above=0)] = (
+        30.0
+    )
+    """Longest wait for the traffic to move to the activator before the last pod goes, in seconds, from the time the
+    activators became the endpoints. Range: above 0. Default: Knative, 30s."""
+
+    scale_to_zero_pod_retention_period_s: Annotated[
+        float, Knob(key="scale-to-zero-pod-retention-period", unit=DURATION, low=0, high=3600)
+    ] = 0.0
+    """Shortest time for which the last pod stays after the decision for 0, in seconds. 0 means no longer than the grace
+    period needs. Range: 0 to 1h. Default: Knative, 0s."""
+
+    initial_scale: Annotated[int, Knob(key="initial-scale", unit=COUNT, low=0)] = 1
+    """Pods that a new revision must bring up once before it is ready. 0 only where allow-zero-initial-scale is true.
+    Default: Knative, 1."""
+
+    allow_zero_initial_scale: Annotated[bool, Knob(key="allow-zero-initial-scale", unit=FLAG)] = False
+    """Whether a revision may become ready without ever having had a pod. Default: Knative, false."""
+
+    min_scale: Annotated[int, Knob(key="min-scale", unit=COUNT, low=0)] = 0
+    """Fewest pods of a revision that a route names. 0 means none. At most max-scale. Default: Knative, 0."""
+
+    max_scale: Annotated[int, Knob(key="max-scale", unit=COUNT, low=0)] = 0
+    """Most pods of a revision. 0 means as many as max-scale-limit. Default: Knative, 0."""
+
+    max_scale_limit: Annotated[int, Knob(key="max-scale-limit", unit=COUNT, low=0)] = 1000
+    """Most pods that any revision may ask for; bounds what a wrong or forged stat can start. 0 means no limit. Default:
+    ours, 1000; Knative ships no limit."""
+
+    progress_deadline_s: Annotated[
+        float, Knob(key="progress-deadline", config_map="config-deployment", unit=DURATION, above=0, whole=True)
+    ] = 600.0
+    """Time that a revision has to get its first pods ready, in seconds, from the decision to start them. Range: above 0,
+    whole seconds. Default: Knative's config-deployment, 600s."""
+
+    classic: ClassicSettings = ClassicSettings()
+    """The algorithm of June 2018."""
+
+    quirks: KpaQuirks = KpaQuirks()
+    """Behaviours of Knative's algorithm that are off by default, one flag each."""
+
+    def check(self) -> Iterator[Clash]:
+        """Contradictions between fields: the target after its share, the scales, the windows of classic."""
+        target = self.container_concurrency_target_default * self.container_concurrency_target_ratio
+        if target < TARGET_MIN:
+            yield Clash(
+                fields=("container_concurrency_target_default", "container_concurrency_target_ratio"),
+                what=f"the target after its percentage is {target:g}",
+                expected=f"at least {TARGET_MIN:g}",
+            )
+        if self.initial_scale == 0 and not self.allow_zero_initial_scale:
+            yield Clash(
+                fields=("initial_scale", "allow_zero_initial_scale"),
+                what="initial-scale is 0 while allow-zero-initial-scale is false",
+                expected="initial-scale of at least 1, or allow-zero-initial-scale true",
+            )
+        if self.max_scale and self.min_scale > self.max_scale:
+            yield Clash(
+                fields=("min_scale", "max_scale"),
+                what=f"min-scale {self.min_scale} is above max-scale {self.max_scale}",
+                expected=f"min-scale of at most {self.max_scale}",
+            )
+        if self.max_scale_limit and max(self.max_scale, self.min_scale) > self.max_scale_limit:
+            over = "max_scale" if self.max_scale > self.max_scale_limit else "min_scale"
+            yield Clash(
+                fields=(over, "max_scale_limit"),
+                what=f"{over.replace('_', '-')} {getattr(self, over)} is above max-scale-limit {self.max_scale_limit}",
+                expected=f"at most {self.max_scale_limit}",
+            )
+        yield from self.classic.check()

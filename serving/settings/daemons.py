@@ -1,0 +1,17 @@
+"""All daemons with their settings records: the one list that loading, the shipped ConfigMaps and the docs go by."""
+
+from serving.settings.activator import ActivatorSettings
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.load import Daemon
+from serving.settings.placement import PlacementSettings
+from serving.settings.queueproxy import QueueProxySettings
+from serving.settings.record import SettingsRecord
+
+__all__ = ["ACTIVATOR", "AUTOSCALER", "DAEMONS", "PLACEMENT", "QUEUEPROXY"]
+
+ACTIVATOR = Daemon(name="activator", record=ActivatorSettings, config_map="config-activator")
+AUTOSCALER = Daemon(name="autoscaler", record=AutoscalerSettings, config_map="config-autoscaler")
+PLACEMENT = Daemon(name="placement", record=PlacementSettings, config_map="config-placement")
+QUEUEPROXY = Daemon(name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy")
+
+DAEMONS: tuple[Daemon[SettingsRecord], ...] = (ACTIVATOR, AUTOSCALER, PLACEMENT, QUEUEPROXY)

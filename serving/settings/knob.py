@@ -1,0 +1,213 @@
+"""What a settings field is, beyond its type and default.
+
+A field of a settings record is written once, as ``name: Annotated[type, Knob(...)] = default`` with its meaning as a
+string below it. From that one place come the key in the ConfigMap, the environment variable, the flag, the range
+check, the shipped file in ``config/`` and the page ``docs/settings.md``.
+
+A ``Unit`` says how a value is written in a ConfigMap (in Knative's own way: "60s", "70" percent) and how it is written
+in the environment and in flags, where it is always the plain value that the field's name promises (60 seconds, 0.7).
+"""
+
+import typing
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from serving.model import quantity
+from serving.model.errors import InvalidValue
+
+__all__ = [
+    "BYTES",
+    "COUNT",
+    "DURATION",
+    "FLAG",
+    "NUMBER",
+    "PERCENT",
+    "PERCENT_OR_FRACTION",
+    "TEXT",
+    "Field",
+    "Knob",
+    "Unit",
+    "Value",
+    "fields_of",
+]
+
+Value = bool | int | float | str
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
+    """How values of one kind are read and written.
+
+    ``read`` and ``write`` are for ConfigMaps, ``read_plain`` for environment variables and flags; both readers raise
+    ``InvalidValue``. ``plain`` names the plain unit in messages and docs.
+    """
+
+    name: str
+    plain: str
+    read: Callable[[str], Value]
+    read_plain: Callable[[str], Value]
+    write: Callable[[typing.Any], str]
+
+
+def _write_flag(value: bool) -> str:  # noqa: FBT001 - the value that is written
+    return str(value).lower()
+
+
+DURATION = Unit(
+    name="duration",
+    plain="seconds",
+    read=quantity.parse_duration_s,
+    read_plain=quantity.parse_number,
+    write=quantity.format_duration_s,
+)
+PERCENT = Unit(
+    name="percentage",
+    plain="ratio",
+    read=quantity.parse_percent,
+    read_plain=quantity.parse_number,
+    write=quantity.format_percent,
+)
+PERCENT_OR_FRACTION = msgspec.structs.replace(
+    PERCENT, name="percentage, or a fraction up to 1", read=quantity.parse_percent_or_fraction
+)
+NUMBER = Unit(
+    name="number",
+    plain="number",
+    read=quantity.parse_number,
+    read_plain=quantity.parse_number,
+    write=quantity.format_number,
+)
+COUNT = Unit(
+    name="whole number",
+    plain="whole number",
+    read=quantity.parse_count,
+    read_plain=quantity.parse_count,
+    write=str,
+)
+BYTES = Unit(
+    name="memory quantity",
+    plain="bytes",
+    read=quantity.parse_bytes,
+    read_plain=quantity.parse_count,
+    write=quantity.format_bytes,
+)
+FLAG = Unit(
+    name="true or false",
+    plain="true or false",
+    read=quantity.parse_flag,
+    read_plain=quantity.parse_flag,
+    write=_write_flag,
+)
+TEXT = Unit(name="text", plain="text", read=str, read_plain=str, write=str)
+
+
+class Knob(msgspec.Struct, frozen=True, kw_only=True):
+    """The edge of one field: its unit, its key, its range.
+
+    ``key`` is the key in the ConfigMap; keys of a nested record get that record's field name and a dot in front.
+    ``config_map`` names another ConfigMap than the record's own. ``low`` and ``high`` bound the plain value, both
+    included; ``above`` is a lower bound that is excluded; ``also`` lists values that are right although out of range
+    (-1 for "unlimited"); ``whole`` asks for a whole number of the plain unit; ``choices`` lists the texts allowed.
+    """
+
+    unit: Unit
+    key: str
+    config_map: str | None = None
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    also: tuple[float, ...] = ()
+    whole: bool = False
+    choices: tuple[str, ...] = ()
+
+    def admits(self, value: Value) -> bool:
+        """Whether a plain value is in range."""
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, bool | str) or value in self.also:
+            return True
+        return (
+            (self.low is None or value >= self.low)
+            and (self.above is None or value > self.above)
+            and (self.high is None or value <= self.high)
+            and (not self.whole or value == int(value))
+        )
+
+    def describe(self) -> str:
+        """What is right, in the ConfigMap's own way of writing: "a duration from 6s to 1h, in whole seconds"."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        write = self.unit.write
+        words = [self.unit.name if self.unit is FLAG else f"a {self.unit.name}"]
+        if self.above is not None:
+            words.append(f"above {write(self.above)}")
+        if self.low is not None:
+            words.append(f"of at least {write(self.low)}" if self.high is None else f"from {write(self.low)}")
+        if self.high is not None:
+            words.append(f"{'and up to' if self.low is None else 'to'} {write(self.high)}")
+        if self.whole and self.unit is DURATION:
+            words[-1] += ", in whole seconds"
+        return " ".join(words) + "".join(f", or {write(value)}" for value in self.also)
+
+    def read(self, text: str, *, plain: bool) -> Value:
+        """The plain value of a text; raises ``InvalidValue`` that says what would be right.
+
+        ``plain`` says that the text is of an environment variable or flag, and so already in the plain unit.
+        """
+        reader = self.unit.read_plain if plain else self.unit.read
+        try:
+            value = reader(text.strip())
+        except InvalidValue as error:
+            raise InvalidValue(text=text, expected=self._expected(plain=plain)) from error
+        if not self.admits(value):
+            raise InvalidValue(text=text, expected=self._expected(plain=plain))
+        return value
+
+    def _expected(self, *, plain: bool) -> str:
+        if not plain or self.unit.read is self.unit.read_plain:
+            return self.describe()
+        return f"{self.describe()}, written as plain {self.unit.plain}"
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """One field of a settings record. ``path`` goes through nested records, as in ``("classic", "panic_window_s")``."""
+
+    path: tuple[str, ...]
+    knob: Knob
+    default: Value
+    owner: type[msgspec.Struct]
+
+    @property
+    def name(self) -> str:
+        """The path with dots, as flags write it."""
+        return ".".join(self.path)
+
+    @property
+    def variable(self) -> str:
+        """What the environment variable's name ends in."""
+        return "_".join(self.path).upper()
+
+
+def fields_of(record: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Iterator[Field]:
+    """All knobs of a settings record in the order in which they are written, nested records included.
+
+    A bare ``bool`` needs no ``Knob``: its key is its name. Quirks, which are nothing but flags, use that.
+    """
+    hints = typing.get_type_hints(record, include_extras=True)
+    prefix = "".join(f"{part.replace('_', '-')}." for part in path)
+    for info in msgspec.structs.fields(record):
+        hint = hints[info.name]
+        here = (*path, info.name)
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            yield from fields_of(hint, here)
+            continue
+        knob = _knob_of(info.name, hint)
+        knob = msgspec.structs.replace(knob, key=prefix + knob.key)
+        yield Field(path=here, knob=knob, default=info.default, owner=record)
+
+
+def _knob_of(name: str, hint: object) -> Knob:
+    if hint is bool:
+        return Knob(unit=FLAG, key=name.replace("_", "-"))
+    (knob,) = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Knob)]
+    return knob

@@ -1,0 +1,224 @@
+"""Settings of a daemon from their four layers: defaults < ConfigMaps < environment < flags.
+
+Pure: a shell hands over the texts. The result carries where each value came from. All that is wrong is found before
+anything is refused: unknown keys, texts that do not parse, values out of range, fields that contradict each other.
+"""
+
+import difflib
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.settings.configmap import ConfigMap
+from serving.settings.knob import Field, Value, fields_of
+from serving.settings.record import Clash, SettingsRecord
+
+__all__ = [
+    "Daemon",
+    "Layer",
+    "Loaded",
+    "Origin",
+    "in_reading_order",
+    "load",
+    "unknown_config_maps",
+]
+
+
+# Records are read, never put in: a daemon of one record is a daemon of its base.
+R_co = TypeVar("R_co", bound=SettingsRecord, covariant=True)
+R = TypeVar("R", bound=SettingsRecord)
+
+
+class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
+    """A daemon's name, its settings record, and the ConfigMap in which its keys stand."""
+
+    name: str
+    record: type[R_co]
+    config_map: str
+
+    def fields(self) -> list[Field]:
+        """The record's knobs, each with the ConfigMap it stands in."""
+        return [
+            msgspec.structs.replace(
+                field, knob=msgspec.structs.replace(field.knob, config_map=field.knob.config_map or self.config_map)
+            )
+            for field in fields_of(self.record)
+        ]
+
+
+class Layer(enum.StrEnum):
+    """Where a value may come from; a later layer wins."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one value stands: the layer, and the line, variable or flag."""
+
+    layer: Layer
+    where: str
+
+
+class Loaded(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
+    """A daemon's settings, with the origin of each by the field's dotted name."""
+
+    settings: R_co
+    origins: dict[str, Origin]
+
+
+class _Given(msgspec.Struct, frozen=True, kw_only=True):
+    """One value as somebody wrote it."""
+
+    field: Field
+    text: str
+    plain: bool
+    origin: Origin
+    label: str
+
+
+def load(
+    daemon: Daemon[R],
+    *,
+    registry: Iterable[Daemon[SettingsRecord]],
+    config_maps: Sequence[ConfigMap] = (),
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    problems: Iterable[Problem] = (),
+) -> Loaded[R]:
+    """Settings of a daemon from all layers.
+
+    ``registry`` holds all daemons, because a ConfigMap may carry keys of several. ``flags`` are by dotted field name.
+    ``problems`` are those that were found earlier, while files were read.
+
+    Raises:
+        SettingsError: with every problem, in the order of the layers.
+    """
+    fields = daemon.fields()
+    found = list(problems)
+    given = [
+        *_from_config_maps(fields, config_maps, registry, found),
+        *_from_environment(daemon, fields, environment or {}, found),
+        *_from_flags(daemon, fields, flags or {}, found),
+    ]
+    values: dict[str, Value] = {field.name: field.default for field in fields}
+    origins = {field.name: Origin(layer=Layer.DEFAULT, where="default") for field in fields}
+    broken: set[str] = set()
+    for one in given:
+        try:
+            values[one.field.name] = one.field.knob.read(one.text, plain=one.plain)
+        except InvalidValue as error:
+            broken.add(one.field.name)
+            found.append(_problem(one.origin.where, f"{one.label}: {one.text!r} is not right", error.expected))
+        origins[one.field.name] = one.origin
+    settings = _build(daemon.record, values)
+    found += [
+        _problem(_where_of(clash, origins), clash.what, clash.expected)
+        for clash in settings.check()
+        if not broken.intersection(clash.fields)
+    ]
+    if found:
+        raise SettingsError(in_reading_order(found))
+    return Loaded(settings=settings, origins=origins)
+
+
+def unknown_config_maps(
+    config_maps: Iterable[ConfigMap], registry: Iterable[Daemon[SettingsRecord]]
+) -> Iterator[Problem]:
+    """A problem for each ConfigMap that no daemon reads."""
+    known = sorted({field.knob.config_map or "" for daemon in registry for field in daemon.fields()})
+    for config_map in config_maps:
+        if config_map.name not in known:
+            yield _problem(
+                config_map.where, f"no daemon reads ConfigMap {config_map.name}", "one of " + ", ".join(known)
+            )
+
+
+def _from_config_maps(
+    fields: Sequence[Field],
+    config_maps: Sequence[ConfigMap],
+    registry: Iterable[Daemon[SettingsRecord]],
+    problems: list[Problem],
+) -> Iterator[_Given]:
+    mine = {(field.knob.config_map, field.knob.key): field for field in fields}
+    all_keys = {(field.knob.config_map, field.knob.key) for daemon in registry for field in daemon.fields()}
+    readable = {config_map for config_map, _ in mine}
+    for config_map in config_maps:
+        for entry in config_map.entries:
+            place = (config_map.name, entry.key)
+            if place in mine:
+                origin = Origin(layer=Layer.FILE, where=entry.where)
+                yield _Given(field=mine[place], text=entry.text, plain=False, origin=origin, label=entry.key)
+            elif config_map.name in readable and place not in all_keys:
+                known = sorted(key for name, key in all_keys if name == config_map.name)
+                expected = _nearest(entry.key, known)
+                problems.append(_problem(entry.where, f"{config_map.name} has no key {entry.key}", expected))
+
+
+def _from_environment(
+    daemon: Daemon[R], fields: Sequence[Field], environment: Mapping[str, str], problems: list[Problem]
+) -> Iterator[_Given]:
+    prefix = f"SERVING_{daemon.name.upper()}_"
+    mine = {prefix + field.variable: field for field in fields}
+    for variable, text in sorted(environment.items()):
+        if variable in mine:
+            origin = Origin(layer=Layer.ENVIRONMENT, where=f"environment {variable}")
+            yield _Given(field=mine[variable], text=text, plain=True, origin=origin, label=mine[variable].name)
+        elif variable.startswith(prefix):
+            expected = _nearest(variable, sorted(mine))
+            problems.append(_problem(f"environment {variable}", f"{daemon.name} has no such setting", expected))
+
+
+def _from_flags(
+    daemon: Daemon[R], fields: Sequence[Field], flags: Mapping[str, str], problems: list[Problem]
+) -> Iterator[_Given]:
+    mine = {field.name: field for field in fields}
+    for name, text in flags.items():
+        if name in mine:
+            origin = Origin(layer=Layer.FLAG, where=f"flag --set {name}")
+            yield _Given(field=mine[name], text=text, plain=True, origin=origin, label=name)
+        else:
+            expected = _nearest(name, sorted(mine))
+            problems.append(_problem(f"flag --set {name}", f"{daemon.name} has no such setting", expected))
+
+
+def _build(record: type[R], values: Mapping[str, Value]) -> R:
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *parents, last = name.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return msgspec.convert(tree, record)
+
+
+def in_reading_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Problems in files first, each file from its top; then those in variables and flags, by name."""
+
+    def order(problem: Problem) -> tuple[bool, str, int]:
+        file_name, _, line = problem.where.rpartition(":")
+        return (not line.isdigit(), file_name or problem.where, int(line) if line.isdigit() else 0)
+
+    return sorted(problems, key=order)
+
+
+def _where_of(clash: Clash, origins: Mapping[str, Origin]) -> str:
+    """The place of the first of the clashing fields that somebody wrote; a default is nobody's mistake."""
+    written = [origins[name].where for name in clash.fields if origins[name].layer is not Layer.DEFAULT]
+    return written[0] if written else f"default of {clash.fields[0]}"
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """The known name that is most like the given one, as a suggestion; without one, all that is known."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"a known name; did you mean {near[0]}?" if near else "one of " + ", ".join(known)
+
+
+def _problem(where: str, what: str, expected: str) -> Problem:
+    return Problem(where=where, what=what, expected=expected)

@@ -1,0 +1,98 @@
+"""The settings as a person reads them: the shipped ConfigMaps with their comments, and the page ``docs/settings.md``.
+
+Both come from the records alone, from each field's type, default and the string below it, so that nothing is written
+twice. Tests hold ``config/*.yaml`` and the page to what this module says.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from serving.settings.knob import Field
+from serving.settings.load import Daemon
+from serving.settings.record import SettingsRecord
+
+__all__ = ["config_map_names", "field_meaning", "render_config_map", "render_page"]
+
+_COMMENT_WIDTH = 110
+
+
+def config_map_names(daemons: Iterable[Daemon[SettingsRecord]]) -> list[str]:
+    """Names of all ConfigMaps that some daemon reads, in the order of the daemons."""
+    return list(dict.fromkeys(field.knob.config_map or "" for daemon in daemons for field in daemon.fields()))
+
+
+def field_meaning(field: Field) -> str:
+    """The string below a field, on one line."""
+    return _meanings(field.owner)[field.path[-1]]
+
+
+def _meanings(record: type[msgspec.Struct]) -> dict[str, str]:
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    for statement, following in zip(tree.body, tree.body[1:], strict=False):
+        match statement, following:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found
+
+
+def render_config_map(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> str:
+    """YAML of one ConfigMap with every key at its default and its meaning as a comment."""
+    lines = [
+        "# Every key at its default. Leave out what you do not change.",
+        "apiVersion: v1",
+        "kind: ConfigMap",
+        "metadata:",
+        f"  name: {name}",
+        "  namespace: knative-serving",
+        "data:",
+    ]
+    for index, field in enumerate(_fields_in(name, daemons)):
+        if index:
+            lines.append("")
+        lines += [f"  # {line}" for line in textwrap.wrap(field_meaning(field), _COMMENT_WIDTH)]
+        lines.append(f'  {field.knob.key}: "{field.knob.unit.write(field.default)}"')
+    return "\n".join(lines) + "\n"
+
+
+def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
+    """Markdown of docs/settings.md: one table for each daemon."""
+    daemons = list(daemons)
+    lines = [_PAGE_HEAD]
+    for daemon in daemons:
+        lines += [f"## {daemon.name}", "", "| key | default | right is | meaning |", "|---|---|---|---|"]
+        lines += [_row(field, daemon) for field in daemon.fields()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+_PAGE_HEAD = """# Settings
+
+This page is made from the code by `make config`; the meaning of a key stands in `serving/settings/`, once.
+
+Layers, a later one wins: defaults < ConfigMaps (`config/`) < environment < flags. In the environment a setting of a
+daemon is `SERVING_<DAEMON>_<FIELD>`, on the command line `--set <field>=...`; there a value is written in the plain unit
+that the field's name ends in (`stable_window_s=60`), in a ConfigMap in Knative's way (`stable-window: "60s"`).
+`serving config show` prints each value with its origin, `serving config check FILE` all that is wrong with a file.
+"""
+
+
+def _row(field: Field, daemon: Daemon[SettingsRecord]) -> str:
+    knob = field.knob
+    key = f"`{knob.key}`" + (f" in {knob.config_map}" if knob.config_map != daemon.config_map else "")
+    default = knob.unit.write(field.default) or "empty"
+    return f"| {key}<br>`{field.name}` | `{default}` | {knob.describe()} | {field_meaning(field)} |"
+
+
+def _fields_in(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iterator[Field]:
+    seen: set[str] = set()
+    for daemon in daemons:
+        for field in daemon.fields():
+            if field.knob.config_map == name and field.knob.key not in seen:
+                seen.add(field.knob.key)
+                yield field

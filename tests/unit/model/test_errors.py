@@ -1,0 +1,48 @@
+import pytest
+
+from serving.model.errors import (
+    Draining,
+    IllegalTransition,
+    InvalidValue,
+    Problem,
+    QueueFull,
+    QueueTimeout,
+    Refused,
+    ServingError,
+    SettingsError,
+)
+
+
+def test_a_problem_says_where_what_and_what_would_be_right() -> None:
+    problem = Problem(where="a.yaml:3", what="window: '5s' is not right", expected="at least 6s")
+    assert str(problem) == "a.yaml:3: window: '5s' is not right; expected at least 6s"
+
+
+def test_a_settings_error_carries_every_problem_a_line_each() -> None:
+    problems = [Problem(where=str(line), what="bad", expected="good") for line in range(3)]
+    error = SettingsError(problems)
+    assert error.problems == tuple(problems)
+    assert len(str(error).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "error", [QueueFull(depth=10, depth_max=10), QueueTimeout(waited_s=1, wait_max_s=1), Draining()]
+)
+def test_what_we_refuse_is_answered_with_503(error: Refused) -> None:
+    assert error.status == 503
+    assert isinstance(error, ServingError)
+
+
+def test_a_full_queue_says_how_full() -> None:
+    assert str(QueueFull(depth=10, depth_max=10)) == "pending request queue full: 10 of 10 places taken"
+
+
+def test_a_value_that_does_not_parse_says_what_would() -> None:
+    assert str(InvalidValue(text="x", expected="a number")) == "'x' is not a number"
+
+
+@pytest.mark.parametrize(
+    ("story", "text"), [((), "node: drain in phase gone"), (("a", "b"), "node: drain in phase gone after a -> b")]
+)
+def test_an_illegal_transition_tells_its_story(story: tuple[str, ...], text: str) -> None:
+    assert str(IllegalTransition(subject="node", phase="gone", event="drain", story=story)) == text

@@ -1,0 +1,135 @@
+import pytest
+
+from serving.settings.annotations import ScalingAnnotations, read_annotations
+from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
+
+SETTINGS = AutoscalerSettings(max_scale_limit=100)
+
+
+def read(**annotations: str) -> ScalingAnnotations:
+    found = read_annotations({f"autoscaling.knative.dev/{key}": text for key, text in annotations.items()}, SETTINGS)
+    assert found.problems == ()
+    return found.scaling
+
+
+def problems_of(annotations: dict[str, str], settings: AutoscalerSettings = SETTINGS) -> list[str]:
+    named = {f"autoscaling.knative.dev/{key}": text for key, text in annotations.items()}
+    return [str(problem) for problem in read_annotations(named, settings).problems]
+
+
+def test_no_annotation_leaves_all_to_the_settings() -> None:
+    assert read() == ScalingAnnotations()
+
+
+def test_both_spellings_are_read() -> None:
+    assert read(minScale="3") == read(**{"min-scale": "3"}) == ScalingAnnotations(min_scale=3)
+
+
+def test_every_annotation_is_read_in_its_own_unit() -> None:
+    assert read(
+        **{
+            "class": "kpa.autoscaling.knative.dev",
+            "metric": "rps",
+            "metric-aggregation-algorithm": "weighted-exponential",
+            "target": "150",
+            "target-utilization-percentage": "80",
+            "target-burst-capacity": "-1",
+            "window": "40s",
+            "panic-window-percentage": "20",
+            "panic-threshold-percentage": "150",
+            "min-scale": "2",
+            "max-scale": "9",
+            "initial-scale": "3",
+            "activation-scale": "4",
+            "scale-down-delay": "15m",
+            "scale-to-zero-pod-retention-period": "1m5s",
+        }
+    ) == ScalingAnnotations(
+        class_name="kpa.autoscaling.knative.dev",
+        metric="rps",
+        metric_aggregation_algorithm="weighted-exponential",
+        target=150.0,
+        target_utilization_ratio=0.8,
+        target_burst_capacity=-1.0,
+        stable_window_s=40.0,
+        panic_window_ratio=0.2,
+        panic_threshold_ratio=1.5,
+        min_scale=2,
+        max_scale=9,
+        initial_scale=3,
+        activation_scale=4,
+        scale_down_delay_s=900.0,
+        scale_to_zero_pod_retention_period_s=65.0,
+    )
+
+
+def test_the_progress_deadline_has_its_own_group() -> None:
+    found = read_annotations({"serving.knative.dev/progress-deadline": "2m"}, SETTINGS)
+    assert found.scaling.progress_deadline_s == 120.0
+
+
+def test_spellings_that_agree_are_one() -> None:
+    assert read(**{"minScale": "3", "min-scale": "3"}).min_scale == 3
+
+
+def test_spellings_that_disagree_are_refused() -> None:
+    (problem,) = problems_of({"minScale": "3", "min-scale": "4"})
+    assert "autoscaling.knative.dev/min-scale: '4' and autoscaling.knative.dev/minScale: '3' disagree" in problem
+
+
+@pytest.mark.parametrize(
+    ("annotations", "text"),
+    [
+        ({"window": "5s"}, "window: '5s' is not right; expected a duration from 6s to 1h, in whole seconds"),
+        ({"min-scale": "5", "max-scale": "4"}, "min-scale: 5 is above max-scale 4; expected at most 4"),
+        ({"max-scale": "101"}, "max-scale: 101 is above max-scale-limit 100; expected at most 100"),
+        ({"min-scale": "101"}, "min-scale: 101 is above max-scale-limit 100; expected at most 100"),
+        ({"activation-scale": "1"}, "activation-scale: '1' is not right; expected a whole number from 2 to 2147483647"),
+        (
+            {"activation-scale": "2", "min-scale": "3"},
+            "activation-scale: 2 is outside min-scale and max-scale; expected from 3",
+        ),
+        (
+            {"activation-scale": "5", "max-scale": "4"},
+            "activation-scale: 5 is outside min-scale and max-scale; expected from 2 to 4",
+        ),
+        (
+            {"initial-scale": "0"},
+            "initial-scale: 0 while allow-zero-initial-scale is false; expected a whole number of at least 1",
+        ),
+        ({"class": "x.knative.dev"}, "class: 'x.knative.dev' is not an autoscaler of Knative"),
+        ({"metric": "cpu"}, "metric: 'cpu' is not right; expected one of concurrency, rps"),
+        ({"metric": "", "class": HPA_CLASS}, "metric: empty; expected a metric's name"),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_is_right(annotations: dict[str, str], text: str) -> None:
+    (problem,) = problems_of(annotations)
+    assert text in problem
+
+
+def test_all_problems_are_found_at_once() -> None:
+    assert len(problems_of({"window": "1s", "target": "0", "class": "x.knative.dev", "metric": "cpu"})) == 4
+
+
+@pytest.mark.parametrize("class_name", ["someone.example.com", "classic.autoscaling.serving.dev", HPA_CLASS])
+def test_other_classes_pass(class_name: str) -> None:
+    assert problems_of({"class": class_name}) == []
+
+
+def test_a_revision_without_a_class_follows_that_of_the_settings() -> None:
+    assert problems_of({"metric": "cpu"}, AutoscalerSettings(pod_autoscaler_class=HPA_CLASS)) == []
+
+
+def test_zero_initial_scale_may_be_allowed() -> None:
+    assert problems_of({"initial-scale": "0"}, AutoscalerSettings(allow_zero_initial_scale=True)) == []
+
+
+def test_what_is_unknown_is_a_warning_and_other_groups_are_nobodys() -> None:
+    found = read_annotations({"autoscaling.knative.dev/min-scal": "1", "example.com/min-scal": "1"}, SETTINGS)
+    (warning,) = found.warnings
+    assert "autoscaling.knative.dev/min-scal: no such annotation; it has no effect" in str(warning)
+    assert found.problems == ()
+
+
+def test_without_a_limit_any_scale_goes() -> None:
+    assert problems_of({"max-scale": "5000"}, AutoscalerSettings(max_scale_limit=0)) == []

@@ -1,0 +1,35 @@
+import pytest
+
+from serving.settings.daemons import AUTOSCALER, DAEMONS
+from serving.settings.load import load
+from serving.settings.parse import read_config_maps
+from serving.settings.render import config_map_names, field_meaning, render_config_map, render_page
+
+
+@pytest.mark.parametrize("name", config_map_names(DAEMONS))
+def test_what_is_printed_reads_back_as_the_defaults(name: str) -> None:
+    config_maps, problems = read_config_maps(render_config_map(name, DAEMONS), f"{name}.yaml")
+    assert problems == []
+    assert len(config_maps[0].entries) > 0
+    for daemon in DAEMONS:
+        assert load(daemon, registry=DAEMONS, config_maps=config_maps).settings == daemon.record()
+
+
+def test_every_field_says_what_it_means_and_where_its_default_is_from() -> None:
+    for daemon in DAEMONS:
+        for field in daemon.fields():
+            meaning = field_meaning(field)
+            assert meaning.endswith((".", ")."))
+            assert "quirks" in field.path or "Default: " in meaning, field.name
+
+
+def test_a_key_carries_its_meaning_as_a_comment() -> None:
+    lines = render_config_map("config-autoscaler", DAEMONS).splitlines()
+    at = lines.index('  stable-window: "60s"')
+    assert lines[at - 2].startswith("  # Width of the window that decides outside panic")
+
+
+def test_the_page_has_a_row_for_each_field() -> None:
+    page = render_page([AUTOSCALER])
+    assert all(f"`{field.name}`" in page for field in AUTOSCALER.fields())
+    assert "`progress-deadline` in config-deployment" in page

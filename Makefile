@@ -36,6 +36,10 @@ format: $(VENV)/.ready  ## Let ruff format and mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+config: $(VENV)/.ready  ## Write config/config-*.yaml and docs/settings.md from the settings records
+	$(BIN)/serving config defaults --write config
+	$(BIN)/serving config defaults --page > docs/settings.md
+
 bench: $(VENV)/.ready  ## Benchmarks, each as a ratio measured in one run
 	$(BIN)/python bench/decisions.py
 

@@ -13,6 +13,7 @@ __all__ = ["rows"]
 POD_COUNT = 1000
 SETTINGS = ClassicSettings()
 TARGET = 10.0
+LEVEL_TARGET = 0.7
 STEP_S = 2
 
 
@@ -44,6 +45,20 @@ class _Feed:
         self.peer_now_s += 1
 
 
+class _Level(_Feed):
+    """All pods at exactly the target, in tenths: the demand is a whole number of pods, so its last bit decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ours = ClassicScaler(started_s=0.0)
+        self.peer = NaiveClassic(target=LEVEL_TARGET, rate=10.0, stable_s=60.0, panic_s=6.0, zero_s=300.0)
+        self.seconds = [[(pod, shift_s, LEVEL_TARGET, count) for pod, shift_s, _, count in row] for row in self.seconds]
+        self.ours_now_s = self.peer_now_s = 0
+        for _ in range(60):
+            self.feed_ours()
+            self.feed_peer()
+
+
 def rows() -> list[Row]:
     """Decision on unchanged points, decision with its 2,000 new points, and one record."""
     feed = _Feed()
@@ -71,4 +86,10 @@ def rows() -> list[Row]:
     stat = Stat(pod="pod-1", at_s=1.0, concurrency=2.0, request_count=3.0)
     scaler = ClassicScaler(started_s=0.0)
     recording = compare("classic: record", ours=lambda: scaler.record(stat), us_max=3)
-    return [standing, ticking, recording]
+    level = _Level()
+    in_order = compare(
+        "classic: the same, where the answer hangs on the order of additions",
+        ours=lambda: level.ours.decide(SETTINGS, target_concurrency=LEVEL_TARGET, now_s=59.9),
+        peer=lambda: level.peer.scale(59.9),
+    )
+    return [standing, in_order, ticking, recording]

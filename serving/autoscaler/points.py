@@ -27,6 +27,9 @@ NANOSECONDS_PER_SECOND = 1_000_000_000
 # Room for a dozen pods at one point a second, so that most revisions never grow their columns.
 _ROOM_START = 1024
 _GROWTH = 2
+# Multiples of 1/1024 up to 2**16 add up exactly in float64 (53 bits) for up to 2**27 points, in any order.
+_COARSE_GRAINS = 1024.0
+_COARSE_MAX = 2.0**16
 # Half a unit in the last place: the largest relative error of one float64 addition.
 _ROUNDING = 2.0**-53
 
@@ -59,6 +62,7 @@ class Points:
         "_end",
         "_free_ids",
         "_has_negative",
+        "_is_coarse",
         "_new_at_s",
         "_new_concurrency",
         "_new_pod",
@@ -67,6 +71,7 @@ class Points:
         "_pod_ids",
         "_pod_names",
         "_point_counts",
+        "_scratch",
     )
 
     def __init__(self) -> None:
@@ -77,9 +82,11 @@ class Points:
         self._at_ns: _Times = np.empty(_ROOM_START, dtype=np.int64)
         self._pod: _Times = np.empty(_ROOM_START, dtype=np.int64)
         self._concurrency: _Floats = np.empty(_ROOM_START)
+        self._scratch: _Floats = np.empty(_ROOM_START)
         self._begin = 0
         self._end = 0
         self._has_negative = False
+        self._is_coarse = True
         self._pod_ids: dict[str, int] = {}
         self._pod_names: list[str] = []
         self._free_ids: list[int] = []
@@ -117,7 +124,7 @@ class Points:
         stable_begin = self._begin + int(at_ns.searchsorted(stable_after_ns, side="right"))
         panic_begin = self._begin + int(at_ns.searchsorted(panic_after_ns, side="right"))
         stable_point_count, panic_point_count = self._end - stable_begin, self._end - panic_begin
-        panic_sum = _sum_in_order(self._concurrency[panic_begin : self._end])
+        panic_sum = _sum_in_order(self._concurrency[panic_begin : self._end], self._scratch)
         self._drop_before(stable_begin)
         stable_sum, stable_error_ratio = self._stable_sum_in_pairs()
         return WindowSums(
@@ -132,18 +139,20 @@ class Points:
 
     def stable_sum_in_order(self) -> float:
         """The sum over the stable window of the last reading, one addition after the other."""
-        return _sum_in_order(self._concurrency[self._begin : self._end])
+        return _sum_in_order(self._concurrency[self._begin : self._end], self._scratch)
 
     def _stable_sum_in_pairs(self) -> tuple[float, float]:
         """The fast sum, and how far from it the sum in order can be, relative to it.
 
+        Whole numbers and coarse fractions add up exactly in any order: 0.
         n additions of numbers of one sign are off by at most n roundings of the true sum, in whatever order, so two
         orders by at most twice that; the third n covers that the bound is taken of the sum at hand. Source: N. Higham,
         Accuracy and Stability of Numerical Algorithms, section 4.2. With both signs there is no such bound.
         """
         if self._has_negative:
             return self.stable_sum_in_order(), 0.0
-        return float(self._concurrency[self._begin : self._end].sum()), 3 * (self._end - self._begin) * _ROUNDING
+        error_ratio = 0.0 if self._is_coarse else 3 * (self._end - self._begin) * _ROUNDING
+        return float(self._concurrency[self._begin : self._end].sum()), error_ratio
 
     def _claim_id(self, pod: str) -> int:
         if self._free_ids:
@@ -163,7 +172,8 @@ class Points:
         traffic = np.array(self._new_request_count) > 0
         for column in (self._new_at_s, self._new_pod, self._new_concurrency, self._new_request_count):
             del column[:]
-        self._has_negative = self._has_negative or bool((concurrency < 0).any())
+        self._has_negative = self._has_negative or bool(concurrency.min() < 0)
+        self._is_coarse = self._is_coarse and _are_coarse(concurrency)
         if not quirks.idle_while_requests_run:
             traffic |= concurrency > 0
         if not quirks.points_from_the_future:
@@ -210,6 +220,7 @@ class Points:
             moved = np.empty(room, dtype=column.dtype)
             moved[:kept_count] = column[kept]
             setattr(self, name, moved)
+        self._scratch = np.empty(room)
         self._begin = 0
 
     def _drop_before(self, begin: int) -> None:
@@ -231,8 +242,14 @@ class Points:
         self._point_counts += sign * counts
 
 
-def _sum_in_order(ascending: _Floats) -> float:
-    return float(ascending[::-1].cumsum()[-1]) if ascending.size else 0.0
+def _are_coarse(concurrency: _Floats) -> bool:
+    grains = concurrency * _COARSE_GRAINS
+    return bool(concurrency.max() <= _COARSE_MAX and (grains == np.rint(grains)).all())
+
+
+def _sum_in_order(ascending: _Floats, scratch: _Floats) -> float:
+    """``scratch`` takes the partial sums: a fresh array of this size would cost as much in page faults as the sums."""
+    return float(np.cumsum(ascending[::-1], out=scratch[: ascending.size])[-1]) if ascending.size else 0.0
 
 
 def _is_sorted(at_ns: _Times, pod: _Times) -> bool:

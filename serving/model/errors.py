@@ -9,6 +9,15 @@
         QueueTimeout       503, with Retry-After
         Draining           503
       InvalidValue         a text at the edge that does not parse; carries what would be right
+      ClusterError         the store of resources did not do what was asked
+        NotFound           404: there is no such object
+        AlreadyExists      409: there is one of that name already
+        Conflict           409: the object has changed since it was read; read it again
+        Invalid            422: the object breaks its schema or a rule
+        Gone               410: the version is too old for a watch; list again
+        Forbidden          403: never retry
+        Unsupported        501: a server may do this, ours does not
+        Unavailable        503: the server does not answer; retry later
       IllegalTransition    our bug: a state machine was told something impossible
 
 The HTTP status of an error that a client sees is a class attribute. Errors carry fields; the text is made from them.
@@ -21,15 +30,24 @@ from typing import ClassVar
 import msgspec
 
 __all__ = [
+    "AlreadyExists",
+    "ClusterError",
+    "Conflict",
     "Draining",
+    "Forbidden",
+    "Gone",
     "IllegalTransition",
+    "Invalid",
     "InvalidValue",
+    "NotFound",
     "Problem",
     "QueueFull",
     "QueueTimeout",
     "Refused",
     "ServingError",
     "SettingsError",
+    "Unavailable",
+    "Unsupported",
 ]
 
 
@@ -99,6 +117,73 @@ class InvalidValue(ServingError, ValueError):
         self.text = text
         self.expected = expected
         super().__init__(f"{text!r} is not {expected}")
+
+
+class ClusterError(ServingError):
+    """The store of resources did not do what was asked. ``reason`` is the API's word for it, ``status`` its HTTP code."""
+
+    status: ClassVar[int] = 500
+    reason: ClassVar[str] = "InternalError"
+
+
+class NotFound(ClusterError):
+    """There is no such object."""
+
+    status: ClassVar[int] = 404
+    reason: ClassVar[str] = "NotFound"
+
+
+class AlreadyExists(ClusterError):
+    """There is an object of that name already."""
+
+    status: ClassVar[int] = 409
+    reason: ClassVar[str] = "AlreadyExists"
+
+
+class Conflict(ClusterError):
+    """The object has changed since it was read, or is not the one that was meant. Read it again and retry."""
+
+    status: ClassVar[int] = 409
+    reason: ClassVar[str] = "Conflict"
+
+
+class Invalid(ClusterError):
+    """The object breaks its schema or a rule; ``problems`` holds every breach."""
+
+    status: ClassVar[int] = 422
+    reason: ClassVar[str] = "Invalid"
+
+    def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message)
+
+
+class Gone(ClusterError):
+    """The version is too old for a watch. List again."""
+
+    status: ClassVar[int] = 410
+    reason: ClassVar[str] = "Expired"
+
+
+class Forbidden(ClusterError):
+    """We may not do this. Never retry."""
+
+    status: ClassVar[int] = 403
+    reason: ClassVar[str] = "Forbidden"
+
+
+class Unsupported(ClusterError):
+    """A server of the Kubernetes API may do this; this one does not, and says so."""
+
+    status: ClassVar[int] = 501
+    reason: ClassVar[str] = "NotImplemented"
+
+
+class Unavailable(ClusterError):
+    """The server does not answer, or not in time. Retry later."""
+
+    status: ClassVar[int] = 503
+    reason: ClassVar[str] = "ServiceUnavailable"
 
 
 class IllegalTransition(ServingError):

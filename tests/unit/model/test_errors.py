@@ -1,15 +1,24 @@
 import pytest
 
 from serving.model.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
     Draining,
+    Forbidden,
+    Gone,
     IllegalTransition,
+    Invalid,
     InvalidValue,
+    NotFound,
     Problem,
     QueueFull,
     QueueTimeout,
     Refused,
     ServingError,
     SettingsError,
+    Unavailable,
+    Unsupported,
 )
 
 
@@ -46,3 +55,15 @@ def test_a_value_that_does_not_parse_says_what_would() -> None:
 )
 def test_an_illegal_transition_tells_its_story(story: tuple[str, ...], text: str) -> None:
     assert str(IllegalTransition(subject="node", phase="gone", event="drain", story=story)) == text
+
+
+def test_errors_of_the_cluster_carry_the_apis_code_and_word() -> None:
+    assert (NotFound.status, NotFound.reason) == (404, "NotFound")
+    assert (Conflict.status, AlreadyExists.status, Gone.status, Unsupported.status) == (409, 409, 410, 501)
+    assert issubclass(Unavailable, ClusterError)
+    assert issubclass(Forbidden, ClusterError)
+
+
+def test_an_invalid_object_carries_every_breach() -> None:
+    problem = Problem(where="spec.traffic", what="percents add up to 90", expected="100")
+    assert Invalid("Route a is invalid", [problem]).problems == (problem,)

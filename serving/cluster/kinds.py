@@ -1,0 +1,132 @@
+"""The kinds of resources that this project reads and writes, by their names in the Kubernetes API.
+
+``serving.knative.dev/v1`` has Knative's own shapes, so that people bring their manifests; ``serving.dev/v1alpha1`` is
+ours; the rest is Kubernetes'. A kind that is not here does not exist for the memory store.
+"""
+
+import msgspec
+
+__all__ = [
+    "CONFIGURATION",
+    "CONFIG_MAP",
+    "DEPLOYMENT",
+    "ENDPOINT_SLICE",
+    "EVENT",
+    "KINDS",
+    "LEASE",
+    "NAMESPACE",
+    "NODE",
+    "POD",
+    "REVISION",
+    "ROUTE",
+    "SCALING_POLICY",
+    "SECRET",
+    "SERVICE",
+    "SERVING_SERVICE",
+    "Kind",
+    "kind_of",
+]
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind: ``group`` is "" for Kubernetes' core. ``durable`` says that users write it, so that it is journalled."""
+
+    group: str
+    version: str
+    name: str
+    plural: str
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    has_status: bool = True
+    has_scale: bool = False
+    durable: bool = False
+
+    @property
+    def api_version(self) -> str:
+        """As manifests write it: "v1", "apps/v1"."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def resource(self) -> str:
+        """As messages write it: "pods", "services.serving.knative.dev"."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+def _core(name: str, plural: str, *short_names: str, durable: bool = False, has_status: bool = False) -> Kind:
+    return Kind(
+        group="",
+        version="v1",
+        name=name,
+        plural=plural,
+        short_names=short_names,
+        has_status=has_status,
+        durable=durable,
+    )
+
+
+def _knative(name: str, plural: str, *short_names: str, categories: tuple[str, ...]) -> Kind:
+    return Kind(
+        group="serving.knative.dev",
+        version="v1",
+        name=name,
+        plural=plural,
+        short_names=short_names,
+        categories=categories,
+        durable=True,
+    )
+
+
+NAMESPACE = msgspec.structs.replace(
+    _core("Namespace", "namespaces", "ns", durable=True, has_status=True), namespaced=False
+)
+NODE = msgspec.structs.replace(_core("Node", "nodes", "no", has_status=True), namespaced=False)
+POD = _core("Pod", "pods", "po", has_status=True)
+SERVICE = _core("Service", "services", "svc", has_status=True)
+CONFIG_MAP = _core("ConfigMap", "configmaps", "cm", durable=True)
+SECRET = _core("Secret", "secrets", durable=True)
+EVENT = _core("Event", "events", "ev")
+DEPLOYMENT = Kind(
+    group="apps", version="v1", name="Deployment", plural="deployments", short_names=("deploy",), has_scale=True
+)
+ENDPOINT_SLICE = Kind(
+    group="discovery.k8s.io", version="v1", name="EndpointSlice", plural="endpointslices", has_status=False
+)
+LEASE = Kind(group="coordination.k8s.io", version="v1", name="Lease", plural="leases", has_status=False)
+SERVING_SERVICE = _knative("Service", "services", "kservice", "ksvc", categories=("all", "knative", "serving"))
+CONFIGURATION = _knative("Configuration", "configurations", "config", "cfg", categories=("all", "knative", "serving"))
+REVISION = _knative("Revision", "revisions", "rev", categories=("all", "knative", "serving"))
+ROUTE = _knative("Route", "routes", "rt", categories=("all", "knative", "serving"))
+SCALING_POLICY = Kind(
+    group="serving.dev",
+    version="v1alpha1",
+    name="ScalingPolicy",
+    plural="scalingpolicies",
+    short_names=("sp",),
+    durable=True,
+)
+
+KINDS: tuple[Kind, ...] = (
+    NAMESPACE,
+    NODE,
+    POD,
+    SERVICE,
+    CONFIG_MAP,
+    SECRET,
+    EVENT,
+    DEPLOYMENT,
+    ENDPOINT_SLICE,
+    LEASE,
+    SERVING_SERVICE,
+    CONFIGURATION,
+    REVISION,
+    ROUTE,
+    SCALING_POLICY,
+)
+
+_BY_TYPE = {(kind.api_version, kind.name): kind for kind in KINDS}
+
+
+def kind_of(api_version: str, name: str) -> Kind | None:
+    """The kind that a manifest names by ``apiVersion`` and ``kind``; None if there is none such."""
+    return _BY_TYPE.get((api_version, name))

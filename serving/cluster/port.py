@@ -1,0 +1,132 @@
+"""The one door to resources, whatever they live in: this process (memory) or a server with the Kubernetes API (kube).
+
+What every adapter promises, and ``tests/conformance/cluster`` holds it to:
+
+- Objects are JSON objects as the Kubernetes API has them (``apiVersion``, ``kind``, ``metadata``, ...). What is handed
+  out belongs to the caller; what is handed in is not kept.
+- Optimistic concurrency: a write that names a ``metadata.resourceVersion`` which is no longer the latest raises
+  ``Conflict``. A write that changes nothing keeps the version.
+- ``metadata.generation`` grows with the spec only. The main resource ignores ``status``, ``/status`` ignores the rest.
+- A watch from a version gives each change after it, in order, at least once and with nothing made up. It may end, drop
+  or repeat at any time: whoever reads one pairs it with a list (``cluster/reflector.py``). A version that is too old
+  raises ``Gone``; then list again.
+- A call may take as long as its adapter's timeout; nothing is retried inside.
+
+Errors are those of ``serving.model.errors`` below ``ClusterError``, and no others.
+"""
+
+import enum
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from serving.cluster.kinds import Kind
+
+__all__ = ["Cluster", "EventType", "Listing", "Object", "PatchType", "Subresource", "WatchEvent"]
+
+Object = dict[str, Any]
+Subresource = Literal["status", "scale"]
+
+
+class PatchType(enum.StrEnum):
+    """How a patch is meant; the values are the content types of the API."""
+
+    MERGE = "application/merge-patch+json"
+    JSON = "application/json-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class EventType(enum.StrEnum):
+    """What happened to an object. A selector sees an object that enters it as added, one that leaves as deleted."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One change, with the object as it was right after it; a bookmark's object carries only a version."""
+
+    type: EventType
+    object: Object
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """Objects, and the version of the whole from which a watch goes on. ``next_page`` is "" on the last page."""
+
+    items: list[Object]
+    resource_version: str
+    next_page: str = ""
+
+
+class Cluster(Protocol):
+    """Generic access to all kinds. ``namespace`` is "" for kinds without one; None in a list means all namespaces."""
+
+    async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
+        """One object, or its scale. Raises ``NotFound``."""
+        ...
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = 0,
+        page: str = "",
+    ) -> Listing:
+        """All objects that the selectors let through, ordered by namespace and name. ``page_size`` 0 is all."""
+        ...
+
+    def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """Changes after a version. Leaving the context ends the watch. Raises ``Gone`` on entry or while iterating."""
+        ...
+
+    async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        """The new object with what the server adds to it. Raises ``AlreadyExists``, ``Invalid``."""
+        ...
+
+    async def replace(
+        self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
+    ) -> Object:
+        """The whole object anew; with a version it must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
+        ...
+
+    async def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: Subresource | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """The object after the patch. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
+        ...
+
+    async def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
+    ) -> None:
+        """Delete, or mark for deletion while finalizers hold it. Raises ``NotFound``, ``Conflict`` on preconditions."""
+        ...

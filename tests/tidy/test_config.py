@@ -1,0 +1,24 @@
+"""What is shipped and documented about settings is what the code says."""
+
+from pathlib import Path
+
+import pytest
+
+from serving.settings.daemons import DAEMONS
+from serving.settings.render import config_map_names, render_config_map, render_page
+
+ROOT = Path(__file__).resolve().parents[2]
+REMEDY = "run `make config`"
+
+
+@pytest.mark.parametrize("name", config_map_names(DAEMONS))
+def test_a_shipped_config_map_has_every_key_at_its_default(name: str) -> None:
+    assert (ROOT / "config" / f"{name}.yaml").read_text() == render_config_map(name, DAEMONS), REMEDY
+
+
+def test_no_config_map_is_shipped_that_no_daemon_reads() -> None:
+    assert {path.stem for path in (ROOT / "config").glob("config-*.yaml")} == set(config_map_names(DAEMONS))
+
+
+def test_the_page_of_settings_is_true() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text() == render_page(DAEMONS), REMEDY

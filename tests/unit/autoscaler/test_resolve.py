@@ -1,0 +1,82 @@
+import pytest
+
+from serving.autoscaler.resolve import classic_target, resolve
+from serving.autoscaler.spec import Metric, ScalerSpec, WindowKind
+from serving.settings.annotations import ScalingAnnotations
+from serving.settings.autoscaler import AutoscalerSettings
+
+SETTINGS = AutoscalerSettings()
+
+
+def spec(
+    scaling: ScalingAnnotations | None = None,
+    settings: AutoscalerSettings = SETTINGS,
+    *,
+    container_concurrency: int = 0,
+) -> ScalerSpec:
+    asked = scaling or ScalingAnnotations()
+    return resolve(settings, asked, container_concurrency=container_concurrency, reachable=True)
+
+
+def test_without_annotations_the_settings_speak() -> None:
+    found = spec()
+    assert (found.metric, found.total_value, found.target_value) == (Metric.CONCURRENCY, 100.0, 70.0)
+    assert (found.stable_window_s, found.panic_window_s, found.window_kind) == (60.0, 6.0, WindowKind.LINEAR)
+    assert (found.min_scale, found.activation_scale, found.initial_scale) == (0, 1, 1)
+    assert found.reachable
+
+
+def test_a_hard_limit_is_what_a_pod_takes() -> None:
+    found = spec(container_concurrency=10)
+    assert (found.total_value, found.target_value) == (10.0, 7.0)
+
+
+@pytest.mark.parametrize(("target", "total_value"), [(4.0, 4.0), (40.0, 10.0)])
+def test_a_target_above_the_hard_limit_is_the_hard_limit(target: float, total_value: float) -> None:
+    assert spec(ScalingAnnotations(target=target), container_concurrency=10).total_value == total_value
+
+
+def test_requests_a_second_have_a_share_of_their_own() -> None:
+    settings = AutoscalerSettings(container_concurrency_target_ratio=0.5)
+    found = spec(ScalingAnnotations(metric="rps"), settings)
+    assert (found.metric, found.total_value, found.target_value) == (Metric.RPS, 200.0, 140.0)
+
+
+def test_an_annotation_goes_before_a_setting() -> None:
+    found = spec(
+        ScalingAnnotations(
+            target=50.0,
+            target_utilization_ratio=1.0,
+            stable_window_s=15.0,
+            panic_window_ratio=0.1,
+            min_scale=2,
+            activation_scale=3,
+            metric_aggregation_algorithm="weighted-exponential",
+        ),
+        AutoscalerSettings(min_scale=1),
+    )
+    assert (found.total_value, found.target_value, found.min_scale, found.activation_scale) == (50.0, 50.0, 2, 3)
+    assert (found.panic_window_s, found.window_kind) == (2.0, WindowKind.WEIGHTED_EXPONENTIAL)
+
+
+def test_zero_is_an_answer_too() -> None:
+    settings = AutoscalerSettings(min_scale=3, target_burst_capacity=100)
+    found = spec(ScalingAnnotations(min_scale=0, target_burst_capacity=0), settings)
+    assert (found.min_scale, found.target_burst_capacity) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "max_scale"), [(None, 1000, 1000), (0, 1000, 1000), (5, 1000, 5), (None, 0, 0)]
+)
+def test_who_names_no_maximum_gets_the_limit(asked: int | None, limit: int, max_scale: int) -> None:
+    found = spec(ScalingAnnotations(max_scale=asked), AutoscalerSettings(max_scale_limit=limit))
+    assert found.max_scale == max_scale
+
+
+def test_the_smallest_target_is_a_hundredth() -> None:
+    assert spec(ScalingAnnotations(target=0.01, target_utilization_ratio=0.5)).target_value == 0.01
+
+
+@pytest.mark.parametrize(("container_concurrency", "target"), [(0, 1.0), (1, 0.9), (2, 1.0)])
+def test_the_classic_target_knows_two_models(container_concurrency: int, target: float) -> None:
+    assert classic_target(SETTINGS, container_concurrency=container_concurrency) == target

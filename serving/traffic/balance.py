@@ -1,0 +1,191 @@
+"""Which pod gets the next request.
+
+Inputs: the pods of a revision with this activator's slots on each (``serving/traffic/share.py``), pods that drain, and
+every request taken and given back. Output: ``Chosen`` with the reason, or ``NoFreePod`` with the reason. A pod that is
+full or drains is never chosen; among the others a policy chooses (``serving/traffic/policy.py``).
+
+It counts only what this activator has sent, and knows neither connections nor time; randomness is handed in. Follows
+knative/serving 98e5ef90 pkg/activator/net, except that a request which the breaker in front let through always finds a
+pod: ``capacity`` is what the breaker may let through.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from serving.model.errors import IllegalTransition
+from serving.traffic.policy import FirstFree, FreePods, Pod, Policy, RoundRobin, TwoChoices
+
+__all__ = ["Balancer", "Chosen", "NoFreePod", "Shortage"]
+
+
+class Shortage(enum.StrEnum):
+    """Why no pod can be chosen."""
+
+    NO_POD = "no-pod"
+    ALL_DRAIN = "all-drain"
+    ALL_FULL = "all-full"
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod that gets the request.
+
+    ``policy`` chose it among ``free_pod_count`` pods. ``in_flight`` is what this activator has there now, this request
+    included, of ``slots`` (None: no limit).
+    """
+
+    pod: str
+    policy: Policy
+    free_pod_count: int
+    in_flight: int
+    slots: int | None
+
+
+class NoFreePod(msgspec.Struct, frozen=True, kw_only=True):
+    """No pod can take the request: of ``pod_count`` pods ``draining_count`` drain and the others are full."""
+
+    shortage: Shortage
+    pod_count: int
+    draining_count: int
+
+
+class Balancer:
+    """The pods of one revision, and what this activator has in flight on each.
+
+    ``take`` chooses a pod and counts a request in, ``give_back`` counts it out. ``random`` gives numbers from 0 to below
+    1, as ``random.Random(seed).random`` does.
+    """
+
+    __slots__ = ("_free", "_free_slots", "_in_flight", "_pods", "_policy", "_unlimited")
+
+    def __init__(self, policy: Policy, *, random: Callable[[], float]) -> None:
+        self._policy = policy
+        self._free = _free_pods(policy, random)
+        self._pods: dict[str, Pod] = {}
+        self._in_flight = 0
+        self._free_slots = 0
+        self._unlimited = False
+
+    def __repr__(self) -> str:
+        free_slots = "unlimited" if self._unlimited else self._free_slots
+        return (
+            f"Balancer({self._policy}, {len(self._pods)} pods, {len(self._free)} free, {self._draining_count()} draining, "
+            f"in flight {self._in_flight}, free slots {free_slots})"
+        )
+
+    @property
+    def capacity(self) -> int | None:
+        """Requests that may be in flight at once; None is no limit, 0 lets all wait.
+
+        It is what is in flight plus the slots that are free, so that requests on a pod that drains take no slot from the
+        others: with 3 on one that drains and 10 slots on another it is 13, and 12 when the first of them has ended.
+        Ask again after ``set_pods`` and ``drain``, and after ``give_back`` where a pod drains or has lost slots.
+        """
+        return None if self._unlimited else self._in_flight + self._free_slots
+
+    def set_pods(self, slots_by_pod: Mapping[str, int | None]) -> None:
+        """Replace the list of pods: address to slots of this activator, None for no limit.
+
+        A pod that is no longer listed drains, and is forgotten when its last request has ended. A pod that drains does so
+        for as long as it is listed. Fewer slots than requests in flight interrupt nobody.
+        """
+        for address in sorted(slots_by_pod.keys() | self._pods.keys()):
+            pod = self._pods.setdefault(address, Pod(address))
+            was_free = pod.free
+            pod.listed = address in slots_by_pod
+            pod.draining = pod.draining and pod.listed
+            pod.slots = slots_by_pod.get(address, 0)
+            self._settle(pod, was_free=was_free)
+            if not pod.listed and not pod.in_flight:
+                del self._pods[address]
+        self._recount()
+
+    def drain(self, address: str) -> None:
+        """Never choose this pod again while it is listed. One that is not known has gone already."""
+        pod = self._pods.get(address)
+        if pod is not None:
+            was_free = pod.free
+            pod.draining = True
+            self._settle(pod, was_free=was_free)
+            self._recount()
+
+    def take(self) -> Chosen | NoFreePod:
+        """Choose a pod for a request and count it in."""
+        free_pod_count = len(self._free)
+        if not free_pod_count:
+            return self._shortage()
+        pod = self._free.pick()
+        pod.in_flight += 1
+        self._in_flight += 1
+        if pod.slots is not None:
+            self._free_slots -= 1
+            if pod.in_flight >= pod.slots:
+                self._free.remove(pod)
+        return Chosen(
+            pod=pod.address,
+            policy=self._policy,
+            free_pod_count=free_pod_count,
+            in_flight=pod.in_flight,
+            slots=pod.slots,
+        )
+
+    def give_back(self, address: str) -> None:
+        """A request on this pod has ended, in whatever way.
+
+        Raises:
+            IllegalTransition: when this activator has no request there.
+        """
+        pod = self._pods.get(address)
+        if pod is None or not pod.in_flight:
+            raise IllegalTransition(subject=f"pod {address}", phase="idle", event="give_back")
+        was_free = pod.free
+        pod.in_flight -= 1
+        self._in_flight -= 1
+        if pod.free:
+            if pod.slots is not None:
+                self._free_slots += 1
+            self._settle(pod, was_free=was_free)
+        elif not pod.listed and not pod.in_flight:
+            del self._pods[address]
+
+    def validate(self) -> None:
+        """Assert what holds between any two calls; tests call it after every step."""
+        pods = self._pods.values()
+        assert self._in_flight == sum(pod.in_flight for pod in pods), self
+        assert self._free_slots == sum(map(_free_slots_of, pods)), self
+        assert len(self._free) == sum(pod.free for pod in pods), self
+        assert all(pod.listed or pod.in_flight for pod in pods), self
+
+    def _settle(self, pod: Pod, *, was_free: bool) -> None:
+        if pod.free and not was_free:
+            self._free.add(pod)
+        elif was_free and not pod.free:
+            self._free.remove(pod)
+
+    def _recount(self) -> None:
+        self._free_slots = sum(map(_free_slots_of, self._pods.values()))
+        self._unlimited = any(pod.available and pod.slots is None for pod in self._pods.values())
+
+    def _draining_count(self) -> int:
+        return sum(not pod.available for pod in self._pods.values())
+
+    def _shortage(self) -> NoFreePod:
+        pod_count, draining_count = len(self._pods), self._draining_count()
+        if not pod_count:
+            shortage = Shortage.NO_POD
+        elif draining_count == pod_count:
+            shortage = Shortage.ALL_DRAIN
+        else:
+            shortage = Shortage.ALL_FULL
+        return NoFreePod(shortage=shortage, pod_count=pod_count, draining_count=draining_count)
+
+
+def _free_pods(policy: Policy, random: Callable[[], float]) -> FreePods:
+    if policy is Policy.TWO_CHOICES:
+        return TwoChoices(random)
+    return FirstFree() if policy is Policy.FIRST_FREE else RoundRobin()
+
+
+def _free_slots_of(pod: Pod) -> int:
+    return pod.slots - pod.in_flight if pod.slots is not None and pod.free else 0

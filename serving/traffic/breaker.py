@@ -1,0 +1,299 @@
+"""Who may run, who waits, who is refused: bounded admission in the order of arrival.
+
+Inputs: a request's arrival, end, or client that left, and changes of capacity, each with the time. Outputs: what
+becomes of that request, and which waiting ones are granted a slot by it. ``next_wake_s`` says when ``expire`` is due.
+Rules: who waits goes before who comes; taking capacity away interrupts nobody; the queue is bounded in requests and, if
+wanted, in bytes. It refuses to know what a request is, where it will run, and what time it is.
+
+Used with a pod's slots in the queue-proxy and with all free slots of a revision in the activator. In the place of
+knative/serving 98e5ef90 pkg/queue/breaker.go, which lets newcomers pass those who wait.
+"""
+
+import enum
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from serving.model.errors import IllegalTransition
+
+__all__ = ["ADMITTED", "Admitted", "Breaker", "Counts", "Granted", "Limit", "Queued", "Refused", "TimedOut"]
+
+RequestId = TypeVar("RequestId", bound=Hashable)
+
+
+class Limit(enum.StrEnum):
+    """What kept a request out of the queue."""
+
+    COUNT = "count"
+    BYTES = "bytes"
+
+
+class Admitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot was free: the request runs."""
+
+
+class Queued(msgspec.Struct, frozen=True, kw_only=True):
+    """The request waits in place ``position``, 1 being the next to run, until ``deadline_s`` at the latest."""
+
+    position: int
+    deadline_s: float
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """There is no slot and no place in the queue; ``limited_by`` says which bound was met first.
+
+    ``depth`` requests with ``depth_bytes`` bytes wait already. ``depth_bytes_max`` is None when bytes are not bounded.
+    """
+
+    limited_by: Limit
+    depth: int
+    depth_max: int
+    depth_bytes: int
+    depth_bytes_max: int | None
+
+
+class Granted(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+    """A request that waited for ``waited_s`` seconds and runs now."""
+
+    request_id: RequestId
+    waited_s: float
+
+
+class TimedOut(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+    """A request that waited for ``waited_s`` seconds, as long as it may, and is out of the queue."""
+
+    request_id: RequestId
+    waited_s: float
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of all requests so far: ``arrived`` is the sum of the others, ``waiting_bytes`` apart."""
+
+    arrived: int
+    running: int
+    waiting: int
+    finished: int
+    cancelled: int
+    timed_out: int
+    refused: int
+    waiting_bytes: int
+
+
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the queue: since when it is taken, and what the request weighs."""
+
+    since_s: float
+    weight_bytes: int
+
+
+ADMITTED = Admitted()
+
+
+class Breaker(Generic[RequestId]):
+    """Slots and a queue before them. All calls take constant time, amortised, wherever in the queue the request is.
+
+    ``capacity`` requests may run at once: None is no limit, 0 lets all wait. At most ``depth_max`` wait, together with
+    at most ``depth_bytes_max`` bytes (None: not bounded), each for at most ``wait_max_s`` seconds. With 10 slots and 100
+    places the 111th request at once is refused. Times must not go back.
+
+    A request is told by an id of the caller's, unique among those inside. ``release`` and ``cancel`` of an id that is not
+    inside do nothing, so that a ``finally`` clause may always call them.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_cancelled",
+        "_capacity",
+        "_depth_bytes_max",
+        "_depth_max",
+        "_finished",
+        "_refused",
+        "_running",
+        "_timed_out",
+        "_wait_max_s",
+        "_waiting",
+        "_waiting_bytes",
+    )
+
+    def __init__(
+        self, *, capacity: int | None, depth_max: int, wait_max_s: float, depth_bytes_max: int | None = None
+    ) -> None:
+        assert capacity is None or capacity >= 0, capacity
+        self._capacity = capacity
+        self._depth_max = depth_max
+        self._depth_bytes_max = depth_bytes_max
+        self._wait_max_s = wait_max_s
+        self._running: set[RequestId] = set()
+        # Not a dict: taking a dict's first key again and again walks over all that were taken before.
+        self._waiting: OrderedDict[RequestId, _Place] = OrderedDict()
+        self._waiting_bytes = 0
+        self._arrived = 0
+        self._finished = 0
+        self._cancelled = 0
+        self._timed_out = 0
+        self._refused = 0
+
+    def __repr__(self) -> str:
+        capacity = "unlimited" if self._capacity is None else self._capacity
+        bytes_max = "" if self._depth_bytes_max is None else f" of {self._depth_bytes_max}"
+        return (
+            f"Breaker(running {len(self._running)} of {capacity}, waiting {len(self._waiting)} of {self._depth_max}, "
+            f"bytes {self._waiting_bytes}{bytes_max}, finished {self._finished}, cancelled {self._cancelled}, "
+            f"timed out {self._timed_out}, refused {self._refused})"
+        )
+
+    @property
+    def capacity(self) -> int | None:
+        """Requests that may run at once; None is no limit."""
+        return self._capacity
+
+    @property
+    def running_count(self) -> int:
+        """Requests that run now."""
+        return len(self._running)
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait now."""
+        return len(self._waiting)
+
+    def counts(self) -> Counts:
+        """What became of all requests so far."""
+        return Counts(
+            arrived=self._arrived,
+            running=len(self._running),
+            waiting=len(self._waiting),
+            finished=self._finished,
+            cancelled=self._cancelled,
+            timed_out=self._timed_out,
+            refused=self._refused,
+            waiting_bytes=self._waiting_bytes,
+        )
+
+    def admit(self, request_id: RequestId, now_s: float, *, weight_bytes: int = 0) -> Admitted | Queued | Refused:
+        """Let a new request run, wait or go. ``weight_bytes`` is what it takes up while it waits.
+
+        Raises:
+            IllegalTransition: when the id is inside already.
+        """
+        if request_id in self._running or request_id in self._waiting:
+            raise self._illegal(request_id, "admit")
+        self._arrived += 1
+        # Whoever waits, waits because no slot is free: newcomers cannot pass (see validate).
+        if self._capacity is None or len(self._running) < self._capacity:
+            self._running.add(request_id)
+            return ADMITTED
+        limit = self._limit_met(weight_bytes)
+        if limit is not None:
+            self._refused += 1
+            return self._refusal(limit)
+        assert weight_bytes >= 0, weight_bytes
+        self._waiting[request_id] = _Place(since_s=now_s, weight_bytes=weight_bytes)
+        self._waiting_bytes += weight_bytes
+        return Queued(position=len(self._waiting), deadline_s=now_s + self._wait_max_s)
+
+    def release(self, request_id: RequestId, now_s: float) -> Sequence[Granted[RequestId]]:
+        """A request has finished; who runs instead.
+
+        Raises:
+            IllegalTransition: when the request still waits: it cannot have finished.
+        """
+        if request_id in self._waiting:
+            raise self._illegal(request_id, "release")
+        if request_id not in self._running:
+            return ()
+        self._running.remove(request_id)
+        self._finished += 1
+        return self._grant(now_s)
+
+    def cancel(self, request_id: RequestId, now_s: float) -> Sequence[Granted[RequestId]]:
+        """A client has left: its place or its slot is free; who runs instead."""
+        place = self._waiting.pop(request_id, None)
+        if place is not None:
+            self._waiting_bytes -= place.weight_bytes
+            self._cancelled += 1
+            return ()
+        if request_id not in self._running:
+            return ()
+        self._running.remove(request_id)
+        self._cancelled += 1
+        return self._grant(now_s)
+
+    def set_capacity(self, capacity: int | None, now_s: float) -> Sequence[Granted[RequestId]]:
+        """Change the number of slots; who runs by it.
+
+        With fewer slots than running requests all of them run on, and none is granted until enough have finished:
+        from 10 to 4 slots with 10 running, 7 must finish before the next one starts.
+        """
+        assert capacity is None or capacity >= 0, capacity
+        self._capacity = capacity
+        return self._grant(now_s)
+
+    def expire(self, now_s: float) -> Sequence[TimedOut[RequestId]]:
+        """Take out those who have waited for as long as they may, oldest first.
+
+        A slot that comes free before this is called still goes to the oldest, late or not: serving beats refusing.
+        """
+        timed_out: list[TimedOut[RequestId]] = []
+        while (wake_s := self.next_wake_s()) is not None and wake_s <= now_s:
+            request_id, place = self._leave_queue()
+            timed_out.append(TimedOut(request_id=request_id, waited_s=now_s - place.since_s))
+        self._timed_out += len(timed_out)
+        return timed_out
+
+    def next_wake_s(self) -> float | None:
+        """When ``expire`` is next due; None while nobody waits. All wait equally long, so it is the oldest's time."""
+        if not self._waiting:
+            return None
+        oldest = next(iter(self._waiting.values()))
+        return oldest.since_s + self._wait_max_s
+
+    def validate(self) -> None:
+        """Assert what holds between any two calls; tests call it after every step."""
+        counts = self.counts()
+        places = self._waiting.values()
+        assert counts.arrived == (
+            counts.running + counts.waiting + counts.finished + counts.cancelled + counts.timed_out + counts.refused
+        ), self
+        assert not self._running & self._waiting.keys(), self
+        assert not self._waiting or (self._capacity is not None and len(self._running) >= self._capacity), self
+        assert len(self._waiting) <= self._depth_max, self
+        assert self._waiting_bytes == sum(place.weight_bytes for place in places), self
+        assert self._depth_bytes_max is None or self._waiting_bytes <= self._depth_bytes_max, self
+
+    def _grant(self, now_s: float) -> Sequence[Granted[RequestId]]:
+        if not self._waiting:
+            return ()
+        granted: list[Granted[RequestId]] = []
+        while self._waiting and (self._capacity is None or len(self._running) < self._capacity):
+            request_id, place = self._leave_queue()
+            self._running.add(request_id)
+            granted.append(Granted(request_id=request_id, waited_s=now_s - place.since_s))
+        return granted
+
+    def _leave_queue(self) -> tuple[RequestId, _Place]:
+        request_id, place = self._waiting.popitem(last=False)
+        self._waiting_bytes -= place.weight_bytes
+        return request_id, place
+
+    def _limit_met(self, weight_bytes: int) -> Limit | None:
+        if len(self._waiting) >= self._depth_max:
+            return Limit.COUNT
+        if self._depth_bytes_max is not None and self._waiting_bytes + weight_bytes > self._depth_bytes_max:
+            return Limit.BYTES
+        return None
+
+    def _refusal(self, limited_by: Limit) -> Refused:
+        return Refused(
+            limited_by=limited_by,
+            depth=len(self._waiting),
+            depth_max=self._depth_max,
+            depth_bytes=self._waiting_bytes,
+            depth_bytes_max=self._depth_bytes_max,
+        )
+
+    def _illegal(self, request_id: RequestId, event: str) -> IllegalTransition:
+        phase = "running" if request_id in self._running else "waiting"
+        return IllegalTransition(subject=f"request {request_id!r}", phase=phase, event=event)

@@ -1,0 +1,185 @@
+"""The order in which free pods are chosen: three policies, and which of them a revision gets.
+
+Each policy holds the pods that have a free slot and names the next one in constant time, without looking at full pods.
+``Balancer`` says which those are. By containerConcurrency: without a limit the better of two pods at random, because
+requests in flight are all that tells pods apart; with a low limit the first in the order of addresses; with a higher one
+the pods take turns.
+
+Follows knative/serving 98e5ef90 pkg/activator/net/lb_policy.go. Its round robin walks over full pods to the next free
+one; here free pods stand in a line, which comes to the same while none is full.
+"""
+
+import bisect
+import enum
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["FirstFree", "FreePods", "Pod", "Policy", "RoundRobin", "TwoChoices", "policy_for"]
+
+
+class Policy(enum.StrEnum):
+    """How a pod is chosen among those with a free slot."""
+
+    TWO_CHOICES = "two-choices"
+    FIRST_FREE = "first-free"
+    ROUND_ROBIN = "round-robin"
+
+
+def policy_for(container_concurrency: int, *, first_free_concurrency_max: int) -> Policy:
+    """The policy of a revision: with the default of 3 for the bound, 0 is two-choices, 1 to 3 first-free, 4 round-robin."""
+    if container_concurrency == 0:
+        return Policy.TWO_CHOICES
+    if container_concurrency <= first_free_concurrency_max:
+        return Policy.FIRST_FREE
+    return Policy.ROUND_ROBIN
+
+
+class Pod:
+    """A pod as one activator sees it; changes in place, because it changes twice for each request.
+
+    ``slots`` are this activator's own, None for no limit; ``in_flight`` counts its own requests. ``listed`` says that
+    the pod is in the latest list, ``draining`` that it said it goes away.
+    """
+
+    __slots__ = ("address", "draining", "in_flight", "listed", "slots")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.slots: int | None = 0
+        self.in_flight = 0
+        self.listed = False
+        self.draining = False
+
+    @property
+    def available(self) -> bool:
+        """Whether it may be chosen when it has a free slot."""
+        return self.listed and not self.draining
+
+    @property
+    def free(self) -> bool:
+        """Whether it may be chosen now."""
+        return self.available and (self.slots is None or self.in_flight < self.slots)
+
+
+class FreePods(Protocol):
+    """Pods with a free slot. ``add`` only what is not inside, ``remove`` only what is, ``pick`` only if some are."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def add(self, pod: Pod) -> None:
+        """A pod has become free."""
+        ...
+
+    def remove(self, pod: Pod) -> None:
+        """A pod is no longer free."""
+        ...
+
+    def pick(self) -> Pod:
+        """The next pod; it stays inside."""
+        ...
+
+
+class FirstFree:
+    """In the order of addresses, as text: the same few pods stay busy, the others can go."""
+
+    __slots__ = ("_sorted",)
+
+    def __init__(self) -> None:
+        self._sorted: list[Pod] = []
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._sorted)
+
+    def add(self, pod: Pod) -> None:
+        """Into its place; a copy of the list's tail is cheaper than a heap up to some thousands of pods."""
+        self._sorted.insert(self._place_of(pod), pod)
+
+    def remove(self, pod: Pod) -> None:
+        """From its place."""
+        del self._sorted[self._place_of(pod)]
+
+    def pick(self) -> Pod:
+        """The one with the smallest address."""
+        return self._sorted[0]
+
+    def _place_of(self, pod: Pod) -> int:
+        return bisect.bisect_left(self._sorted, pod.address, key=_address_of)
+
+
+def _address_of(pod: Pod) -> str:
+    return pod.address
+
+
+class RoundRobin:
+    """In a line: the chosen one goes to its end, and so does one that becomes free."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self) -> None:
+        # Not a dict: moving a dict's first key away again and again walks over all that were moved before.
+        self._line: OrderedDict[str, Pod] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._line)
+
+    def add(self, pod: Pod) -> None:
+        """At the end of the line."""
+        self._line[pod.address] = pod
+
+    def remove(self, pod: Pod) -> None:
+        """From wherever it stands."""
+        del self._line[pod.address]
+
+    def pick(self) -> Pod:
+        """The first of the line."""
+        pod = next(iter(self._line.values()))
+        self._line.move_to_end(pod.address)
+        return pod
+
+
+class TwoChoices:
+    """Of two different ones at random the one with fewer requests of this activator; of one, that one.
+
+    ``random`` gives numbers from 0 to below 1, as ``random.Random(seed).random`` does.
+    """
+
+    __slots__ = ("_index_of", "_pods", "_random")
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        self._random = random
+        self._pods: list[Pod] = []
+        self._index_of: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._pods)
+
+    def add(self, pod: Pod) -> None:
+        """At the end: the order means nothing."""
+        self._index_of[pod.address] = len(self._pods)
+        self._pods.append(pod)
+
+    def remove(self, pod: Pod) -> None:
+        """By moving the last one into its place."""
+        index = self._index_of.pop(pod.address)
+        last = self._pods.pop()
+        if last is not pod:
+            self._pods[index] = last
+            self._index_of[last.address] = index
+
+    def pick(self) -> Pod:
+        """The better of two. A tie needs no coin: which of the two is drawn first is random already."""
+        count = len(self._pods)
+        if count == 1:
+            return self._pods[0]
+        one = int(self._random() * count)
+        # Among the others, each as likely: with 3 pods and 1 drawn, 0 stays 0 and 1 becomes 2.
+        other = int(self._random() * (count - 1))
+        other += other >= one
+        first, second = self._pods[one], self._pods[other]
+        return first if first.in_flight <= second.in_flight else second

@@ -1,0 +1,313 @@
+"""Admission, pod choice and shares: nothing is lost, served twice, passed or overfilled."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.settings.activator import ORIGINAL
+from serving.traffic.balance import Balancer, Chosen, NoFreePod
+from serving.traffic.breaker import Admitted, Breaker, Granted, Queued, Refused
+from serving.traffic.policy import Policy, policy_for
+from serving.traffic.share import share
+
+Step = tuple[str, int]
+CAPACITIES = st.one_of(st.none(), st.integers(0, 6))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("admit"), st.integers(0, 50)),
+        st.tuples(st.sampled_from(["release", "cancel"]), st.integers(0, 20)),
+        st.tuples(st.just("capacity"), st.integers(-1, 6)),
+        st.tuples(st.just("expire"), st.integers(0, 8)),
+    ),
+    max_size=80,
+)
+WAIT_MAX_S = 10.0
+DEPTH_MAX = 5
+BYTES_MAX = 100
+
+
+class NaiveBreaker:
+    """The same rules on plain lists, and the story of each request."""
+
+    def __init__(self, capacity: int | None) -> None:
+        self.capacity = capacity
+        self.running: list[int] = []
+        self.waiting: list[tuple[int, float, int]] = []
+        self.now_s = 0.0
+        self.started: list[int] = []
+        self.arrived = 0
+
+    def grant(self) -> list[Granted[int]]:
+        granted = []
+        while self.waiting and (self.capacity is None or len(self.running) < self.capacity):
+            request_id, since_s, _ = self.waiting.pop(0)
+            self.running.append(request_id)
+            self.started.append(request_id)
+            granted.append(Granted(request_id=request_id, waited_s=self.now_s - since_s))
+        return granted
+
+    def admit(self, weight_bytes: int) -> type[Admitted | Queued | Refused]:
+        request_id = self.arrived
+        self.arrived += 1
+        if self.capacity is None or len(self.running) < self.capacity:
+            self.running.append(request_id)
+            self.started.append(request_id)
+            return Admitted
+        held_bytes = sum(weight for _, _, weight in self.waiting)
+        if len(self.waiting) >= DEPTH_MAX or held_bytes + weight_bytes > BYTES_MAX:
+            return Refused
+        self.waiting.append((request_id, self.now_s, weight_bytes))
+        return Queued
+
+    def pick(self, call: str, number: int) -> int | None:
+        """Some request that is inside and may be told to ``call``; None if there is none."""
+        inside = [*self.running, *(place[0] for place in self.waiting if call == "cancel")]
+        return inside[number % len(inside)] if inside else None
+
+    def leave(self, request_id: int) -> list[Granted[int]]:
+        self.running = [one for one in self.running if one != request_id]
+        self.waiting = [place for place in self.waiting if place[0] != request_id]
+        return self.grant()
+
+    def expire(self) -> list[int]:
+        late = [place for place in self.waiting if place[1] + WAIT_MAX_S <= self.now_s]
+        self.waiting = [place for place in self.waiting if place not in late]
+        return [place[0] for place in late]
+
+
+def step(breaker: Breaker[int], naive: NaiveBreaker, call: str, number: int) -> None:
+    """One call on both; the answers are the same."""
+    match call:
+        case "admit":
+            request_id = naive.arrived
+            answer = breaker.admit(request_id, naive.now_s, weight_bytes=number)
+            assert type(answer) is naive.admit(number)
+            if isinstance(answer, Queued):
+                assert answer == Queued(position=len(naive.waiting), deadline_s=naive.now_s + WAIT_MAX_S)
+        case "release" | "cancel":
+            picked = naive.pick(call, number)
+            if picked is not None:
+                granted = breaker.release if call == "release" else breaker.cancel
+                assert list(granted(picked, naive.now_s)) == naive.leave(picked)
+        case "capacity":
+            naive.capacity = None if number < 0 else number
+            assert list(breaker.set_capacity(naive.capacity, naive.now_s)) == naive.grant()
+        case _:
+            naive.now_s += number
+            assert [one.request_id for one in breaker.expire(naive.now_s)] == naive.expire()
+
+
+@given(capacity=CAPACITIES, steps=STEPS)
+def test_the_breaker_does_what_plain_lists_do(capacity: int | None, steps: list[Step]) -> None:
+    breaker: Breaker[int] = Breaker(
+        capacity=capacity, depth_max=DEPTH_MAX, wait_max_s=WAIT_MAX_S, depth_bytes_max=BYTES_MAX
+    )
+    naive = NaiveBreaker(capacity)
+    for call, number in steps:
+        step(breaker, naive, call, number)
+        breaker.validate()
+        assert (breaker.running_count, breaker.waiting_count) == (len(naive.running), len(naive.waiting))
+
+
+@given(capacity=CAPACITIES, steps=STEPS)
+def test_requests_start_in_the_order_of_arrival_and_once(capacity: int | None, steps: list[Step]) -> None:
+    breaker: Breaker[int] = Breaker(
+        capacity=capacity, depth_max=DEPTH_MAX, wait_max_s=WAIT_MAX_S, depth_bytes_max=BYTES_MAX
+    )
+    naive = NaiveBreaker(capacity)
+    for call, number in steps:
+        step(breaker, naive, call, number)
+    assert naive.started == sorted(set(naive.started))
+
+
+@given(capacity=CAPACITIES, steps=STEPS)
+def test_no_more_start_than_there_are_slots(capacity: int | None, steps: list[Step]) -> None:
+    breaker: Breaker[int] = Breaker(
+        capacity=capacity, depth_max=DEPTH_MAX, wait_max_s=WAIT_MAX_S, depth_bytes_max=BYTES_MAX
+    )
+    naive = NaiveBreaker(capacity)
+    for call, number in steps:
+        started_before = len(naive.started)
+        step(breaker, naive, call, number)
+        if len(naive.started) > started_before and breaker.capacity is not None:
+            assert breaker.running_count <= breaker.capacity
+
+
+@given(capacity=CAPACITIES, steps=STEPS)
+def test_the_wake_time_is_exact(capacity: int | None, steps: list[Step]) -> None:
+    breaker: Breaker[int] = Breaker(
+        capacity=capacity, depth_max=DEPTH_MAX, wait_max_s=WAIT_MAX_S, depth_bytes_max=BYTES_MAX
+    )
+    naive = NaiveBreaker(capacity)
+    for call, number in steps:
+        step(breaker, naive, call, number)
+    while (wake_s := breaker.next_wake_s()) is not None:
+        waiting_count = breaker.waiting_count
+        assert breaker.expire(wake_s - 0.5) == []
+        assert breaker.expire(wake_s)
+        assert breaker.waiting_count < waiting_count
+
+
+PODS = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 4), max_size=6)
+UNLIMITED_PODS = st.sets(st.sampled_from("abcdefgh"), max_size=6).map(lambda pods: dict.fromkeys(pods, None))
+POD_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.just({}), st.integers(0, 20)),
+        st.tuples(st.sampled_from(["give_back", "drain"]), st.just({}), st.integers(0, 20)),
+        st.tuples(st.just("set_pods"), st.one_of(PODS, UNLIMITED_PODS), st.just(0)),
+    ),
+    max_size=60,
+)
+PodStep = tuple[str, dict[str, int | None], int]
+
+
+@given(policy=st.sampled_from(Policy), source=st.randoms(), steps=POD_STEPS)
+def test_only_listed_pods_with_room_that_do_not_drain_are_chosen(
+    policy: Policy, source: random.Random, steps: list[PodStep]
+) -> None:
+    balancer = Balancer(policy, random=source.random)
+    slots: dict[str, int | None] = {}
+    draining: set[str] = set()
+    held: list[str] = []
+    for call, pods, number in steps:
+        in_flight = Counter(held)
+        if call == "set_pods":
+            balancer.set_pods(pods)
+            slots, draining = pods, draining & pods.keys()
+        elif call == "drain" and slots:
+            pod = sorted(slots)[number % len(slots)]
+            balancer.drain(pod)
+            draining.add(pod)
+        elif call == "give_back" and held:
+            balancer.give_back(held.pop(number % len(held)))
+        elif call == "take":
+            free = {pod for pod, own in slots.items() if pod not in draining and (own is None or in_flight[pod] < own)}
+            answer = balancer.take()
+            if isinstance(answer, Chosen):
+                assert answer.pod in free
+                assert (answer.free_pod_count, answer.in_flight) == (len(free), in_flight[answer.pod] + 1)
+                held.append(answer.pod)
+            else:
+                assert not free
+                assert answer.pod_count == len(slots.keys() | in_flight.keys())
+        balancer.validate()
+
+
+class Activator:
+    """A breaker and a balancer, wired as the shell does it."""
+
+    def __init__(self, policy: Policy, source: random.Random) -> None:
+        self.balancer = Balancer(policy, random=source.random)
+        self.breaker: Breaker[int] = Breaker(capacity=0, depth_max=1000, wait_max_s=WAIT_MAX_S)
+        self.pod_of: dict[int, str] = {}
+        self.arrived = 0
+
+    def start(self, request_id: int) -> None:
+        answer = self.balancer.take()
+        assert isinstance(answer, Chosen), answer
+        self.pod_of[request_id] = answer.pod
+
+    def start_all(self, granted: Sequence[Granted[int]]) -> None:
+        for one in granted:
+            self.start(one.request_id)
+
+    def arrive(self) -> None:
+        request_id, self.arrived = self.arrived, self.arrived + 1
+        if isinstance(self.breaker.admit(request_id, 0.0), Admitted):
+            self.start(request_id)
+
+    def finish(self, request_id: int) -> None:
+        self.balancer.give_back(self.pod_of.pop(request_id))
+        self.start_all(self.breaker.set_capacity(self.balancer.capacity, 0.0))
+        self.start_all(self.breaker.release(request_id, 0.0))
+
+
+@given(policy=st.sampled_from(Policy), source=st.randoms(), steps=POD_STEPS)
+def test_who_is_let_through_finds_a_pod_and_nobody_waits_beside_a_free_slot(
+    policy: Policy, source: random.Random, steps: list[PodStep]
+) -> None:
+    activator = Activator(policy, source)
+    known: list[str] = []
+    for call, pods, number in steps:
+        if call == "take":
+            activator.arrive()
+        elif call == "give_back" and activator.pod_of:
+            activator.finish(sorted(activator.pod_of)[number % len(activator.pod_of)])
+        elif call != "give_back":
+            if call == "set_pods":
+                activator.balancer.set_pods(pods)
+                known = sorted(pods)
+            elif known:
+                activator.balancer.drain(known[number % len(known)])
+            activator.start_all(activator.breaker.set_capacity(activator.balancer.capacity, 0.0))
+        activator.breaker.validate()
+        assert activator.breaker.running_count == len(activator.pod_of)
+        if activator.breaker.waiting_count:
+            assert isinstance(activator.balancer.take(), NoFreePod)
+
+
+POD_NAMES = st.sets(st.integers(0, 255).map("10.0.0.{}:8012".format), max_size=30).map(sorted)
+
+
+@given(pods=POD_NAMES, activator_count=st.integers(1, 12), slots_per_pod=st.integers(1, 20))
+def test_shares_are_disjoint_complete_and_even(pods: list[str], activator_count: int, slots_per_pod: int) -> None:
+    shares = [
+        share(pods, activator_count=activator_count, index=index, slots_per_pod=slots_per_pod)
+        for index in range(activator_count)
+    ]
+    owned = [[slots for slots in one.values() if slots is not None] for one in shares]
+    totals = [sum(one) for one in owned]
+    assert {pod: sum(one.get(pod) or 0 for one in shares) for pod in pods} == dict.fromkeys(pods, slots_per_pod)
+    assert min((slots for one in owned for slots in one), default=1) >= 1
+    assert max(totals) - min(totals) <= 1
+    assert totals == sorted(totals, reverse=True)
+
+
+@given(
+    pods=POD_NAMES.filter(bool),
+    activator_count=st.integers(1, 12),
+    slots_per_pod=st.integers(1, 20),
+    number=st.integers(0, 30),
+)
+def test_a_pod_that_goes_moves_each_cut_by_no_more_than_a_pod(
+    pods: list[str], activator_count: int, slots_per_pod: int, number: int
+) -> None:
+    gone = pods[number % len(pods)]
+    rest = [pod for pod in pods if pod != gone]
+    for index in range(activator_count):
+        before = share(pods, activator_count=activator_count, index=index, slots_per_pod=slots_per_pod)
+        after = share(rest, activator_count=activator_count, index=index, slots_per_pod=slots_per_pod)
+        gained = sum(max(0, (after.get(pod) or 0) - (before.get(pod) or 0)) for pod in rest)
+        assert gained <= 2 * slots_per_pod
+
+
+@given(pods=POD_NAMES, activator_count=st.integers(1, 12), source=st.randoms())
+def test_shares_do_not_depend_on_the_order_of_the_list(
+    pods: list[str], activator_count: int, source: random.Random
+) -> None:
+    shuffled = source.sample(pods, len(pods))
+    for index in range(activator_count):
+        assert share(shuffled, activator_count=activator_count, index=index, slots_per_pod=3) == share(
+            pods, activator_count=activator_count, index=index, slots_per_pod=3
+        )
+
+
+@given(pods=POD_NAMES.filter(bool), activator_count=st.integers(1, 12))
+def test_the_original_leaves_no_pod_and_no_activator_out(pods: list[str], activator_count: int) -> None:
+    shares = [
+        share(pods, activator_count=activator_count, index=index, slots_per_pod=1, quirks=ORIGINAL)
+        for index in range(activator_count)
+    ]
+    assert all(shares)
+    assert {pod for one in shares for pod in one} == set(pods)
+    if len(pods) >= activator_count:
+        assert sum(map(len, shares)) == len(pods)
+
+
+@given(container_concurrency=st.integers(0, 1000), bound=st.integers(0, 1000))
+def test_two_choices_are_for_pods_without_a_limit_only(container_concurrency: int, bound: int) -> None:
+    policy = policy_for(container_concurrency, first_free_concurrency_max=bound)
+    assert (policy is Policy.TWO_CHOICES) == (container_concurrency == 0)

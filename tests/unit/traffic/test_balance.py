@@ -1,0 +1,210 @@
+"""Which pod gets the next request, and how many requests there may be."""
+
+import pytest
+
+from serving.model.errors import IllegalTransition
+from serving.traffic.balance import Balancer, Chosen, NoFreePod, Shortage
+from serving.traffic.policy import Policy
+
+
+def balancer(policy: Policy = Policy.FIRST_FREE, **slots_by_pod: int | None) -> Balancer:
+    """A balancer with these pods, whose draws are all 0: of two pods the first."""
+    made = Balancer(policy, random=lambda: 0.0)
+    made.set_pods(slots_by_pod)
+    return made
+
+
+def take(made: Balancer, count: int = 1) -> list[str | None]:
+    """The pods that are chosen one after the other; None where there is none."""
+    answers = [made.take() for _ in range(count)]
+    made.validate()
+    return [answer.pod if isinstance(answer, Chosen) else None for answer in answers]
+
+
+def test_the_answer_says_which_pod_and_why() -> None:
+    made = balancer(a=2, b=1)
+    made.take()
+    assert made.take() == Chosen(pod="a", policy=Policy.FIRST_FREE, free_pod_count=2, in_flight=2, slots=2)
+
+
+def test_first_free_fills_pods_in_the_order_of_addresses() -> None:
+    assert take(balancer(b=1, a=2), 3) == ["a", "a", "b"]
+
+
+def test_first_free_goes_back_to_a_pod_that_has_room_again() -> None:
+    made = balancer(a=1, b=1)
+    take(made, 2)
+    made.give_back("a")
+    assert take(made) == ["a"]
+
+
+def test_round_robin_skips_full_pods() -> None:
+    assert take(balancer(Policy.ROUND_ROBIN, a=1, b=3, c=2), 6) == ["a", "b", "c", "b", "c", "b"]
+
+
+def test_round_robin_lets_a_pod_that_has_room_again_wait_for_its_turn() -> None:
+    made = balancer(Policy.ROUND_ROBIN, a=1, b=2, c=2)
+    take(made, 2)
+    made.give_back("a")
+    assert take(made, 3) == ["c", "b", "a"]
+
+
+def test_two_choices_goes_to_the_pod_with_fewer_requests() -> None:
+    assert take(balancer(Policy.TWO_CHOICES, a=None, b=None), 4) == ["a", "b", "a", "b"]
+
+
+def test_two_choices_counts_what_is_given_back() -> None:
+    made = balancer(Policy.TWO_CHOICES, a=None, b=None)
+    take(made, 4)
+    made.give_back("b")
+    assert take(made) == ["b"]
+
+
+def test_without_pods_there_is_none() -> None:
+    assert balancer().take() == NoFreePod(shortage=Shortage.NO_POD, pod_count=0, draining_count=0)
+
+
+def test_with_full_pods_there_is_none() -> None:
+    made = balancer(a=1, b=1)
+    made.drain("b")
+    made.take()
+    assert made.take() == NoFreePod(shortage=Shortage.ALL_FULL, pod_count=2, draining_count=1)
+
+
+def test_with_draining_pods_there_is_none() -> None:
+    made = balancer(a=1, b=1)
+    made.drain("a")
+    made.drain("b")
+    assert made.take() == NoFreePod(shortage=Shortage.ALL_DRAIN, pod_count=2, draining_count=2)
+
+
+def test_a_pod_that_drains_is_not_chosen_when_it_has_room_again() -> None:
+    made = balancer(a=1, b=1)
+    take(made)
+    made.drain("a")
+    made.give_back("a")
+    assert take(made, 2) == ["b", None]
+
+
+def test_a_pod_drains_for_as_long_as_it_is_listed() -> None:
+    made = balancer(a=1)
+    made.drain("a")
+    made.set_pods({"a": 1})
+    assert take(made) == [None]
+
+
+def test_a_pod_that_was_off_the_list_is_fresh() -> None:
+    made = balancer(a=1)
+    made.drain("a")
+    made.set_pods({})
+    made.set_pods({"a": 1})
+    assert take(made) == ["a"]
+
+
+def test_draining_a_pod_that_is_not_known_does_nothing() -> None:
+    made = balancer(a=1)
+    made.drain("b")
+    assert take(made) == ["a"]
+
+
+def test_a_pod_that_is_not_listed_is_not_chosen() -> None:
+    made = balancer(a=1, b=1)
+    made.set_pods({"b": 1})
+    assert take(made, 2) == ["b", None]
+
+
+def test_a_pod_that_is_not_listed_is_forgotten_with_its_last_request() -> None:
+    made = balancer(a=2)
+    take(made, 2)
+    made.set_pods({})
+    made.give_back("a")
+    assert made.take() == NoFreePod(shortage=Shortage.ALL_DRAIN, pod_count=1, draining_count=1)
+    made.give_back("a")
+    assert made.take() == NoFreePod(shortage=Shortage.NO_POD, pod_count=0, draining_count=0)
+
+
+def test_a_pod_that_is_listed_again_still_has_its_requests() -> None:
+    made = balancer(a=2)
+    take(made, 2)
+    made.set_pods({})
+    made.set_pods({"a": 2})
+    assert take(made) == [None]
+
+
+def test_a_pod_that_loses_slots_takes_nothing_until_below_them() -> None:
+    made = balancer(a=3)
+    take(made, 3)
+    made.set_pods({"a": 2})
+    made.give_back("a")
+    assert take(made) == [None]
+    made.give_back("a")
+    assert take(made) == ["a"]
+
+
+def test_a_pod_that_gains_slots_takes_more() -> None:
+    made = balancer(a=1)
+    take(made)
+    made.set_pods({"a": 2})
+    assert take(made) == ["a"]
+
+
+def test_a_pod_without_requests_cannot_give_one_back() -> None:
+    with pytest.raises(IllegalTransition, match="pod a: give_back in phase idle"):
+        balancer(a=1).give_back("a")
+
+
+def test_a_pod_that_is_not_known_cannot_give_one_back() -> None:
+    with pytest.raises(IllegalTransition, match="pod b: give_back in phase idle"):
+        balancer(a=1).give_back("b")
+
+
+def test_capacity_is_the_slots_of_all_pods() -> None:
+    assert balancer(a=1, b=2).capacity == 3
+
+
+def test_capacity_is_0_without_pods_and_unlimited_with_one_that_has_no_limit() -> None:
+    assert (balancer().capacity, balancer(Policy.TWO_CHOICES, a=None).capacity) == (0, None)
+
+
+def test_capacity_is_0_again_when_the_last_pod_without_a_limit_drains() -> None:
+    made = balancer(Policy.TWO_CHOICES, a=None)
+    made.drain("a")
+    assert made.capacity == 0
+
+
+def test_requests_on_a_draining_pod_take_no_slot_from_the_others() -> None:
+    made = balancer(a=3)
+    take(made, 3)
+    made.set_pods({"a": 3, "b": 10})
+    made.drain("a")
+    assert made.capacity == 13
+    made.give_back("a")
+    assert made.capacity == 12
+
+
+def test_capacity_counts_requests_beyond_the_slots_of_a_pod() -> None:
+    made = balancer(a=3)
+    take(made, 3)
+    made.set_pods({"a": 1, "b": 1})
+    assert made.capacity == 4
+
+
+def test_repr_is_one_line() -> None:
+    made = balancer(Policy.ROUND_ROBIN, a=2, b=2, c=2)
+    made.drain("c")
+    take(made, 3)
+    assert repr(made) == "Balancer(round-robin, 3 pods, 1 free, 1 draining, in flight 3, free slots 1)"
+
+
+def test_repr_without_a_limit_says_so() -> None:
+    assert repr(balancer(Policy.TWO_CHOICES, a=None)) == (
+        "Balancer(two-choices, 1 pods, 1 free, 0 draining, in flight 0, free slots unlimited)"
+    )
+
+
+def test_validate_tells_a_count_that_drifted() -> None:
+    made = balancer(a=2)
+    take(made)
+    made._in_flight += 1
+    with pytest.raises(AssertionError, match="in flight 2"):
+        made.validate()

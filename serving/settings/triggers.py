@@ -1,0 +1,110 @@
+"""Settings of triggers that hold for all revisions, and the behaviours of the original that are off by default.
+
+Source: topfreegames/maestro v9 (dbbfd74), package watcher; what a ScalingPolicy sets for itself is in
+``serving/model/scalingpolicy.py``.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from serving.settings.knob import COUNT, DURATION, FLAG, Knob
+
+__all__ = ["ORIGINAL", "TriggerQuirks", "TriggerSettings"]
+
+
+class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What maestro does and users suffered from. Each is off; on, it is the original's to the bit."""
+
+    points_without_times: bool = False
+    """Points have no age: an autoscaler that was away goes on with what it had, and every evaluation adds a point, be
+    it a restart after a second. Off: a point older than the trigger's time does not count, nor does a repetition."""
+
+    examines_one_point_more: bool = False
+    """time / period + 1 points are kept and looked at, so 8 of 11 can do what 8 of 10 should. Off: time / period."""
+
+    threshold_is_exclusive: bool = False
+    """More than the threshold must count: 8 of 10 at 80 percent are not enough, and 100 percent can only be met with
+    the one point more. Off: as many as the threshold says are enough."""
+
+    stored_length_follows_last_trigger: bool = False
+    """Points of a type are kept for the time of its last trigger in the list of up, then of down; a longer trigger
+    before it never sees enough of them and never acts. Off: for the longest time."""
+
+    limit_takes_any_delta: bool = False
+    """A limit that is met ends the evaluation even if the trigger's amount is 0 or negative: a limit below the target
+    scales down. Off: it acts only if it adds pods."""
+
+    divides_by_zero: bool = False
+    """Without pods, or without requests of cpu and memory, the usage is not a number or infinite; it is kept as a point
+    and compared. Off: there is no usage, no point and no decision."""
+
+    single_precision: bool = False
+    """Usages, sums and bounds are rounded to 32 bits, and amounts computed in binary fractions: a ceiling can be one
+    pod too many (1.1 x 100 gives 111). Off: amounts are exact."""
+
+    counts_unmeasured_containers: bool = False
+    """A container without a measurement counts as unused, one without a request as use of nothing. Off: containers count
+    that have both."""
+
+    old_trigger_becomes_room: bool = False
+    """The old-style trigger scales by the formula of type room, its ``delta`` is ignored. Off: by ``delta``, as
+    written."""
+
+    down_may_reach_zero: bool = False
+    """With min 0 triggers remove the last pod. Without pods there is no usage, so no trigger ever adds one again. Off:
+    one pod stays; going to zero is left to the request metrics, which know the way back."""
+
+    any_pending_pod_refuses_up: bool = False
+    """One pod that waits for a node stops every addition, for as long as it waits. Off: pods that are being created
+    are counted as there, and more may be added."""
+
+    panic_ignores_cap: bool = False
+    """Panic scale is not held to ``max_scale_up_amount``. Off: it is."""
+
+    panic_starts_no_cooldown: bool = False
+    """Pods that panic scale added may be removed, or added to, at the next evaluation. Off: it starts the cooldown as
+    every change does."""
+
+
+ORIGINAL = TriggerQuirks(
+    points_without_times=True,
+    examines_one_point_more=True,
+    threshold_is_exclusive=True,
+    stored_length_follows_last_trigger=True,
+    limit_takes_any_delta=True,
+    divides_by_zero=True,
+    single_precision=True,
+    counts_unmeasured_containers=True,
+    old_trigger_becomes_room=True,
+    down_may_reach_zero=True,
+    any_pending_pod_refuses_up=True,
+    panic_ignores_cap=True,
+    panic_starts_no_cooldown=True,
+)
+
+
+class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The knobs of triggers."""
+
+    period_s: Annotated[float, Knob(key="period", unit=DURATION, low=1, high=300, whole=True)] = 10.0
+    """Time between two evaluations of a policy, in seconds, from start to start; each adds one point. Range: 1s to 5m,
+    whole seconds. Default: maestro's autoScalingPeriod, 10s."""
+
+    max_scale_up_amount: Annotated[int, Knob(key="max-scale-up-amount", unit=COUNT, low=1)] = 300
+    """Most pods that one change adds. Range: from 1. Default: maestro, 300."""
+
+    max_scale_down_amount: Annotated[int, Knob(key="max-scale-down-amount", unit=COUNT, low=1)] = 30
+    """Most pods that one change removes. Range: from 1. Default: ours, a tenth of what may be added: a pod too many
+    costs little, a wave of cold starts much. Maestro has no bound; its users asked for one."""
+
+    failing_pod_refuses_up: Annotated[bool, Knob(key="failing-pod-refuses-up", unit=FLAG)] = False
+    """Whether a pod that cannot start because of an error stops additions. Default: maestro's
+    preventRoomsCreationWithError, false."""
+
+    panic_lock_s: Annotated[float, Knob(key="panic-lock", unit=DURATION, above=0, high=3600)] = 60.0
+    """Longest time for which one panic keeps another from starting, in seconds, from its start. Range: above 0 to 1h.
+    Default: maestro's api.limitManager.keyTimeout, 1m."""
+
+    quirks: TriggerQuirks = TriggerQuirks()
+    """Behaviours of the original that are off by default, one flag each."""

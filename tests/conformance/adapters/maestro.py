@@ -1,0 +1,202 @@
+"""Cases of the trigger autoscaler of topfreegames/maestro v9 (dbbfd74), format in its spec, section 13.
+
+Kinds: ``delta`` (usage and amount of one policy), ``scale_up_amount`` and ``scale_down_amount`` (min and max on one
+amount), ``points`` (do enough count), ``capacity`` (points in a time), ``tick`` (a whole evaluation), ``panic_scale``.
+
+Not a number is written "NaN", infinity "+Inf"; an amount that the original leaves undefined is null. What a tick
+creates and deletes is after min, max and the cap of 300, without regard to idle and pending pods.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.autoscaler.triggers.apply import bounded_down_amount, bounded_up_amount
+from serving.autoscaler.triggers.arithmetic import bound_ratio, single
+from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
+from serving.autoscaler.triggers.panic import exceeds_panic_limit
+from serving.autoscaler.triggers.points import (
+    UsagePoint,
+    Way,
+    counted_points,
+    examined_points,
+    point_capacity,
+    point_window,
+)
+from serving.autoscaler.triggers.policies import REGISTRY
+from serving.autoscaler.triggers.tick import Phase, TriggerState, decide
+from serving.model.nodata import NoData
+from serving.model.resources import Resources
+from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger
+from serving.settings.triggers import ORIGINAL, TriggerSettings
+from tests.conformance.compare import same
+
+__all__ = ["agrees", "answer", "expected"]
+
+Json = dict[str, Any]
+USAGE_ABSOLUTE = 1e-9
+WAYS = {"up": Way.UP, "down": Way.DOWN}
+
+
+def expected(case: Json) -> Json:
+    """What is compared: all of "expect" but the remark."""
+    return {key: value for key, value in case["expect"].items() if key != "note"}
+
+
+def agrees(wanted: Json, got: Json) -> bool:
+    """All exact; usages, which are printed as 64-bit numbers, within 1e-9. Only what the case asks for is compared."""
+    return all(key in got and same(value, got[key], absolute=USAGE_ABSOLUTE) for key, value in wanted.items())
+
+
+def answer(case: Json) -> Json:
+    """Answer a case of any kind."""
+    return ANSWERS[case["kind"]](case["in"])
+
+
+def _delta(given: Json) -> Json:
+    policy = REGISTRY[given["type"]]
+    trigger = Trigger(
+        type=given["type"], usage_percent=given.get("target_usage", 0), delta=given.get("trigger_delta", 0)
+    )
+    observed = _observed(given)
+    usage = policy.usage_ratio(observed, ORIGINAL)
+    delta = policy.delta(trigger, observed, ORIGINAL)
+    return {"delta": None if isinstance(delta, NoData) else delta, "utilization": _written(usage)}
+
+
+def _scale_up_amount(given: Json) -> Json:
+    amount = bounded_up_amount(
+        given["amount"], current_count=given["current"], min_count=given["min"], max_count=given["max"]
+    )
+    return {"amount": amount}
+
+
+def _scale_down_amount(given: Json) -> Json:
+    amount = bounded_down_amount(
+        given["amount"], current_count=given["current"], min_count=given["min"], max_count=given["max"]
+    )
+    return {"amount": amount}
+
+
+def _points(given: Json) -> Json:
+    # A period of 1 s makes the capacity the time.
+    settings = TriggerSettings(period_s=1.0, quirks=ORIGINAL)
+    trigger = Trigger(usage_percent=given["usage"], threshold_percent=given["threshold"], time_s=given["capacity"])
+    window = point_window(trigger, settings)
+    points = examined_points(_read_points(given["points_newest_first"]), window, 0.0)
+    target_ratio = bound_ratio(given["usage"], ORIGINAL)
+    return {"triggered": counted_points(points, WAYS[given["direction"]], target_ratio) >= window.needed_count}
+
+
+def _capacity(given: Json) -> Json:
+    return {"points": point_capacity(given["time"], given["watcher_period_s"])}
+
+
+def _tick(given: Json) -> Json:
+    settings = TriggerSettings(period_s=float(given["watcher_period_s"]), quirks=ORIGINAL)
+    spec = ScalingPolicySpec(
+        min_count=given["min"],
+        max_count=given["max"],
+        up=_direction(given.get("up") or {}, Way.UP),
+        down=_direction(given.get("down") or {}, Way.DOWN),
+    )
+    observed = _observed(given)
+    before = TriggerState(
+        phase=Phase(given["state"]),
+        last_change_at_s=-float(given["seconds_since_last_scale"]),
+        points={kind: _read_points(points) for kind, points in (given.get("points_before") or {}).items()},
+    )
+    after, decision = decide(before, observed, spec, settings=settings, now_s=0.0)
+    delta = decision.change.wanted_delta
+    bounds = {"current_count": observed.available_count, "min_count": spec.min_count, "max_count": spec.max_count}
+    return {
+        "changed_state": decision.phase_changed,
+        "delta": delta,
+        "in_sync": decision.in_sync,
+        "points_stored_after": {kind: len(points) for kind, points in after.points.items()},
+        "rooms_to_create": min(bounded_up_amount(delta, **bounds), settings.max_scale_up_amount) if delta > 0 else 0,
+        "rooms_to_delete": bounded_down_amount(-delta, **bounds) if delta < 0 else 0,
+        "state_after": str(after.phase),
+        "state_changed_now": decision.phase_changed,
+    }
+
+
+def _panic_scale(given: Json) -> Json:
+    observed = ObservedPods(
+        creating_count=given["creating"], idle_count=given["ready"], occupied_count=given["occupied"]
+    )
+    return {"panic": exceeds_panic_limit(observed, given["limit"])}
+
+
+ANSWERS: Mapping[str, Callable[[Json], Json]] = {
+    "delta": _delta,
+    "scale_up_amount": _scale_up_amount,
+    "scale_down_amount": _scale_down_amount,
+    "points": _points,
+    "capacity": _capacity,
+    "tick": _tick,
+    "panic_scale": _panic_scale,
+}
+
+
+def _observed(given: Json) -> ObservedPods:
+    creating, ready, occupied, _terminating = given["rooms_creating_ready_occupied_terminating"]
+    return ObservedPods(
+        creating_count=creating,
+        idle_count=ready,
+        occupied_count=occupied,
+        pods=tuple(tuple(_container(container) for container in pod) for pod in given.get("pods") or ()),
+    )
+
+
+def _container(container: Json) -> ContainerUse:
+    used = Resources()
+    if not container.get("no_metric"):
+        used = Resources(cpu_m=container.get("usage_cpu_m", 0), memory_bytes=container.get("usage_mem_bytes", 0))
+    return ContainerUse(
+        requested=Resources(
+            cpu_m=_requested(container, "request_cpu_m"), memory_bytes=_requested(container, "request_mem_bytes")
+        ),
+        used=used,
+    )
+
+
+def _requested(container: Json, key: str) -> int | None:
+    amount: int = container.get(key, -1)
+    return None if amount < 0 else amount
+
+
+def _direction(given: Json, way: Way) -> Direction:
+    """A direction; without any trigger the original has an old-style one of zeros."""
+    sign = 1 if way is Way.UP else -1
+    delta = given.get("delta", 0)
+    triggers = tuple(_trigger(trigger, way, sign * delta) for trigger in given.get("metrics_trigger") or ())
+    old = _trigger({**(given.get("trigger") or {}), "type": "room"}, way, 0)
+    return Direction(triggers=triggers, cooldown_s=given.get("cooldown", 0), delta=delta, trigger=old)
+
+
+def _trigger(given: Json, way: Way, delta: int) -> Trigger:
+    limit = given.get("limit", 0)
+    return Trigger(
+        type=given["type"],
+        usage_percent=given.get("usage", 0),
+        threshold_percent=given.get("threshold", 0),
+        time_s=given.get("time", 0),
+        limit_percent=limit if way is Way.UP and limit > 0 else None,
+        delta=given.get("delta", delta),
+    )
+
+
+def _read_points(written: list[Any]) -> tuple[UsagePoint, ...]:
+    """Points as the original reads them back: decimal text to 32 bits. Their times are not looked at."""
+    return tuple(UsagePoint(at_s=0.0, usage_ratio=single(float(value))) for value in written)
+
+
+def _written(usage: float | NoData) -> float | str:
+    if isinstance(usage, NoData):
+        return msgspec.json.encode(usage).decode()
+    if math.isnan(usage):
+        return "NaN"
+    return ("+Inf" if usage > 0 else "-Inf") if math.isinf(usage) else usage

@@ -1,0 +1,272 @@
+"""Invariants of triggers: bounds, busy pods, cooldowns, no data, order, and points against a naive recount."""
+
+from fractions import Fraction
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.autoscaler.triggers.apply import bounded_down_amount, bounded_up_amount, change_of
+from serving.autoscaler.triggers.evaluate import Verdict
+from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
+from serving.autoscaler.triggers.points import UsagePoint, Way, counted_points, examined_points, point_window, recorded
+from serving.autoscaler.triggers.policies import REGISTRY, RoomPolicy
+from serving.settings.triggers import TriggerQuirks, TriggerSettings
+from serving.autoscaler.triggers.tick import Rule, TickDecision, TriggerState, changed, decide, rebased
+from serving.model.nodata import NoData
+from serving.model.resources import Resources
+from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger, check_scaling_policy
+
+SETTINGS = TriggerSettings()
+FORCED = {Rule.LIMIT, Rule.BELOW_MIN, Rule.ABOVE_MAX}
+PERIOD_S = 10
+
+counts = st.integers(0, 60)
+percents = st.integers(1, 100)
+amounts = st.none() | st.integers(0, 3000)
+containers = st.builds(
+    lambda used, requested: ContainerUse(used=Resources(cpu_m=used), requested=Resources(cpu_m=requested)),
+    amounts,
+    amounts,
+)
+observations = st.builds(
+    ObservedPods,
+    creating_count=counts,
+    idle_count=counts,
+    occupied_count=counts,
+    pending_count=st.integers(0, 1),
+    failing_count=st.integers(0, 1),
+    pods=st.lists(st.lists(containers, max_size=2).map(tuple), max_size=3).map(tuple),
+)
+
+
+def triggers(way: Way) -> st.SearchStrategy[Trigger]:
+    return st.builds(
+        Trigger,
+        type=st.sampled_from(["room", "cpu", "legacy"]),
+        usage_percent=st.integers(51, 100) if way is Way.UP else st.integers(1, 50),
+        threshold_percent=percents,
+        time_s=st.integers(1, 200),
+        limit_percent=st.integers(100, 200) if way is Way.UP else st.none(),
+        delta=st.integers(1, 9) if way is Way.UP else st.integers(-9, -1),
+    )
+
+
+def directions(way: Way) -> st.SearchStrategy[Direction]:
+    return st.builds(
+        Direction, triggers=st.lists(triggers(way), max_size=3).map(tuple), cooldown_s=st.sampled_from([0, 20, 60])
+    )
+
+
+def bounded(low: int, more: int | None) -> tuple[int, int]:
+    return low, 0 if more is None else low + more
+
+
+specs = st.builds(
+    lambda bounds, up, down: ScalingPolicySpec(min_count=bounds[0], max_count=bounds[1], up=up, down=down),
+    st.builds(bounded, st.integers(0, 30), st.none() | st.integers(1, 80)),
+    directions(Way.UP),
+    directions(Way.DOWN),
+)
+ticks = st.lists(st.tuples(st.sampled_from([1, 4, 5, 10, 10, 10, 35]), observations), min_size=1, max_size=12)
+
+
+def replay(spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]) -> list[tuple[TriggerState, TickDecision]]:
+    """State before and decision of each step; every change succeeds."""
+    state, now_s, seen = TriggerState(), 0.0, []
+    for after_s, observed in steps:
+        now_s += after_s
+        following, decision = decide(state, observed, spec, settings=SETTINGS, now_s=now_s)
+        seen.append((state, decision))
+        state = changed(following, at_s=now_s) if decision.change.delta else following
+    return seen
+
+
+@given(specs)
+def test_the_policies_of_these_tests_have_no_problems(spec: ScalingPolicySpec) -> None:
+    assert check_scaling_policy(spec, known_types=REGISTRY) == ()
+
+
+@given(specs, ticks)
+def test_a_change_ends_within_min_and_max_or_nearer_to_them(
+    spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]
+) -> None:
+    high = spec.max_count or 10**9
+    for _, decision in replay(spec, steps):
+        before, after = decision.observed_count, decision.observed_count + decision.change.delta
+        assert min(before, spec.min_count) <= after <= max(before, high)
+        assert after > before or before >= spec.min_count
+        assert after <= before or before < high
+
+
+@given(specs, ticks)
+def test_only_idle_pods_are_removed_and_never_the_last_pod(
+    spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]
+) -> None:
+    for (_, decision), (_, observed) in zip(replay(spec, steps), steps, strict=True):
+        assert -decision.change.delta <= min(observed.idle_count, SETTINGS.max_scale_down_amount)
+        assert decision.change.delta <= SETTINGS.max_scale_up_amount
+        assert decision.change.delta >= 0 or observed.available_count + decision.change.delta >= 1
+
+
+@given(specs, ticks)
+def test_within_the_cooldown_only_limits_min_and_max_change_anything(
+    spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]
+) -> None:
+    now_s = 0.0
+    for (state, decision), (after_s, _) in zip(replay(spec, steps), steps, strict=True):
+        now_s += after_s
+        if decision.change.delta and decision.rule not in FORCED:
+            cooldown_s = (spec.up if decision.change.delta > 0 else spec.down).cooldown_s
+            assert state.last_change_at_s is None or now_s - state.last_change_at_s > cooldown_s
+
+
+@given(specs, ticks)
+def test_a_trigger_without_data_never_acts(spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]) -> None:
+    for _, decision in replay(spec, steps):
+        if decision.acting is not None:
+            assert not isinstance(decision.acting.observed_usage_ratio, NoData)
+            assert decision.acting.verdict in (Verdict.LIMIT, Verdict.POINTS)
+        if decision.rule is Rule.NO_DATA:
+            assert isinstance(decision.desired_count, NoData)
+            assert decision.change.delta == 0
+
+
+@given(specs, st.lists(st.integers(1, 20), min_size=1, max_size=8))
+def test_without_pods_and_min_nothing_is_decided(spec: ScalingPolicySpec, gaps_s: list[int]) -> None:
+    spec = msgspec.structs.replace(spec, min_count=0)
+    for _, decision in replay(spec, [(gap_s, ObservedPods()) for gap_s in gaps_s]):
+        assert decision.rule is Rule.NO_DATA
+
+
+@given(specs, ticks)
+def test_the_wish_is_what_the_change_leads_to(spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]) -> None:
+    for _, decision in replay(spec, steps):
+        if not isinstance(decision.desired_count, NoData):
+            size = decision.observed_count + decision.change.delta
+            assert decision.desired_count in (size, spec.min_count)
+            assert decision.desired_count == size or decision.change.delta == 0
+
+
+@given(specs, ticks)
+def test_the_bounds_that_are_named_lead_from_the_wanted_to_the_made_change(
+    spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]
+) -> None:
+    for _, decision in replay(spec, steps):
+        amount = abs(decision.change.wanted_delta)
+        for applied in decision.change.clamps:
+            assert applied.amount_before == amount != applied.amount_after
+            amount = applied.amount_after
+        assert amount == abs(decision.change.delta)
+
+
+@given(specs, ticks)
+def test_points_stay_in_order_and_bounded(spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]) -> None:
+    longest_s = max((asked.time_s for asked in (*spec.up.triggers, *spec.down.triggers)), default=0)
+    for state, _ in replay(spec, steps):
+        for kept in state.points.values():
+            assert len(kept) <= max(1, longest_s // PERIOD_S)
+            times = [point.at_s for point in kept]
+            assert times == sorted(times, reverse=True)
+
+
+@given(specs, ticks, st.integers(0, 5), st.integers(-10_000, 10_000))
+def test_a_restart_on_another_clock_changes_no_decision(
+    spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]], at: int, by_s: int
+) -> None:
+    state, now_s = TriggerState(), 0.0
+    for step, (after_s, observed) in enumerate(steps):
+        now_s += after_s
+        expected = decide(state, observed, spec, settings=SETTINGS, now_s=now_s)
+        if step == at:
+            written = msgspec.json.encode(state)
+            restored = rebased(msgspec.json.decode(written, type=TriggerState), by_s=by_s)
+            following, decision = decide(restored, observed, spec, settings=SETTINGS, now_s=now_s + by_s)
+            assert (rebased(following, by_s=-by_s), decision) == expected
+        state = expected[0]
+
+
+@given(
+    st.integers(1, 100),
+    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=15),
+    st.tuples(st.integers(51, 95), st.integers(1, 50), percents, st.booleans()),
+)
+def test_more_occupied_pods_never_lead_to_fewer_pods(
+    available: int, history: list[tuple[int, int]], limits: tuple[int, int, int, bool]
+) -> None:
+    up_percent, down_percent, threshold, is_cooling = limits
+    spec = ScalingPolicySpec(
+        up=Direction(
+            triggers=(Trigger(usage_percent=up_percent, threshold_percent=threshold, time_s=50, limit_percent=95),)
+        ),
+        down=Direction(triggers=(Trigger(usage_percent=down_percent, threshold_percent=threshold, time_s=50),)),
+    )
+    kept = tuple(
+        UsagePoint(at_s=-10.0 * (index + 1), usage_ratio=usage / 100) for index, (usage, _) in enumerate(history)
+    )
+    state = TriggerState(points={"room": kept}, last_change_at_s=0.0 if is_cooling else None)
+    wishes = []
+    for occupied in range(available + 1):
+        observed = ObservedPods(occupied_count=occupied, idle_count=available - occupied)
+        _, decision = decide(state, observed, spec, settings=SETTINGS, now_s=0.0)
+        wishes.append(decision.change.delta)
+    assert wishes == sorted(wishes)
+
+
+@given(counts, counts, percents)
+def test_the_room_delta_solves_its_equation_to_half_a_pod(occupied: int, idle: int, usage: int) -> None:
+    observed = ObservedPods(occupied_count=occupied, idle_count=idle)
+    delta = RoomPolicy().delta(Trigger(usage_percent=usage), observed, TriggerQuirks())
+    assert isinstance(delta, int)
+    assert abs(observed.available_count + delta - Fraction(100 * occupied, usage)) <= Fraction(1, 2)
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 500), percents)
+def test_the_cpu_delta_leaves_no_more_than_half_a_percent_too_much(
+    used: int, requested: int, available: int, usage: int
+) -> None:
+    container = ContainerUse(used=Resources(cpu_m=used), requested=Resources(cpu_m=requested))
+    observed = ObservedPods(occupied_count=available, pods=((container,),))
+    delta = REGISTRY["cpu"].delta(Trigger(usage_percent=usage), observed, TriggerQuirks())
+    assert isinstance(delta, int)
+    exact = Fraction(100 * used, requested * usage) * available
+    assert exact - Fraction(available, 200) <= available + delta < exact + Fraction(available, 200) + 1
+
+
+@given(counts, counts, st.integers(0, 100), st.integers(0, 30), st.integers(0, 80))
+def test_larger_amounts_stay_larger_within_bounds(amount: int, more: int, current: int, low: int, above: int) -> None:
+    bounds = {"current_count": current, "min_count": low, "max_count": low + above}
+    for bound in (bounded_up_amount, bounded_down_amount):
+        assert bound(amount, **bounds) <= bound(amount + more, **bounds)
+
+
+@given(observations, st.integers(-100, 100), specs)
+def test_a_bound_never_turns_a_change_around(observed: ObservedPods, delta: int, spec: ScalingPolicySpec) -> None:
+    assert change_of(delta, observed=observed, spec=spec, settings=SETTINGS).delta * delta >= 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(0, 100)), max_size=40),
+    st.integers(PERIOD_S, 200),
+    percents,
+    percents,
+    st.sampled_from(Way),
+)
+def test_points_are_counted_as_a_naive_recount_does(
+    steps: list[tuple[int, int]], time_s: int, usage: int, threshold: int, way: Way
+) -> None:
+    asked = Trigger(usage_percent=usage, threshold_percent=threshold, time_s=time_s)
+    points: dict[str, tuple[UsagePoint, ...]] = {}
+    accepted: list[tuple[int, float]] = []
+    now_s = 0
+    for after_s, percent in steps:
+        now_s += after_s
+        points = recorded(points, {"room": percent / 100}, {"room": time_s}, now_s=now_s, settings=SETTINGS)
+        if not accepted or now_s - accepted[-1][0] >= PERIOD_S / 2:
+            accepted.append((now_s, percent / 100))
+        recent = [value for at_s, value in accepted if now_s - at_s < time_s][-(time_s // PERIOD_S) :]
+        beyond = [value for value in recent if (value > usage / 100 if way is Way.UP else value < usage / 100)]
+        window = point_window(asked, SETTINGS)
+        counted = counted_points(examined_points(points["room"], window, now_s), way, usage / 100)
+        assert counted == len(beyond)
+        assert (counted >= window.needed_count) == (len(beyond) * 100 >= threshold * (time_s // PERIOD_S))

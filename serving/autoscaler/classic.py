@@ -95,7 +95,7 @@ class ClassicScaler:
 
     def record(self, stat: Stat) -> None:
         """Take a point. Points may come late, twice (the last one counts) and, at a guess of the clocks, early."""
-        self._points.record(stat.pod, stat.at_s, stat.concurrency, stat.request_count)
+        self._points.record(stat)
 
     def decide(self, settings: ClassicSettings, *, target_concurrency: float, now_s: float) -> ClassicDecision | NoData:
         """How many pods there should be at ``now_s``.
@@ -124,10 +124,10 @@ class ClassicScaler:
             self._panic_ns, self._panic_count_max = None, 0.0
         if not sums.stable_pod_count:
             return NoData(missing="no point in the stable window")
-        return self._from_windows(sums, settings, target_concurrency, now_ns)
+        return self._from_windows(sums, settings, target_concurrency=target_concurrency, now_ns=now_ns)
 
     def _from_windows(
-        self, sums: WindowSums, settings: ClassicSettings, target_concurrency: float, now_ns: int
+        self, sums: WindowSums, settings: ClassicSettings, *, target_concurrency: float, now_ns: int
     ) -> ClassicDecision:
         rate_max = settings.max_scale_up_rate
         stable = self._stable_demand(sums, target_concurrency, rate_max)

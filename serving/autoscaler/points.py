@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.model.stat import Stat
 from serving.settings.classic import ClassicQuirks
 
 __all__ = ["NANOSECONDS_PER_SECOND", "Points", "WindowSums"]
@@ -100,15 +101,15 @@ class Points:
         """One line: how many points of how many pods."""
         return f"<Points {len(self)} of {len(self._pod_ids)} pods>"
 
-    def record(self, pod: str, at_s: float, concurrency: float, request_count: float) -> None:
+    def record(self, stat: Stat) -> None:
         """Keep one point. A second point of the same pod and instant replaces the first. Late ones are welcome."""
-        pod_id = self._pod_ids.get(pod)
+        pod_id = self._pod_ids.get(stat.pod)
         if pod_id is None:
-            pod_id = self._claim_id(pod)
-        self._new_at_s.append(at_s)
+            pod_id = self._claim_id(stat.pod)
+        self._new_at_s.append(stat.at_s)
         self._new_pod.append(pod_id)
-        self._new_concurrency.append(concurrency)
-        self._new_request_count.append(request_count)
+        self._new_concurrency.append(stat.concurrency)
+        self._new_request_count.append(stat.request_count)
 
     def read(self, *, now_s: float, stable_window_s: float, panic_window_s: float, quirks: ClassicQuirks) -> WindowSums:
         """Sums over both windows at ``now_s``; points that are as old as the stable window or older go for good.
@@ -195,11 +196,11 @@ class Points:
                 self._count_pods(pod[~is_last], -1)
                 at_ns, pod, concurrency = at_ns[is_last], pod[is_last], concurrency[is_last]
                 traffic = traffic[is_last]
-        self._write_tail(tail, at_ns, pod, concurrency)
+        self._write_tail(tail, at_ns=at_ns, pod=pod, concurrency=concurrency)
         traffic &= at_ns > stable_after_ns
         return int(at_ns[traffic][-1]) if traffic.any() else None
 
-    def _write_tail(self, tail: int, at_ns: _Times, pod: _Times, concurrency: _Floats) -> None:
+    def _write_tail(self, tail: int, *, at_ns: _Times, pod: _Times, concurrency: _Floats) -> None:
         kept_count = tail - self._begin
         if tail + len(at_ns) > len(self._at_ns):
             self._make_room(kept_count, kept_count + len(at_ns))

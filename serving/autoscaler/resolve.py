@@ -24,7 +24,7 @@ def resolve(
 ) -> ScalerSpec:
     """The numbers of one revision. ``container_concurrency`` is requests at once per pod; 0 means no limit."""
     metric = Metric(scaling.metric or Metric.CONCURRENCY)
-    total_value = _total_value(settings, scaling, metric, container_concurrency)
+    total_value = _total_value(settings, scaling, metric, container_concurrency=container_concurrency)
     usual_ratio = RPS_TARGET_RATIO if metric is Metric.RPS else settings.container_concurrency_target_ratio
     stable_window_s = _or(scaling.stable_window_s, settings.stable_window_s)
     panic_ratio = _or(scaling.panic_window_ratio, settings.panic_window_ratio)
@@ -67,7 +67,7 @@ def classic_target(settings: AutoscalerSettings, *, container_concurrency: int) 
 
 
 def _total_value(
-    settings: AutoscalerSettings, scaling: ScalingAnnotations, metric: Metric, container_concurrency: int
+    settings: AutoscalerSettings, scaling: ScalingAnnotations, metric: Metric, *, container_concurrency: int
 ) -> float:
     if metric is Metric.RPS:
         return _or(scaling.target, settings.requests_per_second_target_default)

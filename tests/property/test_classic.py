@@ -47,7 +47,7 @@ def test_it_is_the_naive_scan(events: list[Stat | float], target: float, panic_w
 def test_the_fast_sum_is_within_its_bound_of_the_sum_in_order(loads: list[float]) -> None:
     points = Points()
     for index, load in enumerate(loads):
-        points.record("a", index / 8, load, 1.0)
+        points.record(Stat(pod="a", at_s=index / 8, concurrency=load, request_count=1.0))
     sums = points.read(now_s=30.0, stable_window_s=60.0, panic_window_s=6.0, quirks=ClassicQuirks())
     in_order = 0.0
     for load in reversed(loads):

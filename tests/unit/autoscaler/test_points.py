@@ -1,4 +1,5 @@
 from serving.autoscaler.points import NANOSECONDS_PER_SECOND, Points, WindowSums
+from serving.model.stat import Stat
 from serving.settings.classic import ORIGINAL, ClassicQuirks
 
 SAFE = ClassicQuirks()
@@ -8,10 +9,14 @@ def read(points: Points, now_s: float, *, panic_window_s: float = 6.0, quirks: C
     return points.read(now_s=now_s, stable_window_s=60.0, panic_window_s=panic_window_s, quirks=quirks)
 
 
+def point(pod: str, at_s: float, concurrency: float, requests: float) -> Stat:
+    return Stat(pod=pod, at_s=at_s, concurrency=concurrency, request_count=requests)
+
+
 def points_of(*rows: tuple[str, float, float, float]) -> Points:
     points = Points()
-    for pod, at_s, concurrency, requests in rows:
-        points.record(pod, at_s, concurrency, requests)
+    for row in rows:
+        points.record(point(*row))
     return points
 
 
@@ -36,14 +41,14 @@ def test_a_second_point_of_the_same_pod_and_instant_replaces_the_first() -> None
 def test_a_point_replaces_one_that_an_earlier_reading_saw() -> None:
     points = points_of(("a", 1.0, 5.0, 1.0), ("a", 2.0, 5.0, 1.0))
     read(points, 2.5)
-    points.record("a", 1.0, 8.0, 1.0)
+    points.record(point("a", 1.0, 8.0, 1.0))
     assert (read(points, 2.5).stable_sum, len(points)) == (13.0, 2)
 
 
 def test_late_points_take_their_place_by_time() -> None:
     points = points_of(("a", 10.0, 1.0, 1.0))
     read(points, 10.0)
-    points.record("a", 3.0, 100.0, 1.0)
+    points.record(point("a", 3.0, 100.0, 1.0))
     sums = read(points, 10.0)
     assert (sums.stable_sum, sums.panic_sum, sums.panic_point_count) == (101.0, 1.0, 1)
 
@@ -94,7 +99,7 @@ def test_a_pod_counts_while_it_has_a_point_in_the_stable_window() -> None:
 def test_numbers_of_pods_that_left_are_given_again() -> None:
     points = Points()
     for second in range(0, 1000, 10):
-        points.record(f"pod-{second}", float(second), 1.0, 1.0)
+        points.record(point(f"pod-{second}", float(second), 1.0, 1.0))
         read(points, float(second))
     assert read(points, 995.0).stable_pod_count == 6
     assert repr(points) == "<Points 6 of 6 pods>"
@@ -105,7 +110,7 @@ def test_room_grows_with_the_points_and_is_used_again() -> None:
     points = Points()
     for second in range(200):
         for pod in range(50):
-            points.record(f"pod-{pod}", float(second), 1.0, 1.0)
+            points.record(point(f"pod-{pod}", float(second), 1.0, 1.0))
         read(points, float(second))
     assert (len(points), read(points, 199.0).stable_sum) == (3000, 3000.0)
     assert len(points._at_ns) <= 8192

@@ -1,0 +1,109 @@
+"""Today's decision for one revision: a stat recorded, the windows asked, a decision made."""
+
+from bench.naive.kpa import NaiveKpa
+from bench.timing import Row, compare
+from serving.autoscaler.collection import Collection, Observation
+from serving.autoscaler.decide import decide, starting_state
+from serving.autoscaler.spec import Metric, ScalerSpec, WindowKind
+from serving.model.nodata import NoData
+from serving.model.stat import Stat
+
+__all__ = ["rows"]
+
+# Knative's defaults.
+SPEC = ScalerSpec(
+    metric=Metric.CONCURRENCY,
+    target_value=70.0,
+    total_value=100.0,
+    target_burst_capacity=211.0,
+    activator_capacity=100.0,
+    panic_threshold_ratio=2.0,
+    max_scale_up_rate=1000.0,
+    max_scale_down_rate=2.0,
+    stable_window_s=60.0,
+    panic_window_s=6.0,
+    window_kind=WindowKind.LINEAR,
+    scale_down_delay_s=0.0,
+    initial_scale=1,
+    activation_scale=1,
+    min_scale=0,
+    max_scale=0,
+    reachable=True,
+    progress_deadline_s=600.0,
+    enable_scale_to_zero=True,
+    scale_to_zero_grace_s=30.0,
+    scale_to_zero_pod_retention_s=0.0,
+)
+STAT = Stat(pod="pod-1", at_s=0.0, concurrency=175.0, request_count=120.0)
+READY_COUNT = 3
+FILLED_S = 60
+POD_COUNT = 100
+
+
+class _Ours:
+    """A revision whose pods report once a second, and which is decided about every ``tick_s`` seconds."""
+
+    def __init__(self, kind: WindowKind = WindowKind.LINEAR, *, pod_count: int = 1, tick_s: int = 1) -> None:
+        self.collection = Collection(
+            stable_window_s=SPEC.stable_window_s, panic_window_s=SPEC.panic_window_s, kind=kind
+        )
+        self.state = starting_state(ready_count=READY_COUNT, present_scale=READY_COUNT, spec=SPEC, now_s=0.0)
+        self.pods, self.seconds = range(pod_count), range(tick_s)
+        self.now_s = 0.0
+        for _ in range(FILLED_S):
+            self.record()
+
+    def record(self) -> None:
+        """One second of stats."""
+        self.now_s += 1
+        for _ in self.pods:
+            self.collection.record(STAT, self.now_s)
+
+    def query(self) -> Observation | NoData:
+        """Ask the windows."""
+        return self.collection.query(self.now_s, SPEC.metric)
+
+    def decide(self, observed: Observation | NoData) -> None:
+        """Decide on what they say."""
+        self.state, _ = decide(self.state, observed=observed, ready_count=READY_COUNT, spec=SPEC, now_s=self.now_s)
+
+    def tick(self) -> None:
+        """All of it."""
+        for _ in self.seconds:
+            self.record()
+        self.decide(self.query())
+
+
+class _Peer:
+    """The same with the naive scaler."""
+
+    def __init__(self, *, pod_count: int = 1, tick_s: int = 1) -> None:
+        self.scaler = NaiveKpa(SPEC, ready_count=READY_COUNT, now_s=0.0)
+        self.pods, self.seconds = range(pod_count), range(tick_s)
+        self.now_s = 0.0
+        for _ in range(FILLED_S):
+            self.tick()
+
+    def tick(self) -> None:
+        """Record and decide."""
+        for _ in self.seconds:
+            self.now_s += 1
+            for _ in self.pods:
+                self.scaler.record(concurrency=STAT.concurrency, request_count=STAT.request_count, now_s=self.now_s)
+        self.scaler.scale_on_windows(ready=READY_COUNT, now_s=self.now_s)
+
+
+def rows() -> list[Row]:
+    """All three steps together against the peer, with both kinds of windows; then each step by itself."""
+    linear, weighted, peer = _Ours(), _Ours(WindowKind.WEIGHTED_EXPONENTIAL), _Peer()
+    many, many_peer = _Ours(pod_count=POD_COUNT, tick_s=2), _Peer(pod_count=POD_COUNT, tick_s=2)
+    parts = _Ours()
+    observed = Observation(stable=175.0, panic=175.0)
+    return [
+        compare("kpa: record, query and decision, linear windows", ours=linear.tick, peer=peer.tick, us_max=10),
+        compare("kpa: record, query and decision, weighted windows", ours=weighted.tick, us_max=10),
+        compare("kpa: 2 s of stats of 100 pods and the decision after them", ours=many.tick, peer=many_peer.tick),
+        compare("kpa: record", ours=parts.record, us_max=3),
+        compare("kpa: query", ours=parts.query),
+        compare("kpa: decision", ours=lambda: parts.decide(observed)),
+    ]

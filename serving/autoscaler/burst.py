@@ -1,0 +1,124 @@
+"""Excess burst capacity, and what follows from it: whether the activator stays in the path, and how many of them.
+
+Input: ready pods, the load in the panic window, the revision's numbers. Output: requests that could arrive at once
+beyond those asked for; the way that traffic should take; the number of activators. It moves no endpoint. Follows
+knative/serving 98e5ef90, pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa.
+"""
+
+import enum
+import math
+
+import msgspec
+
+from serving.autoscaler.spec import ScalerSpec
+from serving.model.nodata import NoData
+
+__all__ = [
+    "PathDecision",
+    "PathRule",
+    "TrafficPath",
+    "activator_count",
+    "excess_burst_capacity",
+    "starting_excess_burst_capacity",
+    "traffic_path",
+]
+
+# The status field is an int32; what would not fit is held at its ends, so that its sign stays right.
+_INT32_MIN = -(2**31)
+_INT32_MAX = 2**31 - 1
+# Fewest activators of a revision: with two, one may fail. Source: Knative.
+_ACTIVATOR_COUNT_MIN = 2
+
+
+def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: ScalerSpec) -> int:
+    """Requests that the ready pods could take at once, beyond the load and the burst that is asked for.
+
+    3 pods of 100 with a load of 50 and a target burst capacity of 211: 300 - 211 - 50 = 39, so the activator may leave
+    the path; below 0 it stays. A target burst capacity of 0 always gives 0, one of -1 always -1.
+    """
+    target = spec.target_burst_capacity
+    if target <= 0:
+        return int(target)
+    excess = ready_count * spec.total_value - target - observed_panic
+    return math.floor(min(max(excess, _INT32_MIN), _INT32_MAX))
+
+
+def starting_excess_burst_capacity(spec: ScalerSpec) -> int:
+    """The figure before the first decision, as if the initial scale were ready and idle: 1 x 100 - 211 = -111."""
+    target = spec.target_burst_capacity
+    if target <= 0:
+        return int(target)
+    excess = spec.initial_scale * spec.total_value - target
+    return math.trunc(min(max(excess, _INT32_MIN), _INT32_MAX))
+
+
+def activator_count(*, ready_count: int | NoData, spec: ScalerSpec) -> int:
+    """Activators that serve the revision; ``NoData`` stands for "before the first decision" and gives 2.
+
+    Enough to hold what the pods can take and the burst: 10 pods of 100 and 211 at 100 an activator are 1211 / 100, so
+    13. At least 2, and no more with a target burst capacity of 0, when they only bridge the way from zero.
+    """
+    if spec.target_burst_capacity == 0 or isinstance(ready_count, NoData):
+        return _ACTIVATOR_COUNT_MIN
+    held = ready_count * spec.total_value + max(spec.target_burst_capacity, 0)
+    return max(_ACTIVATOR_COUNT_MIN, math.ceil(held / spec.activator_capacity))
+
+
+class TrafficPath(enum.StrEnum):
+    """Who the endpoints of a revision are."""
+
+    SERVE = "serve"
+    PROXY = "proxy"
+
+
+class PathRule(enum.StrEnum):
+    """Why traffic takes its path."""
+
+    ZERO_WANTED = "zero wanted"
+    INACTIVE_AND_UNDECIDED = "inactive and undecided"
+    EXCESS_BELOW_ZERO = "excess burst capacity below zero"
+    EXCESS_SUFFICES = "excess burst capacity suffices"
+    NO_READY_POD = "no ready pod"
+    NO_READY_ACTIVATOR = "no ready activator"
+
+
+class PathDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The path that is wanted, the one that is possible now, and the rule that settled the latter."""
+
+    wanted: TrafficPath
+    path: TrafficPath
+    rule: PathRule
+
+
+def traffic_path(
+    *,
+    wanted_count: int | NoData,
+    is_inactive: bool,
+    excess: int,
+    ready_count: int,
+    ready_activator_count: int,
+) -> PathDecision:
+    """Endpoints are the pods if there is enough excess, else the activators; whoever is not there takes no traffic.
+
+    ``wanted_count`` is what the gate answered, ``NoData`` before there is a decision. With neither pod nor activator the
+    path is the activators', who hold requests when they come back.
+    """
+    rule = _path_rule(wanted_count, is_inactive=is_inactive, excess=excess)
+    wanted = TrafficPath.SERVE if rule is PathRule.EXCESS_SUFFICES else TrafficPath.PROXY
+    if not ready_count:
+        if wanted is TrafficPath.SERVE:
+            rule = PathRule.NO_READY_POD
+        return PathDecision(wanted=wanted, path=TrafficPath.PROXY, rule=rule)
+    if not ready_activator_count:
+        if wanted is TrafficPath.PROXY:
+            rule = PathRule.NO_READY_ACTIVATOR
+        return PathDecision(wanted=wanted, path=TrafficPath.SERVE, rule=rule)
+    return PathDecision(wanted=wanted, path=wanted, rule=rule)
+
+
+def _path_rule(wanted_count: int | NoData, *, is_inactive: bool, excess: int) -> PathRule:
+    if wanted_count == 0:
+        return PathRule.ZERO_WANTED
+    if isinstance(wanted_count, NoData) and is_inactive:
+        return PathRule.INACTIVE_AND_UNDECIDED
+    return PathRule.EXCESS_BELOW_ZERO if excess < 0 else PathRule.EXCESS_SUFFICES

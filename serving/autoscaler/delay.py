@@ -1,0 +1,49 @@
+"""The scale-down delay: the answer is the largest of those wanted in the last seconds.
+
+Input: the pods wanted by one decision and when. Output: the most pods wanted within the delay, counted in slots of two
+seconds, one a decision. It does not know whether the revision is reachable or what the delay was before. Follows
+knative/serving 98e5ef90, pkg/autoscaler/aggregation/max.
+"""
+
+import math
+
+import msgspec
+
+__all__ = ["DelayWindow", "slot_count"]
+
+# Width of a slot in seconds: Knative's decision tick.
+_SLOT_S = 2
+
+
+def slot_count(delay_s: float, *, slot_s: int = _SLOT_S) -> int:
+    """Slots that a delay reaches over, the newest included: 7 s are 4 slots of 2 s; 0 s are none."""
+    return math.ceil(delay_s / slot_s)
+
+
+class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """What was wanted of late, as far as it can still be the maximum.
+
+    ``peaks`` are pairs of slot and count: slots ascend, counts descend, for a count is forgotten as soon as a later one
+    is as large. So the first peak is the maximum, and a window that only ever grew holds a single pair.
+    """
+
+    peaks: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def maximum(self) -> int:
+        """The largest count in the window; asked of a window in which something was recorded."""
+        return self.peaks[0][1]
+
+    def record(self, count: int, *, slot_count: int, now_s: float, slot_s: int = _SLOT_S) -> "DelayWindow":
+        """The window after ``count`` was wanted at ``now_s``; it reaches over ``slot_count`` slots, 1 or more.
+
+        A time before the newest slot counts as the newest. With 3 slots (a delay of 6 s), 5 wanted at 0 s and 1 from
+        2 s on: the maximum is 5 up to 4 s, whose slots are 0, 1 and 2, and 1 at 6 s, whose slots are 1, 2 and 3.
+        """
+        slot = math.floor(now_s) // slot_s
+        if self.peaks:
+            slot = max(slot, self.peaks[-1][0])
+        kept = tuple(peak for peak in self.peaks if peak[1] > count and peak[0] > slot - slot_count)
+        if kept and kept[-1][0] == slot:
+            return DelayWindow(peaks=kept)
+        return DelayWindow(peaks=(*kept, (slot, count)))

@@ -1,0 +1,111 @@
+"""The resolved numbers of one revision that its scaling decisions need, and the quirks of the original.
+
+Input of every decision about a revision: settings, annotations and containerConcurrency have been read, checked and
+merged into a ``ScalerSpec`` before (serving/autoscaler/resolve.py); no decision looks at them again. It knows no text,
+no percentage and no default. Follows knative/serving 98e5ef90, pkg/autoscaler/scaling and
+pkg/reconciler/autoscaling/kpa/resources.
+"""
+
+import enum
+import math
+
+import msgspec
+
+from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
+
+__all__ = ["ORIGINAL", "SAFE", "KpaQuirks", "Metric", "ScalerSpec", "WindowKind", "panic_window_s"]
+
+# Decimals that survive of a length in seconds: Go's durations count nanoseconds, and ratios such as 0.29 are not exact.
+_NANOSECOND_DIGITS = 9
+
+
+class Metric(enum.StrEnum):
+    """What is measured and held to the target."""
+
+    CONCURRENCY = "concurrency"
+    RPS = "rps"
+
+
+class WindowKind(enum.StrEnum):
+    """How the buckets of a window are averaged; the values are those of ``metric-aggregation-algorithm``."""
+
+    LINEAR = "linear"
+    WEIGHTED_EXPONENTIAL = "weighted-exponential"
+
+
+class ScalerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What one revision asks of its scaler. Times are in seconds, shares are ratios; every field is checked already."""
+
+    metric: Metric
+    """What is measured. Source: annotation ``metric``."""
+
+    target_value: float
+    """Requests in flight, or a second, that one pod should have: the target times the utilisation. At least 0.01."""
+
+    total_value: float
+    """Requests in flight, or a second, that one pod can take: the target before the utilisation. At least 0.01."""
+
+    target_burst_capacity: float
+    """Requests that may arrive at once and find a place, over all pods. 0: the activator leaves the path as soon as a
+    pod is ready. -1: it never does."""
+
+    activator_capacity: float
+    """Requests that one activator buffers for a revision. At least 1."""
+
+    panic_threshold_ratio: float
+    """Desired over ready pods from which on the panic window decides too. Above 1 (1.1 to 10 by annotation)."""
+
+    max_scale_up_rate: float
+    """Largest ratio of desired to ready pods in one decision. Above 1, or nothing could grow."""
+
+    max_scale_down_rate: float
+    """Largest ratio of ready to desired pods in one decision. Above 1, or nothing could shrink."""
+
+    stable_window_s: float
+    """Width of the window that decides outside panic, and how long panic lasts after the last reason for it. 6 to
+    3600, whole."""
+
+    panic_window_s: float
+    """Width of the window that notices a burst. At least 1, whole: see the function ``panic_window_s``."""
+
+    window_kind: WindowKind
+    """How both windows are averaged."""
+
+    scale_down_delay_s: float
+    """Time for which a lower answer must hold before it is given. 0: at once."""
+
+    initial_scale: int
+    """Pods that must be ready once before the revision counts as initialised. 0: none."""
+
+    activation_scale: int
+    """Pods that any load at all starts. 1: no more than the load needs."""
+
+    min_scale: int
+    """Fewest pods while the revision is reachable. 0: none."""
+
+    max_scale: int
+    """Most pods. 0: no limit."""
+
+    reachable: bool
+    """Whether a route may send requests here. False: nothing slows the way down, and ``min_scale`` does not hold."""
+
+    progress_deadline_s: float
+    """Time that the first pods have to become ready. Above 0."""
+
+    enable_scale_to_zero: bool
+    """Whether the last pod may go. False: 1 stays."""
+
+    scale_to_zero_grace_s: float
+    """Longest wait, from the time the activators became the endpoints, before the last pod goes. Above 0."""
+
+    scale_to_zero_pod_retention_s: float
+    """Shortest time for which the last pod stays after the revision became inactive. 0: as short as the grace allows."""
+
+
+def panic_window_s(stable_window_s: float, ratio: float) -> float:
+    """Width of the panic window: the share of the stable one in whole seconds, half a second up, at least 1 s.
+
+    60 s at 0.1 are 6 s, 15 s at 0.1 are 1.5 and so 2 s, 6 s at 0.05 are 0.3 and so 1 s.
+    """
+    exact_s = round(stable_window_s * ratio, _NANOSECOND_DIGITS)
+    return float(max(1, math.floor(exact_s + 0.5)))

@@ -1,0 +1,238 @@
+"""Load of a revision over the last seconds: a ring of buckets, read as a plain or as a weighted average.
+
+Input: values with the time at which they came; a bucket holds the sum of all that came in its second, over all sources,
+so the average over buckets is the load of the whole revision. Output: that average, and whether there is anything to
+average. Silence at the end is no load of 0: it is not known. Seconds without a value in between do count as 0.
+
+A window knows neither pods nor clocks: times are arguments, in seconds on one clock. Follows knative/serving 98e5ef90,
+pkg/autoscaler/aggregation, but for what ``KpaQuirks`` lists. Recording is O(1), an average one pass over the buckets in
+C. A running total would save that pass (0.3 µs for 60 s), but keeps rounding errors of loads that are long gone.
+"""
+
+import abc
+import math
+from operator import mul
+
+from serving.autoscaler.spec import SAFE, KpaQuirks, WindowKind
+
+__all__ = ["LinearWindow", "WeightedWindow", "Window", "window_of"]
+
+# Six decimals of a linear average, as the original keeps them: less load than that is none.
+_AVERAGE_SCALE = 1e6
+# From here on a double has no six decimals left to round, so it is its own rounding.
+_UNROUNDED_MIN = 2.0**52 / _AVERAGE_SCALE
+# Share of the weight that lies within a weighted window, and the least weight of its newest bucket. Source: Knative.
+_WEIGHT_WITHIN_RATIO = 0.9999
+_SMOOTHING_MIN = 0.2
+# Buckets worth weighing: 0.8^200 is 4e-20, below the last bit of a double.
+_WEIGHED_BUCKETS_MAX = 200
+
+
+class Window(abc.ABC):
+    """The ring of buckets, which both kinds of windows share. Buckets are numbered by time: at 61.5 s it is bucket 61.
+
+    ``granularity_s`` is the width of a bucket in whole seconds. A window whose width is no multiple of it has a last
+    bucket that is partly outside: 5 s in buckets of 2 s are 3 buckets.
+    """
+
+    __slots__ = (
+        "_bucket_count",
+        "_first",
+        "_granularity_s",
+        "_last",
+        "_quirks",
+        "_ring",
+        "_silent_buckets_max",
+        "_window_s",
+    )
+
+    def __init__(self, window_s: float, *, granularity_s: int = 1, quirks: KpaQuirks = SAFE) -> None:
+        assert granularity_s >= 1, granularity_s
+        self._granularity_s = granularity_s
+        self._quirks = quirks
+        self._configure(window_s)
+        self._ring = [0.0] * self._bucket_count
+        self._first: int | None = None
+        self._last: int | None = None
+
+    def __repr__(self) -> str:
+        seen = "nothing" if self._last is None else f"{self._seen_bucket_count} buckets to {self._last}"
+        return f"{type(self).__name__}({self._window_s:g} s, {seen}, total {sum(self._ring):g})"
+
+    @property
+    def window_s(self) -> float:
+        """Width in seconds."""
+        return self._window_s
+
+    @abc.abstractmethod
+    def average(self, now_s: float) -> float:
+        """Load at ``now_s``; 0.0 when there is nothing to average, which ``is_empty`` tells from a load of 0.
+
+        A time before the newest bucket reads that bucket as the present.
+        """
+
+    def record(self, at_s: float, value: float) -> None:
+        """Add a value that came at ``at_s``; one that is a window older than the newest bucket is ignored."""
+        self.record_in(math.floor(at_s) // self._granularity_s, value)
+
+    def record_in(self, bucket: int, value: float) -> None:
+        """Add to the bucket of that number: as ``record``, for callers that feed several windows."""
+        if bucket != self._last:
+            if self._last is None or bucket > self._last:
+                self._advance(bucket)
+            elif self._last - bucket >= self._bucket_count:
+                return
+            if self._first is None or bucket < self._first:
+                self._first = bucket
+        self._ring[bucket % self._bucket_count] += value
+
+    def is_empty(self, now_s: float) -> bool:
+        """Whether nothing came within the window that ends at ``now_s``."""
+        return self._last is None or self._bucket(now_s) - self._last > self._silent_buckets_max
+
+    def resize(self, window_s: float, now_s: float) -> None:
+        """Change the width. What was seen stays as far as it fits; what was too old already is forgotten."""
+        if window_s == self._window_s:
+            return
+        ring, count, last, first = self._ring, self._bucket_count, self._last, self._first
+        seen_until = self._bucket(now_s) - math.floor(self._window_s / self._granularity_s)
+        self._configure(window_s)
+        self._ring = [0.0] * self._bucket_count
+        self._first = None
+        if last is None or last < seen_until:
+            self._last = last if self._quirks.resize_reads_low else None
+        else:
+            for bucket in range(last - min(count, self._bucket_count) + 1, last + 1):
+                self._ring[bucket % self._bucket_count] = ring[bucket % count]
+            oldest = last - count + 1
+            self._first = oldest if first is None or self._quirks.resize_reads_low else max(first, oldest)
+
+    def read_as(self, kind: WindowKind) -> "Window":
+        """The same buckets as a window of another kind; this one must not be used any more."""
+        other = window_of(kind, self._window_s, granularity_s=self._granularity_s, quirks=self._quirks)
+        other._take_over(self)  # noqa: SLF001 - its own class
+        return other
+
+    def validate(self) -> None:
+        """Assert what holds between any two calls; tests call it after every step."""
+        assert len(self._ring) == self._bucket_count >= 1, self
+        assert self._first is None or (self._last is not None and self._first <= self._last), self
+
+    def _take_over(self, other: "Window") -> None:
+        for name in ("_ring", "_first", "_last"):
+            setattr(self, name, getattr(other, name))
+
+    def _configure(self, window_s: float) -> None:
+        """Set all that follows from the width."""
+        width = window_s / self._granularity_s
+        self._window_s = window_s
+        self._bucket_count = math.ceil(width)
+        # Silent buckets after which a window is empty, less one.
+        self._silent_buckets_max = math.floor(width) if self._quirks.window_ends_in_zero else self._bucket_count - 1
+
+    def _bucket(self, at_s: float) -> int:
+        return math.floor(at_s) // self._granularity_s
+
+    @property
+    def _seen_bucket_count(self) -> int:
+        """Buckets from the first to the newest, both included, but no more than there are."""
+        if self._first is None or self._last is None:
+            return self._bucket_count
+        return min(self._last - self._first + 1, self._bucket_count)
+
+    def _newest_first(self, bucket_count: int) -> list[float]:
+        """The newest buckets, newest first."""
+        assert self._last is not None
+        newest = self._last % self._bucket_count
+        return (self._ring[newest::-1] + self._ring[:newest:-1])[:bucket_count]
+
+    def _advance(self, bucket: int) -> None:
+        """Make a later bucket the newest, and clear those that it leaves behind."""
+        last, count = self._last, self._bucket_count
+        self._last = bucket
+        if last is None or bucket - last >= count:
+            self._first = bucket
+            self._ring = [0.0] * count
+        else:
+            for passed in range(last + 1, bucket + 1):
+                self._ring[passed % count] = 0.0
+
+
+class LinearWindow(Window):
+    """Plain average over the buckets from the first value on."""
+
+    __slots__ = ()
+
+    def average(self, now_s: float) -> float:
+        """Sum over count, to six decimals. 10, 20 and 30 in the first three seconds are 60 / 3 = 20.
+
+        Seconds of silence at the end push out the oldest buckets and are not counted: of 3 buckets of 9, 6 and 3, read
+        one second later, (6 + 3) / 2 = 4.5 are left.
+        """
+        if self._last is None:
+            return 0.0
+        silent = self._bucket(now_s) - self._last
+        if silent <= 0:
+            return _rounded(sum(self._ring) / self._seen_bucket_count)
+        if silent >= self._bucket_count:
+            return 0.0
+        within = self._bucket_count - silent
+        return _rounded(sum(self._newest_first(within)) / min(self._seen_bucket_count, within))
+
+
+class WeightedWindow(Window):
+    """Average that counts the newest bucket most and each older one by a fixed share less.
+
+    The newest of n buckets weighs s = 1 - 0.0001^(1/n), but at least 0.2; each older one (1 - s) times the next. For
+    6 buckets s is 0.785, from 42 buckets on it is 0.2.
+    """
+
+    __slots__ = ("_decay", "_weights")
+
+    def average(self, now_s: float) -> float:
+        """Sum of value times weight over the sum of the weights of the seconds seen; not rounded.
+
+        At s = 0.2 a load of 10, seen for one second, is (0.2 x 10) / 0.2 = 10.
+        """
+        if self._last is None:
+            return 0.0
+        silent = max(0, self._bucket(now_s) - self._last)
+        if silent >= self._bucket_count:
+            return 0.0
+        within = self._bucket_count - silent
+        weighted: float = sum(map(mul, self._newest_first(within), self._weights))
+        if self._quirks.weighted_window_reads_low:
+            return weighted * float(self._decay**silent)
+        # What k buckets weigh together: s + s(1-s) + ... = 1 - (1-s)^k. Silence weakens all alike, and so cancels out.
+        return weighted / float(1 - self._decay ** min(self._seen_bucket_count, within))
+
+    def _configure(self, window_s: float) -> None:
+        super()._configure(window_s)
+        smoothing = max(1 - (1 - _WEIGHT_WITHIN_RATIO) ** (1 / self._bucket_count), _SMOOTHING_MIN)
+        self._decay = 1 - smoothing
+        ages = range(min(self._bucket_count, _WEIGHED_BUCKETS_MAX))
+        self._weights = [smoothing * self._decay**age for age in ages]
+
+
+_KINDS: dict[WindowKind, type[Window]] = {
+    WindowKind.LINEAR: LinearWindow,
+    WindowKind.WEIGHTED_EXPONENTIAL: WeightedWindow,
+}
+
+
+def window_of(kind: WindowKind, window_s: float, *, granularity_s: int = 1, quirks: KpaQuirks = SAFE) -> Window:
+    """An empty window of that kind."""
+    return _KINDS[kind](window_s, granularity_s=granularity_s, quirks=quirks)
+
+
+def _rounded(value: float) -> float:
+    """To six decimals, half away from zero: 2.0000005 is 2.000001, and 0.0000004 is 0.
+
+    Python's own ``round`` goes to the even neighbour, the original's does not.
+    """
+    size = abs(value)
+    if size >= _UNROUNDED_MIN:
+        return value
+    scaled = size * _AVERAGE_SCALE
+    whole = math.floor(scaled)
+    return math.copysign((whole + (scaled - whole >= 0.5)) / _AVERAGE_SCALE, value)

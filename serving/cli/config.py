@@ -19,7 +19,7 @@ from serving.settings.parse import read_config_maps
 from serving.settings.record import SettingsRecord
 from serving.settings.render import config_map_names, render_config_map, render_page
 
-__all__ = ["config"]
+__all__ = ["check", "config", "defaults", "show"]
 
 _EXIT_SETTINGS = 2
 _BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
@@ -44,12 +44,13 @@ def config() -> None:
 )
 @click.option("--set", "settings", multiple=True, metavar="DAEMON.FIELD=VALUE", help="As the daemon's own flag.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def show(names: tuple[str, ...], files: tuple[Path, ...], settings: tuple[str, ...], output: str) -> None:
+def show(*, names: tuple[str, ...], files: tuple[Path, ...], settings: tuple[str, ...], output: str) -> None:
     """Each setting in force and where its value comes from."""
     config_maps, problems = _read(files)
     flags = _flags(settings, problems)
     loaded = {
-        name: _load(_BY_NAME[name], config_maps, flags.get(name, {}), problems) for name in names or sorted(_BY_NAME)
+        name: _load(_BY_NAME[name], config_maps, flags=flags.get(name, {}), problems=problems)
+        for name in names or sorted(_BY_NAME)
     }
     _exit_with(problems)
     rows = [row for name, one in loaded.items() if one for row in _rows(_BY_NAME[name], one)]
@@ -67,7 +68,7 @@ def check(files: tuple[Path, ...]) -> None:
     """Check ConfigMaps; print each problem on a line and exit with 2 if there are any."""
     config_maps, problems = _read(files)
     for daemon in DAEMONS:
-        _load(daemon, config_maps, {}, problems, environment={})
+        _load(daemon, config_maps, flags={}, problems=problems, environment={})
     _exit_with(problems)
     click.echo(f"{len(config_maps)} ConfigMap{'s' if len(config_maps) != 1 else ''} fine")
 
@@ -124,6 +125,7 @@ def _flags(settings: Sequence[str], problems: list[Problem]) -> dict[str, dict[s
 def _load(
     daemon: Daemon[SettingsRecord],
     config_maps: Sequence[ConfigMap],
+    *,
     flags: dict[str, str],
     problems: list[Problem],
     environment: dict[str, str] | None = None,

@@ -115,7 +115,7 @@ def read_annotations(annotations: Mapping[str, str], settings: AutoscalerSetting
             what = " and ".join(f"{name}: {annotations[name]!r}" for name in spellings) + " disagree"
             problems.append(_problem(spellings[0], what, "one of the two spellings"))
         elif spellings:
-            _read_one(field, spellings[0], annotations[spellings[0]], values, problems)
+            _read_one(field, spellings[0], annotations[spellings[0]], values=values, problems=problems)
     scaling = msgspec.convert(values, ScalingAnnotations)
     problems.extend(_clashes(scaling, settings))
     warnings = tuple(
@@ -135,7 +135,7 @@ def _spellings(key: str) -> tuple[str, ...]:
     return (group + name, group + camel) if tail else (group + name,)
 
 
-def _read_one(field: Field, name: str, text: str, values: dict[str, Value], problems: list[Problem]) -> None:
+def _read_one(field: Field, name: str, text: str, *, values: dict[str, Value], problems: list[Problem]) -> None:
     try:
         values[field.name] = field.knob.read(text, plain=False)
     except InvalidValue as error:

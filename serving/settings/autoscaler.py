@@ -20,6 +20,7 @@ from serving.settings.knob import (
 )
 from serving.settings.kpa_quirks import KpaQuirks
 from serving.settings.record import Clash, SettingsRecord
+from serving.settings.triggers import TriggerSettings
 
 __all__ = ["CLASSIC_CLASS", "HPA_CLASS", "KPA_CLASS", "TARGET_MIN", "AutoscalerSettings"]
 
@@ -137,6 +138,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     classic: ClassicSettings = ClassicSettings()
     """The algorithm of June 2018."""
+
+    triggers: TriggerSettings = TriggerSettings()
+    """Trigger policies; what a ScalingPolicy sets for itself stands in it."""
 
     quirks: KpaQuirks = KpaQuirks()
     """Behaviours of Knative's algorithm that are off by default, one flag each."""

@@ -102,9 +102,9 @@ def load(
     fields = daemon.fields()
     found = list(problems)
     given = [
-        *_from_config_maps(fields, config_maps, registry, found),
-        *_from_environment(daemon, fields, environment or {}, found),
-        *_from_flags(daemon, fields, flags or {}, found),
+        *_from_config_maps(fields, config_maps, registry=registry, problems=found),
+        *_from_environment(daemon, fields, environment=environment or {}, problems=found),
+        *_from_flags(daemon, fields, flags=flags or {}, problems=found),
     ]
     values: dict[str, Value] = {field.name: field.default for field in fields}
     origins = {field.name: Origin(layer=Layer.DEFAULT, where="default") for field in fields}
@@ -142,6 +142,7 @@ def unknown_config_maps(
 def _from_config_maps(
     fields: Sequence[Field],
     config_maps: Sequence[ConfigMap],
+    *,
     registry: Iterable[Daemon[SettingsRecord]],
     problems: list[Problem],
 ) -> Iterator[_Given]:
@@ -161,7 +162,7 @@ def _from_config_maps(
 
 
 def _from_environment(
-    daemon: Daemon[R], fields: Sequence[Field], environment: Mapping[str, str], problems: list[Problem]
+    daemon: Daemon[R], fields: Sequence[Field], *, environment: Mapping[str, str], problems: list[Problem]
 ) -> Iterator[_Given]:
     prefix = f"SERVING_{daemon.name.upper()}_"
     mine = {prefix + field.variable: field for field in fields}
@@ -175,7 +176,7 @@ def _from_environment(
 
 
 def _from_flags(
-    daemon: Daemon[R], fields: Sequence[Field], flags: Mapping[str, str], problems: list[Problem]
+    daemon: Daemon[R], fields: Sequence[Field], *, flags: Mapping[str, str], problems: list[Problem]
 ) -> Iterator[_Given]:
     mine = {field.name: field for field in fields}
     for name, text in flags.items():

@@ -1,0 +1,97 @@
+"""What all daemons do alike: a loop, signals, logs, and the sockets that the supervisor hands down.
+
+``run_daemon`` runs one coroutine on uvloop and gives it a stop event. SIGTERM or SIGINT sets it; a second one cancels.
+Log lines are JSON, one object a line, on standard error.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+
+import msgspec
+import uvloop
+
+from serving.aio.clock import stamp
+from serving.model.errors import ServingError
+
+__all__ = ["LISTEN_FDS_VARIABLE", "inherited_sockets", "log_as_json", "run_daemon"]
+
+LISTEN_FDS_VARIABLE = "SERVING_LISTEN_FDS"
+_RECORD_KEYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+Body = Callable[[asyncio.Event], Coroutine[object, object, None]]
+
+
+def run_daemon(name: str, body: Body) -> int:
+    """Run a daemon until it ends or is told to; return its exit code.
+
+    0: it ended because it was told to, or by itself. 1: it failed; the reason is logged.
+    """
+    log_as_json(name)
+    try:
+        uvloop.run(_until_stopped(body))
+    except asyncio.CancelledError:
+        return 0
+    except ServingError as error:
+        logging.getLogger(name).error("daemon.failed", extra={"error": str(error)})  # noqa: TRY400 - the text says it all
+        return 1
+    except Exception:
+        logging.getLogger(name).exception("daemon.failed")
+        return 1
+    return 0
+
+
+async def _until_stopped(body: Body) -> None:
+    stop = asyncio.Event()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def on_signal() -> None:
+        if stop.is_set():
+            task.cancel()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await body(stop)
+
+
+def inherited_sockets() -> dict[str, socket.socket]:
+    """Listening sockets by name that the supervisor bound for this daemon; none if it was started by hand."""
+    text = os.environ.get(LISTEN_FDS_VARIABLE, "{}")
+    descriptors = msgspec.json.decode(text, type=dict[str, int])
+    found = {name: socket.socket(fileno=descriptor) for name, descriptor in descriptors.items()}
+    for one in found.values():
+        one.setblocking(False)
+        one.set_inheritable(False)
+    return found
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, event, and the fields given as ``extra``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": stamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        line.update({key: value for key, value in vars(record).items() if key not in _RECORD_KEYS})
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_as_json(name: str, *, level: int = logging.INFO) -> None:
+    """Send all logs of this process to standard error as JSON lines, with the daemon's name."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines())
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    logging.getLogger(name).setLevel(level)

@@ -1,0 +1,41 @@
+"""Something at a steady pace until it is told to stop.
+
+Beats are counted from the first one, so that the pace does not drift; a beat that comes late is not made up for. An error
+of one beat is handed to ``on_error`` and the next beat comes all the same: one bad object must not end a loop.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from serving.aio.clock import now_s
+
+__all__ = ["every", "wait_for"]
+
+
+async def every(
+    period_s: float,
+    beat: Callable[[], Awaitable[None]],
+    *,
+    stop: asyncio.Event,
+    on_error: Callable[[Exception], None],
+) -> None:
+    """Await ``beat`` at once and then each ``period_s`` seconds, until ``stop`` is set."""
+    due_s = now_s()
+    while not stop.is_set():
+        try:
+            await beat()
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a beat
+            on_error(error)
+        # The next beat that is still ahead: late ones are dropped.
+        due_s += period_s * max(1, -(-(now_s() - due_s) // period_s))
+        await wait_for(stop, until_s=due_s)
+
+
+async def wait_for(event: asyncio.Event, *, until_s: float) -> bool:
+    """Wait for an event until a time of the loop at the latest; whether it came."""
+    try:
+        async with asyncio.timeout_at(until_s):
+            await event.wait()
+    except TimeoutError:
+        return event.is_set()
+    return True

@@ -1,0 +1,62 @@
+import asyncio
+import json
+import os
+import signal
+import socket
+
+import pytest
+
+from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.model.errors import Unavailable
+
+
+async def end_by_signal(stop: asyncio.Event) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    await stop.wait()
+
+
+async def ignore_the_first_signal(stop: asyncio.Event) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    await stop.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.Event().wait()
+
+
+async def fail_on_purpose(_: asyncio.Event) -> None:
+    raise Unavailable("no API server at 127.0.0.1:6080")
+
+
+async def fail_by_mistake(_: asyncio.Event) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("body", [end_by_signal, ignore_the_first_signal])
+def test_a_signal_stops_and_a_second_one_cancels(body: object) -> None:
+    assert run_daemon("test", body) == 0  # type: ignore[arg-type]
+
+
+def test_an_error_of_ours_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_daemon("test", fail_on_purpose) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    logged = json.loads(line)
+    assert (logged["event"], logged["error"]) == ("daemon.failed", "no API server at 127.0.0.1:6080")
+    assert "traceback" not in logged
+
+
+def test_a_mistake_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_daemon("test", fail_by_mistake) == 1
+    assert "ZeroDivisionError" in json.loads(capsys.readouterr().err)["traceback"]
+
+
+def test_sockets_are_taken_over_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("SERVING_LISTEN_FDS", json.dumps({"public": os.dup(server.fileno())}))
+        found = inherited_sockets()
+        with found["public"] as taken:
+            assert taken.getsockname() == server.getsockname()
+            assert not taken.get_inheritable()
+
+
+def test_without_a_supervisor_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SERVING_LISTEN_FDS", raising=False)
+    assert inherited_sockets() == {}

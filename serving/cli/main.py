@@ -4,6 +4,7 @@ import click
 
 from serving import __version__
 from serving.cli.config import config
+from serving.cli.simulate import simulate
 
 __all__ = ["main"]
 
@@ -15,3 +16,4 @@ def main() -> None:
 
 
 main.add_command(config)
+main.add_command(simulate)

@@ -1,0 +1,46 @@
+"""The shape that all node scores share: arrays of two rows, cpu above memory, with one column for each node.
+
+One pod is scored over all nodes at once, so a formula is written once for both resources and all nodes. Amounts are
+int64 (millicores above bytes), shares and risks are float64. A pod is the same with a single column.
+"""
+
+import enum
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["AMOUNT_MAX", "BoolArray", "FloatArray", "IntArray", "Resource", "rounded", "share"]
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+# Largest amount in an array: what a node holds plus what a pod asks for still fits into int64.
+AMOUNT_MAX = 2**62 - 1
+
+
+class Resource(enum.StrEnum):
+    """The resources that are scored, in the order of the rows."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+
+
+def share(part: IntArray, whole: IntArray, *, of_nothing: float) -> FloatArray:
+    """``part / whole`` as float64, and ``of_nothing`` where the whole is 0: 1000 of 4000 is 0.25.
+
+    Both are made float64 before they are divided, as the originals do. Dividing exact integers, as Python does, differs
+    in the last bit above 2**53.
+    """
+    shares = np.full(np.broadcast_shapes(part.shape, whole.shape), of_nothing)
+    np.divide(part.astype(np.float64), whole.astype(np.float64), out=shares, where=whole > 0)
+    return shares
+
+
+def rounded(values: FloatArray) -> IntArray:
+    """Nearest whole numbers of values from 0 up, halves up: 42.5 is 43.
+
+    Not ``floor(value + 0.5)``, which rounds up what is a hair below a half, nor numpy's own, which rounds 42.5 to 42.
+    """
+    whole = np.floor(values)
+    return (whole + (values - whole >= 0.5)).astype(np.int64)

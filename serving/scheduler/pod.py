@@ -1,0 +1,100 @@
+"""What one pod asks for, and what all pods of a node ask for together.
+
+Input: containers with requests and limits, where a missing key is not 0. Output: ``Demand``, the three sums that node
+scores go by. Nothing here knows nodes; whether a pod fits is not decided here.
+
+Sources: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithm/priorities/util/non_zero.go (non-zero requests);
+kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran (requests and limits).
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from serving.model.resources import Resources
+
+__all__ = ["NONZERO_CPU_M", "NONZERO_MEMORY_BYTES", "Container", "Demand", "Pod", "pod_demand", "total_demand"]
+
+# What a container that requests nothing is taken to use, so that such pods do not all land on one node
+# (kubernetes issue 10242).
+NONZERO_CPU_M = 100
+NONZERO_MEMORY_BYTES = 200 * 1024 * 1024
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests and limits of one container."""
+
+    request: Resources = Resources()
+    limit: Resources = Resources()
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a pod's spec counts for placement. ``overhead`` is what the runtime itself needs for it."""
+
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: Resources = Resources()
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod, or all pods of a node, ask for: cpu in millicores, memory in bytes.
+
+    ``nonzero_`` is the sum of requests with 100 m and 200 MiB assumed for each container without one; it shapes scores
+    and is never a reason to refuse. ``request_`` and ``limit_`` are the sums that are really asked for, with init
+    containers and overhead; a limit is never below its request.
+    """
+
+    nonzero_cpu_m: int = 0
+    nonzero_memory_bytes: int = 0
+    request_cpu_m: int = 0
+    request_memory_bytes: int = 0
+    limit_cpu_m: int = 0
+    limit_memory_bytes: int = 0
+
+    @property
+    def best_effort(self) -> bool:
+        """Whether nothing is requested or limited at all; overhead counts as a request."""
+        return not (self.request_cpu_m or self.request_memory_bytes or self.limit_cpu_m or self.limit_memory_bytes)
+
+
+def pod_demand(pod: Pod) -> Demand:
+    """Sums of one pod.
+
+    Non-zero: over containers only; an explicit 0 stays 0. Three containers that request nothing, nothing and 250 m
+    have 100 + 100 + 250 = 450 m.
+
+    Request and limit: the sum over containers or the largest init container, whichever is more (init containers run
+    alone, before the others), plus overhead; then the limit is raised to the request. Containers of 500 m and 100 m, an
+    init container of 1000 m and an overhead of 50 m make max(600, 1000) + 50 = 1050 m. A container without a limit adds
+    nothing to the limit: it is not unlimited.
+    """
+    request_cpu_m = _needed(pod, lambda container: container.request.cpu_m, pod.overhead.cpu_m)
+    request_memory_bytes = _needed(pod, lambda container: container.request.memory_bytes, pod.overhead.memory_bytes)
+    limit_cpu_m = _needed(pod, lambda container: container.limit.cpu_m, pod.overhead.cpu_m)
+    limit_memory_bytes = _needed(pod, lambda container: container.limit.memory_bytes, pod.overhead.memory_bytes)
+    return Demand(
+        nonzero_cpu_m=sum(_or(container.request.cpu_m, NONZERO_CPU_M) for container in pod.containers),
+        nonzero_memory_bytes=sum(
+            _or(container.request.memory_bytes, NONZERO_MEMORY_BYTES) for container in pod.containers
+        ),
+        request_cpu_m=request_cpu_m,
+        request_memory_bytes=request_memory_bytes,
+        limit_cpu_m=max(limit_cpu_m, request_cpu_m),
+        limit_memory_bytes=max(limit_memory_bytes, request_memory_bytes),
+    )
+
+
+def total_demand(demands: Iterable[Demand]) -> Demand:
+    """Sum of several demands, as of all pods of a node; of none, nothing."""
+    demands = tuple(demands)
+    return Demand(**{name: sum(getattr(demand, name) for demand in demands) for name in Demand.__struct_fields__})
+
+
+def _needed(pod: Pod, amount_of: Callable[[Container], int | None], overhead: int | None) -> int:
+    running = sum(amount_of(container) or 0 for container in pod.containers)
+    starting = max((amount_of(container) or 0 for container in pod.init_containers), default=0)
+    return max(running, starting) + (overhead or 0)
+
+
+def _or(amount: int | None, default: int) -> int:
+    return default if amount is None else amount

@@ -1,0 +1,58 @@
+"""All node scores there are. A new one is a file that defines a class like these, and one line here.
+
+A node score takes a pod held against all nodes and answers with a whole number a node, higher is better, from 0 to its
+``score_max``; asked about one node, it says why. Scores know nothing of each other; ``provider`` adds them up.
+"""
+
+from typing import ClassVar, Protocol
+
+import msgspec
+
+from serving.scheduler.arrays import IntArray
+from serving.scheduler.balanced import BalancedResourceAllocation
+from serving.scheduler.fit import LeastRequested, MostRequested
+from serving.scheduler.load_variation import LoadVariationRiskBalancing
+from serving.scheduler.low_risk import LowRiskOverCommitment
+from serving.scheduler.nodes import Placing
+from serving.settings.placement import PlacementSettings
+
+__all__ = ["NODE_SCORES", "Answer", "NodeScore"]
+
+
+class Answer(Protocol):
+    """Scores of all nodes, and why each."""
+
+    @property
+    def score(self) -> IntArray:
+        """One score a node, from 0 to ``score_max``."""
+        ...
+
+    def explain(self, index: int) -> msgspec.Struct:
+        """A record of what the score of the node in this column came from."""
+        ...
+
+
+class NodeScore(Protocol):
+    """One way to compare nodes. It may keep what it computed for the last version of the nodes."""
+
+    name: ClassVar[str]
+    score_max: ClassVar[int]
+
+    def __init__(self, settings: PlacementSettings) -> None:
+        """Raises ``SettingsError`` if it cannot work, as where a library is missing."""
+        ...
+
+    def answer(self, placing: Placing) -> Answer:
+        """Score all nodes for one pod."""
+        ...
+
+
+_ALL: tuple[type[NodeScore], ...] = (
+    LeastRequested,
+    MostRequested,
+    BalancedResourceAllocation,
+    LowRiskOverCommitment,
+    LoadVariationRiskBalancing,
+)
+
+NODE_SCORES: dict[str, type[NodeScore]] = {score.name: score for score in _ALL}

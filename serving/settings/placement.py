@@ -1,0 +1,144 @@
+"""Settings of placement: which node scores count, how much, and what the risk-aware one assumes.
+
+Sources: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithmprovider (providers and their weights);
+kubernetes-sigs/scheduler-plugins 903da7d, apis/config and pkg/trimaran (risk arguments). Which scores exist is known
+one floor up, in ``serving/scheduler/score.py``; here their names are text.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from serving.model.errors import InvalidValue
+from serving.settings.knob import COUNT, DURATION, NUMBER, TEXT, Knob
+from serving.settings.record import Clash, SettingsRecord
+
+__all__ = [
+    "CLUSTER_AUTOSCALER_PROVIDER",
+    "DEFAULT_PROVIDER",
+    "LOW_RISK_PROVIDER",
+    "ORIGINAL",
+    "PlacementQuirks",
+    "PlacementSettings",
+    "read_weights",
+]
+
+DEFAULT_PROVIDER = "default"
+CLUSTER_AUTOSCALER_PROVIDER = "cluster-autoscaler"
+LOW_RISK_PROVIDER = "low-risk"
+
+_WEIGHTS_EXPECTED = 'weights such as "LeastRequested=1, BalancedResourceAllocation=2", each from 1 to 10000'
+# Kubernetes' own largest weight in a default provider (NodePreferAvoidPods); more only invites overflow elsewhere.
+_WEIGHT_MAX = 10_000
+
+
+def read_weights(text: str) -> dict[str, int]:
+    """Weight of each node score named in a text: "LeastRequested=1, LowRiskOverCommitment=3".
+
+    An empty text gives no weights, which means those of the provider. Raises ``InvalidValue``.
+    """
+    weights: dict[str, int] = {}
+    for part in text.split(",") if text.strip() else ():
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d{1,5})\s*", part, re.ASCII)
+        if not match or match[1] in weights or not 1 <= int(match[2]) <= _WEIGHT_MAX:
+            raise InvalidValue(text=text, expected=_WEIGHTS_EXPECTED)
+        weights[match[1]] = int(match[2])
+    return weights
+
+
+class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the original scores do and users suffer from. Each is off; on, it is the original's to the bit."""
+
+    assumed_requests_fill_nodes: bool = False
+    """MostRequested and BalancedResourceAllocation give 0 to a node that is full only on paper: 100 m and 200 MiB are
+    assumed for each container that requests nothing, so ten idle best-effort pods "fill" one core, and packing avoids
+    the node that is nearly full. Off: what is assumed fills a node at most; only requests that pods really make
+    overfill it (the way of Kubernetes since PR 102925, kept to nodes where the pod fits)."""
+
+    best_effort_pods_score_zero: bool = False
+    """LowRiskOverCommitment gives a pod without requests and limits 0 on every node, so that it is placed blindly. Off:
+    such a pod is scored by the risk of the nodes, as the plugin's own proposal promises."""
+
+    unmeasured_nodes_score_zero: bool = False
+    """LowRiskOverCommitment gives 0 to a node that has no entry among the metrics, so that a node that just joined is
+    avoided, and all are alike while metrics are down. Off: such a node is scored by requests and limits alone."""
+
+    any_entry_is_a_mean: bool = False
+    """A metric of unknown operator, or a deviation without a mean, makes the resource count as measured, with mean 0.
+    Off: without a mean there is no measurement."""
+
+    metrics_never_expire: bool = False
+    """Metrics count for as long as nothing newer comes, however old. Off: metrics older than metrics-age-max count as
+    missing."""
+
+    limits_outrank_load: bool = False
+    """The chance of overuse is taken given that load stays below the sum of limits, even where the measured mean is
+    above it: a node at 95 % real load from pods without limits has load risk 0. Off: the load risk is at least the mean
+    load minus the limits, both as shares of the node."""
+
+    small_deviations_get_lost: bool = False
+    """The variance is taken as a difference that rounds to nothing for deviations below about 1e-8 of the node (a
+    metric that stands still); then the load risk is 1 whatever the load. Off: so small a deviation counts as none,
+    and the mean alone decides."""
+
+
+ORIGINAL = PlacementQuirks(
+    assumed_requests_fill_nodes=True,
+    best_effort_pods_score_zero=True,
+    unmeasured_nodes_score_zero=True,
+    any_entry_is_a_mean=True,
+    metrics_never_expire=True,
+    limits_outrank_load=True,
+    small_deviations_get_lost=True,
+)
+
+
+class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of placement. Times are in seconds, shares are ratios."""
+
+    provider: Annotated[
+        str,
+        Knob(key="provider", unit=TEXT, choices=(DEFAULT_PROVIDER, CLUSTER_AUTOSCALER_PROVIDER, LOW_RISK_PROVIDER)),
+    ] = DEFAULT_PROVIDER
+    """Set of node scores and weights: default spreads pods over nodes, cluster-autoscaler packs them so that nodes get
+    empty, low-risk avoids nodes where limits or load may exceed what is there. Default: Kubernetes, default."""
+
+    score_weights: Annotated[str, Knob(key="score-weights", unit=TEXT)] = ""
+    """Weights that replace those of the provider, as in "LeastRequested=1, LowRiskOverCommitment=3", each from 1 to
+    10000. Empty means those of the provider. Default: ours, empty."""
+
+    smoothing_window_size: Annotated[int, Knob(key="smoothing-window-size", unit=COUNT, low=1)] = 5
+    """Number of samples over which the metrics' source has already averaged; the deviation it reports is too small by
+    the square root of it. 1 means unsmoothed. Range: from 1. Default: Trimaran, 5."""
+
+    cpu_risk_limit_weight: Annotated[float, Knob(key="cpu-risk-limit-weight", unit=NUMBER, low=0, high=1)] = 0.5
+    """Share of the risk from limits in the risk of cpu; the rest is risk from load. Range: 0 to 1. Default: Trimaran,
+    0.5."""
+
+    memory_risk_limit_weight: Annotated[float, Knob(key="memory-risk-limit-weight", unit=NUMBER, low=0, high=1)] = 0.5
+    """Share of the risk from limits in the risk of memory; the rest is risk from load. Range: 0 to 1. Default:
+    Trimaran, 0.5."""
+
+    metrics_age_max_s: Annotated[float, Knob(key="metrics-age-max", unit=DURATION, above=0)] = 300.0
+    """Age from which on a node's metrics count as missing, in seconds, from the end of what they measure to the
+    decision. Range: above 0. Default: ours, 5m, ten refreshes of Trimaran, which has no bound."""
+
+    load_variation_margin: Annotated[float, Knob(key="load-variation-margin", unit=NUMBER, low=0)] = 1.0
+    """Factor of the deviation in LoadVariationRiskBalancing. 0 means that only the mean counts. Range: from 0. Default:
+    Trimaran, 1."""
+
+    load_variation_sensitivity: Annotated[float, Knob(key="load-variation-sensitivity", unit=NUMBER, above=0)] = 1.0
+    """Root taken of the deviation in LoadVariationRiskBalancing: 2 is the square root, so that small deviations count
+    more. Range: above 0. Default: Trimaran, 1."""
+
+    quirks: PlacementQuirks = PlacementQuirks()
+    """Behaviours of the originals that are off by default, one flag each."""
+
+    def check(self) -> Iterator[Clash]:
+        """Weights that cannot be read."""
+        try:
+            read_weights(self.score_weights)
+        except InvalidValue as error:
+            yield Clash(fields=("score_weights",), what=str(error), expected=error.expected)

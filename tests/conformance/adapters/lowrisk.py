@@ -1,0 +1,261 @@
+"""Cases of LowRiskOverCommitment of kubernetes-sigs/scheduler-plugins (903da7d, pkg/trimaran), format in its spec.
+
+Kinds: ``beta_fit``, ``reg_inc_beta``, ``probability_below``, ``resource_stats`` (with LoadVariationRiskBalancing on
+top), ``pod_resources``, ``node_requests_limits``, ``risk`` (one resource, given in numbers), ``score`` (a whole node).
+
+Containers are {"req": [cpu in millicores, memory in bytes], "lim": the same}, -1 stands for a missing key, null for an
+empty list; memory is written ``mem`` there, and in MiB among resource stats. Not a number and infinity are written null.
+Smoothing windows and weights go straight to the algorithm, which is why a window may be below 1 here. Only what a case
+asks for is compared.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from serving.model.nodata import NoData
+from serving.model.resources import Resources
+from serving.scheduler.arrays import FloatArray, IntArray, Resource
+from serving.scheduler.beta import fit_beta, incomplete_beta, probability_below
+from serving.scheduler.load_variation import variation_score
+from serving.scheduler.low_risk import LowRiskOverCommitment, LowRiskWhy
+from serving.scheduler.metrics import Metric, Usage, read_usage, usage_ratio
+from serving.scheduler.nodes import Node, node_table, place
+from serving.scheduler.pod import Container, Pod, pod_demand, total_demand
+from serving.scheduler.risk import Commitment, Load, limit_risk, load_risk, smoothed_deviation, total_risk
+from serving.settings.placement import ORIGINAL, PlacementSettings
+from tests.conformance.compare import same
+
+__all__ = ["agrees", "answer", "expected"]
+
+Json = dict[str, Any]
+ABSENT = -1
+TOLERANCE = 1e-9
+BYTES_PER_MIB = 1024.0 * 1024.0
+RESOURCES = {"CPU": Resource.CPU, "Memory": Resource.MEMORY}
+VARIATION = re.compile(r"lvrb_margin([\d.]+)_sens([\d.]+)")
+
+
+def expected(case: Json) -> Json:
+    """What is compared: all of "expect"."""
+    found: Json = case["expect"]
+    return found
+
+
+def agrees(wanted: Json, got: Json) -> bool:
+    """Whole numbers exact, others within 1e-9."""
+    return all(
+        name in got and (same(value, got[name]) if name == "score" else _near(value, got[name]))
+        for name, value in wanted.items()
+    )
+
+
+def _near(wanted: object, got: object) -> bool:
+    return same(wanted, got, relative=TOLERANCE, absolute=TOLERANCE)
+
+
+def answer(case: Json) -> Json:
+    """Answer a case of any kind."""
+    if case["kind"] == "resource_stats":
+        return _resource_stats(case["in"], [name for name in case["expect"] if VARIATION.fullmatch(name)])
+    return ANSWERS[case["kind"]](case["in"])
+
+
+def _beta_fit(given: Json) -> Json:
+    mean, deviation = _one(given["mean"]), _one(given["std"])
+    fit = fit_beta(mean, deviation, by_difference=ORIGINAL.small_deviations_get_lost)
+    matched = bool(fit.matched[0])
+    got: Json = {"matched": matched, "max_variance": max(given["mean"] * (1 - given["mean"]), 0.0)}
+    if matched:
+        a, b = float(fit.alpha[0]), float(fit.beta[0])
+        total = a + b
+        got |= {
+            "alpha": _written(a),
+            "beta": _written(b),
+            "mean": _written(a / total) if total else None,
+            "variance": _written(a * b / (total * total * (total + 1))) if total else None,
+        }
+    return got
+
+
+def _reg_inc_beta(given: Json) -> Json:
+    value = float(incomplete_beta(_one(given["a"]), _one(given["b"]), _one(given["x"]))[0])
+    return {"nan": math.isnan(value), "value": _written(value)}
+
+
+def _probability_below(given: Json) -> Json:
+    asked = probability_below(
+        _one(given["mean"]),
+        _one(given["std"]),
+        _one(given["threshold"]),
+        small_deviations_get_lost=ORIGINAL.small_deviations_get_lost,
+    )
+    return {
+        "probability": float(asked.probability[0]),
+        "fitted": bool(asked.fit.matched[0]),
+        "alpha": _written(float(asked.fit.alpha[0])),
+        "beta": _written(float(asked.fit.beta[0])),
+    }
+
+
+def _resource_stats(given: Json, variations: list[str]) -> Json:
+    usage = _usage(given)
+    if isinstance(usage, NoData):
+        return {"valid": False}
+    is_cpu = RESOURCES[given["resource"]] is Resource.CPU
+    capacity = given["node_cpu_m"] if is_cpu else given["node_mem_bytes"]
+    request = given["pod_cpu_m"] if is_cpu else given["pod_mem_bytes"]
+    unit = 1.0 if is_cpu else BYTES_PER_MIB
+    mean = usage_ratio(_one(usage.mean_percent), _amount(capacity), added=_amount(request))
+    deviation = usage_ratio(_one(usage.deviation_percent), _amount(capacity))
+    scores = {}
+    for name in variations:
+        match = VARIATION.fullmatch(name)
+        assert match
+        score = variation_score(mean, deviation, _amount(capacity), margin=float(match[1]), sensitivity=float(match[2]))
+        scores[name] = float(score[0])
+    return {
+        "valid": True,
+        "capacity": capacity / unit,
+        "req": request / unit,
+        "used_avg": usage.mean_percent * (capacity / unit) / 100,
+        "used_std": usage.deviation_percent * (capacity / unit) / 100,
+        "mu": float(mean[0]),
+        "sigma": float(deviation[0]),
+        **scores,
+    }
+
+
+def _pod_resources(given: Json) -> Json:
+    demand = pod_demand(_pod(given["pod"]))
+    return {
+        "request_cpu_m": demand.request_cpu_m,
+        "request_mem_bytes": demand.request_memory_bytes,
+        "limit_cpu_m": demand.limit_cpu_m,
+        "limit_mem_bytes": demand.limit_memory_bytes,
+        "best_effort": demand.best_effort,
+    }
+
+
+def _node_requests_limits(given: Json) -> Json:
+    why = _explain(given, PlacementSettings(quirks=ORIGINAL))[1]
+    return {
+        "capacity": [why.cpu.allocatable, why.memory.allocatable],
+        "request": [why.cpu.request, why.memory.request],
+        "limit": [why.cpu.limit, why.memory.limit],
+        "request_minus_pod": [why.cpu.request_minus_pod, why.memory.request_minus_pod],
+        "limit_minus_pod": [why.cpu.limit_minus_pod, why.memory.limit_minus_pod],
+    }
+
+
+def _risk(given: Json) -> Json:
+    usage = _usage(given)
+    capacity = _amount(given["capacity"])
+    measured = isinstance(usage, Usage)
+    mean = usage_ratio(_one(usage.mean_percent if isinstance(usage, Usage) else 0.0), capacity)
+    deviation = usage_ratio(_one(usage.deviation_percent if isinstance(usage, Usage) else 0.0), capacity)
+    with_pod = Commitment(request=_amount(given["request"]), limit=_amount(given["limit"]), allocatable=capacity)
+    without_pod = Commitment(
+        request=_amount(given["request_minus_pod"]), limit=_amount(given["limit_minus_pod"]), allocatable=capacity
+    )
+    smoothed = smoothed_deviation(mean, deviation, given["smoothing_window"])
+    load = Load(mean=mean, deviation=smoothed, measured=np.array([measured]))
+    from_limits = limit_risk(with_pod)
+    from_load = load_risk(load, without_pod, ORIGINAL).risk
+
+    # The original shows both parts only through their weighted sum: with all the weight on the one, then on the other.
+    def weighted(weight: float) -> float:
+        return float(total_risk(from_limits, from_load, _one(weight))[0])
+
+    return {
+        "risk_limit": weighted(1.0),
+        "risk_load": weighted(0.0),
+        "total_risk": weighted(given["risk_limit_weight"]),
+    }
+
+
+def _score(given: Json) -> Json:
+    weights = given.get("risk_limit_weights") or {}
+    settings = PlacementSettings(
+        smoothing_window_size=given["smoothing_window"],
+        cpu_risk_limit_weight=weights.get("cpu", 0.0),
+        memory_risk_limit_weight=weights.get("memory", 0.0),
+        quirks=ORIGINAL,
+    )
+    score, why = _explain(given, settings)
+    return {"score": score, "risk_cpu": why.cpu.risk, "risk_memory": why.memory.risk}
+
+
+def _explain(given: Json, settings: PlacementSettings) -> tuple[int, LowRiskWhy]:
+    metrics = given.get("metrics") if given.get("node_in_metrics", True) else None
+    node = Node(
+        name="node",
+        allocatable_cpu_m=given["node_cpu_m"],
+        allocatable_memory_bytes=given["node_mem_bytes"],
+        demand=total_demand(pod_demand(_pod(pod)) for pod in given["pods"] or ()),
+        usage=NoData(missing="entry")
+        if metrics is None
+        else read_usage(_metrics(metrics), at_s=0.0, quirks=settings.quirks),
+    )
+    pending = pod_demand(_pod(given["pending"]))
+    found = LowRiskOverCommitment(settings).answer(place(node_table([node], version=1), pending, now_s=0.0))
+    return int(found.score[0]), found.explain(0)
+
+
+def _usage(given: Json) -> Usage | NoData:
+    usage = read_usage(_metrics(given["metrics"] or []), at_s=0.0, quirks=ORIGINAL)
+    return usage.cpu if RESOURCES[given["resource"]] is Resource.CPU else usage.memory
+
+
+def _metrics(metrics: list[Json]) -> list[Metric]:
+    return [
+        Metric(type=metric["type"], operator=metric.get("operator", ""), value=metric.get("value", 0.0))
+        for metric in metrics
+    ]
+
+
+def _pod(pod: Json | None) -> Pod:
+    pod = pod or {}
+    return Pod(
+        containers=_containers(pod.get("containers")),
+        init_containers=_containers(pod.get("init_containers")),
+        overhead=_resources(pod.get("overhead")),
+    )
+
+
+def _containers(containers: list[Json] | None) -> tuple[Container, ...]:
+    return tuple(
+        Container(request=_resources(container.get("req")), limit=_resources(container.get("lim")))
+        for container in containers or ()
+    )
+
+
+def _resources(amounts: list[int] | None) -> Resources:
+    cpu_m, memory_bytes = (None if amount == ABSENT else amount for amount in amounts or (ABSENT, ABSENT))
+    return Resources(cpu_m=cpu_m, memory_bytes=memory_bytes)
+
+
+def _one(number: float) -> FloatArray:
+    return np.array([number], dtype=np.float64)
+
+
+def _amount(number: int) -> IntArray:
+    return np.array([number], dtype=np.int64)
+
+
+def _written(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+ANSWERS: dict[str, Callable[[Json], Json]] = {
+    "beta_fit": _beta_fit,
+    "reg_inc_beta": _reg_inc_beta,
+    "probability_below": _probability_below,
+    "pod_resources": _pod_resources,
+    "node_requests_limits": _node_requests_limits,
+    "risk": _risk,
+    "score": _score,
+}

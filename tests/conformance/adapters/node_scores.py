@@ -1,0 +1,123 @@
+"""Cases of the resource priorities of Kubernetes 1.7 (plugin/pkg/scheduler/algorithm/priorities), format in their spec.
+
+Kinds: ``raw`` (one resource of one node), ``nonzero_requests`` (the sums of one pod), ``node`` (all that one pod gives
+on one node, with both providers). A pod is a list of containers [cpu in millicores, memory in bytes], where -1 stands
+for a missing key. Everything is compared exactly; memory is written ``mem`` there.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from serving.model.resources import Resources
+from serving.scheduler.arrays import share
+from serving.scheduler.balanced import BalancedAnswer
+from serving.scheduler.fit import FitAnswer, unused_tenths, used_tenths
+from serving.scheduler.nodes import Node, node_table
+from serving.scheduler.pod import Container, Demand, Pod, pod_demand, total_demand
+from serving.scheduler.provider import Scorer, Scores
+from serving.settings.placement import (
+    CLUSTER_AUTOSCALER_PROVIDER,
+    DEFAULT_PROVIDER,
+    ORIGINAL,
+    PlacementSettings,
+)
+from tests.conformance.compare import same
+
+__all__ = ["agrees", "answer", "expected"]
+
+Json = dict[str, Any]
+ABSENT = -1
+
+
+def expected(case: Json) -> Json:
+    """What is compared: all of "expect"."""
+    found: Json = case["expect"]
+    return found
+
+
+def agrees(wanted: Json, got: Json) -> bool:
+    """Exactly."""
+    return same(wanted, got)
+
+
+def answer(case: Json) -> Json:
+    """Answer a case of any kind."""
+    return ANSWERS[case["kind"]](case["in"])
+
+
+def _raw(given: Json) -> Json:
+    requested = np.array([given["requested"]], dtype=np.int64)
+    capacity = np.array([given["capacity"]], dtype=np.int64)
+    return {
+        "fraction": float(share(requested, capacity, of_nothing=1.0)[0]),
+        "unused": int(unused_tenths(requested, capacity)[0]),
+        "used": int(used_tenths(requested, capacity)[0]),
+    }
+
+
+def _nonzero_requests(given: Json) -> Json:
+    demand = _demand(given["pod"])
+    return {"cpu_m": demand.nonzero_cpu_m, "mem_bytes": demand.nonzero_memory_bytes}
+
+
+def _node(given: Json) -> Json:
+    spreading, packing = _scores(given, DEFAULT_PROVIDER), _scores(given, CLUSTER_AUTOSCALER_PROVIDER)
+    least, balanced, most = _answer(spreading, 0), _answer(spreading, 1), _answer(packing, 0)
+    assert isinstance(least, FitAnswer)
+    assert isinstance(most, FitAnswer)
+    assert isinstance(balanced, BalancedAnswer)
+    free, taken, evenness = least.explain(0), most.explain(0), balanced.explain(0)
+    return {
+        "total_cpu_m": free.cpu.total,
+        "total_mem_bytes": free.memory.total,
+        "least_cpu": free.cpu.score,
+        "least_mem": free.memory.score,
+        "least_requested": int(least.score[0]),
+        "most_cpu": taken.cpu.score,
+        "most_mem": taken.memory.score,
+        "most_requested": int(most.score[0]),
+        "cpu_fraction": evenness.cpu_ratio,
+        "mem_fraction": evenness.memory_ratio,
+        "balanced_resource_allocation": int(balanced.score[0]),
+        "default_provider_sum": float(spreading.total[0]),
+        "cluster_autoscaler_provider_sum": float(packing.total[0]),
+    }
+
+
+def _scores(given: Json, provider: str) -> Scores:
+    node = Node(
+        name="node",
+        allocatable_cpu_m=given["allocatable_cpu_m"],
+        allocatable_memory_bytes=given["allocatable_mem_bytes"],
+        demand=total_demand(_demand(pod) for pod in given["pods"] or ()),
+    )
+    settings = PlacementSettings(provider=provider, quirks=ORIGINAL)
+    return Scorer(settings).score(node_table([node], version=1), _demand(given["pod"]), now_s=0.0)
+
+
+def _answer(scores: Scores, part: int) -> object:
+    return scores.parts[part].answer
+
+
+def _demand(containers: list[list[int]] | None) -> Demand:
+    return pod_demand(
+        Pod(
+            containers=tuple(
+                Container(request=Resources(cpu_m=_present(cpu_m), memory_bytes=_present(memory_bytes)))
+                for cpu_m, memory_bytes in containers or ()
+            )
+        )
+    )
+
+
+def _present(amount: int) -> int | None:
+    return None if amount == ABSENT else amount
+
+
+ANSWERS: dict[str, Callable[[Json], Json]] = {
+    "raw": _raw,
+    "nonzero_requests": _nonzero_requests,
+    "node": _node,
+}

@@ -1,0 +1,239 @@
+"""What holds for node scores whatever the nodes and the pod."""
+
+import msgspec
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.naive import scores as naive
+from serving.model.nodata import NoData
+from serving.model.resources import Resources
+from serving.scheduler.balanced import BalancedResourceAllocation
+from serving.scheduler.beta import DEVIATION_MIN, probability_below
+from serving.scheduler.fit import LeastRequested, MostRequested
+from serving.scheduler.low_risk import LowRiskOverCommitment
+from serving.scheduler.metrics import NodeUsage, Usage
+from serving.scheduler.nodes import Node, NodeTable, Placing, node_table, place
+from serving.scheduler.pod import Container, Demand, Pod, pod_demand, total_demand
+from serving.scheduler.provider import Scorer
+from serving.scheduler.score import NODE_SCORES
+from serving.settings.placement import ORIGINAL, PlacementQuirks, PlacementSettings
+
+GIB = 2**30
+SMOOTHING = 5
+
+amounts = st.one_of(st.none(), st.integers(0, 9000))
+percents = st.one_of(st.floats(0, 120), st.sampled_from([0.0, 1e-12, 50.0, 100.0]))
+usages = st.one_of(st.just(NoData(missing="mean")), st.builds(Usage, mean_percent=percents, deviation_percent=percents))
+resources = st.builds(
+    lambda cpu_m, mib: Resources(cpu_m=cpu_m, memory_bytes=None if mib is None else mib * 2**20), amounts, amounts
+)
+containers = st.lists(st.builds(Container, request=resources, limit=resources), max_size=3).map(tuple)
+demands = st.builds(
+    Pod,
+    containers=containers,
+    init_containers=containers,
+    overhead=st.one_of(st.just(Resources()), st.just(Resources(cpu_m=50, memory_bytes=2**26))),
+).map(pod_demand)
+nodes = st.builds(
+    Node,
+    name=st.just("node"),
+    allocatable_cpu_m=st.one_of(st.just(0), st.integers(1, 64_000)),
+    allocatable_memory_bytes=st.one_of(st.just(0), st.integers(1, 64 * GIB)),
+    demand=st.lists(demands, max_size=4).map(total_demand),
+    usage=st.one_of(
+        st.just(NoData(missing="entry")),
+        st.builds(NodeUsage, at_s=st.floats(0, 600), cpu=usages, memory=usages),
+    ),
+)
+clusters = st.lists(nodes, min_size=1, max_size=6).map(
+    lambda found: [msgspec.structs.replace(one, name=f"node-{index}") for index, one in enumerate(found)]
+)
+quirks = st.builds(PlacementQuirks, **{name: st.booleans() for name in PlacementQuirks.__struct_fields__})
+settings_in_range = st.builds(
+    PlacementSettings,
+    smoothing_window_size=st.integers(1, 100),
+    cpu_risk_limit_weight=st.floats(0, 1),
+    memory_risk_limit_weight=st.floats(0, 1),
+    load_variation_margin=st.floats(0, 5),
+    load_variation_sensitivity=st.floats(0.1, 5),
+    quirks=quirks,
+)
+
+
+def held(cluster: list[Node], pod: Demand) -> Placing:
+    return place(node_table(cluster, version=1), pod, now_s=300.0)
+
+
+@given(clusters, demands, settings_in_range)
+def test_every_score_is_in_its_range_and_explains_itself(
+    cluster: list[Node], pod: Demand, settings: PlacementSettings
+) -> None:
+    placing = held(cluster, pod)
+    for kind in NODE_SCORES.values():
+        answer = kind(settings).answer(placing)
+        assert answer.score.dtype == np.int64
+        assert ((answer.score >= 0) & (answer.score <= kind.score_max)).all()
+        for index in range(len(cluster)):
+            # JSON has no infinity and nothing that is not a number: msgspec would write null, and not read it back.
+            why = answer.explain(index)
+            assert msgspec.json.decode(msgspec.json.encode(why), type=type(why)) == why
+
+
+@given(clusters, demands, settings_in_range)
+def test_risks_are_between_0_and_1(cluster: list[Node], pod: Demand, settings: PlacementSettings) -> None:
+    answer = LowRiskOverCommitment(settings).answer(held(cluster, pod))
+    for risk in (answer.limit_risk, answer.load_risk, answer.risk):
+        assert ((risk >= 0) & (risk <= 1)).all()
+
+
+@given(clusters, demands, settings_in_range)
+def test_what_is_free_and_what_is_taken_make_at_most_the_whole(
+    cluster: list[Node], pod: Demand, settings: PlacementSettings
+) -> None:
+    placing = held(cluster, pod)
+    least, most = LeastRequested(settings).answer(placing), MostRequested(settings).answer(placing)
+    assert (least.score + most.score <= 10).all()
+    assert (least.resource_score + most.resource_score <= 10).all()
+
+
+def more(pod: Demand, cpu_m: int, memory_bytes: int) -> Demand:
+    """The same pod with larger requests, and limits that are not below them."""
+    return Demand(
+        nonzero_cpu_m=pod.nonzero_cpu_m + cpu_m,
+        nonzero_memory_bytes=pod.nonzero_memory_bytes + memory_bytes,
+        request_cpu_m=pod.request_cpu_m + cpu_m,
+        request_memory_bytes=pod.request_memory_bytes + memory_bytes,
+        limit_cpu_m=max(pod.limit_cpu_m, pod.request_cpu_m + cpu_m),
+        limit_memory_bytes=max(pod.limit_memory_bytes, pod.request_memory_bytes + memory_bytes),
+    )
+
+
+@given(clusters, demands, st.integers(0, 9000), st.integers(0, 16 * GIB), settings_in_range)
+def test_asking_for_more_leaves_less_and_packs_tighter_while_it_fits(
+    cluster: list[Node], pod: Demand, cpu_m: int, memory_bytes: int, settings: PlacementSettings
+) -> None:
+    small, large = held(cluster, pod), held(cluster, more(pod, cpu_m, memory_bytes))
+    least, most = LeastRequested(settings), MostRequested(settings)
+    assert (least.answer(large).score <= least.answer(small).score).all()
+    fits = ~most.answer(large).overfull.any(axis=0)
+    assert (most.answer(large).score >= most.answer(small).score)[fits].all()
+
+
+@given(clusters, demands, st.integers(0, 9000), settings_in_range)
+def test_higher_limits_are_never_less_risk(
+    cluster: list[Node], pod: Demand, extra: int, settings: PlacementSettings
+) -> None:
+    score = LowRiskOverCommitment(settings)
+    higher = msgspec.structs.replace(pod, limit_cpu_m=pod.limit_cpu_m + extra)
+    assert (score.answer(held(cluster, higher)).risk >= score.answer(held(cluster, pod)).risk).all()
+
+
+@given(
+    st.floats(0.01, 0.99),
+    st.floats(DEVIATION_MIN, 0.5),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_a_higher_threshold_is_never_less_likely(mean: float, share: float, low: float, high: float) -> None:
+    deviation = min(share, (0.99 * mean * (1 - mean)) ** 0.5)
+    thresholds = np.array(sorted((low, high)))
+    asked = probability_below(np.full(2, mean), np.full(2, deviation), thresholds)
+    # The function is computed to about twelve digits.
+    assert asked.probability[0] <= asked.probability[1] + 1e-9
+
+
+def naive_pod(demand: Demand) -> naive.NaivePod:
+    return naive.NaivePod(
+        nonzero=(demand.nonzero_cpu_m, demand.nonzero_memory_bytes),
+        request=(demand.request_cpu_m, demand.request_memory_bytes),
+        limit=(demand.limit_cpu_m, demand.limit_memory_bytes),
+    )
+
+
+def naive_load(usage: Usage | NoData) -> tuple[float, float] | None:
+    return None if isinstance(usage, NoData) else (usage.mean_percent, usage.deviation_percent)
+
+
+def naive_node(node: Node) -> naive.NaiveNode:
+    usage = node.usage
+    return naive.NaiveNode(
+        allocatable=(node.allocatable_cpu_m, node.allocatable_memory_bytes),
+        pods=naive_pod(node.demand),
+        load=None if isinstance(usage, NoData) else (naive_load(usage.cpu), naive_load(usage.memory)),
+    )
+
+
+@given(clusters, demands)
+def test_with_the_quirks_arrays_say_what_the_specification_says_node_by_node(cluster: list[Node], pod: Demand) -> None:
+    settings = PlacementSettings(smoothing_window_size=SMOOTHING, quirks=ORIGINAL)
+    placing = held(cluster, pod)
+    simple, asked = [naive_node(node) for node in cluster], naive_pod(pod)
+    answers = {name: kind(settings).answer(placing).score.tolist() for name, kind in NODE_SCORES.items()}
+    assert answers["LeastRequested"] == [naive.least_requested(node, asked) for node in simple]
+    assert answers["MostRequested"] == [naive.most_requested(node, asked) for node in simple]
+    assert answers["BalancedResourceAllocation"] == [naive.balanced(node, asked) for node in simple]
+    assert answers["LowRiskOverCommitment"] == [
+        naive.low_risk(node, asked, window_size=SMOOTHING, limit_weight=0.5) for node in simple
+    ]
+
+
+def explicit(demand: Demand) -> Demand:
+    """The same demand as if every container had said what it requests."""
+    return msgspec.structs.replace(
+        demand, nonzero_cpu_m=demand.request_cpu_m, nonzero_memory_bytes=demand.request_memory_bytes
+    )
+
+
+@given(clusters, demands)
+def test_for_pods_that_say_what_they_request_the_first_quirk_changes_nothing(cluster: list[Node], pod: Demand) -> None:
+    said = [msgspec.structs.replace(node, demand=explicit(node.demand)) for node in cluster]
+    placing = held(said, explicit(pod))
+    ours, theirs = PlacementSettings(), PlacementSettings(quirks=ORIGINAL)
+    for kind in (LeastRequested, MostRequested, BalancedResourceAllocation):
+        assert kind(ours).answer(placing).score.tolist() == kind(theirs).answer(placing).score.tolist()
+
+
+@given(clusters, st.lists(st.tuples(nodes, st.integers(0, 5), st.booleans()), max_size=6), demands, settings_in_range)
+def test_what_is_kept_between_versions_is_what_a_fresh_table_gives(
+    cluster: list[Node], changes: list[tuple[Node, int, bool]], pod: Demand, settings: PlacementSettings
+) -> None:
+    weights = ", ".join(f"{name}=1" for name in NODE_SCORES)
+    settings = msgspec.structs.replace(settings, score_weights=weights)
+    scorer, table = Scorer(settings), node_table(cluster, version=0)
+    for version, (node, at, scored) in enumerate(changes, start=1):
+        index = at % len(cluster)
+        cluster[index] = msgspec.structs.replace(node, name=f"node-{index}")
+        table = table.with_nodes([cluster[index]], version=version)
+        if scored:
+            scorer.score(table, pod, now_s=300.0)
+    fresh = node_table(cluster, version=len(changes))
+    assert same_arrays(table, fresh)
+    anew = Scorer(settings).score(fresh, pod, now_s=300.0)
+    found = scorer.score(table, pod, now_s=300.0)
+    assert found.total.tolist() == anew.total.tolist()
+    assert [found.explain(node.name) for node in cluster] == [anew.explain(node.name) for node in cluster]
+
+
+def same_arrays(one: NodeTable, other: NodeTable) -> bool:
+    names = [name for name in one.__struct_fields__ if name not in {"changed", "changed_from"}]
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+@given(clusters, demands, settings_in_range)
+def test_a_node_scores_the_same_alone_and_among_others(
+    cluster: list[Node], pod: Demand, settings: PlacementSettings
+) -> None:
+    for kind in NODE_SCORES.values():
+        among = kind(settings).answer(held(cluster, pod)).score.tolist()
+        assert among == [int(kind(settings).answer(held([node], pod)).score[0]) for node in cluster]
+
+
+@given(clusters, demands, settings_in_range)
+def test_an_extenders_answer_stays_within_0_and_10(
+    cluster: list[Node], pod: Demand, settings: PlacementSettings
+) -> None:
+    weights = "LeastRequested=3, LowRiskOverCommitment=10000, LoadVariationRiskBalancing=1"
+    scorer = Scorer(msgspec.structs.replace(settings, score_weights=weights))
+    answer = scorer.score(node_table(cluster, version=1), pod, now_s=300.0).extender_score()
+    assert ((answer >= 0) & (answer <= 10)).all()

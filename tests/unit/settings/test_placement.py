@@ -1,0 +1,48 @@
+"""Settings of placement."""
+
+import pytest
+
+from serving.model.errors import InvalidValue
+from serving.settings.placement import ORIGINAL, PlacementQuirks, PlacementSettings, read_weights
+
+
+def test_defaults_are_kubernetes_and_trimarans() -> None:
+    settings = PlacementSettings()
+    assert (settings.provider, settings.score_weights, settings.quirks) == ("default", "", PlacementQuirks())
+    assert (settings.smoothing_window_size, settings.cpu_risk_limit_weight, settings.memory_risk_limit_weight) == (
+        5,
+        0.5,
+        0.5,
+    )
+
+
+def test_the_defaults_are_free_of_contradictions() -> None:
+    assert list(PlacementSettings().check()) == []
+
+
+def test_the_original_has_every_quirk() -> None:
+    assert all(getattr(ORIGINAL, name) for name in ORIGINAL.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        ("", {}),
+        ("  ", {}),
+        ("LeastRequested=1", {"LeastRequested": 1}),
+        (" A = 1 ,B=10000", {"A": 1, "B": 10000}),
+    ],
+)
+def test_weights_are_read(text: str, weights: dict[str, int]) -> None:
+    assert read_weights(text) == weights
+
+
+@pytest.mark.parametrize("text", ["A", "A=", "A=x", "A=0", "A=-1", "A=10001", "A=1,", "A=1,A=2", "A=1 B=2"])
+def test_weights_that_are_not_right_are_refused(text: str) -> None:
+    with pytest.raises(InvalidValue, match="is not weights such as"):
+        read_weights(text)
+
+
+def test_weights_that_cannot_be_read_are_a_clash() -> None:
+    (clash,) = PlacementSettings(score_weights="A=0").check()
+    assert (clash.fields, "'A=0' is not" in clash.what) == (("score_weights",), True)

@@ -1,0 +1,69 @@
+"""The files that the house rules look at."""
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+__all__ = ["ROOT", "files_of_tests", "functions_of", "is_type_checking_block", "named", "product_files", "text_files"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+# What tools leave behind in a checkout; nothing of it is ours.
+_LEFT_BEHIND = {"__pycache__", "build", "dist", "htmlcov", "node_modules", "venv"}
+_OWN_HIDDEN = {".ci", ".github", ".gitignore"}
+# Files in which text is looked for: everything that people write here.
+_TEXT_SUFFIXES = {"", ".cfg", ".html", ".json", ".jsonl", ".md", ".py", ".sh", ".svg", ".toml", ".txt", ".yaml", ".yml"}
+
+
+def product_files() -> list[Path]:
+    """Python files of the package."""
+    return sorted((ROOT / "serving").rglob("*.py"))
+
+
+def files_of_tests() -> list[Path]:
+    """Python files of the tests."""
+    return sorted((ROOT / "tests").rglob("*.py"))
+
+
+def text_files(folder: Path = ROOT) -> Iterator[Path]:
+    """All text files of a folder, without what tools leave behind."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") and path.name not in _OWN_HIDDEN:
+            continue
+        if path.is_dir():
+            if path.name not in _LEFT_BEHIND and path.suffix != ".egg-info":
+                yield from text_files(path)
+        elif path.suffix in _TEXT_SUFFIXES:
+            yield path
+
+
+def named(path: Path) -> str:
+    """A file as messages name it, from the project's folder on."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions_of(tree: ast.AST) -> Iterator[tuple[str, Function, bool]]:
+    """All functions of a file, nested ones too: name with what it is inside of, function, whether ``self`` comes first."""
+    return _functions_in(tree, inside="", in_class=False)
+
+
+def _functions_in(tree: ast.AST, *, inside: str, in_class: bool) -> Iterator[tuple[str, Function, bool]]:
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.ClassDef | Function):
+            yield from _functions_in(node, inside=inside, in_class=in_class)
+            continue
+        name = f"{inside}{node.name}"
+        if isinstance(node, Function):
+            yield name, node, in_class and not _is_static(node.decorator_list)
+        yield from _functions_in(node, inside=f"{name}.", in_class=isinstance(node, ast.ClassDef))
+
+
+def _is_static(decorators: Iterable[ast.expr]) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in decorators)
+
+
+def is_type_checking_block(node: ast.AST) -> bool:
+    """Whether this is an ``if TYPE_CHECKING:``, whose body is never run."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}

@@ -1,0 +1,149 @@
+"""The pages agree with the files and with the code."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.model import errors
+from serving.model.errors import ServingError
+from tests.tidy.sources import ROOT, named
+
+# A name of the tree with the name above it and the words behind it: {"QueueFull": ("Refused", "503, with Retry-After")}.
+Tree = dict[str, tuple[str | None, str]]
+
+_FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_INLINE_CODE = re.compile(r"`[^`\n]*`")
+_LINK = re.compile(r"\]\(\s*<?([^)\s>]+)[^)]*\)|^\[[^\]]+\]:\s*(\S+)", re.MULTILINE)
+_HEADING = re.compile(r"^#+\s+(.+?)\s*$", re.MULTILINE)
+_TREE_LINE = re.compile(r"(?P<indent> *)(?P<name>[A-Za-z]\w*)(?: +(?P<words>.*\S))? *")
+
+
+def broken_links(text: str, page: Path) -> Iterator[str]:
+    """Relative links of a page that lead nowhere: to no file, or to no heading of it."""
+    prose = _INLINE_CODE.sub("", _FENCE.sub("", text))
+    for match in _LINK.finditer(prose):
+        link = match[1] or match[2]
+        if re.match(r"[a-z][a-z0-9+.-]*:", link):
+            continue
+        file_name, _, anchor = link.partition("#")
+        target = page.parent / file_name if file_name else page
+        if not target.exists():
+            yield link
+        elif anchor and target.suffix == ".md":
+            there = text if target == page else target.read_text()
+            if anchor not in anchors(there):
+                yield link
+
+
+def anchors(text: str) -> set[str]:
+    """What links may name on a page: its headings, as GitHub makes anchors of them."""
+    found: set[str] = set()
+    for heading in _HEADING.findall(_FENCE.sub("", text)):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        repeats = sum(one == anchor or bool(re.fullmatch(re.escape(anchor) + r"-\d+", one)) for one in found)
+        found.add(f"{anchor}-{repeats}" if repeats else anchor)
+    return found
+
+
+def error_tree(text: str) -> Tree:
+    """The tree that a text draws by indentation, from the line of ServingError to the first that is not below it."""
+    tree: Tree = {}
+    above: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        match = _TREE_LINE.fullmatch(line)
+        if not above and not (match and match["name"] == "ServingError"):
+            continue
+        if not match or (above and len(match["indent"]) <= above[0][0]):
+            break
+        depth = len(match["indent"])
+        while above and above[-1][0] >= depth:
+            above.pop()
+        tree[match["name"]] = (above[-1][1] if above else None, match["words"] or "")
+        above.append((depth, match["name"]))
+    return tree
+
+
+def class_tree() -> dict[str, str | None]:
+    """Every error of the project with the one above it, from the classes."""
+    classes = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, ServingError)]
+    parents = {one: [base for base in one.__bases__ if issubclass(base, ServingError)] for one in classes}
+    return {one.__name__: (bases[0].__name__ if bases else None) for one, bases in parents.items()}
+
+
+def status_in(words: str) -> int | None:
+    """The HTTP status that words name, if any."""
+    match = re.search(r"\b([45]\d\d)\b", words)
+    return int(match[1]) if match else None
+
+
+def pages() -> list[Path]:
+    return [path for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]) if path.is_file()]
+
+
+def test_relative_links_lead_somewhere() -> None:
+    found = [f"{named(page)}: {link}" for page in pages() for link in broken_links(page.read_text(), page)]
+    assert found == [], "\n".join(found)
+
+
+def test_the_tree_of_errors_in_the_module_is_that_of_the_classes() -> None:
+    drawn = {name: parent for name, (parent, _) in error_tree(inspect.getdoc(errors) or "").items()}
+    assert drawn == class_tree()
+
+
+def test_the_tree_of_errors_in_the_docs_is_that_of_the_module() -> None:
+    assert error_tree((ROOT / "docs" / "errors.md").read_text()) == error_tree(inspect.getdoc(errors) or "")
+
+
+def test_statuses_in_the_tree_are_those_of_the_classes() -> None:
+    drawn = {name: status_in(words) for name, (_, words) in error_tree(inspect.getdoc(errors) or "").items()}
+    named_statuses = {name: status for name, status in drawn.items() if status}
+    assert named_statuses == {name: getattr(errors, name).status for name in named_statuses}
+    assert named_statuses
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("[a](there.md) [b](there.md#one-word) [c](#here-too) <https://x.y/z> [d](https://x.y)", []),
+        ("[a](gone.md)", ["gone.md"]),
+        ("[a](<gone.md>)", ["gone.md"]),
+        ('[a](gone.md "title")', ["gone.md"]),
+        ("![a](gone.svg)", ["gone.svg"]),
+        ("[a][1]\n\n[1]: gone.md", ["gone.md"]),
+        ("[a](there.md#no-such)", ["there.md#no-such"]),
+        ("[a](#no-such)", ["#no-such"]),
+        ("`[a](gone.md)`\n\n```\n[a](gone.md)\n```\n", []),
+        ("[a](there.md#one-word-1)", []),
+        ("[a](there.md#one-word-2)", ["there.md#one-word-2"]),
+    ],
+)
+def test_the_rule_sees_a_broken_link(text: str, broken: list[str], tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# One word\n\n## One (word)\n\n```\n# no such\n```\n")
+    page = tmp_path / "page.md"
+    page.write_text(f"{text}\n\n# `Here`, too!\n")
+    assert list(broken_links(page.read_text(), page)) == broken
+
+
+def test_a_tree_is_read_by_its_indentation() -> None:
+    text = "Prose.\n\n    ServingError\n      A        503, later\n        B\n      C  words\n\nMore prose.\n"
+    assert error_tree(text) == {
+        "ServingError": (None, ""),
+        "A": ("ServingError", "503, later"),
+        "B": ("A", ""),
+        "C": ("ServingError", "words"),
+    }
+
+
+def test_a_tree_ends_where_the_text_goes_back_to_its_margin() -> None:
+    assert list(error_tree("ServingError\n  A\nProse\n  B\n")) == ["ServingError", "A"]
+
+
+def test_the_rule_sees_a_tree_that_differs() -> None:
+    assert error_tree("ServingError\n  A\n  B") != error_tree("ServingError\n  A\n    B")
+
+
+def test_a_text_without_a_tree_has_none() -> None:
+    assert error_tree("Nothing here.") == {}

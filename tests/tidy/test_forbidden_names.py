@@ -1,0 +1,67 @@
+"""Names that say nothing, and paths that exist on one machine only."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePath
+
+import pytest
+
+from tests.tidy.sources import ROOT, files_of_tests, named, product_files, text_files
+
+EMPTY_WORDS = {"base", "common", "helper", "helpers", "misc", "util", "utils"}
+README_LINES_MAX = 150
+# Not after a letter or dot, which make it a part of a longer path or of a URL.
+_MACHINE_PATH = re.compile(r"(?<![\w.\-~])/(work|home|root|Users)/")
+
+
+def empty_names(paths: Iterable[PurePath]) -> list[str]:
+    """Modules and packages whose name says nothing about what is inside."""
+    return [
+        str(path) for path in paths if EMPTY_WORDS & {*path.parent.parts, path.stem, *path.stem.strip("_").split("_")}
+    ]
+
+
+def machine_paths(text: str) -> Iterator[int]:
+    """Lines that name a path of somebody's machine."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if _MACHINE_PATH.search(line):
+            yield number
+
+
+def test_modules_are_named_after_what_is_inside() -> None:
+    assert empty_names(PurePath(named(path)) for path in [*product_files(), *files_of_tests()]) == []
+
+
+def test_no_file_names_a_path_of_a_machine() -> None:
+    found = [f"{named(path)}:{line}" for path in text_files() for line in machine_paths(path.read_text())]
+    assert found == [], "\n".join(found)
+
+
+def test_the_readme_is_read_in_one_go() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"),
+    [
+        ("serving/aio/utils.py", True),
+        ("serving/common/clock.py", True),
+        ("serving/aio/_helpers.py", True),
+        ("serving/aio/http_utils.py", True),
+        ("serving/settings/database.py", False),
+        ("serving/aio/periodic.py", False),
+    ],
+)
+def test_the_rule_sees_an_empty_name(path: str, seen: bool) -> None:
+    assert bool(empty_names([PurePath(path)])) is seen
+
+
+@pytest.mark.parametrize("folder", ["work", "home", "root", "Users"])
+@pytest.mark.parametrize("before", ["", "cd ", '"', "(", "file://"])
+def test_the_rule_sees_a_path_of_a_machine(folder: str, before: str) -> None:
+    assert list(machine_paths(f"fine\n{before}/{folder}/somebody")) == [2]
+
+
+@pytest.mark.parametrize("text", ["https://example.com/{}/page", "src/{}/x", "./{}/x", "~/{}/x", "/{}s/x"])
+def test_the_rule_passes_other_paths(text: str) -> None:
+    assert list(machine_paths(text.format("work"))) == []

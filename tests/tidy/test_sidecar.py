@@ -1,0 +1,37 @@
+"""The queue-proxy runs beside every pod: what it imports, every pod pays for."""
+
+import subprocess
+import sys
+
+from tests.tidy.sources import ROOT
+
+SIDECAR_FOLDERS = ("serving/model", "serving/queueproxy", "serving/traffic")
+HEAVY = (
+    *("numpy", "scipy", "yaml", "click", "rich"),
+    *("aiohttp", "kubernetes", "opencensus", "prometheus_client"),
+)
+
+
+def heavy_modules_after(statement: str) -> list[str]:
+    """The heavy packages that a fresh interpreter has loaded after a statement."""
+    program = f"{statement}\nimport sys\nprint(*sorted(set({HEAVY!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def sidecar_modules() -> list[str]:
+    """All modules that a queue-proxy may load, by full name."""
+    paths = [path for folder in SIDECAR_FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths if path.name != "__init__.py"]
+
+
+def test_the_sidecar_loads_nothing_heavy() -> None:
+    assert heavy_modules_after("\n".join(f"import {name}" for name in sidecar_modules())) == []
+
+
+def test_the_sidecar_is_what_we_think() -> None:
+    assert {"serving.traffic.meter", "serving.traffic.breaker"} <= set(sidecar_modules())
+
+
+def test_the_rule_sees_a_heavy_package() -> None:
+    assert heavy_modules_after("import yaml") == ["yaml"]

@@ -1,0 +1,208 @@
+"""One pass over one node group: a fold from (state, snapshot, settings, time) to (state, plan).
+
+The plan lists what is to be done, in order, and why. It is made from the snapshot alone: what the cloud would refuse
+for its bounds is known here and not asked for. What fails in the real world is told to the next pass
+(``records.Failures``); until then the state assumes that the plan was carried out. It knows no clock, no API and no
+other group.
+
+Source: atlassian/escalator 043bb1b, pkg/controller/controller.go, scale_up.go, scale_down.go.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from serving.nodegroup.breaker import allowance, growth_asked_for, observe
+from serving.nodegroup.lock import ScaleLock, lock_in_force
+from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.plan import (
+    DeleteNodes,
+    Drain,
+    Effect,
+    IncreaseSize,
+    Limit,
+    PassError,
+    Plan,
+    Taint,
+    Untaint,
+)
+from serving.nodegroup.reaper import Reaped, reap_force_tainted, reap_tainted
+from serving.nodegroup.records import CloudGroup, Failures, Snapshot
+from serving.nodegroup.rules import Course, Verdict, judge
+from serving.nodegroup.scale_down import Shrinkage, shrink
+from serving.nodegroup.scale_up import Bound, Growth, grow, nodes_to_untaint
+from serving.nodegroup.view import GroupView, node_capacity, view_of, with_cloud_bounds
+from serving.settings.nodegroup import NodeGroupSettings
+
+__all__ = ["decide"]
+
+# Bounds of growth that time lifts by itself: waiting for it is no error.
+_PASSING = frozenset({Limit.LOCK, Limit.NODES_ON_THEIR_WAY})
+
+
+class _Actions(msgspec.Struct, frozen=True, kw_only=True):
+    """What each part of the pass does."""
+
+    force_reaped: Reaped = Reaped()
+    growth: Growth = Growth()
+    reaped: Reaped = Reaped()
+    shrinkage: Shrinkage = Shrinkage()
+
+
+def decide(
+    state: NodeGroupState, snapshot: Snapshot, settings: NodeGroupSettings, *, now_s: float
+) -> tuple[NodeGroupState, Plan]:
+    """What to do about a group now. ``now_s`` is in unix seconds, as the nodes' creation times and taints are.
+
+    10 untainted nodes of 4000 m with 44,000 m asked of them are at 110 %; with a threshold of 70 % the rules want
+    ceil(10 x 40 / 70) = 6 more. No node is tainted, so the plan is one ``IncreaseSize(count=6)``, and the lock is
+    taken.
+    """
+    settings = with_cloud_bounds(settings, snapshot.cloud)
+    view = view_of(state, snapshot, settings, now_s=now_s)
+    state = _brought_up_to_date(state, view, snapshot.failures)
+    verdict = judge(state, view)
+    actions = _act(state, view, verdict)
+    plan = _plan(view, verdict, actions)
+    return _remembered(state, view, verdict, actions=actions), plan
+
+
+def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failures) -> NodeGroupState:
+    """The state after what this snapshot says about the last plan, and about the nodes."""
+    names = {node.name for node in view.nodes}
+    return msgspec.structs.replace(
+        state,
+        node_capacity=node_capacity(state, view),
+        lock=None if failures.increase_failed else state.lock,
+        breaker=observe(
+            state.breaker,
+            node_count=len(view.nodes),
+            increase_failed=failures.increase_failed,
+            settings=view.settings,
+            now_s=view.now_s,
+        ),
+        dry_taints={name: at_s for name, at_s in state.dry_taints.items() if name in names},
+    )
+
+
+def _act(state: NodeGroupState, view: GroupView, verdict: Verdict) -> _Actions:
+    """Turn the verdict into names and numbers.
+
+    Nodes that come back are chosen before the reaper looks, and the reaper's deletions leave room in the cloud's bounds
+    for what is added or tainted after it.
+    """
+    if verdict.course is Course.STOP:
+        return _Actions()
+    stops_reaping = view.settings.quirks.scale_up_stops_reaping and verdict.delta > 0
+    force_reaped = Reaped()
+    if not (stops_reaping and verdict.course is Course.GROW_TO_MIN):
+        force_reaped = reap_force_tainted(view, view.cloud)
+    cloud = _lowered(view.cloud, force_reaped)
+    untainted = nodes_to_untaint(view, verdict.delta)
+    reaped = Reaped()
+    if not stops_reaping:
+        on_their_way_out = [node for node in view.parts.tainted if node.name not in untainted]
+        reaped = reap_tainted(on_their_way_out, view, cloud, keep_healthy=not view.is_healthy)
+    cloud = _lowered(cloud, reaped)
+    growth = grow(
+        view,
+        verdict.delta,
+        untainted,
+        target_size=cloud.target_size,
+        more_bounds=_bounds_of_the_moment(state, view, verdict, untainted=untainted),
+    )
+    shrinkage = shrink(view, -verdict.delta, cloud) if verdict.delta < 0 else Shrinkage()
+    return _Actions(force_reaped=force_reaped, growth=growth, reaped=reaped, shrinkage=shrinkage)
+
+
+def _lowered(cloud: CloudGroup, reaped: Reaped) -> CloudGroup:
+    return msgspec.structs.replace(cloud, target_size=cloud.target_size - len(reaped.deleted))
+
+
+def _bounds_of_the_moment(
+    state: NodeGroupState, view: GroupView, verdict: Verdict, *, untainted: Sequence[str]
+) -> list[Bound]:
+    """What the breaker allows; and below the minimum, where no lock stopped the pass, the lock and what is coming."""
+    bounds: list[Bound] = []
+    allowed = allowance(state.breaker)
+    if allowed is not None:
+        bounds.append(Bound(limit=Limit.BREAKER, count=allowed))
+    if verdict.course is Course.GROW_TO_MIN and not view.settings.quirks.below_min_asks_every_pass:
+        cool_down_s = view.settings.scale_up_cool_down_period_s
+        if lock_in_force(state.lock, cool_down_s=cool_down_s, now_s=view.now_s):
+            bounds.append(Bound(limit=Limit.LOCK, count=0))
+        open_count = verdict.delta - len(untainted) - view.coming_count
+        bounds.append(Bound(limit=Limit.NODES_ON_THEIR_WAY, count=open_count))
+    return bounds
+
+
+def _plan(view: GroupView, verdict: Verdict, actions: _Actions) -> Plan:
+    effects = _effects(view, actions)
+    is_dry = view.settings.dry_mode
+    growth = actions.growth
+    refused = [Limit.CLOUD_MIN] if actions.force_reaped.is_refused or actions.reaped.is_refused else []
+    error, requested_delta = verdict.error, verdict.requested_delta
+    if verdict.course is Course.GROW_TO_MIN:
+        is_stuck = growth.is_refused and not _PASSING.intersection(growth.limits)
+        error = PassError.CANNOT_GROW if is_stuck else None
+        requested_delta = 0 if is_stuck else growth.count
+    return Plan(
+        requested_delta=requested_delta,
+        decided_by=verdict.decided_by,
+        wanted=verdict.wanted,
+        effects=() if is_dry else effects,
+        withheld=effects if is_dry else (),
+        limits=tuple(dict.fromkeys([*growth.limits, *actions.shrinkage.limits, *refused])),
+        kept=(*actions.force_reaped.kept, *actions.reaped.kept),
+        error=error,
+        usage=verdict.usage,
+        request=view.request,
+        capacity=view.capacity,
+        nodes=view.parts,
+        pod_count=len(view.pods),
+        is_healthy=view.is_healthy,
+    )
+
+
+def _effects(view: GroupView, actions: _Actions) -> tuple[Effect, ...]:
+    """Sick nodes first; then capacity comes back before any goes, and deletions make room for growth."""
+    effects: list[Effect] = [_taint(name, view) for name in view.unhealthy_tainted]
+    effects += [Untaint(node_name=name) for name in actions.growth.untainted]
+    for reaped in (actions.force_reaped, actions.reaped):
+        if reaped.deleted:
+            effects.append(DeleteNodes(node_names=reaped.deleted))
+        effects += [Drain(node_name=name) for name in reaped.drained]
+    if actions.growth.added_count:
+        effects.append(IncreaseSize(count=actions.growth.added_count))
+    effects += [_taint(name, view) for name in actions.shrinkage.tainted]
+    return tuple(effects)
+
+
+def _taint(name: str, view: GroupView) -> Taint:
+    return Taint(node_name=name, at_s=int(view.now_s), effect=view.settings.taint_effect)
+
+
+def _remembered(state: NodeGroupState, view: GroupView, verdict: Verdict, *, actions: _Actions) -> NodeGroupState:
+    """The state after the plan, taken as carried out."""
+    added, is_dry = actions.growth.added_count, view.settings.dry_mode
+    lock, breaker = verdict.lock, state.breaker
+    if added and (not is_dry or view.settings.quirks.dry_mode_takes_lock):
+        lock = ScaleLock(requested_count=added, locked_at_s=view.now_s)
+    if added and not is_dry:
+        breaker = growth_asked_for(breaker, node_count=len(view.nodes), settings=view.settings, now_s=view.now_s)
+    return msgspec.structs.replace(
+        state,
+        lock=lock,
+        breaker=breaker,
+        dry_taints=_dry_taints(state, view, actions) if is_dry else {},
+        last_scale_up_at_s=view.now_s if verdict.delta > 0 else state.last_scale_up_at_s,
+    )
+
+
+def _dry_taints(state: NodeGroupState, view: GroupView, actions: _Actions) -> Mapping[str, float | None]:
+    at_s = int(view.now_s)
+    return {
+        **state.dry_taints,
+        **dict.fromkeys((*view.unhealthy_tainted, *actions.shrinkage.tainted), at_s),
+        **dict.fromkeys(actions.growth.untainted),
+    }

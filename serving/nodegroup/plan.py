@@ -1,0 +1,156 @@
+"""The answer of one pass: what is to be done, in order, and why.
+
+Effects are values; a shell carries them out in the order of the plan, skips what no longer applies, and reports those
+that failed to the next pass (``records.Failures``). In dry mode nothing is in ``effects``: what would have been is in
+``withheld``. So a shell that does not know of dry mode does no harm either.
+"""
+
+import enum
+
+import msgspec
+
+from serving.nodegroup.records import Amount
+from serving.nodegroup.states import Partition
+from serving.nodegroup.utilisation import FromZero, Utilisation
+
+__all__ = [
+    "DeleteNodes",
+    "Drain",
+    "Effect",
+    "IncreaseSize",
+    "Kept",
+    "KeptFor",
+    "Limit",
+    "PassError",
+    "Plan",
+    "Rule",
+    "Taint",
+    "Untaint",
+    "Wanted",
+]
+
+
+class Taint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Put the removal taint on a node: value ``at_s`` (unix seconds, whole), with this effect on pods."""
+
+    node_name: str
+    at_s: int
+    effect: str
+
+
+class Untaint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Take the removal taint from a node."""
+
+    node_name: str
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask the node's pods to leave through the eviction API, which honours PodDisruptionBudgets. Repeated each pass."""
+
+    node_name: str
+
+
+class DeleteNodes(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Terminate these machines in the cloud, lowering its target by as many, then delete their Node objects."""
+
+    node_names: tuple[str, ...]
+
+
+class IncreaseSize(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Raise the cloud's target by ``count``."""
+
+    count: int
+
+
+Effect = Taint | Untaint | Drain | DeleteNodes | IncreaseSize
+
+
+class Rule(enum.StrEnum):
+    """Who asks for a change of size, in the order in which a pass asks them."""
+
+    EMPTY = "empty"
+    BELOW_MIN = "below-min"
+    LOCK = "lock"
+    FROM_ZERO = "from-zero"
+    TAINT_LOWER = "taint-lower"
+    TAINT_UPPER = "taint-upper"
+    SCALE_UP = "scale-up"
+    STEADY = "steady"
+    STARVE = "starve"
+    MAX_NODE_AGE = "max-node-age"
+    REPLACE_UNHEALTHY = "replace-unhealthy"
+    ABOVE_MAX = "above-max"
+    HEALTH_GATE = "health-gate"
+    NO_CAPACITY = "no-capacity"
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """By how many nodes one rule would change the group."""
+
+    rule: Rule
+    delta: int
+
+
+class Limit(enum.StrEnum):
+    """What kept a plan from doing all that was asked of it."""
+
+    MIN_NODES = "min-nodes"
+    MAX_NODES = "max-nodes"
+    NODES_ON_THEIR_WAY = "nodes-on-their-way"
+    LOCK = "lock"
+    BREAKER = "breaker"
+    CLOUD_MIN = "cloud-min"
+    CLOUD_MAX = "cloud-max"
+
+
+class KeptFor(enum.StrEnum):
+    """Why a node that is to go is still there."""
+
+    PROTECTED = "no-delete annotation"
+    HEALTHY = "healthy, while the group is not"
+    NO_TIMESTAMP = "taint without a timestamp"
+    SOFT_GRACE = "soft grace period not over"
+    HARD_GRACE = "pods on it, hard grace period not over"
+    DRAINING = "pods on it are asked to leave"
+    PODS = "pods on it"
+    CLOUD_MIN = "cloud group at its minimum"
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """One node that is to go and stays for now."""
+
+    node_name: str
+    reason: KeptFor
+
+
+class PassError(enum.StrEnum):
+    """Why a pass gave up."""
+
+    BELOW_MIN = "node count less than the minimum"
+    NO_CAPACITY = "untainted nodes offer no cpu or no memory"
+    CANNOT_GROW = "below the minimum, and the group cannot grow"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pass decided.
+
+    ``requested_delta`` is what the rules asked for, not what could be done: the ``limits`` say what stood in the way.
+    While the lock holds it is the number of nodes that are being waited for; below the minimum it is what was done.
+    ``wanted`` holds every rule that had a say, ``decided_by`` the one that prevailed. ``error`` is None unless the pass
+    gave up early. ``usage`` is None where the pass ended before it was known.
+    """
+
+    requested_delta: int
+    decided_by: Rule
+    wanted: tuple[Wanted, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    withheld: tuple[Effect, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    error: PassError | None = None
+    usage: Utilisation | FromZero | None = None
+    request: Amount = Amount()
+    capacity: Amount = Amount()
+    nodes: Partition = Partition()
+    pod_count: int = 0
+    is_healthy: bool = True

@@ -1,0 +1,144 @@
+"""What one pass over a node group sees and remembers: nodes, pods, the cloud's group, and the state between passes.
+
+Inputs of the decisions in this package, as plain values; a shell makes them from API objects. Nothing here decides.
+Times are unix seconds, because creation times and taints carry them across machines: ``now_s`` of every decision in
+this package is on the same clock. Source of the shapes: atlassian/escalator 043bb1b.
+"""
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+__all__ = [
+    "Affinity",
+    "Amount",
+    "CloudGroup",
+    "Expression",
+    "Failures",
+    "Node",
+    "Placement",
+    "Pod",
+    "PodPhase",
+    "RemovalTaint",
+    "Snapshot",
+]
+
+_NO_LABELS: Mapping[str, str] = {}
+
+
+class Amount(msgspec.Struct, frozen=True, kw_only=True):
+    """Cpu in millicores and memory in bytes. Something that is not set counts as 0 here, as Escalator counts it."""
+
+    cpu_m: int = 0
+    memory_bytes: int = 0
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(cpu_m=self.cpu_m + other.cpu_m, memory_bytes=self.memory_bytes + other.memory_bytes)
+
+    def __sub__(self, other: "Amount") -> "Amount":
+        return Amount(cpu_m=self.cpu_m - other.cpu_m, memory_bytes=self.memory_bytes - other.memory_bytes)
+
+    def fits_in(self, other: "Amount") -> bool:
+        """Whether the other has at least as much of both."""
+        return self.cpu_m <= other.cpu_m and self.memory_bytes <= other.memory_bytes
+
+
+class RemovalTaint(msgspec.Struct, frozen=True, kw_only=True):
+    """The taint of a node that is to go. ``at_s`` is its timestamp, None if the taint carries none that can be read."""
+
+    at_s: float | None
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. ``is_protected``: its no-delete annotation is not empty. ``is_ready``: its Ready condition is True."""
+
+    name: str
+    created_at_s: float
+    allocatable: Amount
+    labels: Mapping[str, str] = _NO_LABELS
+    is_cordoned: bool = False
+    is_force_tainted: bool = False
+    removal_taint: RemovalTaint | None = None
+    is_protected: bool = False
+    is_ready: bool = True
+
+
+class PodPhase(enum.StrEnum):
+    """The phase of a pod's status; UNKNOWN also for one that has none yet."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+class Expression(msgspec.Struct, frozen=True, kw_only=True):
+    """One expression of a node affinity term, as in customer In (shared, dev)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class Affinity(msgspec.Struct, frozen=True, kw_only=True):
+    """What matters of a pod's affinity: its required node terms, None if there is no node affinity, and pod rules."""
+
+    required_node_terms: tuple[tuple[Expression, ...], ...] | None = None
+    has_pod_affinity: bool = False
+    has_pod_anti_affinity: bool = False
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod says about the nodes it wants, and who made it. ``is_static``: made by the kubelet from a file."""
+
+    node_selector: Mapping[str, str] = _NO_LABELS
+    affinity: Affinity | None = None
+    owner_kind: str | None = None
+    is_static: bool = False
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod. ``node_name`` is None until it is bound; ``is_scheduled`` is its PodScheduled condition being True."""
+
+    name: str
+    request: Amount
+    phase: PodPhase = PodPhase.UNKNOWN
+    node_name: str | None = None
+    is_scheduled: bool = False
+    placement: Placement = Placement()
+
+
+class CloudGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The cloud's own view of the group: how many machines it aims at, and the bounds it will not leave."""
+
+    target_size: int
+    min_size: int
+    max_size: int
+
+
+class Failures(msgspec.Struct, frozen=True, kw_only=True):
+    """What did not work of the last plan's effects, as the shell tells the next pass.
+
+    ``increase_failed``: the cloud refused to grow, so nothing is coming: the scale lock is released and the circuit
+    breaker counts a failure at once. ``node_names``: nodes that could not be tainted, untainted, drained or deleted;
+    they are chosen last this time, so that one stubborn node does not block the rest. What did work needs no report:
+    the next snapshot shows it.
+    """
+
+    increase_failed: bool = False
+    node_names: frozenset[str] = frozenset()
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one pass looks at.
+
+    Nodes and pods of the whole cluster may be in it: the pass picks those of its group, and the other pods tell it
+    which nodes are not empty. Pods of DaemonSets need not be left out.
+    """
+
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+    cloud: CloudGroup
+    failures: Failures = Failures()

@@ -1,0 +1,114 @@
+"""The states of a node, and what a pass may do with a node in each.
+
+Input: nodes; output: the four parts of a group. The states stand in one table, in the order in which they are looked
+for: the first that applies is the node's. Also the order in which nodes are picked: oldest first to go, newest first
+to stay. Source: atlassian/escalator 043bb1b, pkg/controller/controller.go and sort.go; ties, which it leaves
+undefined, go by name.
+"""
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from serving.nodegroup.records import Node, RemovalTaint
+
+__all__ = [
+    "STATES",
+    "NodeState",
+    "Partition",
+    "Traits",
+    "as_in_dry_mode",
+    "newest_first",
+    "oldest_first",
+    "partition",
+    "state_of",
+]
+
+
+class NodeState(enum.StrEnum):
+    """Where a node stands between serving pods and going away."""
+
+    CORDONED = "cordoned"
+    FORCE_TAINTED = "force-tainted"
+    TAINTED = "tainted"
+    UNTAINTED = "untainted"
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """How a state is recognised, and what follows from it.
+
+    ``is_capacity``: its allocatable counts. ``may_be_tainted`` when the group shrinks, ``may_be_untainted`` when it
+    grows, ``is_reaped`` once its grace is over.
+    """
+
+    applies: Callable[[Node], bool]
+    is_capacity: bool = False
+    may_be_tainted: bool = False
+    may_be_untainted: bool = False
+    is_reaped: bool = False
+
+
+STATES: Final[Mapping[NodeState, Traits]] = {
+    # An administrator's decision: nothing here touches such a node.
+    NodeState.CORDONED: Traits(applies=lambda node: node.is_cordoned),
+    # Somebody wants it gone at once; it never comes back, and goes when it is empty.
+    NodeState.FORCE_TAINTED: Traits(applies=lambda node: node.is_force_tainted, is_reaped=True),
+    # We want it gone; it takes no new pods, and comes back first when the group grows.
+    NodeState.TAINTED: Traits(
+        applies=lambda node: node.removal_taint is not None, may_be_untainted=True, is_reaped=True
+    ),
+    NodeState.UNTAINTED: Traits(applies=lambda _: True, is_capacity=True, may_be_tainted=True),
+}
+
+
+def state_of(node: Node) -> NodeState:
+    """The first state of the table that applies: a cordoned node is cordoned, whatever taints it has."""
+    return next(state for state, traits in STATES.items() if traits.applies(node))
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a group by state, each part in the order of the input."""
+
+    untainted: tuple[Node, ...] = ()
+    tainted: tuple[Node, ...] = ()
+    force_tainted: tuple[Node, ...] = ()
+    cordoned: tuple[Node, ...] = ()
+
+
+def partition(nodes: Iterable[Node]) -> Partition:
+    """Every node in exactly one part."""
+    parts: dict[NodeState, list[Node]] = {state: [] for state in NodeState}
+    for node in nodes:
+        parts[state_of(node)].append(node)
+    return Partition(
+        untainted=tuple(parts[NodeState.UNTAINTED]),
+        tainted=tuple(parts[NodeState.TAINTED]),
+        force_tainted=tuple(parts[NodeState.FORCE_TAINTED]),
+        cordoned=tuple(parts[NodeState.CORDONED]),
+    )
+
+
+def oldest_first(nodes: Iterable[Node], *, last: Collection[str] = ()) -> list[Node]:
+    """By creation time, then by name; nodes named in ``last`` come after all others."""
+    return sorted(nodes, key=lambda node: (node.name in last, node.created_at_s, node.name))
+
+
+def newest_first(nodes: Iterable[Node], *, last: Collection[str] = ()) -> list[Node]:
+    """By creation time backwards, then by name; nodes named in ``last`` come after all others."""
+    return sorted(nodes, key=lambda node: (node.name in last, -node.created_at_s, node.name))
+
+
+def as_in_dry_mode(node: Node, taints: Mapping[str, float | None], *, ignore_real_state: bool) -> Node:
+    """The node as it would be if the plans of a dry run had been carried out.
+
+    ``taints`` holds what the run has done so far: the time of a taint, None for an untaint. ``ignore_real_state`` is
+    the quirk of Escalator, for which a node in dry mode is neither cordoned nor tainted but by the run itself.
+    """
+    bare = msgspec.structs.replace(node, is_cordoned=False, is_force_tainted=False, removal_taint=None)
+    seen = bare if ignore_real_state else node
+    if node.name not in taints:
+        return seen
+    at_s = taints[node.name]
+    return msgspec.structs.replace(seen, removal_taint=None if at_s is None else RemovalTaint(at_s=at_s))

@@ -1,0 +1,159 @@
+"""What a pass sees before it decides: the group's own nodes and pods, sorted and summed up.
+
+Input: the snapshot of everything, the state and the settings; output: one record that the rules share. It decides which
+unhealthy nodes are tainted first, because that changes what counts as capacity; nothing else. Source:
+atlassian/escalator 043bb1b, pkg/controller/controller.go.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from serving.nodegroup.health import group_is_healthy, unhealthy_names
+from serving.nodegroup.membership import holds_a_node, is_finished, node_belongs, pod_belongs
+from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.records import Amount, CloudGroup, Node, Pod, RemovalTaint, Snapshot
+from serving.nodegroup.states import Partition, as_in_dry_mode, oldest_first, partition
+from serving.settings.nodegroup import NodeGroupSettings
+
+__all__ = ["GroupView", "node_capacity", "view_of", "with_cloud_bounds"]
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """One group at one time.
+
+    ``nodes`` and ``pods`` are the group's; ``parts`` are its nodes by state, those of ``unhealthy_tainted`` among the
+    tainted already. ``pod_counts`` says how many pods keep a node from being empty. ``failed`` names nodes on which the
+    last plan's effects failed. ``request`` is what all pods ask for, ``capacity`` what the untainted nodes offer.
+    """
+
+    settings: NodeGroupSettings
+    cloud: CloudGroup
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+    parts: Partition
+    pod_counts: Mapping[str, int]
+    failed: frozenset[str]
+    unhealthy: frozenset[str]
+    unhealthy_tainted: tuple[str, ...]
+    is_healthy: bool
+    request: Amount
+    capacity: Amount
+    now_s: float
+
+    @property
+    def coming_count(self) -> int:
+        """Machines that the cloud aims at and that are not nodes yet."""
+        return max(0, self.cloud.target_size - len(self.nodes))
+
+    def is_empty(self, node: Node) -> bool:
+        """Whether no pod would be lost with the node."""
+        return self.pod_counts.get(node.name, 0) == 0
+
+
+def with_cloud_bounds(settings: NodeGroupSettings, cloud: CloudGroup) -> NodeGroupSettings:
+    """The settings, with the cloud group's bounds where none are given."""
+    if not settings.takes_cloud_bounds:
+        return settings
+    return msgspec.structs.replace(settings, min_nodes=cloud.min_size, max_nodes=cloud.max_size)
+
+
+def view_of(state: NodeGroupState, snapshot: Snapshot, settings: NodeGroupSettings, *, now_s: float) -> GroupView:
+    """Pick the group's nodes and pods, taint what is unhealthy, sort the nodes by state and add up."""
+    group = [
+        node
+        for node in snapshot.nodes
+        if node_belongs(node.labels, label_key=settings.label_key, label_value=settings.label_value)
+    ]
+    pods, foreign = _sorted_pods(snapshot.pods, settings)
+    unhealthy = unhealthy_names(group, settings=settings, now_s=now_s)
+    is_healthy = group_is_healthy(group, settings=settings, now_s=now_s)
+    nodes = [_as_seen(node, state, settings) for node in group]
+    tainted = _to_taint_as_unhealthy(nodes, unhealthy, is_healthy=is_healthy, settings=settings)
+    taint = RemovalTaint(at_s=int(now_s))
+    nodes = [msgspec.structs.replace(node, removal_taint=taint) if node.name in tainted else node for node in nodes]
+    parts = partition(nodes)
+    protecting = pods if settings.quirks.foreign_pods_do_not_protect else (*pods, *foreign)
+    return GroupView(
+        settings=settings,
+        cloud=snapshot.cloud,
+        nodes=tuple(nodes),
+        pods=pods,
+        parts=parts,
+        pod_counts=Counter(pod.node_name for pod in protecting if pod.node_name is not None),
+        failed=snapshot.failures.node_names,
+        unhealthy=unhealthy,
+        unhealthy_tainted=tainted,
+        is_healthy=is_healthy,
+        request=sum((pod.request for pod in pods), start=Amount()),
+        capacity=sum((node.allocatable for node in parts.untainted), start=Amount()),
+        now_s=now_s,
+    )
+
+
+def node_capacity(state: NodeGroupState, view: GroupView) -> Amount:
+    """What a node of the group offers, for growth from zero; what was known before if no node tells.
+
+    Of untainted nodes with 4000 m and 2000 m the smaller counts: the next node may be either, and one too many is
+    tainted again while one too few leaves pods waiting for another cool-down. A node that does not say yet what it
+    offers does not count.
+    """
+    if view.settings.quirks.capacity_cached_from_first_node:
+        return view.nodes[0].allocatable if view.nodes else state.node_capacity
+    for nodes in (view.parts.untainted, view.nodes):
+        known = [node.allocatable for node in nodes if node.allocatable.cpu_m and node.allocatable.memory_bytes]
+        if known:
+            return Amount(
+                cpu_m=min(amount.cpu_m for amount in known),
+                memory_bytes=min(amount.memory_bytes for amount in known),
+            )
+    return state.node_capacity
+
+
+def _sorted_pods(pods: Iterable[Pod], settings: NodeGroupSettings) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+    """The group's pods, and others that would be lost with their node."""
+    own: list[Pod] = []
+    foreign: list[Pod] = []
+    for pod in pods:
+        if is_finished(pod.phase):
+            continue
+        if pod_belongs(
+            pod.placement,
+            group_name=settings.name,
+            label_key=settings.label_key,
+            label_value=settings.label_value,
+        ):
+            own.append(pod)
+        elif holds_a_node(pod.placement):
+            foreign.append(pod)
+    return tuple(own), tuple(foreign)
+
+
+def _as_seen(node: Node, state: NodeGroupState, settings: NodeGroupSettings) -> Node:
+    if not settings.dry_mode:
+        return node
+    ignore = settings.quirks.dry_mode_ignores_real_state
+    return as_in_dry_mode(node, state.dry_taints, ignore_real_state=ignore)
+
+
+def _to_taint_as_unhealthy(
+    nodes: Sequence[Node], unhealthy: frozenset[str], *, is_healthy: bool, settings: NodeGroupSettings
+) -> tuple[str, ...]:
+    """Names of the unhealthy nodes to taint now, oldest first.
+
+    Of 10 nodes with 4 unhealthy, a minimum of 8 and a fast rate of 3: min(4, 3, 10 - 8) = 2. At the minimum a healthy
+    node must come first, which a rule asks for; only a group of fixed size, where none can, goes one node below.
+    """
+    untainted = partition(nodes).untainted
+    sick = [node.name for node in oldest_first(untainted) if node.name in unhealthy]
+    if settings.quirks.unhealthy_tainted_without_limit:
+        return tuple(sick)
+    if not is_healthy:
+        return ()
+    spare_count = len(untainted) - settings.min_nodes
+    if settings.min_nodes == settings.max_nodes and spare_count == 0:
+        spare_count = 1
+    # A removal rate of 0 says that idle nodes stay; a sick one is to go all the same.
+    count_max = min(max(1, settings.fast_node_removal_rate), spare_count)
+    return tuple(sick[: max(0, count_max)])

@@ -1,0 +1,190 @@
+"""The options of a node group as people write them: a mapping in, settings or every problem out.
+
+Keys are Escalator's, values as YAML gives them: whole numbers, true and false, durations such as "10m" as text.
+Nothing is guessed: unknown keys, values of the wrong kind or out of range, and values that contradict each other are
+all reported, each with its key, what is wrong and what would be right. Source: atlassian/escalator 043bb1b,
+pkg/controller/node_group.go.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.settings.knob import DURATION, FLAG, TEXT, Field, Unit, Value, fields_of
+from serving.settings.nodegroup import NodeGroupSettings
+from serving.settings.nodegroup_quirks import NodeGroupQuirks
+from serving.settings.record import Clash
+
+__all__ = ["AwsOptions", "problems_of_node_group", "read_node_group"]
+
+_AWS: Final = "aws"
+_QUIRKS: Final = "quirks"
+# Escalator does not check that these are given, nor that they are not negative.
+_RATES = frozenset({"slow_node_removal_rate", "fast_node_removal_rate"})
+_HEALTH_GRACE = "unhealthy_node_grace_period_s"
+
+
+class AwsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of the group's cloud, for AWS; the decisions do not look at them.
+
+    With a launch template nodes are made by a fleet, which has ``fleet_instance_ready_timeout`` (1 m) to start them.
+    ``lifecycle`` is on-demand, spot, or empty for the cloud's own choice.
+    """
+
+    launch_template_id: str = ""
+    launch_template_version: str = ""
+    fleet_instance_ready_timeout: str = "1m"
+    lifecycle: str = ""
+    instance_type_overrides: tuple[str, ...] = ()
+    resource_tagging: bool = False
+
+
+_LIFECYCLES = ("", "on-demand", "spot")
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _Reading(msgspec.Struct, kw_only=True):
+    """What has been read so far; ``broken`` are fields whose value cannot be believed."""
+
+    where: str
+    quirks: NodeGroupQuirks = NodeGroupQuirks()
+    values: dict[str, Value] = msgspec.field(default_factory=dict)
+    broken: set[str] = msgspec.field(default_factory=set)
+    problems: list[Problem] = msgspec.field(default_factory=list)
+
+    def report(self, key: str, what: str, expected: str) -> None:
+        """Keep one problem of one key."""
+        self.problems.append(Problem(where=f"{self.where}: {key}", what=what, expected=expected))
+
+
+def read_node_group(options: Mapping[str, object], *, where: str) -> NodeGroupSettings:
+    """Settings of one group. ``where`` names the file and group, and stands in front of each problem.
+
+    Raises:
+        SettingsError: with every problem.
+    """
+    settings, problems = _read(options, where=where, quirks=None)
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def problems_of_node_group(
+    options: Mapping[str, object], *, where: str, quirks: NodeGroupQuirks | None = None
+) -> tuple[Problem, ...]:
+    """All that is wrong with the options; ``quirks`` replace those that the options ask for."""
+    return _read(options, where=where, quirks=quirks)[1]
+
+
+def _read(
+    options: Mapping[str, object], *, where: str, quirks: NodeGroupQuirks | None
+) -> tuple[NodeGroupSettings, tuple[Problem, ...]]:
+    reading = _Reading(where=where)
+    reading.quirks = _nested(options.get(_QUIRKS), _QUIRKS, NodeGroupQuirks, reading=reading)
+    reading.quirks = quirks or reading.quirks
+    aws = _nested(options.get(_AWS), _AWS, AwsOptions, reading=reading)
+    fields = [field for field in fields_of(NodeGroupSettings) if field.path[0] != _QUIRKS]
+    _report_unknown(options, [field.knob.key for field in fields], reading)
+    for field in fields:
+        _read_one(field, options.get(field.knob.key), reading)
+    values = {**reading.values, _QUIRKS: msgspec.to_builtins(reading.quirks)}
+    settings = msgspec.convert(values, NodeGroupSettings)
+    for clash in (*settings.check(), *_health_clashes(settings, options), *_aws_clashes(aws)):
+        if reading.quirks.follow_on_problems_reported or not reading.broken.intersection(clash.fields):
+            reading.report(_key_of(clash.fields[0], fields), clash.what, clash.expected)
+    return settings, tuple(reading.problems)
+
+
+def _report_unknown(options: Mapping[str, object], keys: Sequence[str], reading: _Reading) -> None:
+    known = [*keys, _AWS, _QUIRKS]
+    for key in options:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            reading.report(key, "no such option", f"{near[0]}, perhaps" if near else "one of " + ", ".join(known))
+
+
+def _read_one(field: Field, raw: object, reading: _Reading) -> None:
+    """Read one option; a field that cannot be read gets its default, or nothing, so that reading goes on."""
+    knob, name = field.knob, field.name
+    nothing: Value = "" if knob.unit is TEXT else 0
+    reading.values[name] = nothing if _is_required(field) else field.default
+    if raw is None or (isinstance(raw, str) and not raw.strip()):
+        _report_missing(field, reading)
+        return
+    if name in _RATES and reading.quirks.negative_rates_accepted:
+        knob = msgspec.structs.replace(knob, low=None)
+    value = _value(raw, knob.unit)
+    if value is not None:
+        reading.values[name] = value
+    if value is None or not knob.admits(value):
+        reading.broken.add(name)
+        reading.report(knob.key, f"{raw!r} is not right", knob.describe())
+
+
+def _report_missing(field: Field, reading: _Reading) -> None:
+    is_unchecked_rate = field.name in _RATES and reading.quirks.negative_rates_accepted
+    if not _is_required(field) or is_unchecked_rate:
+        return
+    reading.broken.add(field.name)
+    expected = "a text that is not empty" if field.knob.unit is TEXT else field.knob.describe()
+    reading.report(field.knob.key, "not given", expected)
+    if field.knob.unit is DURATION and reading.quirks.follow_on_problems_reported:
+        reading.report(field.knob.key, "taken for 0s", expected)
+
+
+def _value(raw: object, unit: Unit) -> Value | None:
+    """The plain value of what YAML gave: text is parsed, numbers and flags must be what the unit is. None if not."""
+    if isinstance(raw, str):
+        try:
+            return unit.read(raw.strip())
+        except InvalidValue:
+            return None
+    is_flag = isinstance(raw, bool)
+    if isinstance(raw, bool | int) and unit is not DURATION and unit is not TEXT and is_flag == (unit is FLAG):
+        return raw
+    return None
+
+
+def _health_clashes(settings: NodeGroupSettings, options: Mapping[str, object]) -> Iterator[Clash]:
+    """The two percentages matter only where somebody asked for health to be looked at."""
+    if not options.get("unhealthy_node_grace_period"):
+        return
+    newest, most = settings.health_check_newest_nodes_percent, settings.max_unhealthy_nodes_percent
+    if not 1 <= newest <= 100:
+        fields = ("health_check_newest_nodes_percent", _HEALTH_GRACE)
+        yield Clash(fields=fields, what=f"{newest} is out of range", expected="a percentage from 1 to 100")
+    if not 0 <= most < 100:
+        fields = ("max_unhealthy_nodes_percent", _HEALTH_GRACE)
+        yield Clash(fields=fields, what=f"{most} is out of range", expected="a percentage from 0 to 99")
+
+
+def _aws_clashes(aws: AwsOptions) -> Iterator[Clash]:
+    if aws.lifecycle not in _LIFECYCLES:
+        expected = "on-demand, spot, or nothing"
+        yield Clash(fields=("aws.lifecycle",), what=f"{aws.lifecycle!r} is not right", expected=expected)
+
+
+def _nested(raw: object, key: str, record: type[S], *, reading: _Reading) -> S:
+    """The record below a key, or its defaults if it is not there or cannot be read."""
+    if raw is None:
+        return record()
+    try:
+        return msgspec.convert(raw, record)
+    except msgspec.ValidationError as error:
+        known = ", ".join(info.encode_name for info in msgspec.structs.fields(record))
+        reading.report(key, str(error), f"a mapping with any of {known}")
+        return record()
+
+
+def _is_required(field: Field) -> bool:
+    default: object = field.default
+    return default is msgspec.NODEFAULT
+
+
+def _key_of(name: str, fields: Sequence[Field]) -> str:
+    return next((field.knob.key for field in fields if field.name == name), name)

@@ -1,0 +1,290 @@
+"""Node group cases: atlassian/escalator 043bb1b, run with a cloud group that carries the AWS provider's size checks.
+
+Kinds: percent_usage, scale_up_delta, nodes_to_add, pod_request, pod_membership, decision (one pass over a group) and
+validate. The largest float stands for "from zero" in percentages. A decision is compared by what it changes: the
+requested delta, whether there was an error (its text is free), the cloud's target, the nodes deleted, the partition
+after the pass, the lock and the cached capacity; lists of names as sets, because the original's order is the
+lister's. An error is compared only by whether there is one. Percentages may differ by one part in 10^12: the original
+multiplies both sides of its division by 1000 first.
+"""
+
+import sys
+from typing import Any
+
+from serving.model.errors import InvalidValue
+from serving.model.quantity import parse_duration_s
+from serving.model.resources import Resources
+from serving.nodegroup.decide import decide
+from serving.nodegroup.delta import from_zero_delta, nodes_to_add, scale_up_delta
+from serving.nodegroup.lock import ScaleLock
+from serving.nodegroup.membership import pod_belongs
+from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.outcome import carried_out
+from serving.nodegroup.plan import DeleteNodes, IncreaseSize, Taint, Untaint
+from serving.nodegroup.pod_request import InitContainer, pod_request
+from serving.nodegroup.records import (
+    Affinity,
+    Amount,
+    CloudGroup,
+    Expression,
+    Node,
+    Placement,
+    Pod,
+    PodPhase,
+    RemovalTaint,
+    Snapshot,
+)
+from serving.nodegroup.states import as_in_dry_mode, partition
+from serving.nodegroup.utilisation import FromZero, Utilisation, utilisation
+from serving.settings.knob import fields_of
+from serving.settings.nodegroup import NodeGroupSettings
+from serving.settings.nodegroup_options import problems_of_node_group
+from serving.settings.nodegroup_quirks import ORIGINAL
+from tests.conformance.compare import same
+
+__all__ = ["agrees", "answer", "expected"]
+
+NOW_S = 1_700_000_000.0
+LABEL_KEY, LABEL_VALUE = "customer", "shared"
+FROM_ZERO = sys.float_info.max
+RELATIVE = 1e-12
+NAME_LISTS = ("untainted", "tainted", "force_tainted", "cordoned", "deleted", "k8s_deleted")
+# The cases' short names for some options.
+OPTION_KEYS = {
+    "taint_lower": "taint_lower_capacity_threshold_percent",
+    "taint_upper": "taint_upper_capacity_threshold_percent",
+    "scale_up_threshold": "scale_up_threshold_percent",
+    "slow_removal_rate": "slow_node_removal_rate",
+    "fast_removal_rate": "fast_node_removal_rate",
+}
+KNOWN_OPTIONS = {field.knob.key for field in fields_of(NodeGroupSettings)} | {"aws"}
+PHASES = {phase.value: phase for phase in PodPhase}
+
+
+def expected(case: dict[str, Any]) -> object:
+    expect = dict(case["expect"])
+    if "error" in expect:
+        expect["error"] = expect["error"] is not None
+    expect.pop("upstream_messages", None)
+    for key in NAME_LISTS:
+        if key in expect:
+            expect[key] = sorted(expect[key] or [])
+    return expect
+
+
+def answer(case: dict[str, Any]) -> object:
+    return ANSWERS[case["kind"]](case["in"])
+
+
+def agrees(expected_answer: object, got: object) -> bool:
+    return same(expected_answer, got, relative=RELATIVE)
+
+
+def percent_usage(given: dict[str, Any]) -> object:
+    usage = utilisation(
+        Amount(cpu_m=given["cpu_request_m"], memory_bytes=given["mem_request_bytes"]),
+        Amount(cpu_m=given["cpu_capacity_m"], memory_bytes=given["mem_capacity_bytes"]),
+        untainted_count=given["untainted_nodes"],
+    )
+    if isinstance(usage, FromZero):
+        return {"cpu_percent": FROM_ZERO, "mem_percent": FROM_ZERO, "error": False}
+    if isinstance(usage, Utilisation):
+        return {"cpu_percent": usage.cpu_percent, "mem_percent": usage.memory_percent, "error": False}
+    return {"cpu_percent": 0, "mem_percent": 0, "error": True}
+
+
+def delta_of(given: dict[str, Any]) -> object:
+    threshold = given["scale_up_threshold"]
+    cpu_percent, memory_percent = given["cpu_percent"], given["mem_percent"]
+    if FROM_ZERO in {cpu_percent, memory_percent}:
+        delta = from_zero_delta(
+            Amount(cpu_m=given["cpu_request_m"], memory_bytes=given["mem_request_bytes"]),
+            node_capacity=Amount(cpu_m=given["cached_cpu_m"], memory_bytes=given["cached_mem_bytes"]),
+            threshold_percent=threshold,
+        )
+    else:
+        usage = Utilisation(cpu_percent=cpu_percent, memory_percent=memory_percent)
+        delta = scale_up_delta(usage, node_count=given["nodes"], threshold_percent=threshold)
+    return {"delta": delta, "error": delta < 0}
+
+
+def clamped(given: dict[str, Any]) -> object:
+    added = nodes_to_add(given["nodes_to_add"], target_size=given["target_size"], max_size=given["cloud_max"])
+    return {"result": added}
+
+
+def request_of(given: dict[str, Any]) -> object:
+    overhead = given.get("overhead")
+    amount = pod_request(
+        [resources(pair) for pair in given.get("containers") or ()],
+        [InitContainer(request=resources(pair)) for pair in given.get("init_containers") or ()],
+        overhead=resources(overhead) if overhead else None,
+        sidecars_count_as_init_containers=True,
+    )
+    return {"cpu_m": amount.cpu_m, "mem_bytes": amount.memory_bytes}
+
+
+def resources(pair: list[int]) -> Resources:
+    cpu_m, memory_bytes = (None if value == -1 else value for value in pair)
+    return Resources(cpu_m=cpu_m, memory_bytes=memory_bytes)
+
+
+def membership(given: dict[str, Any]) -> object:
+    placement = Placement(
+        node_selector=given.get("node_selector") or {},
+        affinity=affinity_of(given),
+        owner_kind=given.get("owner"),
+        is_static=bool(given.get("static")),
+    )
+    return {
+        "default_group": belongs(placement, "default"),
+        "labelled_group_customer_shared": belongs(placement, "shared"),
+    }
+
+
+def belongs(placement: Placement, group_name: str) -> bool:
+    return pod_belongs(placement, group_name=group_name, label_key=LABEL_KEY, label_value=LABEL_VALUE)
+
+
+def affinity_of(given: dict[str, Any]) -> Affinity | None:
+    shape = given.get("affinity_struct")
+    term = given.get("affinity")
+    if term:
+        operator = term.get("op") or term.get("operator")
+        values = tuple(term.get("values") or ())
+        expression = Expression(key=term["key"], operator=operator, values=values)
+        return Affinity(required_node_terms=((expression,),))
+    if shape is None:
+        return None
+    return Affinity(
+        required_node_terms=() if shape == "nodeAffinity" else None,
+        has_pod_affinity=shape == "podAffinity",
+        has_pod_anti_affinity=shape == "podAntiAffinity",
+    )
+
+
+def decision(given: dict[str, Any]) -> object:
+    settings = settings_of(given["options"])
+    snapshot = Snapshot(
+        nodes=tuple(node_of(raw) for raw in given.get("nodes") or ()),
+        pods=tuple(pod for raw in given.get("pods") or () for pod in pods_of(raw)),
+        cloud=CloudGroup(target_size=given["cloud_target"], min_size=given["cloud_min"], max_size=given["cloud_max"]),
+    )
+    state, plan = decide(state_of(given), snapshot, settings, now_s=NOW_S)
+    changes = carried_out(snapshot, (effect for effect in plan.effects if isinstance(effect, Taint | Untaint)))
+    nodes = changes.nodes
+    if settings.dry_mode:
+        nodes = tuple(as_in_dry_mode(node, state.dry_taints, ignore_real_state=True) for node in nodes)
+    parts = partition(nodes)
+    deleted = sorted(name for effect in plan.effects if isinstance(effect, DeleteNodes) for name in effect.node_names)
+    return {
+        "delta": plan.requested_delta,
+        "error": plan.error is not None,
+        "cloud_target_after": carried_out(snapshot, plan.effects).cloud.target_size,
+        "cloud_increase": sum(effect.count for effect in plan.effects if isinstance(effect, IncreaseSize)),
+        "deleted": deleted,
+        "k8s_deleted": deleted,
+        "untainted": sorted(node.name for node in parts.untainted),
+        "tainted": sorted(node.name for node in parts.tainted),
+        "force_tainted": sorted(node.name for node in parts.force_tainted),
+        "cordoned": sorted(node.name for node in parts.cordoned),
+        "is_locked": state.lock is not None,
+        "locked_requested": state.lock.requested_count if state.lock else 0,
+        "cached_cpu_m": state.node_capacity.cpu_m,
+        "cached_mem_bytes": state.node_capacity.memory_bytes,
+    }
+
+
+def settings_of(options: dict[str, Any]) -> NodeGroupSettings:
+    given = {OPTION_KEYS.get(key, key): value for key, value in options.items()}
+    return NodeGroupSettings(
+        name="default",
+        label_key=LABEL_KEY,
+        label_value=LABEL_VALUE,
+        cloud_provider_group_name="asg",
+        min_nodes=given.get("min_nodes", 0),
+        max_nodes=given.get("max_nodes", 0),
+        taint_lower_capacity_threshold_percent=given.get("taint_lower_capacity_threshold_percent", 0),
+        taint_upper_capacity_threshold_percent=given.get("taint_upper_capacity_threshold_percent", 0),
+        scale_up_threshold_percent=given.get("scale_up_threshold_percent", 0),
+        slow_node_removal_rate=given.get("slow_node_removal_rate", 0),
+        fast_node_removal_rate=given.get("fast_node_removal_rate", 0),
+        soft_delete_grace_period_s=seconds(given, "soft_delete_grace_period"),
+        hard_delete_grace_period_s=seconds(given, "hard_delete_grace_period"),
+        scale_up_cool_down_period_s=seconds(given, "scale_up_cool_down_period"),
+        max_node_age_s=seconds(given, "max_node_age"),
+        unhealthy_node_grace_period_s=seconds(given, "unhealthy_node_grace_period"),
+        health_check_newest_nodes_percent=given.get("health_check_newest_nodes_percent", 0),
+        max_unhealthy_nodes_percent=given.get("max_unhealthy_nodes_percent", 0),
+        dry_mode=given.get("dry_mode", False),
+        scale_on_starve=given.get("scale_on_starve", False),
+        taint_effect=given.get("taint_effect") or "NoSchedule",
+        # What Escalator does not have.
+        drain_grace_period_s=0.0,
+        scale_up_failure_threshold=0,
+        quirks=ORIGINAL,
+    )
+
+
+def seconds(options: dict[str, Any], key: str) -> float:
+    try:
+        return parse_duration_s(options.get(key) or "0")
+    except InvalidValue:
+        return 0.0
+
+
+def node_of(raw: dict[str, Any]) -> Node:
+    tainted_ago_s = raw.get("tainted_ago_s")
+    return Node(
+        name=raw["name"],
+        created_at_s=NOW_S - raw.get("age_s", 0),
+        allocatable=Amount(cpu_m=raw["cpu_m"], memory_bytes=raw["mem_bytes"]),
+        labels={LABEL_KEY: LABEL_VALUE},
+        is_cordoned=bool(raw.get("cordoned")),
+        is_force_tainted=bool(raw.get("force_tainted")),
+        removal_taint=None if tainted_ago_s is None else RemovalTaint(at_s=NOW_S - tainted_ago_s),
+        is_protected=bool(raw.get("no_delete")),
+        is_ready=not raw.get("not_ready"),
+    )
+
+
+def pods_of(raw: dict[str, Any]) -> list[Pod]:
+    pod = Pod(
+        name="pod",
+        request=Amount(cpu_m=raw["cpu_m"], memory_bytes=raw["mem_bytes"]),
+        phase=PHASES.get(raw.get("phase", ""), PodPhase.UNKNOWN),
+        node_name=raw.get("node") or None,
+        is_scheduled=bool(raw.get("scheduled")),
+    )
+    return [pod] * raw.get("count", 1)
+
+
+def state_of(given: dict[str, Any]) -> NodeGroupState:
+    locked_ago_s = given.get("locked_ago_s")
+    lock = None
+    if locked_ago_s is not None:
+        lock = ScaleLock(requested_count=given.get("locked_requested", 0), locked_at_s=NOW_S - locked_ago_s)
+    capacity = Amount(cpu_m=given.get("cached_cpu_m", 0), memory_bytes=given.get("cached_mem_bytes", 0))
+    return NodeGroupState(node_capacity=capacity, lock=lock)
+
+
+def validate(given: dict[str, Any]) -> object:
+    options = {OPTION_KEYS.get(key, key): value for key, value in {**given["base"], **given["override"]}.items()}
+    lifecycle = options.pop("aws_lifecycle", None) or options.pop("lifecycle", None)
+    if lifecycle is not None:
+        options["aws"] = {"lifecycle": lifecycle}
+    # The original skips keys that it does not know.
+    known = {key: value for key, value in options.items() if key in KNOWN_OPTIONS}
+    problems = problems_of_node_group(known, where="case", quirks=ORIGINAL)
+    return {"valid": not problems, "problem_count": len(problems)}
+
+
+ANSWERS = {
+    "percent_usage": percent_usage,
+    "scale_up_delta": delta_of,
+    "nodes_to_add": clamped,
+    "pod_request": request_of,
+    "pod_membership": membership,
+    "decision": decision,
+    "validate": validate,
+}

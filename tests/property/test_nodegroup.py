@@ -1,0 +1,321 @@
+"""Node groups: bounds hold, nothing protected goes, order and graces are kept, whatever the group looks like."""
+
+import random
+from collections import Counter
+
+import msgspec
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from serving.nodegroup.breaker import BreakerPhase
+from serving.nodegroup.decide import decide
+from serving.nodegroup.delta import from_zero_delta, scale_up_delta
+from serving.nodegroup.lock import ScaleLock
+from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.outcome import carried_out
+from serving.nodegroup.plan import DeleteNodes, Drain, IncreaseSize, Plan, Taint, Untaint
+from serving.nodegroup.records import Amount, CloudGroup, Node, Pod, PodPhase, RemovalTaint, Snapshot
+from serving.nodegroup.states import STATES, newest_first, oldest_first, partition, state_of
+from serving.nodegroup.utilisation import Utilisation
+from serving.nodegroup.view import view_of
+from serving.settings.nodegroup import NodeGroupSettings
+from serving.settings.nodegroup_quirks import ORIGINAL
+from tests.unit.nodegroup.builders import GIB, LABELS, NODE_AMOUNT, NOW_S, PLACED, settings
+
+NODES_MAX = 12
+
+
+@st.composite
+def nodes(draw: st.DrawFn, number: int) -> Node:
+    tainted_ago_s = draw(st.sampled_from([*[None] * 12, 10.0, 60.0, 61.0, 600.0, 700.0, 2000.0]))
+    return Node(
+        name=f"n{number:03}",
+        created_at_s=NOW_S - draw(st.sampled_from([10.0, 300.0, 3600.0, 90000.0])),
+        allocatable=draw(st.sampled_from([NODE_AMOUNT, NODE_AMOUNT, Amount(cpu_m=2000, memory_bytes=8 * GIB)])),
+        labels=LABELS,
+        is_cordoned=draw(st.integers(0, 9)) == 0,
+        is_force_tainted=draw(st.integers(0, 9)) == 0,
+        removal_taint=None if tainted_ago_s is None else RemovalTaint(at_s=NOW_S - tainted_ago_s),
+        is_protected=draw(st.integers(0, 5)) == 0,
+        is_ready=draw(st.integers(0, 4)) != 0,
+    )
+
+
+@st.composite
+def pods(draw: st.DrawFn, number: int, names: list[str | None]) -> Pod:
+    node_name = draw(st.sampled_from(names))
+    return Pod(
+        name=f"p{number}",
+        request=Amount(cpu_m=draw(st.integers(0, 4500)), memory_bytes=draw(st.integers(0, 17)) * GIB),
+        phase=PodPhase.RUNNING if node_name else PodPhase.PENDING,
+        node_name=node_name,
+        is_scheduled=node_name is not None,
+        placement=PLACED,
+    )
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    group = tuple(draw(nodes(number)) for number in range(draw(st.integers(0, NODES_MAX))))
+    names = [None, *(one.name for one in group)]
+    cloud_min = draw(st.integers(0, 6))
+    return Snapshot(
+        nodes=group,
+        pods=tuple(draw(pods(number, names)) for number in range(draw(st.integers(0, 10)))),
+        cloud=CloudGroup(
+            target_size=max(0, len(group) + draw(st.integers(-2, 3))),
+            min_size=cloud_min,
+            max_size=cloud_min + draw(st.integers(0, 20)),
+        ),
+    )
+
+
+@st.composite
+def options(draw: st.DrawFn) -> NodeGroupSettings:
+    min_nodes = draw(st.integers(0, 5))
+    return settings(
+        min_nodes=min_nodes,
+        max_nodes=min_nodes + draw(st.integers(1, 10)),
+        scale_on_starve=draw(st.booleans()),
+        max_node_age_s=draw(st.sampled_from([0.0, 86400.0])),
+        unhealthy_node_grace_period_s=draw(st.sampled_from([0.0, 300.0])),
+        health_check_newest_nodes_percent=draw(st.integers(1, 100)),
+        max_unhealthy_nodes_percent=draw(st.integers(0, 99)),
+    )
+
+
+def planned(seen: Snapshot, asked: NodeGroupSettings, state: NodeGroupState | None = None) -> Plan:
+    return decide(state or NodeGroupState(), seen, asked, now_s=NOW_S)[1]
+
+
+def tainted_by(plan: Plan) -> list[str]:
+    return [effect.node_name for effect in plan.effects if isinstance(effect, Taint)]
+
+
+def untainted_by(plan: Plan) -> list[str]:
+    return [effect.node_name for effect in plan.effects if isinstance(effect, Untaint)]
+
+
+def deleted_by(plan: Plan) -> list[str]:
+    return [name for effect in plan.effects if isinstance(effect, DeleteNodes) for name in effect.node_names]
+
+
+def added_by(plan: Plan) -> int:
+    return sum(effect.count for effect in plan.effects if isinstance(effect, IncreaseSize))
+
+
+@given(snapshots(), options())
+def test_tainting_never_goes_below_the_minimum(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    before = len(partition(seen.nodes).untainted)
+    after = len(partition(carried_out(seen, planned(seen, asked).effects).nodes).untainted)
+    assert after >= min(before, asked.min_nodes)
+
+
+@given(snapshots(), options())
+def test_a_group_of_fixed_size_goes_at_most_one_below(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    size = max(1, asked.min_nodes)
+    fixed = msgspec.structs.replace(asked, min_nodes=size, max_nodes=size)
+    before = len(partition(seen.nodes).untainted)
+    after = len(partition(carried_out(seen, planned(seen, fixed).effects).nodes).untainted)
+    assert after >= min(before, size) - 1
+
+
+@given(snapshots(), options())
+def test_growth_never_goes_above_the_maximum(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    plan = planned(seen, asked)
+    coming = max(0, seen.cloud.target_size - len(seen.nodes))
+    before = len(partition(seen.nodes).untainted) + coming
+    after = len(partition(carried_out(seen, plan.effects).nodes).untainted) + coming + added_by(plan)
+    assert len(partition(seen.nodes).untainted) + len(untainted_by(plan)) <= max(before, asked.max_nodes)
+    assert not added_by(plan) or after <= asked.max_nodes
+
+
+@given(snapshots(), options())
+def test_the_cloud_is_never_asked_for_what_it_would_refuse(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    plan = planned(seen, asked)
+    lowered = seen.cloud.target_size - len(deleted_by(plan))
+    assert not deleted_by(plan) or lowered >= seen.cloud.min_size
+    assert not added_by(plan) or lowered + added_by(plan) <= seen.cloud.max_size
+
+
+@given(snapshots(), options())
+def test_the_table_of_states_says_what_may_happen_to_a_node(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    plan = planned(seen, asked)
+    traits = {one.name: STATES[state_of(one)] for one in seen.nodes}
+    after_sick = {one.name: STATES[state_of(one)] for part in msgspec.structs.astuple(plan.nodes) for one in part}
+    assert all(traits[name].may_be_tainted for name in tainted_by(plan))
+    assert all(traits[name].may_be_untainted for name in untainted_by(plan))
+    assert all(traits[name].is_reaped for name in deleted_by(plan))
+    capacity = [one.allocatable for one in seen.nodes if after_sick[one.name].is_capacity]
+    assert plan.capacity == sum(capacity, start=Amount())
+
+
+@given(snapshots(), options())
+def test_no_protected_and_no_cordoned_node_is_deleted(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    spared = {one.name for one in seen.nodes if one.is_protected or one.is_cordoned}
+    assert not spared.intersection(deleted_by(planned(seen, asked)))
+
+
+@given(snapshots(), options())
+def test_both_graces_are_respected(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    busy = {one.node_name for one in seen.pods}
+    plan = planned(seen, asked)
+    going = {*deleted_by(plan), *(effect.node_name for effect in plan.effects if isinstance(effect, Drain))}
+    for one in partition(seen.nodes).tainted:
+        if one.name in going:
+            assert one.removal_taint is not None
+            assert one.removal_taint.at_s is not None
+            grace_s = asked.hard_delete_grace_period_s if one.name in busy else asked.soft_delete_grace_period_s
+            assert NOW_S - one.removal_taint.at_s > grace_s
+
+
+@given(snapshots(), options())
+def test_nodes_are_tainted_oldest_first_and_come_back_newest_first(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    asked = msgspec.structs.replace(asked, unhealthy_node_grace_period_s=0.0)
+    plan, parts = planned(seen, asked), partition(seen.nodes)
+    oldest = [one.name for one in oldest_first(parts.untainted)]
+    newest = [one.name for one in newest_first(parts.tainted)]
+    assert tainted_by(plan) == oldest[: len(tainted_by(plan))]
+    assert untainted_by(plan) == newest[: len(untainted_by(plan))]
+
+
+@given(snapshots(), options())
+def test_nothing_is_done_twice_or_against_itself(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    plan = planned(seen, asked)
+    touched = Counter([*tainted_by(plan), *untainted_by(plan), *deleted_by(plan)])
+    assert not touched or max(touched.values()) == 1
+    assert not (added_by(plan) and plan.requested_delta < 0)
+    assert plan.requested_delta >= 0 or not untainted_by(plan)
+
+
+@given(snapshots(), options())
+def test_every_node_on_its_way_out_goes_comes_back_or_has_a_reason_to_stay(
+    seen: Snapshot, asked: NodeGroupSettings
+) -> None:
+    plan = planned(seen, asked)
+    assume(plan.error is None)
+    explained = {*deleted_by(plan), *untainted_by(plan), *(kept.node_name for kept in plan.kept)}
+    on_their_way_out = (*plan.nodes.tainted, *plan.nodes.force_tainted)
+    assert {one.name for one in on_their_way_out} == explained
+
+
+@given(snapshots(), options(), st.integers(0, 119))
+def test_under_the_lock_nothing_grows_and_the_plan_stays_the_same(
+    seen: Snapshot, asked: NodeGroupSettings, ago_s: int
+) -> None:
+    locked = NodeGroupState(lock=ScaleLock(requested_count=2, locked_at_s=NOW_S - ago_s))
+    state, plan = decide(locked, seen, asked, now_s=NOW_S)
+    assert added_by(plan) == 0
+    assert decide(state, seen, asked, now_s=NOW_S) == (state, plan)
+
+
+@given(snapshots(), options())
+def test_dry_mode_withholds_exactly_what_would_be_done(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    dry = planned(seen, msgspec.structs.replace(asked, dry_mode=True))
+    assert dry.effects == ()
+    assert dry.withheld == planned(seen, asked).effects
+
+
+@given(snapshots(), options(), st.randoms(use_true_random=False))
+def test_the_order_of_the_input_does_not_matter(seen: Snapshot, asked: NodeGroupSettings, order: random.Random) -> None:
+    shuffled = list(seen.nodes)
+    order.shuffle(shuffled)
+    assert planned(msgspec.structs.replace(seen, nodes=tuple(shuffled)), asked).effects == planned(seen, asked).effects
+
+
+@given(snapshots(), options())
+def test_state_and_plan_survive_being_stored(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    state, plan = decide(NodeGroupState(), seen, msgspec.structs.replace(asked, dry_mode=True), now_s=NOW_S)
+    assert msgspec.json.decode(msgspec.json.encode(state), type=NodeGroupState) == state
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+
+
+@given(snapshots(), options())
+def test_the_original_decides_too(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    plan = planned(seen, msgspec.structs.replace(asked, quirks=ORIGINAL, scale_up_failure_threshold=0))
+    assert plan.error is None or not added_by(plan)
+
+
+@given(snapshots(), options())
+def test_each_node_is_in_one_part(seen: Snapshot, asked: NodeGroupSettings) -> None:
+    parts = view_of(NodeGroupState(), seen, asked, now_s=NOW_S).parts
+    found = [one.name for part in msgspec.structs.astuple(parts) for one in part]
+    assert sorted(found) == sorted(one.name for one in seen.nodes)
+
+
+@given(st.integers(1, 200), st.integers(1, 150), st.floats(0, 1000), st.floats(0, 1000))
+def test_growth_reaches_the_threshold_with_no_node_too_many(
+    node_count: int, threshold: int, cpu_percent: float, memory_percent: float
+) -> None:
+    usage = Utilisation(cpu_percent=cpu_percent, memory_percent=memory_percent)
+    assume(usage.percent > threshold)
+    delta = scale_up_delta(usage, node_count=node_count, threshold_percent=threshold)
+    assert delta >= 1
+    assert usage.percent * node_count / (node_count + delta) <= threshold * (1 + 1e-9)
+    assert usage.percent * node_count / (node_count + delta - 1) > threshold * (1 - 1e-9)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**4), st.integers(1, 150))
+def test_from_zero_more_requests_never_ask_for_less(less: int, more: int, node_cpu_m: int, threshold: int) -> None:
+    capacity = Amount(cpu_m=node_cpu_m, memory_bytes=GIB)
+    deltas = [
+        from_zero_delta(Amount(cpu_m=cpu_m), node_capacity=capacity, threshold_percent=threshold)
+        for cpu_m in sorted((less, more))
+    ]
+    assert 0 <= deltas[0] <= deltas[1]
+
+
+@given(st.integers(1, 6), st.integers(2, 9))
+def test_the_breaker_opens_exactly_after_the_threshold(threshold: int, node_count: int) -> None:
+    asked = settings(scale_up_failure_threshold=threshold, max_nodes=10**6, min_nodes=1)
+    group = tuple(
+        Node(name=f"n{number}", created_at_s=NOW_S, allocatable=NODE_AMOUNT, labels=LABELS)
+        for number in range(node_count)
+    )
+    wanting = Pod(name="p", request=Amount(cpu_m=10**6), placement=PLACED)
+    seen = Snapshot(
+        nodes=group,
+        pods=(wanting,),
+        cloud=CloudGroup(target_size=node_count, min_size=0, max_size=10**9),
+    )
+    state = NodeGroupState()
+    for number in range(threshold):
+        state, plan = decide(state, seen, asked, now_s=NOW_S + number * asked.scale_up_cool_down_period_s)
+        assert state.breaker.phase is BreakerPhase.CLOSED
+        assert added_by(plan) > 0
+    state, plan = decide(state, seen, asked, now_s=NOW_S + threshold * asked.scale_up_cool_down_period_s)
+    assert state.breaker.phase is BreakerPhase.OPEN
+    assert added_by(plan) == 0
+
+
+def with_machines_started(seen: Snapshot, now_s: float) -> Snapshot:
+    """A perfect cloud: what it was asked for is there."""
+    missing = seen.cloud.target_size - len(seen.nodes)
+    new = tuple(
+        Node(name=f"m{now_s:.0f}-{number:03}", created_at_s=now_s, allocatable=NODE_AMOUNT, labels=LABELS)
+        for number in range(missing)
+    )
+    return msgspec.structs.replace(seen, nodes=(*seen.nodes, *new))
+
+
+@given(st.integers(0, 20), st.integers(0, 200), st.integers(1, 3))
+def test_under_a_steady_load_a_group_comes_to_rest_below_the_threshold(
+    node_count: int, pod_count: int, min_nodes: int
+) -> None:
+    asked = settings(min_nodes=min_nodes, max_nodes=60)
+    start = CloudGroup(target_size=node_count, min_size=0, max_size=100)
+    waiting = tuple(
+        Pod(name=f"p{number}", request=Amount(cpu_m=500, memory_bytes=1), placement=PLACED)
+        for number in range(pod_count)
+    )
+    seen, state = Snapshot(nodes=(), pods=waiting, cloud=start), NodeGroupState()
+    plan, now_s = None, NOW_S
+    for number in range(40):
+        now_s = NOW_S + number * 120.0
+        seen = with_machines_started(seen, now_s)
+        state, plan = decide(state, seen, asked, now_s=now_s)
+        seen = carried_out(seen, plan.effects)
+    assert plan is not None
+    assert plan.effects == ()
+    assert isinstance(plan.usage, Utilisation)
+    assert plan.usage.percent <= asked.scale_up_threshold_percent

@@ -1,0 +1,237 @@
+"""Whole passes: what is done, in which order, and what is remembered."""
+
+import msgspec
+
+from serving.nodegroup.breaker import BreakerPhase, BreakerState
+from serving.nodegroup.lock import ScaleLock
+from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.outcome import carried_out
+from serving.nodegroup.plan import (
+    DeleteNodes,
+    Drain,
+    IncreaseSize,
+    KeptFor,
+    Limit,
+    PassError,
+    Rule,
+    Taint,
+    Untaint,
+)
+from serving.nodegroup.records import Failures
+from tests.unit.nodegroup.builders import NODE_AMOUNT, NOW_S, decided, load, node, nodes, pod, settings, snapshot
+
+LOCK = ScaleLock(requested_count=2, locked_at_s=NOW_S - 60.0)
+LOCKED = NodeGroupState(lock=LOCK)
+OPEN = NodeGroupState(
+    breaker=BreakerState(phase=BreakerPhase.OPEN, failure_count=3, node_count_low=10, retry_at_s=NOW_S + 600.0)
+)
+
+
+def taint(name: str) -> Taint:
+    return Taint(node_name=name, at_s=int(NOW_S), effect="NoSchedule")
+
+
+def test_110_percent_of_10_nodes_asks_the_cloud_for_6_and_takes_the_lock() -> None:
+    group = nodes(10)
+    state, plan = decided(snapshot(group, load(110, group)))
+    assert plan.effects == (IncreaseSize(count=6),)
+    assert (plan.requested_delta, plan.decided_by) == (6, Rule.SCALE_UP)
+    assert state.lock == ScaleLock(requested_count=6, locked_at_s=NOW_S)
+    assert state.breaker.asked_at_s == state.last_scale_up_at_s == NOW_S
+
+
+def test_an_idle_group_taints_its_oldest_nodes() -> None:
+    state, plan = decided(snapshot(nodes(10)))
+    assert plan.effects == tuple(taint(f"n00{number}") for number in range(5))
+    assert (state.lock, state.last_scale_up_at_s, plan.requested_delta) == (None, None, -5)
+
+
+def test_the_taint_has_the_effect_that_was_asked_for() -> None:
+    _, plan = decided(snapshot(nodes(2)), settings(taint_effect="NoExecute"))
+    assert plan.effects == (Taint(node_name="n000", at_s=int(NOW_S), effect="NoExecute"),)
+
+
+def test_a_steady_group_is_left_alone_and_its_capacity_remembered() -> None:
+    group = nodes(4)
+    state, plan = decided(snapshot(group, load(50, group)))
+    assert (plan.effects, plan.decided_by, plan.pod_count) == ((), Rule.STEADY, 4)
+    assert state == NodeGroupState(node_capacity=NODE_AMOUNT)
+
+
+def test_untainting_alone_takes_no_lock() -> None:
+    group = (*nodes(4), node(4, tainted_ago_s=5.0))
+    state, plan = decided(snapshot(group, load(75, group)))
+    assert plan.effects == (Untaint(node_name="n004"),)
+    assert state.lock is None
+
+
+def test_capacity_comes_back_before_any_goes_and_deletions_make_room_for_growth() -> None:
+    watched = settings(
+        unhealthy_node_grace_period_s=300.0, health_check_newest_nodes_percent=1, max_unhealthy_nodes_percent=0
+    )
+    group = (
+        node(0, is_ready=False),
+        *nodes(4, first=1),
+        node(5, tainted_ago_s=5.0),
+        node(6, tainted_ago_s=700.0, is_ready=False),
+        node(7, is_force_tainted=True),
+    )
+    _, plan = decided(snapshot(group, load(110, group), cloud=(0, 8)), watched)
+    assert plan.effects == (
+        taint("n000"),
+        Untaint(node_name="n005"),
+        DeleteNodes(node_names=("n007",)),
+        DeleteNodes(node_names=("n006",)),
+        IncreaseSize(count=2),
+    )
+    assert plan.limits == (Limit.CLOUD_MAX,)
+
+
+def test_a_node_with_pods_is_drained_after_the_hard_grace_and_then_deleted() -> None:
+    group = (*nodes(2), node(2, tainted_ago_s=700.0))
+    pods = (*load(50, group), pod(1, on=group[2]))
+    seen = snapshot(group, pods)
+    _, plan = decided(seen)
+    assert plan.effects == (Drain(node_name="n002"),)
+    _, later = decided(carried_out(seen, plan.effects))
+    assert later.effects == (DeleteNodes(node_names=("n002",)),)
+
+
+def test_while_locked_nothing_grows_or_is_tainted_and_the_reaper_goes_on() -> None:
+    group = (*nodes(10), node(10, tainted_ago_s=100.0))
+    state, plan = decided(snapshot(group, load(110, group)), state=LOCKED)
+    assert plan.effects == (DeleteNodes(node_names=("n010",)),)
+    assert (plan.requested_delta, plan.decided_by, state.lock) == (2, Rule.LOCK, LOCK)
+
+
+def test_below_the_minimum_what_is_tainted_comes_back_and_the_rest_is_asked_for() -> None:
+    group = (*nodes(2), node(2, tainted_ago_s=5.0))
+    state, plan = decided(snapshot(group), settings(min_nodes=5))
+    assert plan.effects == (Untaint(node_name="n002"), IncreaseSize(count=2))
+    assert (plan.requested_delta, plan.error) == (3, None)
+    assert state.lock == ScaleLock(requested_count=2, locked_at_s=NOW_S)
+
+
+def test_below_the_minimum_nodes_on_their_way_are_waited_for() -> None:
+    _, plan = decided(snapshot(nodes(1), target=3), settings(min_nodes=3))
+    assert (plan.effects, plan.limits, plan.error) == ((), (Limit.NODES_ON_THEIR_WAY,), None)
+
+
+def test_below_the_minimum_the_lock_is_waited_for_and_what_is_tainted_comes_back() -> None:
+    group = (*nodes(1), node(1, tainted_ago_s=5.0))
+    _, plan = decided(snapshot(group), settings(min_nodes=3), LOCKED)
+    assert plan.effects == (Untaint(node_name="n001"),)
+    assert (plan.limits, plan.error, plan.requested_delta) == ((Limit.LOCK,), None, 1)
+
+
+def test_below_the_minimum_with_a_full_cloud_is_an_error_that_keeps_what_came_back() -> None:
+    group = (*nodes(1), node(1, tainted_ago_s=5.0))
+    _, plan = decided(snapshot(group, cloud=(0, 2)), settings(min_nodes=3))
+    assert plan.effects == (Untaint(node_name="n001"),)
+    assert (plan.error, plan.requested_delta) == (PassError.CANNOT_GROW, 0)
+
+
+def test_nodes_that_offer_nothing_end_the_pass_with_an_error() -> None:
+    seen = snapshot(nodes(1, allocatable=NODE_AMOUNT - NODE_AMOUNT))
+    _, plan = decided(seen)
+    assert (plan.error, plan.effects, plan.usage) == (PassError.NO_CAPACITY, (), None)
+
+
+def test_max_nodes_limits_growth() -> None:
+    group = nodes(10)
+    _, plan = decided(snapshot(group, load(110, group), target=11), settings(max_nodes=13))
+    assert (plan.effects, plan.limits) == ((IncreaseSize(count=2),), (Limit.MAX_NODES,))
+
+
+def test_what_the_clouds_minimum_kept_is_told() -> None:
+    group = (*nodes(2), node(2, tainted_ago_s=100.0))
+    _, plan = decided(snapshot(group, load(50, group), cloud=(3, 30)))
+    assert (plan.effects, plan.limits) == ((), (Limit.CLOUD_MIN,))
+    assert [kept.reason for kept in plan.kept] == [KeptFor.CLOUD_MIN]
+
+
+def test_an_open_breaker_holds_the_target() -> None:
+    group = nodes(10)
+    state, plan = decided(snapshot(group, load(110, group)), state=OPEN)
+    assert (plan.effects, plan.limits, plan.requested_delta) == ((), (Limit.BREAKER,), 6)
+    assert state.lock is None
+
+
+def test_a_breaker_that_is_due_lets_one_node_through() -> None:
+    group = nodes(10)
+    _, plan = decided(snapshot(group, load(110, group)), state=OPEN, now_s=NOW_S + 600.0)
+    assert plan.effects == (IncreaseSize(count=1),)
+
+
+def test_scale_ups_that_bring_nothing_stop_after_the_threshold() -> None:
+    group = nodes(10)
+    seen, state, asked = snapshot(group, load(110, group), cloud=(0, 1000)), NodeGroupState(), []
+    for number in range(20):
+        state, plan = decided(seen, settings(max_nodes=1000), state, now_s=NOW_S + 60.0 * number)
+        seen = carried_out(seen, plan.effects)
+        asked += [number * 60.0 for effect in plan.effects if isinstance(effect, IncreaseSize)]
+    assert asked == [0.0, 120.0, 240.0, 960.0]
+
+
+def test_a_refused_increase_releases_the_lock_and_counts_as_a_failure() -> None:
+    group = nodes(10)
+    seen = snapshot(group, load(110, group))
+    state, _ = decided(seen)
+    refused = msgspec.structs.replace(seen, failures=Failures(increase_failed=True))
+    state, plan = decided(refused, state=state, now_s=NOW_S + 60.0)
+    assert plan.effects == (IncreaseSize(count=6),)
+    assert state.breaker.failure_count == 1
+
+
+def test_a_node_that_could_not_be_tainted_is_passed_over() -> None:
+    seen = snapshot(nodes(10), failures=Failures(node_names=frozenset({"n000"})))
+    _, plan = decided(seen)
+    assert [effect.node_name for effect in plan.effects if isinstance(effect, Taint)] == [
+        f"n00{number}" for number in range(1, 6)
+    ]
+
+
+def test_a_sick_group_deletes_only_sick_nodes() -> None:
+    watched = settings(
+        unhealthy_node_grace_period_s=300.0, health_check_newest_nodes_percent=100, max_unhealthy_nodes_percent=0
+    )
+    group = (*nodes(3), node(3, tainted_ago_s=100.0), node(4, tainted_ago_s=100.0, is_ready=False))
+    _, plan = decided(snapshot(group), watched)
+    assert plan.effects == (DeleteNodes(node_names=("n004",)),)
+    assert (plan.decided_by, plan.is_healthy) == (Rule.HEALTH_GATE, False)
+
+
+def test_the_clouds_bounds_serve_where_none_are_given() -> None:
+    _, plan = decided(snapshot(nodes(10), cloud=(8, 30)), settings(min_nodes=0, max_nodes=0))
+    assert plan.effects == (taint("n000"), taint("n001"))
+
+
+def test_dry_mode_does_nothing_and_remembers_what_it_would_have_done() -> None:
+    dry = settings(dry_mode=True)
+    state, plan = decided(snapshot(nodes(10)), dry)
+    assert (plan.effects, len(plan.withheld)) == ((), 5)
+    state, again = decided(snapshot(nodes(10)), dry, state)
+    assert [len(again.nodes.tainted), len(again.nodes.untainted)] == [5, 5]
+
+
+def test_dry_mode_untaints_in_thought_too() -> None:
+    group = (*nodes(4), node(4, tainted_ago_s=5.0))
+    seen = snapshot(group, load(75, group))
+    state, plan = decided(seen, settings(dry_mode=True))
+    assert plan.withheld == (Untaint(node_name="n004"),)
+    assert state.dry_taints == {"n004": None}
+
+
+def test_dry_mode_forgets_nodes_that_are_gone_and_wet_mode_forgets_all() -> None:
+    left = NodeGroupState(dry_taints={"n000": 5.0, "n009": 5.0})
+    group = nodes(2)
+    seen = snapshot(group, load(25, group))
+    assert decided(seen, settings(dry_mode=True), left)[0].dry_taints == {"n000": 5.0}
+    assert decided(seen, settings(), left)[0].dry_taints == {}
+
+
+def test_dry_mode_takes_no_lock_and_does_not_feed_the_breaker() -> None:
+    group = nodes(10)
+    state, plan = decided(snapshot(group, load(110, group)), settings(dry_mode=True))
+    assert plan.withheld == (IncreaseSize(count=6),)
+    assert (state.lock, state.breaker) == (None, BreakerState())

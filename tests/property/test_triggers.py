@@ -11,11 +11,11 @@ from serving.autoscaler.triggers.evaluate import Verdict
 from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
 from serving.autoscaler.triggers.points import UsagePoint, Way, counted_points, examined_points, point_window, recorded
 from serving.autoscaler.triggers.policies import REGISTRY, RoomPolicy
-from serving.settings.triggers import TriggerQuirks, TriggerSettings
 from serving.autoscaler.triggers.tick import Rule, TickDecision, TriggerState, changed, decide, rebased
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
 from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger, check_scaling_policy
+from serving.settings.triggers import TriggerQuirks, TriggerSettings
 
 SETTINGS = TriggerSettings()
 FORCED = {Rule.LIMIT, Rule.BELOW_MIN, Rule.ABOVE_MAX}

@@ -3,8 +3,8 @@
 import pytest
 
 from serving.model.stat import Stat
-from serving.traffic.meter import Meter, Report, stat_of
 from serving.settings.queueproxy import ORIGINAL
+from serving.traffic.meter import Meter, Report, stat_of
 
 
 def report(  # the figures of a period in which nothing happened, but for those given

@@ -147,3 +147,10 @@ def test_the_rule_sees_a_tree_that_differs() -> None:
 
 def test_a_text_without_a_tree_has_none() -> None:
     assert error_tree("Nothing here.") == {}
+
+
+def test_the_code_in_the_readme_runs() -> None:
+    blocks = re.findall(r"^```\n(from serving.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})  # noqa: S102 - our own page

@@ -136,6 +136,14 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Time that a revision has to get its first pods ready, in seconds, from the decision to start them. Range: above 0,
     whole seconds. Default: Knative's config-deployment, 600s."""
 
+    stats_address: Annotated[str, Knob(key="stats-address", unit=TEXT)] = "127.0.0.1:6081"
+    """Where pods and activators send their statistics, as host and port; a socket that the supervisor hands down goes
+    before it. Default: ours, 127.0.0.1:6081."""
+
+    activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
+    """Where a probe must be answered by the activator before the last pod of a revision goes, as host and port. Default:
+    ours, 127.0.0.1:8080."""
+
     classic: ClassicSettings = ClassicSettings()
     """The algorithm of June 2018."""
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import msgspec
 
-from serving.settings.knob import BYTES, COUNT, DURATION, Knob
+from serving.settings.http import HttpSettings
+from serving.settings.knob import BYTES, COUNT, DURATION, NUMBER, PERCENT, TEXT, Knob
 from serving.settings.record import SettingsRecord
 
 __all__ = ["ORIGINAL", "ActivatorSettings", "ShareQuirks"]
@@ -51,6 +52,63 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     so that few pods are kept busy; above it pods take turns. 0 means that they always do. Range: 0 to 1000. Default:
     Knative, 3."""
 
+    pod_tries_max: Annotated[int, Knob(key="pod-tries-max", unit=COUNT, low=1, high=100)] = 8
+    """Pods that one request is sent to, one after the other, while each is gone before it has seen the request; then it
+    is answered with 502. With the pauses that a pod is left alone for, 8 tries at a single pod take about 4 s. Range: 1
+    to 100. Default: ours, 8; Knative tries 15 times to connect."""
+
+    revision_wait_max_s: Annotated[float, Knob(key="revision-wait-max", unit=DURATION, above=0, high=60)] = 5.0
+    """Longest wait for a revision that a route names and that has not been seen yet, in seconds, from the first request
+    for it; then requests are refused with 503. Range: above 0 to 1m. Default: ours, 5s: watches of two kinds are not in
+    step, but seldom by more than some milliseconds."""
+
+    report_period_s: Annotated[float, Knob(key="report-period", unit=DURATION, low=0.1, high=10)] = 1.0
+    """Time between two reports to the autoscaler, in seconds, which adds up what falls into each second. Range: 100ms to
+    10s. Default: Knative's fixed period, 1s."""
+
+    poke_pause_min_s: Annotated[float, Knob(key="poke-pause-min", unit=DURATION, low=0.001, high=10)] = 0.05
+    """Shortest time between two pokes of the autoscaler for one revision, in seconds. Range: 1ms to 10s. Default: ours,
+    50ms, about the time that a decision takes to become a pod."""
+
+    poke_target_default: Annotated[float, Knob(key="poke-target-default", unit=NUMBER, low=0.01)] = 100.0
+    """Requests at once that a pod is for, where neither containerConcurrency nor an annotation says so; more than that
+    for each desired pod and the autoscaler is poked. Range: from 0.01. Default: Knative's
+    container-concurrency-target-default, 100."""
+
+    poke_utilization_ratio: Annotated[
+        float, Knob(key="poke-utilization-percentage", unit=PERCENT, low=0.01, high=1)
+    ] = 0.7
+    """Part of that number at which the autoscaler is poked. Range: 1 to 100 percent. Default: Knative's
+    container-concurrency-target-percentage, 70."""
+
+    flip_pause_first_s: Annotated[float, Knob(key="flip-pause-first", unit=DURATION, low=0.01, high=60)] = 0.1
+    """Pause before a second try to make a revision Active that is still in Reserve, in seconds; it doubles with each
+    try. Range: 10ms to 1m. Default: ours, 100ms."""
+
+    flip_pause_max_s: Annotated[float, Knob(key="flip-pause-max", unit=DURATION, low=0.01, high=600)] = 5.0
+    """Longest such pause, in seconds. Range: 10ms to 10m. Default: ours, 5s."""
+
+    public_address: Annotated[str, Knob(key="public-address", unit=TEXT)] = "127.0.0.1:8080"
+    """Where requests of the world come in, unless a socket is inherited: address and port. Default: ours, loopback only."""
+
+    inner_address: Annotated[str, Knob(key="inner-address", unit=TEXT)] = "127.0.0.1:8081"
+    """Where requests to cluster-local hosts come in, unless a socket is inherited: address and port. It must not be
+    reachable for the world. Default: ours, loopback only."""
+
+    stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = "ws://127.0.0.1:6081/stats"
+    """The autoscaler's websocket for statistics. Default: ours, the port of `serving up`."""
+
+    name: Annotated[str, Knob(key="name", unit=TEXT)] = "activator"
+    """What this activator calls itself to the autoscaler; unique among activators. Default: ours."""
+
+    drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600)] = 10.0
+    """Time that requests have to end when we are told to stop, in seconds; those that wait for a pod are then refused
+    with 503, those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator, or wait
+    at the socket for the next."""
+
+    http: HttpSettings = HttpSettings()
+    """Limits of the HTTP engine."""
+
     quirks: ShareQuirks = ShareQuirks()
     """Behaviours of the original's assignment of pods to activators that are off by default, one flag each."""
 
@@ -58,3 +116,11 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     def queue_bytes_limit(self) -> int | None:
         """Bytes that may wait for one revision; None means no limit."""
         return self.queue_bytes_max or None
+
+    def poke_target(self, container_concurrency: int, target_concurrency: float | None) -> float:
+        """Requests at once that a desired pod is good for before more pods are worth asking for.
+
+        The lower of what the revision limits and what it asks for, in part: 10 at 70 percent are 7; with neither, 70.
+        """
+        bounds = [bound for bound in (float(container_concurrency), target_concurrency) if bound]
+        return min(bounds, default=self.poke_target_default) * self.poke_utilization_ratio

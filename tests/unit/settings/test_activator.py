@@ -16,3 +16,12 @@ def test_0_bytes_mean_no_limit() -> None:
 
 def test_the_original_has_every_quirk() -> None:
     assert all(getattr(ORIGINAL, name) for name in ORIGINAL.__struct_fields__)
+
+
+def test_a_poke_target_is_the_lower_of_limit_and_wish_in_part() -> None:
+    settings = ActivatorSettings()
+    assert [settings.poke_target(10, None), settings.poke_target(10, 5.0)] == [7.0, 3.5]
+
+
+def test_a_poke_target_without_limit_and_wish_is_the_default_in_part() -> None:
+    assert ActivatorSettings().poke_target(0, None) == 70.0

@@ -1,0 +1,264 @@
+"""Which revision a request is for: from its host, tag and listener to the name of a revision.
+
+Input: Route objects one at a time, as they change; a request's Host, ``Knative-Serving-Tag`` and listener. Output: the
+site that answers for the host, and one revision of it by weighted choice. Public hosts are those of the URLs in the
+route's status (NAME.NAMESPACE.<domain>, TAG-NAME.NAMESPACE.<domain>), as the controller writes them; the inner listener
+knows NAME.NAMESPACE.svc.cluster.local of every route and nothing else, and the public one nothing of that name.
+
+Where two routes claim one host, the older claim has it; the other gets it when the older one goes. Randomness is handed
+in. It refuses to know whether a revision has pods. Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
+"""
+
+import bisect
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from serving.model.nodata import NoData
+
+__all__ = [
+    "INNER_DOMAIN",
+    "Claim",
+    "Listener",
+    "RevisionKey",
+    "RouteFacts",
+    "Routes",
+    "Site",
+    "choose",
+    "claims_of",
+    "route_of",
+]
+
+# Namespace and name.
+RevisionKey = tuple[str, str]
+
+INNER_DOMAIN = "svc.cluster.local"
+
+_VISIBILITY = "networking.knative.dev/visibility"
+_CLUSTER_LOCAL = "cluster-local"
+# The controller notes there since when each tag is claimed, as a JSON object of tag to time.
+_CLAIMED_TAGS = "serving.dev/claimed-tags"
+
+
+class Listener(enum.StrEnum):
+    """Where a request came in. Cluster-local hosts exist on the inner one only."""
+
+    PUBLIC = "public"
+    INNER = "inner"
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """What answers for one host: revisions with their shares, and revisions that a tag header may ask for.
+
+    ``bounds`` are the sums of the percents up to each revision: 90 and 10 percent are bounds 90 and 100. A tag's own
+    host has one revision and no tags.
+    """
+
+    route: str
+    namespace: str
+    revisions: tuple[str, ...]
+    bounds: tuple[int, ...]
+    tags: Mapping[str, str] = {}
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A host that a route wants, since when, and what it would answer there. The smallest claim has the host."""
+
+    since: str
+    route: str
+    host: str
+    listener: Listener
+    site: Site
+
+
+class _Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    namespace: str = "default"
+    creation_timestamp: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One line of ``status.traffic``."""
+
+    revision_name: str = ""
+    percent: int | None = None
+    tag: str = ""
+    url: str = ""
+
+
+class _Address(msgspec.Struct, frozen=True, kw_only=True):
+    url: str | None = None
+
+
+class _Status(msgspec.Struct, frozen=True, kw_only=True):
+    url: str = ""
+    address: _Address | None = None
+    traffic: list[_Entry] | None = None
+
+
+class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a Route object matters here."""
+
+    metadata: _Metadata
+    status: _Status = _Status()
+
+    @property
+    def key(self) -> str:
+        """Namespace and name with a slash, unique among routes."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+def route_of(route: Mapping[str, Any]) -> RouteFacts | NoData:
+    """The facts of a Route object as the API has it."""
+    try:
+        return msgspec.convert(route, RouteFacts)
+    except msgspec.ValidationError as error:
+        return NoData(missing=f"a Route that can be read: {error}")
+
+
+def claims_of(facts: RouteFacts) -> Iterator[Claim]:
+    """All hosts that a route claims.
+
+    Until its status has traffic it claims none. "hello" in "default" at http://hello.default.localhost:8080 with a tag
+    "new" claims hello.default.localhost and new-hello.default.localhost in public, and both names with
+    default.svc.cluster.local on the inner listener.
+    """
+    created, tagged_since = facts.metadata.creation_timestamp, _tagged_since(facts)
+    entries = [entry for entry in facts.status.traffic or () if entry.revision_name]
+    tagged = {entry.tag: entry for entry in entries if entry.tag}
+    own = _site(facts, entries, {tag: entry.revision_name for tag, entry in tagged.items()})
+    if own.revisions:
+        yield from _claims(facts, own, since=created)
+    for tag, entry in tagged.items():
+        site = _site(facts, [msgspec.structs.replace(entry, percent=100)], {})
+        # A tag is never older than its route, whatever is written there.
+        yield from _claims(facts, site, since=max(created, tagged_since.get(tag, "")), tag=entry)
+
+
+def choose(site: Site, *, tag: str | None, draw: Callable[[], float]) -> RevisionKey:
+    """One revision of a site: the one that the tag names, else one by weight; a tag that is not there is ignored.
+
+    ``draw`` gives numbers from 0 to below 1: with 90 and 10 percent, 0.89 is the first revision and 0.9 the second.
+    """
+    if tag is not None and (tagged := site.tags.get(tag)) is not None:
+        return site.namespace, tagged
+    if len(site.revisions) == 1:
+        return site.namespace, site.revisions[0]
+    place = bisect.bisect_right(site.bounds, draw() * site.bounds[-1])
+    return site.namespace, site.revisions[place]
+
+
+class Routes:
+    """All claims, and who has each host. A change costs as much as the hosts of one route."""
+
+    __slots__ = ("_claims", "_claims_of", "_sites")
+
+    def __init__(self) -> None:
+        self._claims: dict[tuple[Listener, str], list[Claim]] = {}
+        self._claims_of: dict[str, list[Claim]] = {}
+        self._sites: dict[Listener, dict[str, Site]] = {listener: {} for listener in Listener}
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(sites)} {listener} hosts" for listener, sites in self._sites.items())
+        return f"Routes({len(self._claims_of)} routes, {counts})"
+
+    def set(self, facts: RouteFacts) -> None:
+        """A route is new or has changed."""
+        self.remove(facts.key)
+        claims = self._claims_of[facts.key] = list(claims_of(facts))
+        for claim in claims:
+            bisect.insort(self._claims.setdefault((claim.listener, claim.host), []), claim, key=_age_order)
+            self._settle(claim)
+
+    def remove(self, key: str) -> None:
+        """A route is gone; who waited for its hosts has them."""
+        for claim in self._claims_of.pop(key, ()):
+            self._claims[claim.listener, claim.host].remove(claim)
+            self._settle(claim)
+
+    def find(self, listener: Listener, host: str) -> Site | None:
+        """The site of a Host header; its case, port and final dot do not matter. None: nobody has it."""
+        sites = self._sites[listener]
+        return sites.get(host) or sites.get(_bare(host))
+
+    def lost(self) -> list[Claim]:
+        """Claims of hosts that an older claim has."""
+        return [claim for claims in self._claims.values() for claim in claims[1:]]
+
+    def _settle(self, claim: Claim) -> None:
+        place = claim.listener, claim.host
+        claims = self._claims[place]
+        if claims:
+            self._sites[claim.listener][claim.host] = claims[0].site
+        else:
+            del self._claims[place]
+            self._sites[claim.listener].pop(claim.host)
+
+
+def _age_order(claim: Claim) -> tuple[str, str]:
+    return claim.since, claim.route
+
+
+def _bare(host: str) -> str:
+    # "[::1]:80" loses its port too and names no route either way.
+    name, colon, port = host.rpartition(":")
+    return (name if colon and (not port or port.isdigit()) else host).removesuffix(".").lower()
+
+
+def _site(facts: RouteFacts, entries: list[_Entry], tags: Mapping[str, str]) -> Site:
+    """Entries with a share of at least 1 percent; one of 0 is there for its tag only."""
+    bounds: list[int] = []
+    revisions: list[str] = []
+    for entry in entries:
+        if entry.percent and entry.percent > 0:
+            revisions.append(entry.revision_name)
+            bounds.append((bounds[-1] if bounds else 0) + entry.percent)
+    return Site(
+        route=facts.key,
+        namespace=facts.metadata.namespace,
+        revisions=tuple(revisions),
+        bounds=tuple(bounds),
+        tags=tags,
+    )
+
+
+def _claims(facts: RouteFacts, site: Site, *, since: str, tag: _Entry | None = None) -> Iterator[Claim]:
+    """The claims of a route's own host, or of a tag's, on each listener on which it is.
+
+    A label that takes a route from the public is obeyed at once, whatever its status still says.
+    """
+    prefix = f"{tag.tag}-" if tag else ""
+    inner, public = _inner_host_of(facts), _host_of(facts.status.url)
+    yield Claim(since=since, route=facts.key, host=f"{prefix}{inner}".lower(), listener=Listener.INNER, site=site)
+    is_inner = (facts.metadata.labels or {}).get(_VISIBILITY) == _CLUSTER_LOCAL
+    if is_inner or not public or public == inner or public.endswith(f".{INNER_DOMAIN}"):
+        return
+    # A route that lost a tag's host to another has no URL for it; then the older claim has the host here, too.
+    host = (tag and _host_of(tag.url)) or f"{prefix}{public}"
+    yield Claim(since=since, route=facts.key, host=host.lower(), listener=Listener.PUBLIC, site=site)
+
+
+def _inner_host_of(facts: RouteFacts) -> str:
+    address = facts.status.address
+    known = _host_of(address.url or "") if address else ""
+    return known or f"{facts.metadata.name}.{facts.metadata.namespace}.{INNER_DOMAIN}".lower()
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _tagged_since(facts: RouteFacts) -> dict[str, str]:
+    text = (facts.metadata.annotations or {}).get(_CLAIMED_TAGS, "{}")
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError:
+        return {}

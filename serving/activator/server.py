@@ -1,0 +1,269 @@
+"""The ingress: each request finds its revision by host, goes to a pod or waits at the desk, and is answered.
+
+One ``Ingress`` handles the requests of both listeners, as ``serving.proxy`` hands them in. It decides nothing about
+revisions and pods (``desk.py``) or hosts (``routes.py``); it turns their answers into forwards and answers, tells pods
+who we are (``K-Proxy-Request``, ``K-Pod-Secret``), and calls the desk's ``tick`` when it is due. Names that only we may
+set are never forwarded by ``serving.proxy``; a probe's User-Agent is taken out here.
+"""
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from serving.activator.desk import Desk, Go, Outcome, Turned, Wake
+from serving.activator.probes import is_probe_agent, probe_answer
+from serving.activator.revisions import PodFacts
+from serving.activator.routes import Listener, RevisionKey, Routes, Site, choose
+from serving.proxy.exchange import Exchange, Timeouts
+from serving.proxy.lines import header_lines
+from serving.proxy.requesthead import RequestHead
+from serving.settings.activator import ActivatorSettings
+from serving.wire.tokens import pod_secret
+
+__all__ = ["Ingress"]
+
+_log = logging.getLogger("activator")
+
+_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+_RETRY = _TEXT + b"Retry-After: 1\r\n"
+_TIMEOUT_TEXT = b"activator request timeout"
+_REVISION = b"X-Serving-Revision: %b\r\n"
+_COLD_START = b"X-Serving-Cold-Start: true\r\n"
+# More pods than one machine runs or one activator should know.
+_WAYS_MAX = 65_536
+
+
+class _Visit:
+    """What we know of a request besides what it says."""
+
+    __slots__ = ("is_cold", "key", "tries")
+
+    def __init__(self, key: RevisionKey) -> None:
+        self.key = key
+        self.tries = 1
+        self.is_cold = False
+
+
+class _Way(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests go to one pod: the address as sockets want it, and our header lines."""
+
+    pod: PodFacts
+    address: tuple[str, int]
+    extra: bytes
+
+
+class Ingress:
+    """A handler for ``serving.proxy.HttpServer``, on listeners named as ``Listener``.
+
+    ``draw`` gives numbers from 0 to below 1. ``on_wake`` is told which revisions to wake. ``key`` is the cluster key.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it is wired with
+        self,
+        settings: ActivatorSettings,
+        desk: Desk[Exchange],
+        routes: Routes,
+        *,
+        key: bytes,
+        draw: Callable[[], float],
+        clock: Callable[[], float],
+        on_wake: Callable[[Sequence[Wake]], None],
+    ) -> None:
+        self.desk = desk
+        self.routes = routes
+        self.counts: Counter[str] = Counter()
+        self.is_draining = False
+        self._settings = settings
+        self._key = key
+        self._draw = draw
+        self._clock = clock
+        self._on_wake = on_wake
+        self._ways: dict[str, _Way] = {}
+        self._soon: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self._later_s = math.inf
+
+    def __repr__(self) -> str:
+        return f"Ingress({self.desk!r}, {self.routes!r})"
+
+    # What the engine calls.
+
+    def begin(self, exchange: Exchange) -> None:
+        """Find the revision of a request, and a pod or a place in the queue."""
+        head = exchange.head
+        site = self.routes.find(Listener(exchange.listener), head.host.decode("latin-1"))
+        tag, agent = _tag_and_agent(head)
+        is_marked = head.reserved or is_probe_agent(agent)
+        if (site is None or is_marked) and self._is_answered(exchange, site, agent=agent):
+            return
+        assert site is not None
+        if is_marked:
+            exchange.head = _without_agent(head)
+        key = choose(site, tag=tag, draw=self._draw)
+        visit = exchange.context = _Visit(key)
+        exchange.answer_headers = _REVISION % key[1].encode()
+        exchange.timeouts = self._timeouts_of(key)
+        self._arrive(exchange, visit)
+
+    def unreachable(self, exchange: Exchange, error: OSError) -> None:
+        """A pod is gone and has seen nothing of the request: on to another, or back to the head of the queue."""
+        visit = exchange.context
+        assert isinstance(visit, _Visit)
+        self.counts["pod-unreachable"] += 1
+        if visit.tries >= self._settings.pod_tries_max:
+            text = f"revision {visit.key[1]}: no connection to any of {visit.tries} pods: {error}"
+            exchange.answer(502, text.encode(), _TEXT + exchange.answer_headers)
+            return
+        visit.tries += 1
+        self._send_all(self.desk.come_back(visit.key, exchange, self._clock()))
+        self.tick_soon()
+
+    def overdue(self, exchange: Exchange) -> None:
+        """Never: waits end by the desk's own time."""
+        raise AssertionError(exchange)
+
+    def finish(self, exchange: Exchange) -> None:
+        """A request has ended: whoever is next runs."""
+        visit = exchange.context
+        self.counts[f"{exchange.status // 100}xx" if exchange.status else "no-answer"] += 1
+        if visit is not None:
+            assert isinstance(visit, _Visit)
+            go = self.desk.finish(visit.key, exchange, self._clock())
+            if go:
+                self._send_all(go)
+
+    # What the loops call.
+
+    def apply(self, outcome: Outcome[Exchange]) -> None:
+        """Do what the desk says."""
+        self._send_all(outcome.go)
+        for turned in outcome.turned:
+            self._refuse(turned)
+        if outcome.wakes:
+            self._on_wake(outcome.wakes)
+        self.tick_soon()
+
+    def tick_soon(self) -> None:
+        """Have a tick at the end of this turn of the loop, so that requests that came together are looked at once."""
+        if self._soon is None and self.desk.is_stirred:
+            self._soon = asyncio.get_running_loop().call_soon(self._tick)
+
+    def close(self) -> None:
+        """Refuse all who wait; no more ticks."""
+        for turned in self.desk.give_up_all(self._clock(), "shutting down"):
+            self._refuse(turned)
+        for handle in (self._soon, self._later):
+            if handle is not None:
+                handle.cancel()
+
+    def _is_answered(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
+        """Answer what is a probe, or for nobody."""
+        head = exchange.head
+        answer = probe_answer(
+            network_probe=head.get(b"k-network-probe"),
+            user_agent=agent,
+            target=head.target,
+            is_site=site is not None,
+            is_draining=self.is_draining,
+        )
+        if answer is not None:
+            exchange.answer(answer.status, answer.body)
+        elif site is None:
+            exchange.answer(404, b"no service has the host %b\n" % (head.host or b'""'))
+        return answer is not None or site is None
+
+    def _arrive(self, exchange: Exchange, visit: _Visit) -> None:
+        weight_bytes = self._weight_of(exchange)
+        answer = self.desk.arrive(visit.key, exchange, self._clock(), weight_bytes=weight_bytes)
+        if isinstance(answer, Go):
+            self._send(answer)
+        elif isinstance(answer, Turned):
+            self._refuse(answer)
+        else:
+            visit.is_cold = not self.desk.pods_of(visit.key)
+        self.tick_soon()
+
+    def _weight_of(self, exchange: Exchange) -> int:
+        """What a request takes up at most while it waits: its head, and as much of its body as is read by then."""
+        head, held_max = exchange.head, self._settings.http.body_held_bytes_max
+        if not head.has_body:
+            return exchange.weight_bytes
+        body_bytes = held_max if head.chunked else min(head.content_length or 0, held_max)
+        return max(exchange.weight_bytes, sum([len(line.wire) for line in head.lines]) + body_bytes)
+
+    def _send_all(self, go: Sequence[Go[Exchange]]) -> None:
+        for one in go:
+            self._send(one)
+
+    def _send(self, go: Go[Exchange]) -> None:
+        exchange = go.request
+        visit = exchange.context
+        if isinstance(visit, _Visit) and visit.is_cold:
+            visit.is_cold = False
+            exchange.answer_headers += _COLD_START
+        way = self._ways.get(go.pod.address)
+        if way is None or way.pod != go.pod:
+            way = self._remember(go.pod)
+        exchange.forward(way.address, extra=way.extra)
+
+    def _remember(self, pod: PodFacts) -> _Way:
+        if len(self._ways) >= _WAYS_MAX:
+            self._ways.clear()
+        host, _, port = pod.address.rpartition(":")
+        lines = [(b"K-Proxy-Request", b"activator")]
+        if pod.name:
+            secret = pod_secret(self._key, namespace=pod.namespace, pod=pod.name)
+            lines.append((b"K-Pod-Secret", secret.encode()))
+        way = _Way(pod=pod, address=(host.strip("[]"), int(port)), extra=header_lines(*lines))
+        self._ways[pod.address] = way
+        return way
+
+    def _refuse(self, turned: Turned[Exchange]) -> None:
+        exchange = turned.request
+        self.counts[f"refused-{turned.reason}"] += 1
+        exchange.answer(503, f"{turned.text}\n".encode(), _RETRY + exchange.answer_headers)
+
+    def _timeouts_of(self, key: RevisionKey) -> Timeouts:
+        facts = self.desk.facts_of(key)
+        if facts is None:
+            return Timeouts(total_s=self._settings.queue_wait_max_s, text=_TIMEOUT_TEXT)
+        return Timeouts(
+            total_s=facts.timeout_s,
+            answer_start_s=math.inf if facts.response_start_timeout_s is None else facts.response_start_timeout_s,
+            idle_s=math.inf if facts.idle_timeout_s is None else facts.idle_timeout_s,
+            text=_TIMEOUT_TEXT,
+        )
+
+    def _tick(self) -> None:
+        self._soon = None
+        self.apply(self.desk.tick(self._clock()))
+        due_s = self.desk.next_due_s()
+        if due_s is not None and due_s != self._later_s:
+            if self._later is not None:
+                self._later.cancel()
+            self._later_s = due_s
+            self._later = asyncio.get_running_loop().call_later(max(0.0, due_s - self._clock()), self._tick_later)
+
+    def _tick_later(self) -> None:
+        self._later, self._later_s = None, math.inf
+        self._tick()
+
+
+def _tag_and_agent(head: RequestHead) -> tuple[str | None, bytes]:
+    tag, agent = None, b""
+    for line in head.lines:
+        if line.name == b"user-agent":
+            agent = line.value
+        elif line.name == b"knative-serving-tag":
+            tag = line.value.decode("latin-1")
+    return tag, agent
+
+
+def _without_agent(head: RequestHead) -> RequestHead:
+    """A head without a User-Agent that the pod would believe."""
+    lines = [line for line in head.lines if line.name != b"user-agent" or not is_probe_agent(line.value)]
+    return msgspec.structs.replace(head, lines=lines)

@@ -1,0 +1,295 @@
+"""An activator in this process with everything around it: a memory store, scripted pods, an autoscaler's websocket.
+
+All sockets are real, on ephemeral ports of 127.0.0.1. A pod is a server that answers as it is told and remembers what
+it was asked; its place in the store is a slice of its own.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import msgspec
+from websockets.asyncio.server import ServerConnection, serve
+
+from serving.activator.main import Activator
+from serving.activator.routes import Listener
+from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
+from serving.cluster.memory import MemoryCluster
+from serving.settings.activator import ActivatorSettings
+from serving.wire.frames import RevisionStat, decode_activator_stats
+
+__all__ = ["KEY", "Answer", "Autoscaler", "PodServer", "Stage", "Store", "ask", "staged", "until"]
+
+KEY = bytes(range(32))
+HOST = "hello.default.localhost"
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client saw."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+
+
+async def until(holds: Callable[[], object], *, within_s: float = 5.0) -> None:
+    """Wait until something holds; of what happens inside nobody tells, so that it is looked at again and again."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.001)
+
+
+async def ask(
+    address: tuple[str, int],
+    target: str = "/",
+    *,
+    host: str = HOST,
+    method: str = "GET",
+    headers: Sequence[str] = (),
+    body: str = "",
+) -> Answer:
+    """One request on a connection of its own."""
+    reader, writer = await asyncio.open_connection(*address)
+    length = [f"Content-Length: {len(body)}"] if body else []
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", "Connection: close", *length, *headers]
+    writer.write(("\r\n".join(lines) + "\r\n\r\n" + body).encode())
+    try:
+        raw = (await reader.read()).decode()
+    finally:
+        writer.close()
+    head, _, text = raw.partition("\r\n\r\n")
+    status_line, *given = head.split("\r\n")
+    pairs = [line.split(": ", 1) for line in given]
+    return Answer(status=int(status_line.split()[1]), headers={name.lower(): value for name, value in pairs}, body=text)
+
+
+class PodServer:
+    """A pod: answers each request with its name, once ``gate`` is open; ``heads`` are the requests it saw."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.heads: list[str] = []
+        self.running_count = 0
+        self.running_max = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.dies_at_once = False
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def stop(self) -> None:
+        """Listen no more, and cut all connections."""
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                    self.heads.append(head)
+                    if self.dies_at_once:
+                        writer.transport.abort()
+                        return
+                    await self._answer(writer)
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, writer: asyncio.StreamWriter) -> None:
+        self.running_count += 1
+        self.running_max = max(self.running_max, self.running_count)
+        try:
+            await self.gate.wait()
+        finally:
+            self.running_count -= 1
+        text = self.name.encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+        await writer.drain()
+
+
+class Autoscaler:
+    """The other end of the statistics websocket."""
+
+    def __init__(self) -> None:
+        self.stats: list[RevisionStat] = []
+        self.frame_count = 0
+        self.tokens: list[str] = []
+        self.paths: list[str] = []
+        self.connections: set[ServerConnection] = set()
+
+    async def take(self, connection: ServerConnection) -> None:
+        """Take all frames of one activator."""
+        assert connection.request is not None
+        self.tokens.append(connection.request.headers.get("Authorization", ""))
+        self.paths.append(connection.request.path)
+        self.connections.add(connection)
+        try:
+            async for frame in connection:
+                assert isinstance(frame, bytes)
+                self.frame_count += 1
+                self.stats += decode_activator_stats(frame).stats
+        finally:
+            self.connections.discard(connection)
+
+
+class Store:
+    """A memory store with what a service consists of."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.pods: list[PodServer] = []
+
+    async def revision(self, name: str, *, state: str = "Active", slots: int = 1, **spec: Any) -> None:  # noqa: ANN401
+        """A revision in the store."""
+        await self.cluster.create(
+            REVISION,
+            {
+                "apiVersion": "serving.knative.dev/v1",
+                "kind": "Revision",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"servingState": state, "containerConcurrency": slots, **spec},
+            },
+        )
+
+    async def status(self, revision: str, **condition: str) -> None:
+        """A Ready condition of a revision."""
+        patch = {"status": {"conditions": [{"type": "Ready", **condition}]}}
+        await self.cluster.patch(REVISION, "default", revision, patch=patch, subresource="status")
+
+    async def route(self, *traffic: dict[str, Any], name: str = "hello", labels: dict[str, str] | None = None) -> None:
+        """A route in the store, with the status that a controller writes."""
+        made = {
+            "apiVersion": "serving.knative.dev/v1",
+            "kind": "Route",
+            "metadata": {"name": name, "namespace": "default", "labels": labels or {}},
+            "spec": {},
+        }
+        await self.cluster.create(ROUTE, made)
+        status = {"url": f"http://{name}.default.localhost:8080", "traffic": list(traffic)}
+        await self.cluster.patch(ROUTE, "default", name, patch={"status": status}, subresource="status")
+
+    async def service(self, *, state: str = "Active", slots: int = 1, **spec: Any) -> None:  # noqa: ANN401
+        """A service with one revision, hello-00001, and no pod."""
+        await self.revision("hello-00001", state=state, slots=slots, **spec)
+        await self.route({"revisionName": "hello-00001", "percent": 100})
+
+    async def active(self, revision: str = "hello-00001") -> None:
+        """Wait until a revision's state in the store is Active."""
+        found: dict[str, Any] = await self.cluster.get(REVISION, "default", revision)
+        if found["spec"]["servingState"] == "Active":
+            return
+        version = found["metadata"]["resourceVersion"]
+        async with asyncio.timeout(5), self.cluster.watch(REVISION, "default", resource_version=version) as events:
+            async for event in events:
+                if event.object["metadata"]["name"] == revision and event.object["spec"]["servingState"] == "Active":
+                    return
+
+    async def pod(self, name: str, *, of: str = "hello-00001", server: PodServer | None = None) -> PodServer:
+        """A pod that is ready."""
+        if server is None:
+            server = PodServer(name)
+            await server.start()
+            self.pods.append(server)
+        endpoint = {
+            "addresses": ["127.0.0.1"],
+            "conditions": {"ready": True, "terminating": False},
+            "targetRef": {"kind": "Pod", "name": name, "namespace": "default"},
+        }
+        labels = {"kubernetes.io/service-name": f"{of}-private", "serving.knative.dev/revision": of}
+        await self.cluster.create(
+            ENDPOINT_SLICE,
+            {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": f"{of}-private-{name}", "namespace": "default", "labels": labels},
+                "addressType": "IPv4",
+                "endpoints": [endpoint],
+                "ports": [{"name": "http", "port": server.port}],
+            },
+        )
+        return server
+
+    async def remove_pod(self, name: str, *, of: str = "hello-00001") -> None:
+        """The pod is no longer listed."""
+        await self.cluster.delete(ENDPOINT_SLICE, "default", f"{of}-private-{name}")
+
+
+class Stage(Store):
+    """See the module. ``public`` and ``inner`` are the addresses of the listeners."""
+
+    def __init__(self, activator: Activator, cluster: MemoryCluster, autoscaler: Autoscaler) -> None:
+        super().__init__(cluster)
+        self.activator = activator
+        self.autoscaler = autoscaler
+
+    @property
+    def public(self) -> tuple[str, int]:
+        """Where the world comes in."""
+        return self.activator.addresses[Listener.PUBLIC]
+
+    @property
+    def inner(self) -> tuple[str, int]:
+        """Where the cluster comes in."""
+        return self.activator.addresses[Listener.INNER]
+
+    @property
+    def level(self) -> int:
+        """Requests that are inside."""
+        return self.activator.ingress.desk.level
+
+    async def route(self, *traffic: dict[str, Any], name: str = "hello", labels: dict[str, str] | None = None) -> None:
+        """A route, and the activator has seen it."""
+        await super().route(*traffic, name=name, labels=labels)
+        inner = f"{name}.default.svc.cluster.local"
+        await until(lambda: self.activator.ingress.routes.find(Listener.INNER, inner))
+
+    async def pod_seen(self, name: str, *, of: str = "hello-00001") -> PodServer:
+        """A pod that is ready, and the activator has seen it."""
+        before = len(self.activator.ingress.desk.pods_of(("default", of)))
+        server = await self.pod(name, of=of)
+        await until(lambda: len(self.activator.ingress.desk.pods_of(("default", of))) > before)
+        return server
+
+
+@contextlib.asynccontextmanager
+async def staged(*, cluster: MemoryCluster | None = None, **settings: Any) -> AsyncIterator[Stage]:  # noqa: ANN401
+    """An activator that serves, and stops at the end."""
+    autoscaler, stop = Autoscaler(), asyncio.Event()
+    cluster = cluster or MemoryCluster()
+    async with serve(autoscaler.take, "127.0.0.1", 0) as websocket, asyncio.TaskGroup() as group:
+        port = next(iter(websocket.sockets)).getsockname()[1]
+        given: dict[str, Any] = {
+            "stats_url": f"ws://127.0.0.1:{port}/stats",
+            "public_address": "127.0.0.1:0",
+            "inner_address": "127.0.0.1:0",
+            "drain_grace_s": 0.2,
+        }
+        activator = Activator(ActivatorSettings(**(given | settings)), cluster, key=KEY)
+        group.create_task(activator.run(stop))
+        await activator.is_serving.wait()
+        await until(lambda: activator.client.is_connected)
+        stage = Stage(activator, cluster, autoscaler)
+        try:
+            yield stage
+        finally:
+            for pod in stage.pods:
+                pod.gate.set()
+            stop.set()
+            for pod in stage.pods:
+                await pod.stop()

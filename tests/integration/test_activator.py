@@ -1,0 +1,218 @@
+"""Requests through an activator with real sockets: from zero, in order, refused, split, and when pods go."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from serving.wire.tokens import activator_token, pod_secret
+from tests.integration.activator_stage import KEY, Answer, Stage, ask, staged, until
+
+INNER_HOST = "hello.default.svc.cluster.local"
+
+
+async def asked(stage: Stage, count: int) -> list[asyncio.Task[Answer]]:
+    """Requests that are inside, in order."""
+    tasks = []
+    for place in range(count):
+        tasks.append(asyncio.create_task(ask(stage.public, f"/{place}")))
+        await until(lambda wanted=place + 1: stage.level == wanted)  # type: ignore[misc]
+    return tasks
+
+
+async def test_a_request_from_zero_is_held_and_answered_when_a_pod_is_there() -> None:
+    async with staged() as stage:
+        await stage.service(state="Reserve")
+        (task,) = await asked(stage, 1)
+        await until(lambda: stage.autoscaler.stats)
+        await stage.pod("p")
+        answer = await task
+    assert (answer.status, answer.body) == (200, "p")
+    assert (answer.headers["x-serving-revision"], answer.headers["x-serving-cold-start"]) == ("hello-00001", "true")
+
+
+async def test_the_first_request_makes_the_revision_active_and_pokes_the_autoscaler() -> None:
+    async with staged(report_period_s=10) as stage:
+        await stage.service(state="Reserve")
+        (task,) = await asked(stage, 1)
+        await until(lambda: stage.autoscaler.stats)
+        await stage.active()
+        (stat,) = stage.autoscaler.stats
+        await stage.pod("p")
+        await task
+    assert (stat.namespace, stat.revision, stat.concurrency, stat.request_count) == ("default", "hello-00001", 1, 1)
+
+
+async def test_the_autoscaler_knows_who_speaks() -> None:
+    async with staged() as stage:
+        assert stage.autoscaler.paths == ["/stats?activator=activator"]
+        assert stage.autoscaler.tokens == [f"Bearer {activator_token(KEY, name='activator')}"]
+
+
+async def test_an_autoscaler_that_comes_back_is_told_at_once() -> None:
+    async with staged(report_period_s=10) as stage:
+        await stage.service()
+        (task,) = await asked(stage, 1)
+        await until(lambda: stage.autoscaler.stats)
+        for connection in list(stage.autoscaler.connections):
+            await connection.close()
+        await until(lambda: len(stage.autoscaler.stats) == 2)
+        await stage.pod("p")
+        await task
+    assert [stat.concurrency for stat in stage.autoscaler.stats] == [1, 1]
+
+
+async def test_a_warm_request_says_nothing_of_a_cold_start() -> None:
+    async with staged() as stage:
+        await stage.service()
+        await stage.pod_seen("p")
+        answer = await ask(stage.public)
+    assert (answer.status, "x-serving-cold-start" in answer.headers) == (200, False)
+
+
+async def test_who_waits_is_served_oldest_first_and_never_more_than_the_pod_takes() -> None:
+    async with staged() as stage:
+        await stage.service()
+        tasks = await asked(stage, 20)
+        pod = await stage.pod("p")
+        await asyncio.gather(*tasks)
+    assert [head.split()[1] for head in pod.heads] == [f"/{place}" for place in range(20)]
+    assert pod.running_max == 1
+
+
+async def test_one_more_than_the_queue_holds_is_refused() -> None:
+    async with staged(queue_depth_max=2) as stage:
+        await stage.service()
+        tasks = await asked(stage, 2)
+        answer = await ask(stage.public)
+        await stage.pod("p")
+        statuses = [(await task).status for task in tasks]
+    assert (answer.status, answer.headers["retry-after"], statuses) == (503, "1", [200, 200])
+    assert "pending request queue full" in answer.body
+
+
+async def test_a_body_that_is_held_counts_in_bytes() -> None:
+    async with staged(queue_bytes_max=5000) as stage:
+        await stage.service()
+        answer = await ask(stage.public, method="POST", body="x" * 6000)
+    assert answer.status == 503
+
+
+async def test_a_client_that_leaves_frees_its_place() -> None:
+    async with staged(queue_depth_max=1) as stage:
+        await stage.service()
+        _, writer = await asyncio.open_connection(*stage.public)
+        writer.write(b"GET /gone HTTP/1.1\r\nHost: hello.default.localhost\r\n\r\n")
+        await until(lambda: stage.level == 1)
+        writer.close()
+        await until(lambda: stage.level == 0)
+        (task,) = await asked(stage, 1)
+        pod = await stage.pod("p")
+        await task
+    assert [head.split()[1] for head in pod.heads] == ["/0"]
+
+
+async def test_a_wait_that_is_too_long_is_refused() -> None:
+    async with staged(queue_wait_max_s=0.05) as stage:
+        await stage.service()
+        answer = await ask(stage.public)
+    assert (answer.status, answer.body) == (503, "no pod was free within 0.05 s\n")
+
+
+async def test_the_revisions_own_timeout_ends_a_wait() -> None:
+    async with staged() as stage:
+        await stage.service(timeoutSeconds=0.15)
+        answer = await ask(stage.public)
+    assert (answer.status, answer.body) == (504, "activator request timeout")
+
+
+async def test_a_revision_that_fails_answers_with_its_message() -> None:
+    async with staged() as stage:
+        await stage.service()
+        (task,) = await asked(stage, 1)
+        await stage.status("hello-00001", status="False", reason="ExitCode1", message="no such command")
+        waited, later = await task, await ask(stage.public)
+    text = "revision hello-00001 cannot serve: ExitCode1: no such command\n"
+    assert [(answer.status, answer.body) for answer in (waited, later)] == [(503, text), (503, text)]
+
+
+async def test_traffic_is_split_by_percent() -> None:
+    async with staged() as stage:
+        for revision in ("old", "new"):
+            await stage.revision(revision, slots=0)
+            await stage.pod_seen(revision, of=revision)
+        await stage.route({"revisionName": "old", "percent": 90}, {"revisionName": "new", "percent": 10})
+        counts = Counter([(await ask(stage.public)).body for _ in range(500)])
+    # Six standard deviations of a binomial count: 50 +- 40.
+    assert (counts.total(), 10 <= counts["new"] <= 90) == (500, True)
+
+
+async def test_a_tag_has_a_host_and_a_header() -> None:
+    async with staged() as stage:
+        for revision in ("old", "new"):
+            await stage.revision(revision)
+            await stage.pod_seen(revision, of=revision)
+        await stage.route({"revisionName": "old", "percent": 100}, {"revisionName": "new", "percent": 0, "tag": "next"})
+        by_host = await ask(stage.public, host="next-hello.default.localhost")
+        by_header = await ask(stage.public, headers=["Knative-Serving-Tag: next"])
+        plain = await ask(stage.public)
+    assert [by_host.body, by_header.body, plain.body] == ["new", "new", "old"]
+
+
+async def test_an_inner_host_is_served_on_the_inner_listener_only() -> None:
+    async with staged() as stage:
+        await stage.service()
+        await stage.pod_seen("p")
+        answers = [await ask(address, host=INNER_HOST) for address in (stage.public, stage.inner)]
+    assert [answer.status for answer in answers] == [404, 200]
+
+
+async def test_an_unknown_host_is_told_so() -> None:
+    async with staged() as stage:
+        answer = await ask(stage.public, host="nobody.default.localhost:8080")
+    assert (answer.status, answer.body) == (404, "no service has the host nobody.default.localhost:8080\n")
+
+
+async def test_what_only_we_may_say_is_not_believed_and_not_passed_on() -> None:
+    spoofed = [
+        "K-Proxy-Request: activator",
+        "K-Pod-Secret: 0",
+        "K-Network-Probe: queue",
+        "K-Network-Hash: 0",
+        "K-Kubelet-Probe: queue",
+        "K-Original-Host: other",
+        "Knative-Serving-Namespace: other",
+        "Knative-Serving-Revision: other",
+        "User-Agent: kube-probe/1.32",
+        "X-Own: kept",
+    ]
+    async with staged() as stage:
+        await stage.service()
+        pod = await stage.pod_seen("p")
+        answer = await ask(stage.public, headers=spoofed)
+    (head,) = pod.heads
+    lines = {line.split(": ")[0].lower(): line.partition(": ")[2] for line in head.split("\r\n")[1:]}
+    ours = {
+        "k-proxy-request": "activator",
+        "k-pod-secret": pod_secret(KEY, namespace="default", pod="p"),
+        "x-own": "kept",
+    }
+    assert answer.status == 200
+    assert {name: value for name, value in lines.items() if name.startswith(("k-", "kn", "us", "x-own"))} == ours
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "header", "body"),
+    [
+        ("/healthz", "127.0.0.1", "X: 1", "ok"),
+        ("/", "127.0.0.1", "User-Agent: kube-probe/1.32", "ok"),
+        ("/healthz", "hello.default.localhost", "K-Network-Probe: activator", "activator"),
+        ("/healthz", "hello.default.localhost", "X: 1", "p"),
+    ],
+)
+async def test_probes_are_answered(target: str, host: str, header: str, body: str) -> None:
+    async with staged() as stage:
+        await stage.service()
+        await stage.pod_seen("p")
+        answer = await ask(stage.public, target, host=host, headers=[header])
+    assert (answer.status, answer.body) == (200, body)

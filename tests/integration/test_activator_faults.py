@@ -1,0 +1,230 @@
+"""Pods that go, never were there, or die; and an activator that stops."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from serving.activator.desk import Wake
+from serving.activator.main import Activator
+from serving.activator.routes import Listener
+from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Listing, Object
+from serving.model.errors import SettingsError, Unavailable
+from serving.settings.activator import ActivatorSettings
+from tests.integration.activator_stage import KEY, PodServer, ask, staged, until
+
+
+async def test_no_request_fails_when_a_pod_is_removed_while_100_are_in_flight() -> None:
+    async with staged() as stage:
+        await stage.service(slots=100)
+        leaving = await stage.pod_seen("p")
+        leaving.gate.clear()
+        tasks = [asyncio.create_task(ask(stage.public, f"/{place}")) for place in range(100)]
+        await until(lambda: leaving.running_count == 100)
+        await stage.pod_seen("q")
+        await stage.remove_pod("p")
+        await until(lambda: len(stage.activator.ingress.desk.pods_of(("default", "hello-00001"))) == 1)
+        later = [asyncio.create_task(ask(stage.public)) for _ in range(50)]
+        bodies = [(await task).body for task in later]
+        leaving.gate.set()
+        answers = [await task for task in tasks]
+    assert {(answer.status, answer.body) for answer in answers} == {(200, "p")}
+    assert set(bodies) == {"q"}
+
+
+async def test_a_pod_that_refuses_connections_costs_nobody_anything() -> None:
+    async with staged() as stage:
+        await stage.service()
+        gone = await stage.pod_seen("p")
+        await gone.stop()
+        await stage.pod_seen("q")
+        bodies = [(await ask(stage.public)).body for _ in range(20)]
+    assert bodies == ["q"] * 20
+
+
+async def test_with_the_only_pod_gone_requests_wait_in_order_for_the_next() -> None:
+    async with staged() as stage:
+        await stage.service()
+        gone = await stage.pod_seen("p")
+        await gone.stop()
+        tasks = []
+        for place in range(5):
+            tasks.append(asyncio.create_task(ask(stage.public, f"/{place}")))
+            await until(lambda wanted=place + 1: stage.level == wanted)  # type: ignore[misc]
+        pod = await stage.pod("q")
+        await stage.remove_pod("p")
+        statuses = [(await task).status for task in tasks]
+    assert statuses == [200] * 5
+    assert [head.split()[1] for head in pod.heads] == [f"/{place}" for place in range(5)]
+
+
+async def test_a_pod_that_never_comes_is_not_tried_for_ever() -> None:
+    async with staged(pod_tries_max=3) as stage:
+        await stage.service()
+        gone = await stage.pod_seen("p")
+        await gone.stop()
+        answer = await ask(stage.public)
+    assert answer.status == 502
+    assert answer.body.startswith("revision hello-00001: no connection to any of 3 pods")
+
+
+async def test_a_pod_that_dies_before_answering_is_a_bad_gateway_for_what_may_not_be_sent_again() -> None:
+    async with staged() as stage:
+        await stage.service()
+        dying = await stage.pod_seen("p")
+        dying.dies_at_once = True
+        answer = await ask(stage.public, method="POST", body="x")
+    assert (answer.status, len(dying.heads)) == (502, 1)
+
+
+def stale_wake() -> Wake:
+    """A wake that was decided on an object that has changed since."""
+    return Wake(key=("default", "hello-00001"), flip=True, poke=None, resource_version="1")
+
+
+class Faulty(MemoryCluster):
+    """A store that is down for some calls."""
+
+    def __init__(self, *, patches: int = 0, lists: int = 0) -> None:
+        super().__init__()
+        self.patches_left = patches
+        self.lists_left = lists
+
+    async def patch(self, kind: Kind, namespace: str, name: str, **parts: Any) -> Object:  # noqa: ANN401
+        if kind is REVISION and self.patches_left:
+            self.patches_left -= 1
+            raise Unavailable("down")
+        return await super().patch(kind, namespace, name, **parts)
+
+    async def list(self, kind: Kind, namespace: str | None = None, **parts: Any) -> Listing:  # noqa: ANN401
+        if self.lists_left:
+            self.lists_left -= 1
+            raise Unavailable("down")
+        return await super().list(kind, namespace, **parts)
+
+
+async def test_a_flip_that_fails_is_tried_again() -> None:
+    cluster = Faulty(patches=2)
+    async with staged(cluster=cluster, flip_pause_first_s=0.01) as stage:
+        await stage.service(state="Reserve")
+        asked = asyncio.create_task(ask(stage.public))
+        await stage.active()
+        await stage.pod("p")
+        answer = await asked
+    assert (answer.status, cluster.patches_left) == (200, 0)
+
+
+async def test_an_activator_can_be_stopped_before_it_has_seen_the_cluster() -> None:
+    stop = asyncio.Event()
+    activator = Activator(ActivatorSettings(), Faulty(lists=1000), key=KEY)
+    running = asyncio.create_task(activator.run(stop))
+    stop.set()
+    await running
+    assert not activator.is_serving.is_set()
+
+
+@pytest.mark.parametrize("address", ["8080", "here:there", ""])
+async def test_an_address_that_is_none_is_told(address: str) -> None:
+    activator = Activator(ActivatorSettings(public_address=address), MemoryCluster(), key=KEY)
+    with pytest.raises(ExceptionGroup) as caught:
+        await activator.run(asyncio.Event())
+    assert caught.group_contains(SettingsError, match="not an address")
+
+
+async def test_a_flip_that_meets_a_newer_object_looks_again() -> None:
+    async with staged() as stage:
+        await stage.service(state="Reserve")
+        stage.activator.view.flip(stale_wake())
+        stage.activator.view.flip(stale_wake())
+        await stage.active()
+
+
+async def test_a_flip_leaves_alone_what_is_not_in_reserve_any_more() -> None:
+    async with staged() as stage:
+        await stage.service(state="Retired")
+        stage.activator.view.flip(stale_wake())
+        await until(lambda: not stage.activator.view.is_flipping)
+        found = await stage.cluster.get(REVISION, "default", "hello-00001")
+    assert found["spec"]["servingState"] == "Retired"
+
+
+async def test_a_flip_of_what_is_gone_is_nothing() -> None:
+    async with staged() as stage:
+        stage.activator.view.flip(stale_wake())
+        await until(lambda: not stage.activator.view.is_flipping)
+        assert stage.level == 0
+
+
+async def test_an_object_that_cannot_be_read_stops_nobody() -> None:
+    async with staged() as stage:
+        await stage.revision("broken", state="Asleep")
+        await stage.route({"revisionName": "broken", "percent": 100})
+        patch = {"status": {"traffic": "not a list"}}
+        await stage.cluster.patch(ROUTE, "default", "hello", patch=patch, subresource="status")
+        await stage.revision("hello-00001")
+        await stage.pod_seen("p")
+        await stage.cluster.patch(
+            ENDPOINT_SLICE, "default", "hello-00001-private-p", patch={"endpoints": [{"addresses": "no list"}]}
+        )
+        await stage.pod_seen("q")
+        assert stage.level == 0
+
+
+async def test_a_route_that_is_deleted_has_no_host_any_more() -> None:
+    async with staged() as stage:
+        await stage.service()
+        await stage.cluster.delete(ROUTE, "default", "hello")
+        await until(lambda: not stage.activator.ingress.routes.find(Listener.PUBLIC, "hello.default.localhost"))
+        answer = await ask(stage.public)
+    assert answer.status == 404
+
+
+async def test_who_waits_when_the_activator_stops_is_refused_and_who_runs_is_answered() -> None:
+    async with staged(drain_grace_s=0.3) as stage:
+        await stage.service()
+        pod = await stage.pod_seen("p")
+        pod.gate.clear()
+        running = asyncio.create_task(ask(stage.public))
+        await until(lambda: pod.running_count == 1)
+        waiting = asyncio.create_task(ask(stage.public))
+        await until(lambda: stage.level == 2)
+        stage.activator.ingress.close()
+        refused = await waiting
+        pod.gate.set()
+        answered = await running
+    assert (refused.status, refused.body, answered.status) == (503, "shutting down\n", 200)
+
+
+async def test_a_revision_that_is_named_before_it_is_seen_is_waited_for() -> None:
+    async with staged() as stage:
+        await stage.route({"revisionName": "hello-00001", "percent": 100})
+        task = asyncio.create_task(ask(stage.public))
+        await until(lambda: stage.level == 1)
+        await stage.revision("hello-00001")
+        await stage.pod("p")
+        assert (await task).status == 200
+
+
+async def test_a_revision_that_is_deleted_sends_away_who_waits() -> None:
+    async with staged() as stage:
+        await stage.service()
+        task = asyncio.create_task(ask(stage.public))
+        await until(lambda: stage.level == 1)
+        await stage.cluster.delete(REVISION, "default", "hello-00001")
+        answer = await task
+    assert (answer.status, answer.body) == (503, "there is no revision hello-00001\n")
+
+
+async def test_a_pod_that_comes_back_at_the_same_place_is_used_again() -> None:
+    async with staged() as stage:
+        await stage.service()
+        server = PodServer("p")
+        await server.start()
+        stage.pods.append(server)
+        await stage.pod("p", server=server)
+        assert (await ask(stage.public)).status == 200
+        await stage.remove_pod("p")
+        await stage.pod("p2", server=server)
+        assert (await ask(stage.public)).status == 200

@@ -1,0 +1,65 @@
+"""The activator as a process of its own: against a served API, on inherited sockets, told to stop."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from serving.cluster.memory import MemoryCluster
+from tests.integration.activator_stage import KEY, Store, ask
+from tests.integration.api_server import served
+from tests.tidy.sources import ROOT
+
+
+async def started(folder: Path, environment: dict[str, str], *sockets: socket.socket) -> asyncio.subprocess.Process:
+    key = folder / "key"
+    key.write_bytes(KEY)
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "serving.activator.main"),
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "SERVING_KEY_FILE": str(key), **environment},
+        pass_fds=[one.fileno() for one in sockets],
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def stopped(process: asyncio.subprocess.Process) -> tuple[int, list[dict[str, object]]]:
+    """Its exit code and its log after SIGTERM."""
+    process.send_signal(signal.SIGTERM)
+    _, log = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, [json.loads(line) for line in log.decode().splitlines()]
+
+
+async def test_a_process_serves_from_zero_and_stops_when_told(tmp_path: Path) -> None:
+    store = Store(MemoryCluster())
+    with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as inner:
+        async with served(store.cluster, tmp_path) as api:
+            environment = {
+                "KUBECONFIG": str(api.kubeconfig),
+                "SERVING_LISTEN_FDS": json.dumps({"public": public.fileno(), "inner": inner.fileno()}),
+                # There is no autoscaler: frames are dropped, requests are served.
+                "SERVING_ACTIVATOR_STATS_URL": "ws://127.0.0.1:1/stats",
+            }
+            process = await started(tmp_path, environment, public, inner)
+            try:
+                await store.service(state="Reserve")
+                asked = asyncio.create_task(ask(public.getsockname()))
+                await store.active()
+                pod = await store.pod("p")
+                answer = await asked
+            finally:
+                code, log = await stopped(process)
+            await pod.stop()
+    assert (answer.status, answer.body, code) == (200, "p", 0)
+    assert {"activator.serving", "revision.activated", "activator.stopped"} <= {str(line["event"]) for line in log}
+
+
+async def test_settings_that_are_wrong_are_told_at_start(tmp_path: Path) -> None:
+    process = await started(tmp_path, {"SERVING_ACTIVATOR_QUEUE_DEPTH_MAX": "0"})
+    _, said = await process.communicate()
+    assert (process.returncode, b"SERVING_ACTIVATOR_QUEUE_DEPTH_MAX" in said) == (2, True)

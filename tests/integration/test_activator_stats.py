@@ -1,0 +1,95 @@
+"""The activator's websocket to the autoscaler: what is told, what is dropped, and coming back."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+from websockets.asyncio.server import serve
+
+from serving.activator.client import StatsClient
+from serving.activator.wake import Load
+from serving.settings.activator import ActivatorSettings
+from tests.integration.activator_stage import KEY, Autoscaler, ask, staged, until
+
+LOAD = Load(concurrency=1.5, request_count=2.0)
+
+
+@contextlib.asynccontextmanager
+async def telling(port: int) -> AsyncIterator[StatsClient]:
+    """A client that tells an autoscaler at a port, whether there is one or not."""
+    stop = asyncio.Event()
+    settings = ActivatorSettings(stats_url=f"ws://127.0.0.1:{port}/stats")
+    client = StatsClient(settings, key=KEY, draw=lambda: 0.0)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(client.run(stop))
+        try:
+            yield client
+        finally:
+            stop.set()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def test_load_is_told_each_period() -> None:
+    async with staged(report_period_s=0.1) as stage:
+        await stage.service(slots=0)
+        pod = await stage.pod_seen("p")
+        pod.gate.clear()
+        tasks = [asyncio.create_task(ask(stage.public)) for _ in range(3)]
+        await until(lambda: [stat for stat in stage.autoscaler.stats if stat.concurrency == 3.0])
+        pod.gate.set()
+        await asyncio.gather(*tasks)
+        await until(lambda: stage.level == 0)
+    counted = sum(stat.request_count * 0.1 for stat in stage.autoscaler.stats)
+    assert round(counted, 6) == 3
+
+
+async def test_what_cannot_be_told_is_dropped_and_counted() -> None:
+    async with telling(free_port()) as client:
+        client.tell([(("default", "r"), LOAD)])
+        assert (client.dropped_count, client.is_connected) == (1, False)
+        assert repr(client).endswith("/stats?activator=activator, not connected, 0 to send, 1 dropped)")
+
+
+async def test_nothing_to_tell_is_no_frame() -> None:
+    async with telling(free_port()) as client:
+        client.tell([])
+        assert client.dropped_count == 0
+
+
+async def test_an_autoscaler_that_comes_later_is_found() -> None:
+    port, autoscaler = free_port(), Autoscaler()
+    async with telling(port) as client:
+        await until(lambda: client.failure_count)
+        async with serve(autoscaler.take, "127.0.0.1", port):
+            await until(lambda: client.is_connected)
+            client.tell([(("default", "r"), LOAD)])
+            await until(lambda: autoscaler.stats)
+    assert [(stat.revision, stat.concurrency, stat.request_count) for stat in autoscaler.stats] == [("r", 1.5, 2.0)]
+
+
+async def test_a_connection_that_takes_nothing_loses_the_oldest() -> None:
+    autoscaler = Autoscaler()
+    port = free_port()
+    async with serve(autoscaler.take, "127.0.0.1", port), telling(port) as client:
+        await until(lambda: client.is_connected)
+        # The loop does not turn meanwhile, so that nothing is sent.
+        for place in range(70):
+            client.tell([(("default", f"r{place}"), LOAD)])
+        await until(lambda: len(autoscaler.stats) == 64)
+    assert (client.dropped_count, autoscaler.stats[0].revision) == (6, "r6")
+
+
+async def test_many_revisions_are_told_in_several_frames() -> None:
+    autoscaler = Autoscaler()
+    port = free_port()
+    async with serve(autoscaler.take, "127.0.0.1", port), telling(port) as client:
+        await until(lambda: client.is_connected)
+        client.tell([(("default", f"r{place}"), LOAD) for place in range(4500)])
+        await until(lambda: len(autoscaler.stats) == 4500)
+    assert autoscaler.frame_count == 3

@@ -1,0 +1,349 @@
+"""All requests and all revisions: events in, what is to be done out."""
+
+import random
+from collections.abc import Iterable
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.activator.desk import Desk, Go, Outcome, Turned, TurnReason, Wake
+from serving.activator.revisions import PodFacts, RevisionFacts, ServingState, SliceFacts
+from serving.activator.wake import Load, Poke, PokeReason
+from serving.settings.activator import ActivatorSettings
+from serving.traffic.breaker import Queued
+
+KEY = ("default", "hello-00001")
+SETTINGS = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=1.5)
+FIRST = Poke(load=Load(concurrency=1, request_count=1), reason=PokeReason.FIRST)
+
+
+def revision(
+    state: ServingState = ServingState.ACTIVE, *, failure: str | None = None, slots: int = 1, desired: int = 0
+) -> RevisionFacts:
+    return RevisionFacts(
+        key=KEY,
+        resource_version="7",
+        serving_state=state,
+        container_concurrency=slots,
+        failure=failure,
+        desired_count=desired,
+    )
+
+
+def pod(address: str) -> PodFacts:
+    return PodFacts(address=address, namespace="default", name=f"pod-{address}")
+
+
+def pods(*addresses: str, name: str = "s") -> SliceFacts:
+    return SliceFacts(key=f"default/{name}", revision=KEY, pods=tuple(map(pod, addresses)))
+
+
+def desk(*addresses: str, facts: RevisionFacts | None = None, is_known: bool = True) -> Desk[str]:
+    made: Desk[str] = Desk(SETTINGS, random=lambda: 0.0)
+    if is_known:
+        made.set_revision(facts or revision(), 0.0)
+    if addresses:
+        made.set_slice(pods(*addresses), 0.0)
+    return made
+
+
+def come(made: Desk[str], *requests: str, now_s: float = 0.0) -> list[str]:
+    answers = [made.arrive(KEY, request, now_s) for request in requests]
+    return shown(made, [answer for answer in answers if isinstance(answer, Go)])
+
+
+def shown(made: Desk[str], go: Iterable[Go[str]]) -> list[str]:
+    made.validate()
+    return [f"{one.request}@{one.pod.address}" for one in go]
+
+
+def sent_away(outcome: Outcome[str]) -> list[tuple[str, TurnReason]]:
+    return [(turned.request, turned.reason) for turned in outcome.turned]
+
+
+def test_a_request_goes_to_a_pod() -> None:
+    assert desk("p").arrive(KEY, "a", 0.0) == Go(request="a", pod=pod("p"))
+
+
+def test_without_a_pod_a_request_waits() -> None:
+    made = desk()
+    assert isinstance(made.arrive(KEY, "a", 0.0), Queued)
+    assert made.is_stirred
+
+
+def test_the_first_that_waits_pokes_and_flips() -> None:
+    made = desk(facts=revision(ServingState.RESERVE))
+    come(made, "a")
+    assert made.tick(0.0).wakes == [Wake(key=KEY, flip=True, poke=FIRST, resource_version="7")]
+
+
+def test_requests_that_came_together_make_one_poke() -> None:
+    made = desk()
+    come(made, "a", "b", "c")
+    (woken,) = made.tick(0.0).wakes
+    assert woken.poke is not None
+    assert woken.poke.load == Load(concurrency=3, request_count=3)
+
+
+def test_a_flip_is_tried_again_when_it_is_due() -> None:
+    made = desk(facts=revision(ServingState.RESERVE))
+    come(made, "a")
+    made.tick(0.0)
+    assert made.next_due_s() == 0.1
+    assert made.tick(0.05).wakes == []
+    assert [woken.flip for woken in made.tick(0.1).wakes] == [True]
+
+
+def test_a_pod_that_comes_gets_who_waits_oldest_first() -> None:
+    made = desk()
+    come(made, "a", "b", "c")
+    outcome = made.set_slice(pods("p", "q"), 0.5)
+    assert shown(made, outcome.go) == ["a@p", "b@q"]
+    assert [one.waited_s for one in outcome.go] == [0.5, 0.5]
+
+
+def test_an_end_lets_the_next_run() -> None:
+    made = desk("p")
+    come(made, "a", "b")
+    assert shown(made, made.finish(KEY, "a", 0.1)) == ["b@p"]
+
+
+def test_the_end_of_what_is_not_inside_does_nothing() -> None:
+    made = desk("p")
+    assert [made.finish(KEY, "a", 0.0), made.come_back(KEY, "a", 0.0)] == [(), ()]
+
+
+def test_after_the_last_that_waited_was_served_the_next_is_the_first_again() -> None:
+    made = desk("p")
+    come(made, "a", "b")
+    made.tick(0.0)
+    made.finish(KEY, "a", 0.1)
+    come(made, "c", now_s=0.2)
+    assert [woken.poke is not None and woken.poke.reason for woken in made.tick(0.2).wakes] == [PokeReason.FIRST]
+
+
+def test_more_than_the_pods_are_for_pokes_although_none_waits() -> None:
+    made = desk("p", facts=revision(slots=10))
+    come(made, *"abcdefg")
+    made.tick(0.0)
+    assert not made.is_stirred
+    come(made, "h")
+    assert [woken.poke is not None and woken.poke.reason for woken in made.tick(0.1).wakes] == [PokeReason.EXCEEDED]
+
+
+def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
+    made = desk("p")
+    come(made, "a")
+    made.remove_slice("default/s", 0.0)
+    assert (come(made, "b"), made.pods_of(KEY), made.level) == ([], {}, 2)
+
+
+def test_a_slice_that_never_was_changes_nothing() -> None:
+    assert desk().remove_slice("default/s", 0.0) == Outcome()
+
+
+def test_whether_there_are_pods_is_known_without_requests() -> None:
+    assert [desk("p").pods_of(KEY), desk().pods_of(KEY)] == [{"p": pod("p")}, {}]
+
+
+def test_the_queue_is_bounded_in_count() -> None:
+    made = desk()
+    come(made, "a", "b", "c")
+    answer = made.arrive(KEY, "d", 0.0)
+    assert answer == Turned(
+        request="d",
+        reason=TurnReason.QUEUE_COUNT,
+        text="pending request queue full: 3 requests with 0 bytes wait already",
+    )
+
+
+def test_the_queue_is_bounded_in_bytes() -> None:
+    answer = desk().arrive(KEY, "a", 0.0, weight_bytes=101)
+    assert isinstance(answer, Turned)
+    assert answer.reason is TurnReason.QUEUE_BYTES
+
+
+def test_who_has_waited_too_long_is_sent_away() -> None:
+    made = desk()
+    come(made, "a")
+    made.tick(0.0)
+    assert made.next_due_s() == 1.5
+    assert sent_away(made.tick(1.5)) == [("a", TurnReason.WAITED)]
+
+
+def test_a_request_whose_pod_was_gone_goes_to_another() -> None:
+    made = desk("p", "q")
+    come(made, "a")
+    assert shown(made, made.come_back(KEY, "a", 0.0)) == ["a@q"]
+
+
+def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
+    made = desk("p")
+    come(made, "a")
+    assert made.come_back(KEY, "a", 0.0) == []
+    made.tick(0.0)
+    assert made.next_due_s() == 0.05
+    assert shown(made, made.tick(0.05).go) == ["a@p"]
+
+
+def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() -> None:
+    made = desk(facts=revision(failure="ExitCode1: it died"))
+    answer = made.arrive(KEY, "a", 0.0)
+    assert answer == Turned(
+        request="a", reason=TurnReason.FAILED, text="revision hello-00001 cannot serve: ExitCode1: it died"
+    )
+    assert made.tick(0.0).wakes == [Wake(key=KEY, flip=False, poke=FIRST, resource_version="7")]
+
+
+def test_a_revision_that_fails_serves_with_the_pods_it_has() -> None:
+    assert come(desk("p", facts=revision(failure="one of two pods died")), "a") == ["a@p"]
+
+
+def test_who_waits_is_sent_away_when_the_revision_turns_out_to_fail() -> None:
+    made = desk()
+    come(made, "a", "b")
+    outcome = made.set_revision(revision(failure="it died"), 0.1)
+    assert sent_away(outcome) == [("a", TurnReason.FAILED), ("b", TurnReason.FAILED)]
+
+
+def test_a_retired_revision_sends_away_and_is_not_woken() -> None:
+    made = desk(facts=revision(ServingState.RETIRED))
+    answer = made.arrive(KEY, "a", 0.0)
+    assert isinstance(answer, Turned)
+    assert (answer.reason, made.tick(0.0).wakes) == (TurnReason.RETIRED, [])
+
+
+def test_a_revision_that_is_not_known_yet_lets_wait() -> None:
+    made = desk("p", is_known=False)
+    come(made, "a")
+    assert made.tick(0.0) == Outcome(go=[], turned=[], wakes=[])
+    assert shown(made, made.set_revision(revision(), 0.2).go) == ["a@p"]
+
+
+def test_a_revision_that_stays_unknown_sends_away() -> None:
+    settings = msgspec.structs.replace(SETTINGS, queue_wait_max_s=300.0, revision_wait_max_s=1.0)
+    made: Desk[str] = Desk(settings, random=lambda: 0.0)
+    made.arrive(KEY, "a", 0.0)
+    made.tick(0.0)
+    assert made.next_due_s() == 1.0
+    assert sent_away(made.tick(1.0)) == [("a", TurnReason.UNKNOWN)]
+
+
+def test_a_revision_that_is_gone_sends_away_who_waits_and_lets_run_who_runs() -> None:
+    made = desk("p")
+    come(made, "a", "b")
+    outcome = made.remove_revision(KEY, 0.1)
+    assert (sent_away(outcome), made.level, made.facts_of(KEY)) == ([("b", TurnReason.UNKNOWN)], 1, None)
+    assert made.finish(KEY, "a", 0.2) == ()
+
+
+def test_a_revision_that_nobody_asks_for_may_go() -> None:
+    made = desk()
+    assert [made.remove_revision(KEY, 0.0), made.remove_revision(KEY, 0.0)] == [Outcome(), Outcome()]
+
+
+def test_a_revision_that_was_never_known_and_is_gone_changes_nothing() -> None:
+    made = desk(is_known=False)
+    come(made, "a")
+    assert (made.remove_revision(KEY, 0.0), made.level) == (Outcome(), 1)
+
+
+def test_a_report_tells_the_load_of_each_revision() -> None:
+    made = desk("p")
+    come(made, "a")
+    assert made.report(1.0) == [(KEY, Load(concurrency=1.0, request_count=1.0))]
+
+
+def test_a_report_leaves_out_what_a_poke_has_told() -> None:
+    made = desk()
+    come(made, "a", "b")
+    made.tick(0.0)
+    assert made.report(1.0) == [(KEY, Load(concurrency=0.0, request_count=0.0))]
+    assert made.report(2.0) == [(KEY, Load(concurrency=2.0, request_count=0.0))]
+
+
+def test_a_revision_with_nothing_to_tell_is_forgotten() -> None:
+    made = desk("p")
+    come(made, "a")
+    made.finish(KEY, "a", 0.5)
+    assert (len(made.report(1.0)), made.report(2.0)) == (1, [])
+    assert repr(made) == "Desk(1 revisions, 0 with requests, 0 run, 0 wait)"
+
+
+def test_what_was_due_for_a_forgotten_revision_does_nothing() -> None:
+    made = desk()
+    come(made, "a")
+    made.tick(0.0)
+    made.finish(KEY, "a", 0.0)
+    made.report(0.0)
+    made.report(1.0)
+    assert made.tick(2.0) == Outcome(go=[], turned=[], wakes=[])
+
+
+def test_an_autoscaler_that_is_new_is_told_anew() -> None:
+    made = desk()
+    come(made, "a", "b")
+    made.tick(0.0)
+    made.told_nobody()
+    (woken,) = made.tick(0.01).wakes
+    assert woken.poke is not None
+    assert woken.poke.load.concurrency == 2
+
+
+def test_all_who_wait_can_be_sent_away() -> None:
+    made = desk("p")
+    come(made, "a", "b")
+    assert made.give_up_all(0.1, "shutting down") == [
+        Turned(request="b", reason=TurnReason.SHUT_DOWN, text="shutting down")
+    ]
+
+
+def test_a_change_of_pods_of_an_idle_revision_is_only_noted() -> None:
+    made = desk()
+    assert (made.set_slice(pods("p"), 0.0).go, made.is_stirred) == ([], False)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["arrive", "finish", "back"]), st.integers(0, 30)),
+        st.tuples(st.just("pods"), st.integers(0, 7)),
+        st.tuples(st.sampled_from(["tick", "report", "fail", "heal", "reserve", "remove"]), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps=STEPS, slots=st.integers(0, 2))
+def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> None:
+    made: Desk[str] = Desk(SETTINGS, random=random.Random(1).random)
+    made.set_revision(revision(slots=slots), 0.0)
+    inside: set[str] = set()
+    for place, (step, value) in enumerate(steps):
+        now_s, request = place * 0.3, str(value)
+        outcome: Outcome[str] = Outcome()
+        if step == "arrive" and request not in inside:
+            answer = made.arrive(KEY, request, now_s)
+            if not isinstance(answer, Turned):
+                inside.add(request)
+        elif step == "finish":
+            made.finish(KEY, request, now_s)
+            inside.discard(request)
+        elif step == "back":
+            made.come_back(KEY, request, now_s)
+        elif step == "pods":
+            addresses = [f"p{place}" for place in range(3) if value >> place & 1]
+            outcome = made.set_slice(pods(*addresses), now_s)
+        elif step in {"fail", "heal", "reserve"}:
+            state = ServingState.RESERVE if step == "reserve" else ServingState.ACTIVE
+            failure = "it died" if step == "fail" else None
+            outcome = made.set_revision(revision(state, failure=failure, slots=slots), now_s)
+        elif step == "remove":
+            outcome = made.remove_revision(KEY, now_s)
+        elif step == "report":
+            made.report(now_s)
+        else:
+            outcome = made.tick(now_s)
+        inside -= {turned.request for turned in outcome.turned}
+        made.validate()
+        assert made.level == len(inside)

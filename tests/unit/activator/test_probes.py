@@ -1,0 +1,67 @@
+"""Questions to the activator itself."""
+
+import pytest
+
+from serving.activator.probes import ProbeAnswer, is_probe_agent, probe_answer
+
+ACTIVATOR = ProbeAnswer(status=200, body=b"activator")
+OK = ProbeAnswer(status=200, body=b"ok")
+
+
+def answer(
+    target: bytes = b"/",
+    *,
+    probe: bytes | None = None,
+    agent: bytes = b"curl/8",
+    is_site: bool = True,
+    is_draining: bool = False,
+) -> ProbeAnswer | None:
+    return probe_answer(network_probe=probe, user_agent=agent, target=target, is_site=is_site, is_draining=is_draining)
+
+
+@pytest.mark.parametrize("is_site", [True, False])
+def test_the_activator_says_that_it_is_in_the_path(is_site: bool) -> None:
+    assert answer(probe=b"activator", is_site=is_site) == ACTIVATOR
+
+
+def test_another_network_probe_is_not_believed() -> None:
+    assert answer(probe=b"queue") is None
+
+
+@pytest.mark.parametrize("target", [b"/healthz", b"/healthz?verbose"])
+def test_health_is_told_where_no_service_has_the_host(target: bytes) -> None:
+    assert answer(target, is_site=False) == OK
+
+
+def test_a_service_keeps_its_own_paths() -> None:
+    assert answer(b"/healthz") is None
+
+
+def test_a_kubelet_is_answered_where_no_service_has_the_host() -> None:
+    assert answer(agent=b"kube-probe/1.32", is_site=False) == OK
+
+
+def test_a_kubelet_is_not_believed_where_a_service_has_the_host() -> None:
+    assert answer(agent=b"kube-probe/1.32") is None
+
+
+def test_health_is_bad_while_we_go_away() -> None:
+    assert answer(b"/healthz", is_site=False, is_draining=True) == ProbeAnswer(status=503, body=b"shutting down")
+
+
+def test_anything_else_is_no_probe() -> None:
+    assert answer(is_site=False) is None
+
+
+@pytest.mark.parametrize(
+    ("agent", "is_probe"),
+    [
+        (b"kube-probe/1.32", True),
+        (b"Knative-Activator-Probe", True),
+        (b"KNATIVE-Autoscaling-Probe/2", True),
+        (b"curl/8 kube-probe/1", False),
+        (b"", False),
+    ],
+)
+def test_agents_of_probes_are_known(agent: bytes, is_probe: bool) -> None:
+    assert is_probe_agent(agent) is is_probe

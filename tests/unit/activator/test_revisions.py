@@ -1,0 +1,190 @@
+"""What is read from Revisions and EndpointSlices."""
+
+from typing import Any
+
+import pytest
+
+from serving.activator.revisions import (
+    PodFacts,
+    RevisionFacts,
+    ServingState,
+    SliceFacts,
+    Slices,
+    revision_of,
+    slice_of,
+)
+from serving.model.nodata import NoData
+
+
+def revision(*, annotations: dict[str, str] | None = None, **parts: Any) -> RevisionFacts:  # noqa: ANN401 - JSON
+    metadata = {"name": "hello-00001", "namespace": "default", "resourceVersion": "7", "annotations": annotations}
+    read = revision_of({"metadata": metadata, **parts})
+    assert isinstance(read, RevisionFacts)
+    return read
+
+
+def endpoint(address: str, **conditions: bool | None) -> dict[str, Any]:
+    return {"addresses": [address], "conditions": conditions, "targetRef": {"kind": "Pod", "name": f"pod-{address}"}}
+
+
+def slice_facts(
+    *endpoints: dict[str, Any], name: str = "s", of: str = "hello-00001", ports: list[dict[str, Any]] | None = None
+) -> SliceFacts:
+    read = slice_of(
+        {
+            "metadata": {"name": name, "namespace": "default", "labels": {"serving.knative.dev/revision": of}},
+            "addressType": "IPv4",
+            "endpoints": list(endpoints),
+            "ports": ports,
+        }
+    )
+    assert isinstance(read, SliceFacts)
+    return read
+
+
+def addresses(facts: SliceFacts) -> list[str]:
+    return [pod.address for pod in facts.pods]
+
+
+def test_a_revision_is_read() -> None:
+    spec = {
+        "servingState": "Reserve",
+        "containerConcurrency": 10,
+        "timeoutSeconds": 60,
+        "responseStartTimeoutSeconds": 5,
+        "idleTimeoutSeconds": 7,
+        "containers": [{}],
+    }
+    assert revision(spec=spec, status={"desiredReplicas": 3}) == RevisionFacts(
+        key=("default", "hello-00001"),
+        resource_version="7",
+        serving_state=ServingState.RESERVE,
+        container_concurrency=10,
+        timeout_s=60,
+        response_start_timeout_s=5,
+        idle_timeout_s=7,
+        desired_count=3,
+    )
+
+
+def test_a_revision_that_says_little_gets_the_defaults() -> None:
+    assert revision(spec={"idleTimeoutSeconds": 0}) == RevisionFacts(
+        key=("default", "hello-00001"), resource_version="7", serving_state=ServingState.ACTIVE
+    )
+
+
+@pytest.mark.parametrize(
+    ("condition", "failure"),
+    [
+        ({"type": "Ready", "status": "False", "reason": "ExitCode1", "message": "it died"}, "ExitCode1: it died"),
+        ({"type": "Ready", "status": "False"}, "not ready"),
+        ({"type": "Ready", "status": "Unknown", "reason": "Deploying"}, None),
+        ({"type": "Active", "status": "False", "reason": "NoTraffic"}, None),
+        ({"type": "Ready", "status": "True"}, None),
+    ],
+)
+def test_only_ready_false_is_a_failure(condition: dict[str, str], failure: str | None) -> None:
+    assert revision(status={"conditions": [condition]}).failure == failure
+
+
+@pytest.mark.parametrize(
+    ("annotations", "target"),
+    [
+        ({}, None),
+        ({"autoscaling.knative.dev/target": "5"}, 5.0),
+        ({"autoscaling.knative.dev/target": "0"}, None),
+        ({"autoscaling.knative.dev/target": "many"}, None),
+        ({"autoscaling.knative.dev/target": "5", "autoscaling.knative.dev/metric": "concurrency"}, 5.0),
+        ({"autoscaling.knative.dev/target": "5", "autoscaling.knative.dev/metric": "rps"}, None),
+    ],
+)
+def test_a_target_in_requests_at_once_is_read(annotations: dict[str, str], target: float | None) -> None:
+    assert revision(annotations=annotations).target_concurrency == target
+
+
+def test_a_revision_that_cannot_be_read_is_no_data() -> None:
+    assert isinstance(revision_of({"metadata": {"name": "r"}, "spec": {"servingState": "Asleep"}}), NoData)
+
+
+def test_a_pod_has_an_address_and_a_name() -> None:
+    facts = slice_facts(endpoint("127.64.0.3", ready=True), ports=[{"name": "http", "port": 8012}])
+    assert facts.pods == (PodFacts(address="127.64.0.3:8012", namespace="default", name="pod-127.64.0.3"),)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "taken"),
+    [
+        ({"ready": True}, True),
+        ({"ready": None}, True),
+        ({}, True),
+        ({"ready": False}, False),
+        ({"ready": True, "terminating": True}, False),
+        ({"ready": False, "serving": True, "terminating": True}, False),
+    ],
+)
+def test_a_pod_that_is_not_ready_or_terminates_is_none(conditions: dict[str, bool | None], taken: bool) -> None:
+    assert bool(slice_facts(endpoint("10.0.0.1", **conditions)).pods) is taken
+
+
+@pytest.mark.parametrize(
+    ("ports", "port"),
+    [
+        (None, 8012),
+        ([], 8012),
+        ([{"name": "h2", "port": 1}, {"name": "http", "port": 2}], 2),
+        ([{"name": "a", "port": 1}, {"port": 2}], 1),
+        ([{"name": "http", "port": None}], 8012),
+    ],
+)
+def test_the_port_is_the_one_named_http_else_the_first(ports: list[dict[str, Any]] | None, port: int) -> None:
+    assert addresses(slice_facts(endpoint("10.0.0.1"), ports=ports)) == [f"10.0.0.1:{port}"]
+
+
+def test_an_address_of_ipv6_stands_in_brackets() -> None:
+    assert addresses(slice_facts({"addresses": ["fd00::1"]})) == ["[fd00::1]:8012"]
+
+
+def test_an_endpoint_without_a_pod_has_no_name() -> None:
+    assert [pod.name for pod in slice_facts({"addresses": ["10.0.0.1", "10.0.0.2"]}).pods] == [""]
+
+
+@pytest.mark.parametrize(
+    "endpoint_slice", [{"metadata": {"name": "s"}}, {"metadata": {"name": "s", "labels": {}}}, {"metadata": 1}]
+)
+def test_a_slice_of_no_revision_is_no_data(endpoint_slice: dict[str, Any]) -> None:
+    assert isinstance(slice_of(endpoint_slice), NoData)
+
+
+def test_slices_of_a_revision_add_up() -> None:
+    slices = Slices()
+    slices.set(slice_facts(endpoint("10.0.0.1"), name="s1"))
+    slices.set(slice_facts(endpoint("10.0.0.2"), endpoint("10.0.0.3"), name="s2"))
+    found = slices.pods_of(("default", "hello-00001"))
+    assert sorted(found) == ["10.0.0.1:8012", "10.0.0.2:8012", "10.0.0.3:8012"]
+    assert repr(slices) == "Slices(2 of 1 revisions)"
+
+
+def test_a_slice_that_changes_hands_changes_both_revisions() -> None:
+    slices = Slices()
+    slices.set(slice_facts(endpoint("10.0.0.1")))
+    changed = slices.set(slice_facts(endpoint("10.0.0.1"), of="hello-00002"))
+    assert changed == {("default", "hello-00001"), ("default", "hello-00002")}
+    assert slices.pods_of(("default", "hello-00001")) == {}
+
+
+def test_a_changed_slice_changes_its_revision() -> None:
+    slices = Slices()
+    slices.set(slice_facts(endpoint("10.0.0.1")))
+    assert slices.set(slice_facts()) == {("default", "hello-00001")}
+
+
+def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
+    slices = Slices()
+    for name in ("s1", "s2"):
+        slices.set(slice_facts(endpoint(f"10.0.0.{name[1]}"), name=name))
+    assert slices.remove("default/s1") == ("default", "hello-00001")
+    assert list(slices.pods_of(("default", "hello-00001"))) == ["10.0.0.2:8012"]
+
+
+def test_a_slice_that_never_was_is_nobodys() -> None:
+    assert Slices().remove("default/s") is None

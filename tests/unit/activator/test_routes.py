@@ -1,0 +1,234 @@
+"""Which revision a request is for."""
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.activator.routes import Listener, RouteFacts, Routes, Site, choose, claims_of, route_of
+from serving.model.nodata import NoData
+
+PUBLIC, INNER = Listener.PUBLIC, Listener.INNER
+
+
+def entry(revision: str, percent: int | None = None, tag: str = "") -> dict[str, Any]:
+    return {"revisionName": revision, "percent": percent, "tag": tag, "latestRevision": False}
+
+
+def facts(
+    name: str = "hello",
+    *traffic: dict[str, Any],
+    url: str | None = None,
+    created: str = "2026-11-21T04:00:00Z",
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> RouteFacts:
+    read = route_of(
+        {
+            "apiVersion": "serving.knative.dev/v1",
+            "kind": "Route",
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "creationTimestamp": created,
+                "labels": labels,
+                "annotations": annotations,
+            },
+            "spec": {},
+            "status": {
+                "url": f"http://{name}.default.localhost:8080" if url is None else url,
+                "traffic": list(traffic or [entry(f"{name}-00001", 100)]),
+            },
+        }
+    )
+    assert isinstance(read, RouteFacts)
+    return read
+
+
+def routes(*given_facts: RouteFacts) -> Routes:
+    made = Routes()
+    for one in given_facts:
+        made.set(one)
+    return made
+
+
+def revision_at(made: Routes, listener: Listener, host: str, *, tag: str | None = None) -> str | None:
+    site = made.find(listener, host)
+    return None if site is None else choose(site, tag=tag, draw=lambda: 0.0)[1]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "hello.default.localhost",
+        "hello.default.localhost:8080",
+        "HELLO.Default.LocalHost:1",
+        "hello.default.localhost.",
+        "hello.default.localhost.:80",
+        "hello.default.localhost:",
+    ],
+)
+def test_a_host_is_found_whatever_its_case_and_port(host: str) -> None:
+    assert revision_at(routes(facts()), PUBLIC, host) == "hello-00001"
+
+
+@pytest.mark.parametrize(
+    "host", ["", "other.default.localhost", "hello.default.localhost:80a", "[::1]:80", "localhost"]
+)
+def test_a_host_that_nobody_claims_is_not_found(host: str) -> None:
+    assert routes(facts()).find(PUBLIC, host) is None
+
+
+def test_the_inner_host_exists_on_the_inner_listener_only() -> None:
+    made = routes(facts())
+    inner = "hello.default.svc.cluster.local"
+    assert (made.find(PUBLIC, inner), revision_at(made, INNER, inner)) == (None, "hello-00001")
+
+
+def test_the_public_host_does_not_exist_on_the_inner_listener() -> None:
+    assert routes(facts()).find(INNER, "hello.default.localhost") is None
+
+
+def test_a_cluster_local_route_has_no_public_host_even_while_its_status_says_so() -> None:
+    made = routes(facts(labels={"networking.knative.dev/visibility": "cluster-local"}))
+    assert made.find(PUBLIC, "hello.default.localhost") is None
+
+
+def test_an_inner_url_makes_no_public_host() -> None:
+    made = routes(facts(url="http://hello.default.svc.cluster.local"))
+    assert made.find(PUBLIC, "hello.default.svc.cluster.local") is None
+
+
+@pytest.mark.parametrize("url", ["", "http://[", "no url"])
+def test_without_a_url_there_is_no_public_host(url: str) -> None:
+    assert repr(routes(facts(url=url))) == "Routes(1 routes, 0 public hosts, 1 inner hosts)"
+
+
+def test_hosts_are_those_that_the_status_tells() -> None:
+    read = route_of(
+        {
+            "metadata": {"name": "hello"},
+            "status": {
+                "url": "https://hello-of-default.example.com",
+                "address": {"url": "http://hello.default.svc.house"},
+                "traffic": [{**entry("r", 100, tag="new"), "url": "http://hello-of-default--new.example.com"}],
+            },
+        }
+    )
+    assert isinstance(read, RouteFacts)
+    assert {(claim.listener, claim.host) for claim in claims_of(read)} == {
+        (PUBLIC, "hello-of-default.example.com"),
+        (PUBLIC, "hello-of-default--new.example.com"),
+        (INNER, "hello.default.svc.house"),
+        (INNER, "new-hello.default.svc.house"),
+    }
+
+
+def test_a_tag_has_its_own_host_on_both_listeners() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", tag="new")))
+    found = [
+        revision_at(made, PUBLIC, "new-hello.default.localhost"),
+        revision_at(made, INNER, "new-hello.default.svc.cluster.local"),
+    ]
+    assert found == ["hello-00002", "hello-00002"]
+
+
+def test_a_tag_header_chooses_on_the_routes_own_host() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
+    assert revision_at(made, PUBLIC, "hello.default.localhost", tag="new") == "hello-00002"
+
+
+def test_a_tag_that_is_not_there_is_ignored() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
+    assert revision_at(made, PUBLIC, "hello.default.localhost", tag="old") == "hello-00001"
+
+
+def test_a_tag_header_is_ignored_on_the_host_of_another_tag() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100, tag="old"), entry("hello-00002", 0, tag="new")))
+    assert revision_at(made, PUBLIC, "old-hello.default.localhost", tag="new") == "hello-00001"
+
+
+def test_a_route_without_traffic_claims_only_its_tags() -> None:
+    made = routes(facts("hello", entry("hello-00001", 0, tag="new"), entry("", 100)))
+    assert repr(made) == "Routes(1 routes, 1 public hosts, 1 inner hosts)"
+
+
+def test_a_route_without_status_claims_nothing() -> None:
+    read = route_of({"metadata": {"name": "hello"}})
+    assert isinstance(read, RouteFacts)
+    assert list(claims_of(read)) == []
+
+
+def test_a_route_that_cannot_be_read_is_no_data() -> None:
+    assert isinstance(route_of({"metadata": {"name": 1}}), NoData)
+
+
+def test_the_older_claim_has_the_host() -> None:
+    # The tag "x" of route "y" and the route "x-y" want the same name.
+    older = facts("y", entry("y-00001", 100), entry("y-00002", tag="x"), created="2026-01-01T00:00:00Z")
+    younger = facts("x-y", created="2026-02-01T00:00:00Z")
+    answers = [
+        revision_at(routes(*order), PUBLIC, "x-y.default.localhost") for order in [(older, younger), (younger, older)]
+    ]
+    assert answers == ["y-00002", "y-00002"]
+
+
+def test_a_tag_that_came_after_another_route_does_not_take_its_host() -> None:
+    tagged = facts(
+        "y",
+        entry("y-00001", 100),
+        entry("y-00002", tag="x"),
+        created="2026-01-01T00:00:00Z",
+        annotations={"serving.dev/claimed-tags": '{"x": "2026-03-01T00:00:00Z"}'},
+    )
+    assert revision_at(routes(tagged, facts("x-y")), PUBLIC, "x-y.default.localhost") == "y-00002"
+    later = facts("x-y", created="2026-02-01T00:00:00Z")
+    assert revision_at(routes(tagged, later), PUBLIC, "x-y.default.localhost") == "x-y-00001"
+
+
+def test_a_note_of_claims_that_cannot_be_read_counts_as_none() -> None:
+    noted = facts("y", entry("y-00001", 100), annotations={"serving.dev/claimed-tags": "["})
+    assert {claim.since for claim in claims_of(noted)} == {"2026-11-21T04:00:00Z"}
+
+
+def test_a_lost_host_is_had_when_the_older_claim_goes() -> None:
+    older = facts("y", entry("y-00001", 100), entry("y-00002", tag="x"), created="2026-01-01T00:00:00Z")
+    made = routes(older, facts("x-y", created="2026-02-01T00:00:00Z"))
+    assert [claim.route for claim in made.lost()] == ["default/x-y", "default/x-y"]
+    made.remove("default/y")
+    assert (made.lost(), revision_at(made, PUBLIC, "x-y.default.localhost")) == ([], "x-y-00001")
+
+
+def test_a_changed_route_keeps_nothing_of_before() -> None:
+    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", tag="new")), facts())
+    assert made.find(PUBLIC, "new-hello.default.localhost") is None
+
+
+def test_removing_what_is_not_there_does_nothing() -> None:
+    made = Routes()
+    made.remove("default/hello")
+    assert repr(made) == "Routes(0 routes, 0 public hosts, 0 inner hosts)"
+
+
+@pytest.mark.parametrize(("drawn", "revision"), [(0.0, "a"), (0.89, "a"), (0.9, "b"), (0.999999, "b")])
+def test_a_draw_falls_into_a_share(drawn: float, revision: str) -> None:
+    site = Site(route="default/hello", namespace="default", revisions=("a", "b"), bounds=(90, 100))
+    assert choose(site, tag=None, draw=lambda: drawn) == ("default", revision)
+
+
+@given(
+    percents=st.lists(st.integers(1, 100), min_size=1, max_size=5),
+    seed=st.integers(0, 2**32),
+)
+def test_shares_come_out_within_bounds(percents: list[int], seed: int) -> None:
+    found = facts("hello", *(entry(str(place), percent) for place, percent in enumerate(percents)))
+    (site,) = [claim.site for claim in claims_of(found) if claim.listener is PUBLIC]
+    dice, draws = random.Random(seed), 2000
+    counts = Counter(choose(site, tag=None, draw=dice.random)[1] for _ in range(draws))
+    for place, percent in enumerate(percents):
+        share = percent / sum(percents)
+        # Six standard deviations of a binomial count: wrong once in a thousand million.
+        assert abs(counts[str(place)] - draws * share) <= 6 * (draws * share * (1 - share)) ** 0.5 + 1e-9

@@ -1,0 +1,206 @@
+"""From a Configuration to its revisions: one for each generation, and which of them was ready last.
+
+Input: the configuration and its revisions; output: what is to be written. The latest ready revision never goes back to
+an older one because a newer one has failed; only where it is gone, or where status is not kept and all that is known is
+which revisions were ready once, it is looked for among all. A template that names its revision gets that name once: with
+another content it is refused. Follows knative/serving 98e5ef90, pkg/reconciler/configuration.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from serving.controller.collection import collectable
+from serving.controller.conditions import READY, Condition, Status, conditions_of
+from serving.controller.defaults import spec_with_defaults, timeouts_too_long
+from serving.controller.naming import CONFIGURATION_GENERATION
+from serving.controller.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    dig,
+    is_being_deleted,
+    is_controlled_by,
+    labels_of,
+    name_of,
+)
+from serving.controller.revision import desired_revision, revision_name_for
+from serving.controller.revision_status import ServingState, serving_state_of, was_ready
+from serving.controller.writes import Create, Note, Patch, Plan, Resource, Write, patch_of, status_patch
+from serving.settings.annotations import read_annotations
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["latest_ready_of", "reconcile_configuration", "revision_name_is_taken"]
+
+
+class _Latest(msgspec.Struct, frozen=True, kw_only=True):
+    """The revision of the present generation if it is there; else whether to make it, or why that cannot be."""
+
+    revision: Object | None
+    refusal: str = ""
+
+
+def reconcile_configuration(
+    configuration: Object,
+    revisions: Mapping[str, Object],
+    *,
+    settings: ControllerSettings,
+    scaling: AutoscalerSettings,
+    now: str,
+    refusal: str = "",
+) -> Plan:
+    """What is to be written for a configuration. ``revisions`` are those of its namespace that it may know, by name.
+
+    ``refusal`` is why the server did not take the revision of this generation, "" if it was not asked or did.
+    """
+    if is_being_deleted(configuration):
+        return Plan()
+    latest = _latest(configuration, revisions, settings=settings, scaling=scaling)
+    if latest.revision is None and refusal and not latest.refusal:
+        latest = _Latest(revision=None, refusal=refusal)
+    own = [one for one in revisions.values() if is_controlled_by(one, configuration)]
+    writes: list[Write] = []
+    notes: list[Note] = []
+    if latest.revision is None and not latest.refusal:
+        body = desired_revision(configuration, settings=settings, scaling=scaling, now=now)
+        writes.append(Create(resource=Resource.REVISION, body=body))
+        notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
+    status = _status(configuration, own, latest, now=now)
+    writes += status_patch(Resource.CONFIGURATION, configuration, status)
+    writes += _retirements({**configuration, "status": status}, own, settings, now=now)
+    notes += _notes(configuration, status, latest)
+    return Plan(writes=tuple(writes), notes=tuple(notes))
+
+
+def revision_name_is_taken(
+    configuration: Object, revisions: Mapping[str, Object], settings: ControllerSettings
+) -> bool:
+    """Whether the name that the template gives its revision belongs to another one, or to another content."""
+    name = dig(configuration, "spec", "template", "metadata", "name")
+    found = revisions.get(name) if name else None
+    if found is None:
+        return False
+    if not is_controlled_by(found, configuration):
+        return True
+    generation = str(dig(configuration, "metadata", "generation"))
+    return labels_of(found).get(CONFIGURATION_GENERATION) != generation and not _has_content(
+        found, configuration, settings
+    )
+
+
+def _has_content(revision: Object, configuration: Object, settings: ControllerSettings) -> bool:
+    wanted = spec_with_defaults(dig(configuration, "spec", "template", "spec") or {}, settings)
+    found = spec_with_defaults(revision.get("spec") or {}, settings)
+    return {**wanted, "servingState": ""} == {**found, "servingState": ""}
+
+
+def _latest(
+    configuration: Object,
+    revisions: Mapping[str, Object],
+    *,
+    settings: ControllerSettings,
+    scaling: AutoscalerSettings,
+) -> _Latest:
+    name = revision_name_for(configuration)
+    found = revisions.get(name)
+    has_own_name = bool(dig(configuration, "spec", "template", "metadata", "name"))
+    is_taken = (
+        revision_name_is_taken(configuration, revisions, settings)
+        if has_own_name
+        else found is not None and not is_controlled_by(found, configuration)
+    )
+    if is_taken:
+        return _Latest(revision=None, refusal=f'revisions.serving.knative.dev "{name}" already exists')
+    if found is not None:
+        return _Latest(revision=found)
+    template = dig(configuration, "spec", "template") or {}
+    problems = [
+        *read_annotations(annotations_of(template), scaling).problems,
+        *timeouts_too_long(template.get("spec") or {}, settings),
+    ]
+    return _Latest(revision=None, refusal="; ".join(str(problem) for problem in problems))
+
+
+def latest_ready_of(configuration: Object, own: Sequence[Object], latest: Object | None) -> str:
+    """The name of the revision that new traffic goes to; "" if none was ever ready."""
+    if latest is not None and _is_ready(latest):
+        return name_of(latest)
+    usable = {name_of(one): one for one in own if serving_state_of(one) is not ServingState.RETIRED}
+    present = usable.get(dig(configuration, "status", "latestReadyRevisionName") or "")
+    if present is None:
+        return _newest([one for one in usable.values() if was_ready(one)])
+    floor = _generation_of(present)
+    return _newest([one for one in usable.values() if _generation_of(one) > floor and _is_ready(one)]) or name_of(
+        present
+    )
+
+
+def _is_ready(revision: Object) -> bool:
+    return bool(condition_of(revision, READY).get("status") == Status.TRUE)
+
+
+def _newest(revisions: Sequence[Object]) -> str:
+    return name_of(max(revisions, key=_generation_of)) if revisions else ""
+
+
+def _generation_of(revision: Object) -> int:
+    text = labels_of(revision).get(CONFIGURATION_GENERATION, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _status(configuration: Object, own: Sequence[Object], latest: _Latest, *, now: str) -> Object:
+    before = dig(configuration, "status") or {}
+    created = before.get("latestCreatedRevisionName") if latest.refusal else revision_name_for(configuration)
+    ready = latest_ready_of(configuration, own, latest.revision)
+    condition = _ready_condition(latest)
+    names = {"latestCreatedRevisionName": created, "latestReadyRevisionName": ready}
+    kept = {key: value for key, value in before.items() if key not in names}
+    return {
+        **kept,
+        **{key: value for key, value in names.items() if value},
+        "observedGeneration": dig(configuration, "metadata", "generation"),
+        "conditions": conditions_of([condition], before=before.get("conditions") or (), now=now),
+    }
+
+
+def _ready_condition(latest: _Latest) -> Condition:
+    if latest.refusal:
+        return _failed("RevisionFailed", f"Revision creation failed with message: {latest.refusal}.")
+    ready = condition_of(latest.revision or {}, READY)
+    if ready.get("status") == Status.TRUE:
+        return Condition(type=READY, status=Status.TRUE)
+    if ready.get("status") == Status.FALSE:
+        name = name_of(latest.revision or {})
+        return _failed("RevisionFailed", f'Revision "{name}" failed with message: {ready.get("message", "")}.')
+    return Condition(type=READY, status=Status.UNKNOWN)
+
+
+def _failed(reason: str, message: str) -> Condition:
+    return Condition(type=READY, status=Status.FALSE, reason=reason, message=message)
+
+
+def _retirements(
+    configuration: Object, own: Sequence[Object], settings: ControllerSettings, *, now: str
+) -> Sequence[Patch]:
+    """Revisions that are old enough go; the activator wakes none that is Retired, and the next look deletes it."""
+    return [
+        patch
+        for one in collectable(configuration, own, settings, now=now)
+        for patch in patch_of(Resource.REVISION, one, {"spec": {"servingState": ServingState.RETIRED.value}})
+    ]
+
+
+def _notes(configuration: Object, status: Object, latest: _Latest) -> list[Note]:
+    """What has become of it, in the words of Knative's events."""
+    before = dig(configuration, "status", "latestReadyRevisionName") or ""
+    ready = status.get("latestReadyRevisionName", "")
+    notes: list[Note] = []
+    if ready and ready != before:
+        message = f'LatestReadyRevisionName updated to "{ready}"'
+        notes.append(Note(about=configuration, reason="LatestReadyUpdate", message=message))
+    old, new = condition_of(configuration, READY), condition_of({"status": status}, READY)
+    if new.get("status") == Status.FALSE and new.get("message") != old.get("message"):
+        reason = "CreationFailed" if latest.refusal else "LatestCreatedFailed"
+        notes.append(Note(about=configuration, reason=reason, message=new.get("message", ""), warning=True))
+    return notes

@@ -1,0 +1,76 @@
+"""What a revision gets that its template does not say: timeouts, concurrency, names, the readiness probe.
+
+Input: the template's spec and the settings; output: the spec of a revision. Filling in twice changes nothing. Follows
+knative/serving 98e5ef90, pkg/apis/serving/v1/revision_defaults.go; requests and limits of resources have no defaults
+here, as in what Knative ships.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from serving.controller.objects import Object
+from serving.model.errors import Problem
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["spec_with_defaults", "timeouts_too_long"]
+
+_HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
+_TIMEOUTS = ("timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds")
+
+
+def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
+    """A copy of a revision's spec with everything that it leaves open."""
+    timeout_s = spec.get("timeoutSeconds") or settings.revision_timeout_s
+    filled: Object = {
+        **spec,
+        "timeoutSeconds": timeout_s,
+        "containerConcurrency": _or(spec.get("containerConcurrency"), settings.container_concurrency),
+        "containers": _containers(spec.get("containers") or (), settings),
+    }
+    # The first byte comes before the last: a limit that is no smaller than the whole says nothing.
+    if 0 < settings.revision_response_start_timeout_s < timeout_s:
+        filled.setdefault("responseStartTimeoutSeconds", settings.revision_response_start_timeout_s)
+    if settings.revision_idle_timeout_s:
+        filled.setdefault("idleTimeoutSeconds", settings.revision_idle_timeout_s)
+    return filled
+
+
+def timeouts_too_long(spec: Object, settings: ControllerSettings) -> Iterator[Problem]:
+    """A problem for each timeout above the longest that the settings allow."""
+    longest = settings.max_revision_timeout_s
+    for key in _TIMEOUTS:
+        if spec.get(key, 0) > longest:
+            yield Problem(
+                where=f"spec.template.spec.{key}",
+                what=f"expected 0 <= {spec[key]} <= {longest}",
+                expected=f"at most max-revision-timeout-seconds, {longest}",
+            )
+
+
+def _containers(containers: Sequence[Object], settings: ControllerSettings) -> list[Object]:
+    is_alone = len(containers) == 1
+    return [
+        _container(
+            one, name=settings.container_name if is_alone else f"{settings.container_name}-{index}", alone=is_alone
+        )
+        for index, one in enumerate(containers)
+    ]
+
+
+def _container(container: Object, *, name: str, alone: bool) -> Object:
+    filled = {"resources": {}, **container, "name": container.get("name") or name}
+    # Of several containers the one with a port serves; the others are not probed unless they ask for it.
+    if alone or container.get("ports"):
+        filled["readinessProbe"] = _probe(container.get("readinessProbe") or {})
+    return filled
+
+
+def _probe(probe: Object) -> Object:
+    filled = {**probe, "successThreshold": probe.get("successThreshold") or 1}
+    if not any(handler in probe for handler in _HANDLERS):
+        # Port 0 is the container's own.
+        filled["tcpSocket"] = {"port": 0}
+    return filled
+
+
+def _or(asked: int | None, default: int) -> int:
+    return default if asked is None else asked

@@ -1,0 +1,155 @@
+"""What stands beneath a revision: its Deployment, and the core Service that collects the addresses of its pods.
+
+Input: a revision with its defaults filled in; output: objects to create. Both never change afterwards: a revision does
+not, and the number of replicas belongs to the autoscaler. Follows knative/serving 98e5ef90,
+pkg/reconciler/revision/resources/deploy.go, but for the queue-proxy: it is not a container of the template, whoever runs
+the pod puts it in front (locally the kubelet, from the warm template).
+"""
+
+from collections.abc import Sequence
+
+from serving.controller.naming import (
+    APP,
+    CONFIGURATION,
+    LAST_APPLIED,
+    REVISION,
+    REVISION_UID,
+    SERVICE,
+    deployment_name,
+    private_service_name,
+)
+from serving.controller.objects import Object, annotations_of, labels_of, name_of, namespace_of, owner_reference, uid_of
+
+__all__ = ["QUEUE_PORT", "USER_PORT", "desired_deployment", "desired_private_service"]
+
+# Where a queue-proxy takes requests.
+QUEUE_PORT = 8012
+# Where an app is expected that names no port.
+USER_PORT = 8080
+_USER_PORT_NAME = "user-port"
+# Fields of a revision's spec that say nothing about its pods.
+_NOT_OF_THE_POD = {
+    "containerConcurrency",
+    "timeoutSeconds",
+    "responseStartTimeoutSeconds",
+    "idleTimeoutSeconds",
+    "servingState",
+}
+
+
+def desired_deployment(revision: Object, *, replica_count: int, progress_deadline_s: float) -> Object:
+    """The Deployment of a revision, with the number of pods that it starts with."""
+    labels = _labels(revision)
+    annotations = _annotations(revision)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": deployment_name(name_of(revision)),
+            "namespace": namespace_of(revision),
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(revision)],
+        },
+        "spec": {
+            "replicas": replica_count,
+            "selector": {"matchLabels": {REVISION_UID: uid_of(revision)}},
+            "progressDeadlineSeconds": int(progress_deadline_s),
+            # The template never changes, so that nothing is ever rolled.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}},
+            "revisionHistoryLimit": 0,
+            "template": {
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": _pod_spec(revision),
+            },
+        },
+    }
+
+
+def desired_private_service(revision: Object) -> Object:
+    """The core Service that selects a revision's pods, so that their addresses stand in EndpointSlices."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": private_service_name(name_of(revision)),
+            "namespace": namespace_of(revision),
+            "labels": _labels(revision),
+            "ownerReferences": [owner_reference(revision)],
+        },
+        "spec": {
+            "selector": {REVISION_UID: uid_of(revision)},
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": QUEUE_PORT}],
+        },
+    }
+
+
+def _labels(revision: Object) -> dict[str, str]:
+    """The template's own labels, and those by which a pod is found."""
+    labels = {key: value for key, value in labels_of(revision).items() if not _is_about_routing(key)}
+    labels.setdefault(APP, name_of(revision))
+    return {**labels, REVISION: name_of(revision), REVISION_UID: uid_of(revision)}
+
+
+def _is_about_routing(key: str) -> bool:
+    # What changes with the routes would not be true of a pod for long.
+    return key.startswith("serving.knative.dev/") and key not in {SERVICE, CONFIGURATION}
+
+
+def _annotations(revision: Object) -> dict[str, str]:
+    return {
+        key: value
+        for key, value in annotations_of(revision).items()
+        if key != LAST_APPLIED and not key.startswith(("serving.knative.dev/rout", "serving.dev/became"))
+    }
+
+
+def _pod_spec(revision: Object) -> Object:
+    spec = revision["spec"]
+    containers: Sequence[Object] = spec["containers"]
+    is_alone = len(containers) == 1
+    return {
+        **{key: value for key, value in spec.items() if key not in _NOT_OF_THE_POD},
+        "enableServiceLinks": spec.get("enableServiceLinks", False),
+        # A request that was taken may last for as long as the revision allows.
+        "terminationGracePeriodSeconds": spec["timeoutSeconds"],
+        "containers": [_container(one, revision, serves=is_alone or bool(one.get("ports"))) for one in containers],
+    }
+
+
+def _container(container: Object, revision: Object, *, serves: bool) -> Object:
+    labels = labels_of(revision)
+    environment = [
+        {"name": "K_REVISION", "value": name_of(revision)},
+        {"name": "K_CONFIGURATION", "value": labels.get(CONFIGURATION, "")},
+        {"name": "K_SERVICE", "value": labels.get(SERVICE, "")},
+    ]
+    made = {
+        **container,
+        "env": [*container.get("env", ()), *environment],
+        # The last lines of its log come with the status of a container that failed.
+        "terminationMessagePolicy": container.get("terminationMessagePolicy") or "FallbackToLogsOnError",
+    }
+    if serves:
+        port = _port(container)
+        made["ports"] = [port]
+        if "readinessProbe" in container:
+            made["readinessProbe"] = _at_own_port(container["readinessProbe"], port["containerPort"])
+    return made
+
+
+def _port(container: Object) -> Object:
+    first: Object = (container.get("ports") or [{}])[0]
+    return {
+        "name": first.get("name") or _USER_PORT_NAME,
+        "containerPort": first.get("containerPort") or USER_PORT,
+        "protocol": first.get("protocol") or "TCP",
+    }
+
+
+def _at_own_port(probe: Object, port: int) -> Object:
+    made = dict(probe)
+    for handler in ("tcpSocket", "httpGet", "grpc"):
+        if handler in probe and not probe[handler].get("port"):
+            made[handler] = {**probe[handler], "port": port}
+    return made

@@ -1,0 +1,137 @@
+"""Under which hosts a route is reached, and who gets a host that several routes claim.
+
+A route claims its own host since it was made, and the host of each of its tags since the tag was first seen; the oldest
+claim wins. "hello" with tag "blue" and a route "blue-hello" claim the same host: whoever came second is told, and gets no
+URL there. The times of tags are kept in an annotation, so that a restart cannot turn the answer.
+
+Input: routes and settings; output: hosts, URLs, and the holder of each host. Follows knative/serving 98e5ef90,
+pkg/reconciler/route/domains, in which nothing decides between two claims.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from serving.controller.naming import CLAIMED_TAGS, VISIBILITY
+from serving.controller.objects import Object, annotations_of, dig, labels_of, name_of, namespace_of
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["Claims", "Hosts", "Key", "claims_of", "hosts_of", "is_cluster_local", "tag_claims", "tags_of", "url_of"]
+
+_CLUSTER_LOCAL = "cluster-local"
+_HTTP_PORT = 80
+# Later than any time that the API writes: what has no time yet has not claimed before anybody.
+_NEVER = "~"
+_PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
+
+Key = tuple[str, str]
+
+
+class Hosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Hosts of one name: the one that clients use, and the one inside the cluster. They are one if it is not public."""
+
+    shown: str
+    inner: str
+
+
+def is_cluster_local(route: Object) -> bool:
+    """Whether only the cluster-local listener serves it."""
+    return labels_of(route).get(VISIBILITY) == _CLUSTER_LOCAL
+
+
+def tags_of(route: Object) -> list[str]:
+    """The tags of its traffic, in their order."""
+    return [target["tag"] for target in dig(route, "spec", "traffic") or () if target.get("tag")]
+
+
+def hosts_of(route: Object, settings: ControllerSettings, *, tag: str = "") -> Hosts:
+    """Hosts of a route, or of one of its tags. "hello" in "default": hello.default.localhost."""
+    name, namespace = name_of(route), namespace_of(route)
+    if tag:
+        name = _filled(settings.tag_template, {"Tag": tag, "Name": name})
+    inner = f"{name}.{namespace}.svc.{settings.cluster_domain}"
+    if is_cluster_local(route):
+        return Hosts(shown=inner, inner=inner)
+    public = {"Name": name, "Namespace": namespace, "Domain": settings.domain}
+    return Hosts(shown=_filled(settings.domain_template, public), inner=inner)
+
+
+def url_of(host: str, port: int) -> str:
+    """The URL of a host; port 80 is left out."""
+    return f"http://{host}" if port == _HTTP_PORT else f"http://{host}:{port}"
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda match: values[match.group(1)], template)
+
+
+def tag_claims(route: Object, now: str) -> dict[str, str]:
+    """Since when each present tag is claimed: as it is kept, and ``now`` for new ones."""
+    kept = _kept_claims(route)
+    return {tag: kept.get(tag, now) for tag in tags_of(route)}
+
+
+def claims_of(route: Object, settings: ControllerSettings) -> dict[str, str]:
+    """Every host that a route claims, with the time of the claim as text that sorts."""
+    since = dig(route, "metadata", "creationTimestamp") or _NEVER
+    kept = _kept_claims(route)
+    claims: dict[str, str] = {}
+    for tag, at in (("", since), *((tag, kept.get(tag, _NEVER)) for tag in tags_of(route))):
+        hosts = hosts_of(route, settings, tag=tag)
+        claims |= {hosts.shown: at, hosts.inner: at}
+    return claims
+
+
+def _kept_claims(route: Object) -> dict[str, str]:
+    try:
+        kept = json.loads(annotations_of(route).get(CLAIMED_TAGS, "{}"))
+    except ValueError:
+        return {}
+    return {str(tag): str(at) for tag, at in kept.items()} if isinstance(kept, dict) else {}
+
+
+class Claims:
+    """All claims of all routes. A route is named by its namespace and name; ties go to the first of these."""
+
+    __slots__ = ("_by_host", "_by_route")
+
+    def __init__(self) -> None:
+        self._by_host: dict[str, dict[Key, str]] = {}
+        self._by_route: dict[Key, frozenset[str]] = {}
+
+    def __repr__(self) -> str:
+        return f"Claims({len(self._by_route)} routes, {len(self._by_host)} hosts)"
+
+    def put(self, route: Key, claims: Mapping[str, str]) -> set[Key]:
+        """Set all claims of a route; returns the other routes that claim a host that this touches."""
+        touched = self._by_route.get(route, frozenset()) | claims.keys()
+        for host in self._by_route.pop(route, frozenset()) - claims.keys():
+            self._by_host[host].pop(route)
+            if not self._by_host[host]:
+                del self._by_host[host]
+        for host, at in claims.items():
+            self._by_host.setdefault(host, {})[route] = at
+        if claims:
+            self._by_route[route] = frozenset(claims)
+        return set(self._rivals(route, touched))
+
+    def drop(self, route: Key) -> set[Key]:
+        """Forget a route; returns the routes that claim what it claimed."""
+        return self.put(route, {})
+
+    def holder(self, host: str) -> Key | None:
+        """Who has the host; None if nobody claims it."""
+        claims = self._by_host.get(host)
+        return min(claims, key=lambda key: (claims[key], key)) if claims else None
+
+    def validate(self) -> None:
+        """Assert that both directions say the same."""
+        pairs = {(host, route) for host, claims in self._by_host.items() for route in claims}
+        assert pairs == {(host, route) for route, hosts in self._by_route.items() for host in hosts}
+        assert all(self._by_host.values())
+
+    def _rivals(self, route: Key, hosts: Iterable[str]) -> Iterator[Key]:
+        for host in hosts:
+            yield from (key for key in self._by_host.get(host, ()) if key != route)

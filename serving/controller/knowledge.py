@@ -1,0 +1,299 @@
+"""What the controller has seen of all resources, who must be looked at when one changes, and the decision for each.
+
+A large memory without i/o: ``put`` and ``drop`` take what a watch brings and return the keys of resources whose decision
+may now be another; ``decide`` gives the plan for one key from what is known. Only what can matter wakes somebody: the
+count of a revision's pods is nothing to its configuration. ``loop.py`` moves objects in and plans out.
+"""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+
+from serving.controller.conditions import READY
+from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
+from serving.controller.hosts import Claims, Key, claims_of
+from serving.controller.naming import CONFIGURATION, REVISION, SERVICE, deployment_name, private_service_name
+from serving.controller.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    dig,
+    labels_of,
+    name_of,
+    namespace_of,
+    uid_of,
+    version_of,
+)
+from serving.controller.revision import Around, reconcile_revision
+from serving.controller.revision_status import Beneath, ready_count_of
+from serving.controller.route import reconcile_route
+from serving.controller.routing import revisions_named_by
+from serving.controller.service import Children, reconcile_service
+from serving.controller.traffic import Known
+from serving.controller.writes import Plan, Resource
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["Knowledge", "WorkKey"]
+
+WorkKey = tuple[Resource, str, str]
+
+# Longer than answers to writes are under way.
+_GONE_KNOWN_MAX = 4096
+
+_Index = defaultdict[Key, set[str]]
+
+
+class Knowledge:
+    """All objects by kind, namespace and name, with the indexes that decisions need."""
+
+    def __init__(self, settings: ControllerSettings, scaling: AutoscalerSettings) -> None:
+        self._settings = settings
+        self._scaling = scaling
+        self._objects: dict[Resource, dict[Key, Object]] = {resource: {} for resource in Resource}
+        self._revisions_of: _Index = defaultdict(set)
+        self._pods_of: _Index = defaultdict(set)
+        # Routes by what they name: a configuration, a revision.
+        self._routes_to_configuration: _Index = defaultdict(set)
+        self._routes_to_revision: _Index = defaultdict(set)
+        self._claims = Claims()
+        # Uids of what went last: the answer to a write may come after the news that its object is gone.
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        # Why the server did not take what a resource's plan creates, with the generation that asked for it.
+        self._refusals: dict[WorkKey, tuple[object, str]] = {}
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(found)} {resource.split('.')[0]}" for resource, found in self._objects.items())
+        return f"Knowledge({counts})"
+
+    def get(self, resource: Resource, key: Key) -> Object | None:
+        """An object as it was last seen."""
+        return self._objects[resource].get(key)
+
+    def keys(self, resource: Resource) -> list[WorkKey]:
+        """All keys of a kind."""
+        return [(resource, *key) for key in self._objects[resource]]
+
+    def put(self, resource: Resource, found: Object) -> set[WorkKey]:
+        """Take an object as it is now; returns who must be looked at. What is known, or older, is ignored."""
+        key = (namespace_of(found), name_of(found))
+        before = self._objects[resource].get(key)
+        if before is not None and _is_known(found, before):
+            return set()
+        self._objects[resource][key] = found
+        self._index(resource, key, before=before, after=found)
+        return set(self._woken(resource, key, before=before, after=found))
+
+    def put_written(self, resource: Resource, found: Object) -> set[WorkKey]:
+        """Take what the server made of our write, unless the object is gone again meanwhile."""
+        return set() if uid_of(found) in self._gone else self.put(resource, found)
+
+    def drop(self, resource: Resource, key: Key) -> set[WorkKey]:
+        """Forget an object that is gone; returns who must be looked at."""
+        before = self._objects[resource].pop(key, None)
+        if before is None:
+            return set()
+        self._refusals.pop((resource, *key), None)
+        self._gone[uid_of(before)] = None
+        while len(self._gone) > _GONE_KNOWN_MAX:
+            self._gone.popitem(last=False)
+        self._index(resource, key, before=before, after=None)
+        return set(self._woken(resource, key, before=before, after=None))
+
+    def refuse(self, key: WorkKey, message: str) -> set[WorkKey]:
+        """The server does not take what the plan of a resource creates, and will not until its spec changes."""
+        resource, namespace, name = key
+        found = self.get(resource, (namespace, name))
+        if found is None:
+            return set()
+        self._refusals[key] = (dig(found, "metadata", "generation"), message)
+        return {key}
+
+    def _refusal(self, key: WorkKey, found: Object) -> str:
+        generation, message = self._refusals.get(key, (None, ""))
+        return message if generation == dig(found, "metadata", "generation") else ""
+
+    def decide(self, key: WorkKey, *, now: str) -> Plan:
+        """The plan for a resource; an empty one if it is not there."""
+        resource, *place = key
+        where: Key = (place[0], place[1])
+        found = self._objects[resource].get(where)
+        if found is None:
+            return Plan()
+        match resource:
+            case Resource.SERVICE:
+                return reconcile_service(found, self._children(where), now=now)
+            case Resource.CONFIGURATION:
+                return self._decide_configuration(where, found, now)
+            case Resource.ROUTE:
+                return self._decide_route(where, found, now)
+            case Resource.REVISION:
+                return reconcile_revision(found, self._around(where, found), scaling=self._scaling, now=now)
+            case _:
+                return Plan()
+
+    def _children(self, where: Key) -> Children:
+        configuration = self.get(Resource.CONFIGURATION, where)
+        name = dig(configuration, "spec", "template", "metadata", "name") or ""
+        named = self.get(Resource.REVISION, (where[0], name))
+        is_taken = (
+            configuration is not None
+            and named is not None
+            and revision_name_is_taken(configuration, {name: named}, self._settings)
+        )
+        return Children(configuration=configuration, route=self.get(Resource.ROUTE, where), name_is_taken=is_taken)
+
+    def _decide_configuration(self, where: Key, found: Object, now: str) -> Plan:
+        own_name = dig(found, "spec", "template", "metadata", "name") or ""
+        revisions = self._named(Resource.REVISION, where[0], names={*self._revisions_of.get(where, ()), own_name})
+        return reconcile_configuration(
+            found,
+            revisions,
+            settings=self._settings,
+            scaling=self._scaling,
+            now=now,
+            refusal=self._refusal((Resource.CONFIGURATION, *where), found),
+        )
+
+    def _decide_route(self, where: Key, found: Object, now: str) -> Plan:
+        namespace, _ = where
+        known = Known(
+            configurations=self._named(Resource.CONFIGURATION, namespace, names=_configurations_named_by(found)),
+            revisions=self._named(Resource.REVISION, namespace, names=_revisions_named_by(found)),
+        )
+        holders = {host: self._claims.holder(host) for host in claims_of(found, self._settings)}
+        lost = {host: holder for host, holder in holders.items() if holder is not None and holder != where}
+        return reconcile_route(found, known, lost=lost, settings=self._settings, now=now)
+
+    def _named(self, resource: Resource, namespace: str, *, names: set[str]) -> dict[str, Object]:
+        return {name: one for name in names if (one := self.get(resource, (namespace, name)))}
+
+    def _around(self, where: Key, revision: Object) -> Around:
+        namespace, name = where
+        deployment = self.get(Resource.DEPLOYMENT, (namespace, deployment_name(name)))
+        # Pods are asked only while none is ready: of a thousand that are up there is nothing to learn.
+        asked = () if ready_count_of(deployment) else self._pods_of.get(where, ())
+        pods = [one for pod in asked if (one := self.get(Resource.POD, (namespace, pod)))]
+        parent: Key = (namespace, labels_of(revision).get(CONFIGURATION, ""))
+        configuration = self.get(Resource.CONFIGURATION, parent)
+        newest = dig(configuration, "status", "latestCreatedRevisionName")
+        return Around(
+            beneath=Beneath(deployment=deployment, pods=pods),
+            private_service=self.get(Resource.CORE_SERVICE, (namespace, private_service_name(name))),
+            routes=sorted(self._routes_to_revision.get(where, ())),
+            is_newest=newest in (None, name),
+            is_awaited=bool(self._routes_to_configuration.get(parent)),
+            refusal=self._refusal((Resource.REVISION, *where), revision),
+        )
+
+    def _index(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> None:
+        match resource:
+            case Resource.REVISION:
+                old, new = _owners(before, CONFIGURATION), _owners(after, CONFIGURATION)
+                _reindex(self._revisions_of, key, before=old, after=new)
+            case Resource.POD:
+                old, new = _owners(before, REVISION), _owners(after, REVISION)
+                _reindex(self._pods_of, key, before=old, after=new)
+            case Resource.ROUTE:
+                for index, names in (
+                    (self._routes_to_configuration, _configurations_named_by),
+                    (self._routes_to_revision, _revisions_named_by),
+                ):
+                    _reindex(index, key, before=names(before), after=names(after))
+            case _:
+                pass
+
+    def _woken(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
+        namespace, _ = key
+        match resource:
+            case Resource.DEPLOYMENT | Resource.CORE_SERVICE | Resource.POD:
+                yield from ((Resource.REVISION, namespace, name) for name in _either(before, after, REVISION))
+                return
+            case Resource.CONFIGURATION | Resource.ROUTE:
+                # By its name too: one that is in a service's way has no label of it.
+                names = _either(before, after, SERVICE) | {key[1]}
+                yield from ((Resource.SERVICE, namespace, name) for name in names)
+            case _:
+                pass
+        yield (resource, *key)
+        match resource:
+            case Resource.CONFIGURATION:
+                yield from self._woken_by_configuration(key, before, after)
+            case Resource.ROUTE:
+                yield from self._woken_by_route(key, before, after)
+            case Resource.REVISION if _matters(before) != _matters(after):
+                yield from ((Resource.CONFIGURATION, namespace, one) for one in _either(before, after, CONFIGURATION))
+                yield from ((Resource.ROUTE, namespace, one) for one in self._routes_to_revision.get(key, ()))
+            case _:
+                pass
+
+    def _woken_by_configuration(self, key: Key, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
+        namespace, _ = key
+        yield from ((Resource.ROUTE, namespace, route) for route in self._routes_to_configuration.get(key, ()))
+        newest = [dig(one, "status", "latestCreatedRevisionName") for one in (before, after)]
+        if newest[0] != newest[1]:
+            yield from ((Resource.REVISION, namespace, name) for name in newest if name)
+
+    def _woken_by_route(self, key: Key, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
+        namespace, _ = key
+        # Only those that it begins or ceases to name: for the others nothing has changed.
+        for name in _revisions_named_by(before) ^ _revisions_named_by(after):
+            yield (Resource.REVISION, namespace, name)
+        claims = {} if after is None else claims_of(after, self._settings)
+        if before is None or claims != claims_of(before, self._settings):
+            yield from ((Resource.ROUTE, *rival) for rival in self._claims.put(key, claims))
+        # Whether a revision is awaited hangs on who goes with the latest.
+        for name in _configurations_named_by(before) ^ _configurations_named_by(after):
+            newest = dig(self.get(Resource.CONFIGURATION, (namespace, name)), "status", "latestCreatedRevisionName")
+            yield from ((Resource.REVISION, namespace, one) for one in (newest,) if one)
+
+
+def _is_known(found: Object, known: Object) -> bool:
+    """Whether ``found`` is the known state of the same object or one before. Versions that are no numbers say nothing."""
+    if uid_of(found) != uid_of(known):
+        return False
+    new, old = version_of(found), version_of(known)
+    return new.isdecimal() and old.isdecimal() and int(new) <= int(old)
+
+
+def _reindex(index: _Index, key: Key, *, before: set[str], after: set[str]) -> None:
+    namespace, name = key
+    for parent in before - after:
+        index[namespace, parent].discard(name)
+        if not index[namespace, parent]:
+            del index[namespace, parent]
+    for parent in after - before:
+        index[namespace, parent].add(name)
+
+
+def _owners(one: Object | None, label: str) -> set[str]:
+    name = labels_of(one).get(label) if one else None
+    return {name} if name else set()
+
+
+def _either(before: Object | None, after: Object | None, label: str) -> set[str]:
+    return _owners(before, label) | _owners(after, label)
+
+
+def _configurations_named_by(route: Object | None) -> set[str]:
+    targets = dig(route, "spec", "traffic") or ()
+    return {target["configurationName"] for target in targets if target.get("configurationName")}
+
+
+def _revisions_named_by(route: Object | None) -> set[str]:
+    return set(revisions_named_by(route)) if route else set()
+
+
+def _matters(revision: Object | None) -> object:
+    """What of a revision its configuration and routes go by."""
+    if revision is None:
+        return None
+    ready = condition_of(revision, READY)
+    return (
+        uid_of(revision),
+        ready.get("status"),
+        ready.get("message"),
+        labels_of(revision),
+        annotations_of(revision),
+        dig(revision, "spec", "servingState"),
+        dig(revision, "metadata", "deletionTimestamp"),
+    )

@@ -1,0 +1,204 @@
+"""The controller at work: what watches bring goes into ``Knowledge``, what it decides is written through the port.
+
+One reflector for each kind, one queue of keys, a few workers. A key is decided on what is known when its turn comes, and
+its writes are made in their order; what the server answers is known at once, so that the next decision does not wait for
+the watch. A conflict means that something has changed that is not known yet: the key comes again shortly. What the server
+refuses for good is told in the status. Nothing is remembered that a restart would miss.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+
+from serving.aio.clock import now_s, stamp
+from serving.aio.periodic import every
+from serving.cluster.kinds import EVENT, KINDS, Kind
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Reflector
+from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
+from serving.controller.events import event_name, new_event, repeated
+from serving.controller.knowledge import Knowledge, WorkKey
+from serving.controller.objects import name_of, namespace_of, version_of
+from serving.controller.writes import Create, Delete, Note, Patch, Plan, Resource, Write
+from serving.model.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["Controller", "run"]
+
+_log = logging.getLogger(__name__)
+
+_KINDS: dict[Resource, Kind] = {Resource(kind.resource): kind for kind in KINDS if kind.resource in set(Resource)}
+# Events of which the count is known without asking; the rest is asked for.
+_EVENTS_KNOWN_MAX = 1024
+
+
+class Controller:
+    """What runs as one: knowledge, queue, and the hand that writes."""
+
+    def __init__(
+        self, cluster: Cluster, *, settings: ControllerSettings | None = None, scaling: AutoscalerSettings | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings or ControllerSettings()
+        self._knowledge = Knowledge(self._settings, scaling or AutoscalerSettings())
+        patience = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
+        self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=patience, on_error=_log_failure)
+        self._counted_s: dict[WorkKey, float] = {}
+        self._told: OrderedDict[tuple[str, str], Object] = OrderedDict()
+        self._reflectors = {resource: self._reflector(resource) for resource in Resource}
+        self.writes_count = 0
+
+    def __repr__(self) -> str:
+        return f"Controller({self._knowledge}, {self._queue}, {self.writes_count} writes)"
+
+    async def settled(self) -> None:
+        """Wait until nothing is left to be decided on what is known."""
+        await self._queue.settled()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until told to stop; what is being written then is finished or comes again after a restart."""
+        reflectors = list(self._reflectors.values())
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one.run(), name=f"controller-{one}") for one in reflectors]
+            # Decided on half of what there is, a child that is not seen yet would be made twice.
+            for one in reflectors:
+                await one.synced.wait()
+            tasks.append(group.create_task(self._queue.run(self._settings.workers, self._work), name="controller-work"))
+            await every(self._settings.resync_period_s, self._resync, stop=stop, on_error=_log_resync)
+            for task in tasks:
+                task.cancel()
+
+    def _reflector(self, resource: Resource) -> Reflector:
+        def changed(change: CacheChange) -> None:
+            if change.type is EventType.DELETED:
+                self._wake(self._knowledge.drop(resource, change.key))
+            else:
+                self._wake(self._knowledge.put(resource, change.new))
+
+        reflector = Reflector(self._cluster, _KINDS[resource])
+        reflector.on_change(changed)
+        return reflector
+
+    def _wake(self, keys: set[WorkKey]) -> None:
+        for key in keys:
+            self._queue.add(key)
+
+    async def _resync(self) -> None:
+        """Look at what gets older by itself, and forget what no watch knows of: a creation that was undone unseen."""
+        for resource, reflector in self._reflectors.items():
+            for _, namespace, name in self._knowledge.keys(resource):
+                if (namespace, name) not in reflector.cache:
+                    self._wake(self._knowledge.drop(resource, (namespace, name)))
+        self._wake(set(self._knowledge.keys(Resource.CONFIGURATION)))
+
+    async def _work(self, key: WorkKey) -> float | None:
+        """One decision about one resource, carried out; returns when to look again."""
+        plan = self._knowledge.decide(key, now=stamp())
+        if plan.can_wait:
+            rest_s = self._counted_s.get(key, 0.0) + self._settings.count_period_s - now_s()
+            if rest_s > 0:
+                return rest_s
+            self._counted_s[key] = now_s()
+        await self._carry_out(key, plan)
+        for note in plan.notes:
+            await self._tell(note)
+        if self._knowledge.get(key[0], (key[1], key[2])) is None:
+            self._counted_s.pop(key, None)
+        return plan.again_after_s
+
+    async def _carry_out(self, key: WorkKey, plan: Plan) -> None:
+        # What this plan has made of an object: its next patch is fenced by that, and not by what was known before.
+        versions: dict[WorkKey, str] = {}
+        for write in plan.writes:
+            try:
+                await self._write(write, versions)
+            except AlreadyExists:
+                # Made before, and not seen yet; its arrival wakes this key.
+                _log.debug("controller.already_exists", extra={"key": str(key)})
+            except NotFound:
+                _log.debug("controller.gone", extra={"key": str(key)})
+            except Invalid as error:
+                if not isinstance(write, Create):
+                    raise
+                _log.warning("controller.refused", extra={"key": str(key), "error": str(error)})
+                self._wake(self._knowledge.refuse(key, str(error)))
+
+    async def _write(self, write: Write, versions: dict[WorkKey, str]) -> None:
+        self.writes_count += 1
+        kind = _KINDS[write.resource]
+        match write:
+            case Create(body=body):
+                written = await self._cluster.create(kind, body)
+                self._wake(self._knowledge.put_written(write.resource, written))
+                extra = {"kind": write.resource.value, "namespace": namespace_of(body), "name": name_of(body)}
+                _log.info("controller.created", extra=extra)
+            case Patch(namespace=namespace, name=name):
+                written = await self._cluster.patch(
+                    kind, namespace, name, patch=_fenced(write, versions), subresource=write.subresource
+                )
+                versions[write.resource, namespace, name] = version_of(written)
+                self._wake(self._knowledge.put_written(write.resource, written))
+            case Delete(namespace=namespace, name=name, uid=uid, resource_version=version):
+                await self._cluster.delete(kind, namespace, name, uid=uid, resource_version=version)
+                _log.info(
+                    "controller.deleted", extra={"kind": write.resource.value, "namespace": namespace, "name": name}
+                )
+
+    async def _tell(self, note: Note) -> None:
+        """Make an Event, or count one more. What cannot be told is logged: nobody's work hangs on it."""
+        now = stamp()
+        namespace, name = namespace_of(note.about), event_name(note)
+        try:
+            before = self._told.get((namespace, name))
+            if before is None:
+                with contextlib.suppress(AlreadyExists):
+                    self.writes_count += 1
+                    self._remember(await self._cluster.create(EVENT, new_event(note, now=now)))
+                    return
+                before = await self._cluster.get(EVENT, namespace, name)
+            self.writes_count += 1
+            patch = repeated(before, now=now)
+            self._remember(await self._cluster.patch(EVENT, namespace, name, patch=patch))
+        except ClusterError as error:
+            self._told.pop((namespace, name), None)
+            _log.warning(
+                "controller.untold", extra={"reason": note.reason, "message_": note.message, "error": str(error)}
+            )
+
+    def _remember(self, event: Object) -> None:
+        self._told[namespace_of(event), name_of(event)] = event
+        while len(self._told) > _EVENTS_KNOWN_MAX:
+            self._told.popitem(last=False)
+
+
+def _fenced(write: Patch, versions: dict[WorkKey, str]) -> Object:
+    version = versions.get((write.resource, write.namespace, write.name))
+    if version is None:
+        return write.patch
+    return {**write.patch, "metadata": {**write.patch["metadata"], "resourceVersion": version}}
+
+
+def _log_failure(key: WorkKey, error: Exception) -> None:
+    if isinstance(error, Conflict):
+        _log.debug("controller.conflict", extra={"key": str(key)})
+    elif isinstance(error, ClusterError):
+        _log.warning("controller.failed", extra={"key": str(key), "error": str(error)})
+    else:
+        _log.error("controller.failed", extra={"key": str(key), "error": str(error)}, exc_info=error)
+
+
+def _log_resync(error: Exception) -> None:
+    _log.error("controller.resync_failed", extra={"error": str(error)}, exc_info=error)
+
+
+async def run(
+    cluster: Cluster,
+    stop: asyncio.Event,
+    *,
+    settings: ControllerSettings | None = None,
+    scaling: AutoscalerSettings | None = None,
+) -> None:
+    """Reconcile everything in a cluster until told to stop."""
+    await Controller(cluster, settings=settings, scaling=scaling).run(stop)

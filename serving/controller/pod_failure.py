@@ -1,0 +1,115 @@
+"""Why the pods of a revision do not come up, read from what their status says.
+
+Input: pods, none of which is ready; output: a ``Failure`` with Knative's reason and a message that quotes the last lines
+of the log, or None while there is hope. A probe that has not succeeded yet is hope with a message: an app may take its
+time, and the revision's deadline ends it. Follows knative/serving 98e5ef90, pkg/reconciler/revision/
+reconcile_resources.go, which looks at one pod; ours takes the first that has failed, and what keeps a container from
+starting is told at once, where Knative waits for the deadline.
+"""
+
+import enum
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from serving.controller.objects import Object, dig, is_being_deleted, name_of
+
+__all__ = ["Failure", "Layer", "failure_of", "not_ready_because"]
+
+_QUEUE_PROXY = "queue-proxy"
+_WAITING_IS_NORMAL = {"", "ContainerCreating", "PodInitializing"}
+_CRASH_LOOP = "CrashLoopBackOff"
+_IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+# What the API says of every pod that is not ready; it tells nothing.
+_NO_NEWS = {"ContainersNotReady", "PodCompleted", ""}
+_MESSAGE_LENGTH_MAX = 4096
+
+
+class Layer(enum.StrEnum):
+    """Which condition a failure belongs to; the values are the conditions' types."""
+
+    RESOURCES = "ResourcesAvailable"
+    CONTAINER = "ContainerHealthy"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """What failed, in Knative's words."""
+
+    layer: Layer
+    reason: str
+    message: str
+
+
+def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure | None:
+    """The failure of the oldest pod that has one; a container that restarted so often or less has not failed yet."""
+    for pod in sorted(pods, key=_age_order):
+        found = None if is_being_deleted(pod) else next(_failures(pod, exits_tolerated), None)
+        if found:
+            return found
+    return None
+
+
+def not_ready_because(pods: Sequence[Object]) -> str:
+    """What a pod says of its not being ready, as in "readiness probe: connection refused"; "" if nothing."""
+    for pod in sorted(pods, key=_age_order):
+        for condition in dig(pod, "status", "conditions") or ():
+            is_ready = condition.get("type") == "Ready" and condition.get("status") == "False"
+            if is_ready and condition.get("reason", "") not in _NO_NEWS and condition.get("message"):
+                return _shortened(condition["message"])
+    return ""
+
+
+def _age_order(pod: Object) -> tuple[str, str]:
+    return dig(pod, "metadata", "creationTimestamp") or "", name_of(pod)
+
+
+def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
+    for condition in dig(pod, "status", "conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield _of_resources(condition.get("reason", ""), condition.get("message", ""))
+    statuses = [one for one in dig(pod, "status", "containerStatuses") or () if one.get("name") != _QUEUE_PROXY]
+    for status in statuses:
+        yield from _failures_of_container(status, exits_tolerated)
+    if not statuses and dig(pod, "status", "phase") == "Failed":
+        yield _of_resources(dig(pod, "status", "reason") or "PodFailed", dig(pod, "status", "message") or "")
+
+
+def _failures_of_container(status: Object, exits_tolerated: int) -> Iterator[Failure]:
+    waiting = dig(status, "state", "waiting") or {}
+    # A container that waits for its next start has failed by its last one.
+    terminated = dig(status, "state", "terminated") or dig(status, "lastState", "terminated")
+    reason = waiting.get("reason", "")
+    is_loop = reason == _CRASH_LOOP or status.get("restartCount", 0) > exits_tolerated
+    if terminated and (is_loop or not exits_tolerated):
+        yield _exit(terminated)
+    elif reason in _IMAGE_REASONS:
+        message = f'Unable to fetch image "{status.get("image", "")}": {waiting.get("message", "")}'
+        yield Failure(layer=Layer.CONTAINER, reason="ContainerMissing", message=_shortened(message))
+    elif reason == _CRASH_LOOP:
+        yield _of_container(reason, waiting.get("message", "") or "the container keeps exiting")
+    elif reason not in _WAITING_IS_NORMAL:
+        yield _of_resources(reason, waiting.get("message", ""))
+
+
+def _exit(terminated: Object) -> Failure:
+    code = terminated.get("exitCode", 0)
+    why = terminated.get("reason", "")
+    lines = (terminated.get("message") or "").strip()
+    if why == "OOMKilled":
+        lines = f"out of memory: {lines}" if lines else "out of memory"
+    if not lines:
+        lines = "container exited with no error" if code == 0 else f"exit code {code}"
+    return _of_container(f"ExitCode{code}", lines)
+
+
+def _of_container(reason: str, lines: str) -> Failure:
+    return Failure(layer=Layer.CONTAINER, reason=reason, message=f"Container failed with: {_shortened(lines)}")
+
+
+def _of_resources(reason: str, message: str) -> Failure:
+    return Failure(layer=Layer.RESOURCES, reason=reason, message=_shortened(message))
+
+
+def _shortened(text: str) -> str:
+    """The end of a long text: the last lines of a log say what went wrong."""
+    return text if len(text) <= _MESSAGE_LENGTH_MAX else "..." + text[-(_MESSAGE_LENGTH_MAX - 3) :]

@@ -1,0 +1,171 @@
+"""From a Configuration's template to a Revision, and from a Revision to its Deployment, core Service and status.
+
+``desired_revision`` makes the object; ``reconcile_revision`` says what is to be written for one that is there, from what
+stands beneath it and which routes name it. A Retired revision that no route names is deleted; its owner references take
+the rest along. The spec is never touched but for that state.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.controller.conditions import READY
+from serving.controller.defaults import spec_with_defaults
+from serving.controller.deployment import desired_deployment, desired_private_service
+from serving.controller.naming import (
+    CONFIGURATION,
+    CONFIGURATION_GENERATION,
+    CONFIGURATION_UID,
+    CREATOR,
+    LAST_APPLIED,
+    LAST_MODIFIER,
+    ROUTING_STATE,
+    ROUTING_STATE_MODIFIED,
+    SERVICE,
+    SERVICE_UID,
+    revision_name,
+)
+from serving.controller.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    dig,
+    is_being_deleted,
+    labels_of,
+    name_of,
+    namespace_of,
+    owner_reference,
+)
+from serving.controller.revision_status import Beneath, ServingState, desired_status, serving_state_of, was_ready
+from serving.controller.routing import RoutingState, metadata_changes, routing_state_of
+from serving.controller.scaling import StartScale, start_scale
+from serving.controller.writes import Create, Note, Patch, Plan, Resource, Write, deletion_of, patch_of, status_patch
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["Around", "desired_revision", "reconcile_revision", "revision_name_for"]
+
+
+_COUNTS = {"actualReplicas", "desiredReplicas"}
+
+
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """What a revision is looked at with: what stands beneath it, and who refers to it.
+
+    ``routes`` are the names of routes that name it; ``is_newest`` says that its configuration made none after it,
+    ``is_awaited`` that some route goes with the latest of that configuration;
+    ``refusal`` is why the server does not take what should stand beneath it, "" if it does.
+    """
+
+    beneath: Beneath
+    private_service: Object | None
+    routes: Sequence[str] = ()
+    is_newest: bool = True
+    is_awaited: bool = False
+    refusal: str = ""
+
+
+def revision_name_for(configuration: Object) -> str:
+    """The name of the revision of the configuration's present generation: the template's own, or by number."""
+    own = dig(configuration, "spec", "template", "metadata", "name")
+    return str(own or revision_name(name_of(configuration), dig(configuration, "metadata", "generation") or 0))
+
+
+def desired_revision(
+    configuration: Object, *, settings: ControllerSettings, scaling: AutoscalerSettings, now: str
+) -> Object:
+    """The revision of the configuration's present generation, as it is created.
+
+    It begins Active; only one that needs no pod to be ready (initial-scale 0) begins in Reserve.
+    """
+    template = configuration["spec"]["template"]
+    labels, annotations = labels_of(template), annotations_of(template)
+    modifier = annotations_of(configuration).get(LAST_MODIFIER)
+    annotations = {key: value for key, value in annotations.items() if key != LAST_APPLIED}
+    if modifier:
+        annotations[CREATOR] = modifier
+    start = start_scale(annotations, scaling)
+    state = ServingState.ACTIVE if start.start_count else ServingState.RESERVE
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Revision",
+        "metadata": {
+            "name": revision_name_for(configuration),
+            "namespace": namespace_of(configuration),
+            "labels": {**labels, **_own_labels(configuration)},
+            "annotations": {**annotations, ROUTING_STATE_MODIFIED: now},
+            "ownerReferences": [owner_reference(configuration)],
+        },
+        "spec": {**spec_with_defaults(template.get("spec") or {}, settings), "servingState": state.value},
+    }
+
+
+def _own_labels(configuration: Object) -> dict[str, str]:
+    theirs = labels_of(configuration)
+    own = {
+        CONFIGURATION: name_of(configuration),
+        CONFIGURATION_UID: str(dig(configuration, "metadata", "uid") or ""),
+        CONFIGURATION_GENERATION: str(dig(configuration, "metadata", "generation")),
+        ROUTING_STATE: RoutingState.PENDING.value,
+    }
+    return own | {key: theirs[key] for key in (SERVICE, SERVICE_UID) if key in theirs}
+
+
+def reconcile_revision(revision: Object, around: Around, *, scaling: AutoscalerSettings, now: str) -> Plan:
+    """What is to be written so that a revision is what it should be, and says what it is."""
+    if is_being_deleted(revision):
+        return Plan()
+    if serving_state_of(revision) is ServingState.RETIRED and not around.routes:
+        return Plan(writes=(deletion_of(Resource.REVISION, revision),))
+    scale = start_scale(annotations_of(revision), scaling)
+    status = desired_status(revision, around.beneath, scale, now=now, refusal=around.refusal)
+    after = {**revision, "status": status}
+    ready = was_ready(revision) or was_ready(after)
+    state = routing_state_of(
+        routes=around.routes, is_newest=around.is_newest, is_awaited=around.is_awaited, was_ready=ready
+    )
+    changes = metadata_changes(revision, routes=around.routes, state=state, was_ready=ready, now=now)
+    writes: tuple[Write, ...] = (
+        *(() if around.refusal else _missing(revision, around, scale)),
+        *patch_of(Resource.REVISION, revision, changes),
+        *status_patch(Resource.REVISION, revision, status),
+    )
+    is_waiting = condition_of(after, READY).get("status") == "Unknown"
+    return Plan(
+        writes=writes,
+        notes=tuple(_notes(revision, after)),
+        again_after_s=scale.progress_deadline_s + 1 if is_waiting else None,
+        can_wait=bool(writes) and all(_is_count(write) for write in writes),
+    )
+
+
+def _is_count(write: Write) -> bool:
+    """Whether a write tells of nothing but how many pods there are."""
+    return isinstance(write, Patch) and write.patch.get("status", {"": None}).keys() <= _COUNTS
+
+
+def _missing(revision: Object, around: Around, scale: StartScale) -> Sequence[Write]:
+    """What should stand beneath a revision and does not."""
+    made: list[Write] = []
+    if around.beneath.deployment is None:
+        is_active = serving_state_of(revision) is ServingState.ACTIVE
+        body = desired_deployment(
+            revision,
+            replica_count=scale.start_count if is_active else 0,
+            progress_deadline_s=scale.progress_deadline_s,
+        )
+        made.append(Create(resource=Resource.DEPLOYMENT, body=body))
+    if around.private_service is None:
+        made.append(Create(resource=Resource.CORE_SERVICE, body=desired_private_service(revision)))
+    return made
+
+
+def _notes(before: Object, after: Object) -> list[Note]:
+    """What has become of it: ready, or not, and why."""
+    old, new = condition_of(before, READY), condition_of(after, READY)
+    if new.get("status") == "True" != old.get("status"):
+        message = "Revision becomes ready upon all resources being ready"
+        return [Note(about=before, reason="RevisionReady", message=message)]
+    if new.get("status") == "False" and (old.get("status"), old.get("message")) != ("False", new.get("message")):
+        return [Note(about=before, reason=new.get("reason", ""), message=new.get("message", ""), warning=True)]
+    return []

@@ -1,0 +1,191 @@
+"""The status of a revision: whether it can serve, why not, whether it has pods now, and how many.
+
+Input: the revision, its Deployment and pods, and what it needs to start; output: the whole status. What it says is what
+the pods say: nothing is promised that has not been seen. A revision that was ready once stays so while it has no pods
+or wakes up; only pods that fail make it not ready. Active is information: a revision at zero is ready.
+
+Follows knative/serving 98e5ef90, pkg/apis/serving/v1/revision_lifecycle.go, in which a PodAutoscaler stands between.
+"""
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.controller.conditions import READY, Condition, Status, conditions_of, ready_of
+from serving.controller.naming import BECAME_READY, deployment_name
+from serving.controller.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    dig,
+    is_controlled_by,
+    name_of,
+    seconds_of,
+)
+from serving.controller.pod_failure import Failure, Layer, failure_of, not_ready_because
+from serving.controller.scaling import StartScale
+
+__all__ = [
+    "Beneath",
+    "ServingState",
+    "desired_count_of",
+    "desired_status",
+    "ready_count_of",
+    "serving_state_of",
+    "was_ready",
+]
+
+
+class ServingState(enum.StrEnum):
+    """What may be done with a revision; ``spec.servingState``."""
+
+    ACTIVE = "Active"
+    RESERVE = "Reserve"
+    RETIRED = "Retired"
+
+
+class Beneath(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands beneath a revision: its Deployment if there is one yet, and its pods."""
+
+    deployment: Object | None
+    pods: Sequence[Object] = ()
+
+
+_DEPLOYING = "Deploying"
+_DEADLINE = "ProgressDeadlineExceeded"
+
+
+def serving_state_of(revision: Object) -> ServingState:
+    """Active where it is not said."""
+    return ServingState(dig(revision, "spec", "servingState") or ServingState.ACTIVE)
+
+
+def was_ready(revision: Object) -> bool:
+    """Whether it has been ready once: its status says so, or, where status is not kept, its metadata."""
+    return condition_of(revision, READY).get("status") == Status.TRUE or BECAME_READY in annotations_of(revision)
+
+
+def ready_count_of(deployment: Object | None) -> int:
+    """Pods that are ready."""
+    return int(dig(deployment, "status", "readyReplicas") or 0)
+
+
+def desired_count_of(deployment: Object | None) -> int:
+    """Pods that are asked for."""
+    return int(dig(deployment, "spec", "replicas") or 0)
+
+
+def desired_status(revision: Object, beneath: Beneath, scale: StartScale, *, now: str, refusal: str = "") -> Object:
+    """The status as it should be written; ``now`` is the stamp of conditions that change.
+
+    ``refusal`` is why the server does not take the Deployment, "" if it does.
+    """
+    if refusal:
+        dependencies = _failed(Failure(layer=Layer.RESOURCES, reason="CreationFailed", message=refusal))
+    else:
+        dependencies = _dependencies(revision, beneath, scale, now=now)
+    conditions = [*dependencies, ready_of(dependencies), _active(revision, beneath.deployment, scale)]
+    before = dig(revision, "status") or {}
+    # What is made in the same breath, so that it costs no second write.
+    begins_with = scale.start_count if serving_state_of(revision) is ServingState.ACTIVE else 0
+    deployment = beneath.deployment
+    return {
+        **before,
+        "observedGeneration": dig(revision, "metadata", "generation"),
+        "conditions": conditions_of(conditions, before=before.get("conditions") or (), now=now),
+        "actualReplicas": ready_count_of(beneath.deployment),
+        "desiredReplicas": begins_with if deployment is None else desired_count_of(deployment),
+    }
+
+
+def _dependencies(revision: Object, beneath: Beneath, scale: StartScale, *, now: str) -> list[Condition]:
+    """ResourcesAvailable and ContainerHealthy."""
+    deployment = beneath.deployment
+    if deployment and not is_controlled_by(deployment, revision):
+        message = f'There is an existing Deployment "{deployment_name(name_of(revision))}" that we do not own.'
+        return _failed(Failure(layer=Layer.RESOURCES, reason="NotOwned", message=message))
+    ready_count = ready_count_of(deployment)
+    if ready_count >= max(1, scale.start_count) or (ready_count and was_ready(revision)):
+        return _well()
+    failure = _failure(revision, beneath, ready_count=ready_count)
+    if failure:
+        return _failed(failure)
+    if was_ready(revision) or scale.start_count == 0:
+        return _well()
+    if serving_state_of(revision) is not ServingState.ACTIVE:
+        # It was given up before it was ever ready; what it failed by is more than that it was given up.
+        return _kept_failure(revision) or _failed(_never_started())
+    return _deploying(beneath, scale, now=now)
+
+
+def _failure(revision: Object, beneath: Beneath, *, ready_count: int) -> Failure | None:
+    """What keeps pods that are wanted from coming up; one that is ready shows that they can."""
+    wanted = serving_state_of(revision) is ServingState.ACTIVE and desired_count_of(beneath.deployment) > 0
+    if not wanted or ready_count:
+        return None
+    for condition in dig(beneath.deployment, "status", "conditions") or ():
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            return Failure(
+                layer=Layer.RESOURCES, reason=condition.get("reason", ""), message=condition.get("message", "")
+            )
+    # The end of one process of what has worked is bad luck; a new revision that ends has failed.
+    return failure_of(beneath.pods, exits_tolerated=1 if was_ready(revision) else 0)
+
+
+def _deploying(beneath: Beneath, scale: StartScale, *, now: str) -> list[Condition]:
+    """Neither well nor failed, until the time to start is over."""
+    why = not_ready_because(beneath.pods)
+    progressing = condition_of(beneath.deployment or {}, "Progressing")
+    told = progressing.get("status") == "False" and progressing.get("reason") == _DEADLINE
+    created_s = seconds_of(dig(beneath.deployment, "metadata", "creationTimestamp"))
+    now_s = seconds_of(now)
+    is_late = created_s is not None and now_s is not None and now_s - created_s > scale.progress_deadline_s
+    if told or is_late:
+        message = why or progressing.get("message") or f"no pod was ready within {scale.progress_deadline_s:g} s"
+        return _failed(Failure(layer=Layer.RESOURCES, reason=_DEADLINE, message=message))
+    return [
+        Condition(type=Layer.RESOURCES.value, status=Status.UNKNOWN, reason=_DEPLOYING, message=why),
+        Condition(type=Layer.CONTAINER.value, status=Status.UNKNOWN, reason=_DEPLOYING, message=why),
+    ]
+
+
+def _kept_failure(revision: Object) -> list[Condition] | None:
+    for layer in Layer:
+        before = condition_of(revision, layer)
+        if before.get("status") == Status.FALSE:
+            return _failed(Failure(layer=layer, reason=before.get("reason", ""), message=before.get("message", "")))
+    return None
+
+
+def _never_started() -> Failure:
+    return Failure(layer=Layer.RESOURCES, reason=_DEADLINE, message="Initial scale was never achieved")
+
+
+def _well() -> list[Condition]:
+    return [Condition(type=layer.value, status=Status.TRUE) for layer in Layer]
+
+
+def _failed(failure: Failure) -> list[Condition]:
+    """One is false; the other is not known."""
+    return [
+        Condition(type=layer.value, status=Status.FALSE, reason=failure.reason, message=failure.message)
+        if layer is failure.layer
+        else Condition(type=layer.value, status=Status.UNKNOWN, reason=failure.reason)
+        for layer in Layer
+    ]
+
+
+def _active(revision: Object, deployment: Object | None, scale: StartScale) -> Condition:
+    state = serving_state_of(revision)
+    if state is not ServingState.ACTIVE:
+        why = ("NoTraffic", "The target is not receiving traffic.")
+        if state is ServingState.RETIRED:
+            why = ("Retired", "The revision is retired and will be deleted.")
+        return Condition(type="Active", status=Status.FALSE, reason=why[0], message=why[1], informative=True)
+    if ready_count_of(deployment) >= max(1, scale.min_count) and desired_count_of(deployment):
+        return Condition(type="Active", status=Status.TRUE, informative=True)
+    if not was_ready(revision):
+        return Condition(type="Active", status=Status.UNKNOWN, reason=_DEPLOYING, informative=True)
+    message = "Requests to the target are being buffered as resources are provisioned."
+    return Condition(type="Active", status=Status.UNKNOWN, reason="Queued", message=message, informative=True)

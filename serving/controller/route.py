@@ -1,0 +1,103 @@
+"""The status of a route: where it is reached, which revisions get how much, and what is in the way.
+
+Input: the route, what its targets name, and which of its hosts another route holds; output: what is to be written. What
+was assigned stays assigned while the spec asks for something that cannot be had yet. A host that another route claimed
+before is left to it, and said so. TLS ends elsewhere, so that CertificateProvisioned is true with its reason.
+"""
+
+import json
+from collections.abc import Mapping
+
+from serving.controller.conditions import Condition, Status, conditions_of, ready_of
+from serving.controller.hosts import Key, hosts_of, is_cluster_local, tag_claims, tags_of, url_of
+from serving.controller.naming import CLAIMED_TAGS
+from serving.controller.objects import Object, annotations_of, dig, is_being_deleted, merge_difference
+from serving.controller.traffic import Assignment, Known, assign
+from serving.controller.writes import Plan, Resource, patch_of, status_patch
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["reconcile_route"]
+
+
+def reconcile_route(
+    route: Object, known: Known, *, lost: Mapping[str, Key], settings: ControllerSettings, now: str
+) -> Plan:
+    """What is to be written for a route. ``lost`` are hosts that it claims, with the route that holds each."""
+    if is_being_deleted(route):
+        return Plan()
+    assignment = assign(dig(route, "spec", "traffic") or (), known)
+    return Plan(
+        writes=(
+            *patch_of(Resource.ROUTE, route, _claim_changes(route, now)),
+            *status_patch(Resource.ROUTE, route, _status(route, assignment, lost=lost, settings=settings, now=now)),
+        )
+    )
+
+
+def _claim_changes(route: Object, now: str) -> Object:
+    annotations = annotations_of(route)
+    claims = tag_claims(route, now)
+    after = {key: value for key, value in annotations.items() if key != CLAIMED_TAGS}
+    if claims:
+        after[CLAIMED_TAGS] = json.dumps(claims, sort_keys=True)
+    return merge_difference({"metadata": {"annotations": annotations}}, {"metadata": {"annotations": after}})
+
+
+def _status(
+    route: Object, assignment: Assignment, *, lost: Mapping[str, Key], settings: ControllerSettings, now: str
+) -> Object:
+    before = dig(route, "status") or {}
+    hosts = hosts_of(route, settings)
+    conditions = [
+        assignment.condition,
+        _ingress_condition(route, lost, settings),
+        _certificate_condition(route),
+    ]
+    targets = assignment.targets
+    if targets is None:
+        targets = before.get("traffic") or []
+    port = settings.inner_port if is_cluster_local(route) else settings.public_port
+    is_ours = hosts.shown not in lost
+    changing = {
+        "url": url_of(hosts.shown, port) if is_ours else None,
+        "address": {"url": url_of(hosts.inner, settings.inner_port)} if hosts.inner not in lost else None,
+        "traffic": [_with_url(route, target, lost=lost, settings=settings) for target in targets] or None,
+    }
+    kept = {key: value for key, value in before.items() if key not in changing}
+    return {
+        **kept,
+        **{key: value for key, value in changing.items() if value is not None},
+        "observedGeneration": dig(route, "metadata", "generation"),
+        "conditions": conditions_of(
+            [*conditions, ready_of(conditions)], before=before.get("conditions") or (), now=now
+        ),
+    }
+
+
+def _with_url(route: Object, target: Object, *, lost: Mapping[str, Key], settings: ControllerSettings) -> Object:
+    made = {key: value for key, value in target.items() if key != "url"}
+    if not target.get("tag"):
+        return made
+    host = hosts_of(route, settings, tag=target["tag"]).shown
+    port = settings.inner_port if is_cluster_local(route) else settings.public_port
+    return made if host in lost else {**made, "url": url_of(host, port)}
+
+
+def _ingress_condition(route: Object, lost: Mapping[str, Key], settings: ControllerSettings) -> Condition:
+    for tag in ("", *tags_of(route)):
+        hosts = hosts_of(route, settings, tag=tag)
+        for host in (hosts.shown, hosts.inner):
+            if host in lost:
+                holder = "/".join(lost[host])
+                message = f'The host "{host}" is already in use by Route "{holder}", which claimed it first.'
+                return Condition(
+                    type="IngressReady", status=Status.FALSE, reason="DomainAlreadyClaimed", message=message
+                )
+    return Condition(type="IngressReady", status=Status.TRUE)
+
+
+def _certificate_condition(route: Object) -> Condition:
+    message = (
+        "TLS is not enabled for cluster-local" if is_cluster_local(route) else "external-domain-tls is not enabled"
+    )
+    return Condition(type="CertificateProvisioned", status=Status.TRUE, reason="TLSNotEnabled", message=message)

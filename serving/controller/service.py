@@ -1,0 +1,218 @@
+"""From a Service to its Configuration and its Route, and back: its status is theirs.
+
+Input: the service, its two children if they are there, and the revision that its template names; output: what is to be
+written. Spec and labels of the children follow the service; what other reconcilers keep in their annotations stays. As
+long as a child has not seen its latest spec, what it says is out of date and not repeated. Follows knative/serving
+98e5ef90, pkg/reconciler/service.
+"""
+
+import msgspec
+
+from serving.controller.conditions import READY, Condition, Status, conditions_of, mirrored, ready_of
+from serving.controller.naming import CLAIMED_TAGS, LAST_APPLIED, SERVICE, SERVICE_UID
+from serving.controller.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    dig,
+    is_being_deleted,
+    is_controlled_by,
+    labels_of,
+    merge_difference,
+    name_of,
+    namespace_of,
+    owner_reference,
+    uid_of,
+)
+from serving.controller.writes import Create, Note, Plan, Resource, Write, patch_of, status_patch
+
+__all__ = ["Children", "desired_configuration", "desired_route", "reconcile_service"]
+
+_CONFIGURATIONS_READY = "ConfigurationsReady"
+_ROUTES_READY = "RoutesReady"
+_MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest revision.")
+# Annotations of a child that are not the service's to set.
+_CHILDS_OWN = {CLAIMED_TAGS}
+
+
+class Children(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is of a service's name; None where nothing is. ``name_is_taken``: its named revision is another's."""
+
+    configuration: Object | None
+    route: Object | None
+    name_is_taken: bool = False
+
+
+def desired_configuration(service: Object) -> Object:
+    """The Configuration of a service."""
+    return _child(service, "Configuration", {"template": service["spec"]["template"]})
+
+
+def desired_route(service: Object) -> Object:
+    """The Route of a service; a target that names no revision is the latest of its configuration."""
+    asked = dig(service, "spec", "traffic") or [{"latestRevision": True, "percent": 100}]
+    traffic = [
+        {"latestRevision": False, **target}
+        if target.get("revisionName")
+        else {"latestRevision": True, **target, "configurationName": name_of(service)}
+        for target in asked
+    ]
+    return _child(service, "Route", {"traffic": traffic})
+
+
+def _child(service: Object, kind: str, spec: Object) -> Object:
+    annotations = {key: value for key, value in annotations_of(service).items() if key != LAST_APPLIED}
+    return {
+        "apiVersion": service["apiVersion"],
+        "kind": kind,
+        "metadata": {
+            "name": name_of(service),
+            "namespace": namespace_of(service),
+            "labels": {**labels_of(service), SERVICE: name_of(service), SERVICE_UID: uid_of(service)},
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(service)],
+        },
+        "spec": spec,
+    }
+
+
+def reconcile_service(service: Object, children: Children, *, now: str) -> Plan:
+    """What is to be written for a service."""
+    if is_being_deleted(service):
+        return Plan()
+    configuration, route = children.configuration, children.route
+    writes: list[Write] = list(
+        _brought_about(Resource.CONFIGURATION, service, configuration, desired=desired_configuration(service))
+    )
+    if not _must_wait(service, children):
+        writes += _brought_about(Resource.ROUTE, service, route, desired=desired_route(service))
+    status = _status(service, children, now=now)
+    return Plan(
+        writes=(*writes, *status_patch(Resource.SERVICE, service, status)),
+        notes=tuple(_notes(service, status)),
+    )
+
+
+def _must_wait(service: Object, children: Children) -> bool:
+    """Whether the route may not be touched yet.
+
+    A template that names its revision can be refused; traffic that names this revision must not go to the one that had
+    the name before. So the configuration's answer is waited for.
+    """
+    if not dig(service, "spec", "template", "metadata", "name"):
+        return False
+    return children.name_is_taken or not _is_up_to_date(children.configuration, desired_configuration(service))
+
+
+def _brought_about(
+    resource: Resource, service: Object, existing: Object | None, *, desired: Object
+) -> tuple[Write, ...]:
+    """The write by which a child becomes what it should be; one that somebody else made is left alone."""
+    if existing is None:
+        return (Create(resource=resource, body=desired),)
+    if not is_controlled_by(existing, service):
+        return ()
+    return patch_of(resource, existing, _changes(existing, desired))
+
+
+def _changes(existing: Object, desired: Object) -> Object:
+    kept = {key: value for key, value in annotations_of(existing).items() if key in _CHILDS_OWN}
+    before = {
+        "metadata": {"labels": labels_of(existing), "annotations": annotations_of(existing)},
+        "spec": existing.get("spec") or {},
+    }
+    after = {
+        "metadata": {"labels": labels_of(desired), "annotations": {**annotations_of(desired), **kept}},
+        "spec": desired["spec"],
+    }
+    return merge_difference(before, after)
+
+
+def _is_up_to_date(child: Object | None, desired: Object) -> bool:
+    """Whether a child's status is about what the service asks for."""
+    return (
+        child is not None
+        and child.get("spec") == desired["spec"]
+        and dig(child, "status", "observedGeneration") == dig(child, "metadata", "generation")
+    )
+
+
+def _status(service: Object, children: Children, *, now: str) -> Object:
+    before = dig(service, "status") or {}
+    configuration = _own(children.configuration, service)
+    route = _own(children.route, service)
+    dependencies = [_configurations_ready(service, children), _routes_ready(service, children)]
+    mirrored_fields = {
+        **{key: dig(configuration, "status", key) for key in ("latestCreatedRevisionName", "latestReadyRevisionName")},
+        **{key: dig(route, "status", key) for key in ("url", "address", "traffic")},
+    }
+    kept = {key: value for key, value in before.items() if key not in mirrored_fields}
+    return {
+        **kept,
+        **{key: value for key, value in mirrored_fields.items() if value is not None},
+        "observedGeneration": dig(service, "metadata", "generation"),
+        "conditions": conditions_of(
+            [*dependencies, ready_of(dependencies)], before=before.get("conditions") or (), now=now
+        ),
+    }
+
+
+def _own(child: Object | None, service: Object) -> Object | None:
+    return child if child is not None and is_controlled_by(child, service) else None
+
+
+def _configurations_ready(service: Object, children: Children) -> Condition:
+    child = children.configuration
+    if child is not None and not is_controlled_by(child, service):
+        return _not_owned(_CONFIGURATIONS_READY, "Configuration", service)
+    if not _is_up_to_date(child, desired_configuration(service)):
+        return _out_of_date(_CONFIGURATIONS_READY, "Configuration")
+    return mirrored(condition_of(child, READY), _CONFIGURATIONS_READY)
+
+
+def _routes_ready(service: Object, children: Children) -> Condition:
+    child = children.route
+    if child is not None and not is_controlled_by(child, service):
+        return _not_owned(_ROUTES_READY, "Route", service)
+    if children.name_is_taken:
+        name = dig(service, "spec", "template", "metadata", "name")
+        message = f'The revision name "{name}" is taken by a conflicting Revision, so traffic will not be migrated'
+        return Condition(type=_ROUTES_READY, status=Status.FALSE, reason="RevisionNameTaken", message=message)
+    if child is None or not _is_up_to_date(child, desired_route(service)):
+        return _out_of_date(_ROUTES_READY, "Route")
+    condition = mirrored(condition_of(child, READY), _ROUTES_READY)
+    if condition.status is Status.TRUE and not _is_migrated(child, children.configuration):
+        reason, message = _MIGRATING
+        return Condition(type=_ROUTES_READY, status=Status.UNKNOWN, reason=reason, message=message)
+    return condition
+
+
+def _is_migrated(route: Object, configuration: Object | None) -> bool:
+    """Whether the traffic of the status is that of the spec, with the revision that is the latest ready one now."""
+    latest = dig(configuration, "status", "latestReadyRevisionName")
+    keys = ("percent", "tag")
+    wanted = [
+        (latest if target.get("configurationName") else target.get("revisionName"), *map(target.get, keys))
+        for target in dig(route, "spec", "traffic") or ()
+    ]
+    got = [(target.get("revisionName"), *map(target.get, keys)) for target in dig(route, "status", "traffic") or ()]
+    return wanted == got
+
+
+def _not_owned(condition_type: str, kind: str, service: Object) -> Condition:
+    message = f'There is an existing {kind} "{name_of(service)}" that we do not own.'
+    return Condition(type=condition_type, status=Status.FALSE, reason="NotOwned", message=message)
+
+
+def _out_of_date(condition_type: str, kind: str) -> Condition:
+    message = f"The {kind} is still working to reflect the latest desired specification."
+    return Condition(type=condition_type, status=Status.UNKNOWN, reason="OutOfDate", message=message)
+
+
+def _notes(service: Object, status: Object) -> list[Note]:
+    old, new = condition_of(service, READY), condition_of({"status": status}, READY)
+    if new.get("status") == Status.TRUE and old.get("status") != Status.TRUE:
+        return [Note(about=service, reason="ServiceReady", message=f"Service is ready at {status.get('url', '')}")]
+    if new.get("status") == Status.FALSE and new.get("message") != old.get("message"):
+        return [Note(about=service, reason=new.get("reason", ""), message=new.get("message", ""), warning=True)]
+    return []

@@ -1,0 +1,124 @@
+"""What a reconciler wants done, as data: objects to create, patches, deletions, and the events that tell of them.
+
+A reconciler is a function from what is known to a ``Plan``; ``loop.py`` carries it out. Every patch and deletion is
+fenced by the ``resourceVersion`` that the decision was made on: if the object has changed since, the server refuses with
+a conflict, and the decision is made anew on what is there then. No writer can therefore undo what it has not seen.
+"""
+
+import enum
+from typing import Literal
+
+import msgspec
+
+from serving.controller.objects import (
+    Object,
+    dig,
+    merge_difference,
+    name_of,
+    namespace_of,
+    uid_of,
+    version_of,
+)
+
+__all__ = ["Create", "Delete", "Note", "Patch", "Plan", "Resource", "Write", "deletion_of", "patch_of", "status_patch"]
+
+
+class Resource(enum.StrEnum):
+    """The kinds that are read or written here, by the names that the API's messages use."""
+
+    SERVICE = "services.serving.knative.dev"
+    CONFIGURATION = "configurations.serving.knative.dev"
+    ROUTE = "routes.serving.knative.dev"
+    REVISION = "revisions.serving.knative.dev"
+    DEPLOYMENT = "deployments.apps"
+    CORE_SERVICE = "services"
+    POD = "pods"
+
+
+class Create(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that is to be."""
+
+    resource: Resource
+    body: Object
+
+
+class Patch(msgspec.Struct, frozen=True, kw_only=True):
+    """A merge patch of an object, or of its status. It holds the version that it is fenced by."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    patch: Object
+    subresource: Literal["status"] | None = None
+
+
+class Delete(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that is to go, if it is still this one in this version."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+
+
+Write = Create | Patch | Delete
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a person who looks at the object should read: it becomes an Event."""
+
+    about: Object
+    reason: str
+    message: str
+    warning: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done for one resource.
+
+    ``writes`` in their order; ``notes`` are what to tell; ``again_after_s`` is when to look again without being asked, in
+    seconds from now, None for never. ``can_wait`` says that nobody's decision hangs on the writes, only what people see.
+    """
+
+    writes: tuple[Write, ...] = ()
+    notes: tuple[Note, ...] = ()
+    again_after_s: float | None = None
+    can_wait: bool = False
+
+
+def patch_of(resource: Resource, existing: Object, changes: Object) -> tuple[Patch, ...]:
+    """A fenced merge patch with these changes; nothing if there are none."""
+    return _fenced(resource, existing, changes, subresource=None) if changes else ()
+
+
+def status_patch(resource: Resource, existing: Object, status: Object) -> tuple[Patch, ...]:
+    """A fenced patch that makes ``status`` the status; nothing if it is that already."""
+    changes = merge_difference(dig(existing, "status") or {}, status)
+    return _fenced(resource, existing, {"status": changes}, subresource="status") if changes else ()
+
+
+def deletion_of(resource: Resource, existing: Object) -> Delete:
+    """The deletion of exactly this object, as it was seen."""
+    return Delete(
+        resource=resource,
+        namespace=namespace_of(existing),
+        name=name_of(existing),
+        uid=uid_of(existing),
+        resource_version=version_of(existing),
+    )
+
+
+def _fenced(
+    resource: Resource, existing: Object, changes: Object, *, subresource: Literal["status"] | None
+) -> tuple[Patch, ...]:
+    metadata = {**changes.get("metadata", {}), "resourceVersion": version_of(existing)}
+    return (
+        Patch(
+            resource=resource,
+            namespace=namespace_of(existing),
+            name=name_of(existing),
+            patch={**changes, "metadata": metadata},
+            subresource=subresource,
+        ),
+    )

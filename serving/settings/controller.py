@@ -1,0 +1,192 @@
+"""Settings of the controller: what a revision gets that does not say, under which hosts it is reached, when it goes.
+
+Source of keys, ranges and defaults: knative/serving 98e5ef90, ConfigMaps config-defaults, config-gc and config-network,
+unless a field says otherwise. What is ours stands in config-controller.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from serving.model.errors import InvalidValue
+from serving.settings.knob import COUNT, DURATION, TEXT, Knob, Unit, Value
+from serving.settings.record import Clash, SettingsRecord
+
+__all__ = ["DISABLED", "ControllerSettings"]
+
+DISABLED = -1
+_DISABLED_TEXT = "disabled"
+_DEFAULTS = "config-defaults"
+_GC = "config-gc"
+_NETWORK = "config-network"
+# What a Go template of Knative may name; functions and conditions are not understood, and refused.
+_PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
+_HOST = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
+_LOCALHOST_PORT = 8080
+_LOCALHOST_INNER_PORT = 8081
+
+
+def _or_disabled(unit: Unit) -> Unit:
+    """The same unit in which "disabled" may be written; it is -1."""
+
+    def read(text: str) -> Value:
+        return DISABLED if text == _DISABLED_TEXT else unit.read(text)
+
+    def read_plain(text: str) -> Value:
+        return DISABLED if text == _DISABLED_TEXT else unit.read_plain(text)
+
+    def write(value: float) -> str:
+        return _DISABLED_TEXT if value == DISABLED else unit.write(value)
+
+    return msgspec.structs.replace(unit, read=read, read_plain=read_plain, write=write)
+
+
+def _template(names: tuple[str, ...]) -> Unit:
+    """A text in which each of these names stands at most once, as ``{{.Name}}``, and which makes a host."""
+    expected = "a host with " + " and ".join(f"{{{{.{name}}}}}" for name in names)
+
+    def read(text: str) -> Value:
+        found = _PLACE.findall(text)
+        if sorted(found) != sorted(names) or not _HOST.match(_PLACE.sub("x", text)):
+            raise InvalidValue(text=text, expected=expected)
+        return text
+
+    return Unit(name=expected.removeprefix("a "), plain="text", read=read, read_plain=read, write=str)
+
+
+def _read_host(text: str) -> Value:
+    if not _HOST.match(text):
+        raise InvalidValue(text=text, expected="a host name")
+    return text
+
+
+_DURATION_OR_DISABLED = _or_disabled(DURATION)
+_COUNT_OR_DISABLED = _or_disabled(COUNT)
+_HOST_NAME = msgspec.structs.replace(TEXT, name="host name", read=_read_host, read_plain=_read_host)
+_TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600)
+
+
+def _timeout(key: str, low: int = 0) -> Knob:
+    return msgspec.structs.replace(_TIMEOUT, key=key, low=low)
+
+
+class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of the controller. Times are in seconds."""
+
+    revision_timeout_s: Annotated[int, _timeout("revision-timeout-seconds", 1)] = 300
+    """Time for a whole request of revisions that do not say timeoutSeconds, in whole seconds, from its arrival to the
+    end of the answer. Range: 1 to 3600, at most max-revision-timeout-seconds. Default: Knative, 300."""
+
+    max_revision_timeout_s: Annotated[int, _timeout("max-revision-timeout-seconds", 1)] = 3600
+    """Longest timeout that a revision gets, in whole seconds. Range: 1 to 3600. Default: ours, 3600, which Cloud Run's
+    manifests use; Knative ships 600."""
+
+    revision_response_start_timeout_s: Annotated[int, _timeout("revision-response-start-timeout-seconds")] = 300
+    """Time until the first byte of the answer, in whole seconds from the arrival of the request, for revisions that do
+    not say. It is given only where it is smaller than the whole timeout. 0 means none. Default: Knative, 300."""
+
+    revision_idle_timeout_s: Annotated[int, _timeout("revision-idle-timeout-seconds")] = 0
+    """Time without a byte of the answer, in whole seconds, for revisions that do not say. 0 means none. Range: 0 to
+    3600. Default: Knative, 0."""
+
+    container_concurrency: Annotated[
+        int, Knob(key="container-concurrency", config_map=_DEFAULTS, unit=COUNT, low=0, high=1000)
+    ] = 0
+    """Requests that a pod works on at once, for revisions that do not say containerConcurrency. 0 means no limit, and
+    then nothing waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0."""
+
+    container_name: Annotated[str, Knob(key="container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME)] = (
+        "user-container"
+    )
+    """Name of a container that has none; with several containers its number follows. Default: Knative,
+    user-container."""
+
+    retain_since_create_time_s: Annotated[
+        float, Knob(key="retain-since-create-time", config_map=_GC, unit=_DURATION_OR_DISABLED, low=0, also=(DISABLED,))
+    ] = 48 * 3600.0
+    """Age below which a revision without traffic is kept, in seconds since it was made. "disabled" (-1) asks the other
+    time only. Range: from 0. Default: Knative, 48h."""
+
+    retain_since_last_active_time_s: Annotated[
+        float,
+        Knob(key="retain-since-last-active-time", config_map=_GC, unit=_DURATION_OR_DISABLED, low=0, also=(DISABLED,)),
+    ] = 15 * 3600.0
+    """Time for which a revision is kept since a route named it last, in seconds. "disabled" (-1) asks the other time
+    only; with both disabled age is no reason to collect. Range: from 0. Default: Knative, 15h."""
+
+    min_non_active_revisions: Annotated[
+        int, Knob(key="min-non-active-revisions", config_map=_GC, unit=COUNT, low=0)
+    ] = 20
+    """Revisions without traffic of one Configuration that are kept whatever their age, to roll back to. Range: from 0.
+    Default: Knative, 20."""
+
+    max_non_active_revisions: Annotated[
+        int, Knob(key="max-non-active-revisions", config_map=_GC, unit=_COUNT_OR_DISABLED, low=0, also=(DISABLED,))
+    ] = 1000
+    """Revisions without traffic of one Configuration above which the oldest go whatever their age. "disabled" (-1) means
+    no such bound. Range: from 0, at least min-non-active-revisions. Default: Knative, 1000."""
+
+    domain_template: Annotated[
+        str,
+        Knob(key="domain-template", config_map=_NETWORK, unit=_template(("Name", "Namespace", "Domain"))),
+    ] = "{{.Name}}.{{.Namespace}}.{{.Domain}}"
+    """Host of a public route. {{.Name}}, {{.Namespace}} and {{.Domain}} each stand in it once; functions of Go templates
+    are refused. Default: Knative, {{.Name}}.{{.Namespace}}.{{.Domain}}."""
+
+    tag_template: Annotated[str, Knob(key="tag-template", config_map=_NETWORK, unit=_template(("Tag", "Name")))] = (
+        "{{.Tag}}-{{.Name}}"
+    )
+    """Name that stands in the host of a tag for {{.Name}}. {{.Tag}} and {{.Name}} each stand in it once. Default:
+    Knative, {{.Tag}}-{{.Name}}."""
+
+    domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME)] = "localhost"
+    """Domain of public routes. Knative has it in config-domain, with selectors; here there is one. Default: ours,
+    localhost, below which every name is this machine."""
+
+    cluster_domain: Annotated[str, Knob(key="cluster-domain", unit=_HOST_NAME)] = "cluster.local"
+    """Domain of hosts that only the cluster-local listener serves: NAME.NAMESPACE.svc.DOMAIN. Default: Kubernetes,
+    cluster.local."""
+
+    public_port: Annotated[int, Knob(key="public-port", unit=COUNT, low=1, high=65535)] = _LOCALHOST_PORT
+    """Port at which clients reach the public listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours, 8080,
+    that of ``serving up``."""
+
+    inner_port: Annotated[int, Knob(key="inner-port", unit=COUNT, low=1, high=65535)] = _LOCALHOST_INNER_PORT
+    """Port at which clients reach the cluster-local listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours,
+    8081, that of ``serving up``."""
+
+    workers: Annotated[int, Knob(key="workers", unit=COUNT, low=1, high=100)] = 8
+    """Resources that are worked on at once; one resource never is twice. Range: 1 to 100. Default: ours, 8."""
+
+    count_period_s: Annotated[float, Knob(key="count-period", unit=DURATION, low=0, high=60)] = 1.0
+    """Shortest time between two writes of a revision's status that tell of nothing but its number of pods, in seconds.
+    0 means that each change is written. Range: 0 to 1m. Default: ours, 1s, because a thousand pods that become ready are
+    one piece of news and not a thousand."""
+
+    resync_period_s: Annotated[float, Knob(key="resync-period", unit=DURATION, low=1, high=86400)] = 600.0
+    """Time after which every Configuration is looked at again although nothing changed, in seconds: revisions get old.
+    Range: 1s to 24h. Default: ours, 10m."""
+
+    retry_delay_max_s: Annotated[float, Knob(key="retry-delay-max", unit=DURATION, low=0.1, high=600)] = 30.0
+    """Longest wait before a resource that failed is tried again, in seconds; the wait doubles from a few milliseconds.
+    Range: 100ms to 10m. Default: ours, 30s."""
+
+    def check(self) -> Iterator[Clash]:
+        """Contradictions between fields: the timeouts, the numbers of kept revisions."""
+        longest = self.max_revision_timeout_s
+        for name in ("revision_timeout_s", "revision_response_start_timeout_s", "revision_idle_timeout_s"):
+            if getattr(self, name) > longest:
+                yield Clash(
+                    fields=(name, "max_revision_timeout_s"),
+                    what=f"{getattr(self, name)} is above max-revision-timeout-seconds {longest}",
+                    expected=f"at most {longest}",
+                )
+        most = self.max_non_active_revisions
+        if most != DISABLED and self.min_non_active_revisions > most:
+            yield Clash(
+                fields=("min_non_active_revisions", "max_non_active_revisions"),
+                what=f"min-non-active-revisions {self.min_non_active_revisions} is above max-non-active-revisions {most}",
+                expected=f"at most {most}",
+            )

@@ -1,0 +1,171 @@
+"""A cluster's own part, simulated: pods for Deployments, with the status that their image asks for, and no process.
+
+An image is a behaviour: "good" is ready at once, "slow" when it is let go, "bad" exits with a traceback, "nocommand" cannot
+be started. What is written stands in the API as a controller-manager and a kubelet would write it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from serving.cluster.admission import admit
+from serving.cluster.garbage import collect_garbage
+from serving.cluster.kinds import DEPLOYMENT, POD, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object
+from serving.controller.loop import Controller
+from serving.controller.objects import condition_of, dig, owner_reference
+from serving.model.errors import NotFound
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["FakeNode", "World", "a_service", "a_world", "ready"]
+
+_PATIENCE_S = 20.0
+
+
+class FakeNode:
+    """Makes pods for Deployments and says how they are."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self.let_go = asyncio.Event()
+
+    async def run(self) -> None:
+        """Look at a Deployment whenever it changes; a slow one is looked at again when it is let go."""
+        async with asyncio.TaskGroup() as group:
+            listing = await self._cluster.list(DEPLOYMENT)
+            async with self._cluster.watch(DEPLOYMENT, resource_version=listing.resource_version) as events:
+                async for event in events:
+                    if event.type == "ADDED":
+                        group.create_task(self._follow(event.object), name="fake-node")
+
+    async def _follow(self, deployment: Object) -> None:
+        image = dig(deployment, "spec", "template", "spec")["containers"][0]["image"]
+        await self._show(deployment, image, is_let_go=self.let_go.is_set())
+        if image == "slow" and not self.let_go.is_set():
+            await self.let_go.wait()
+            await self._show(deployment, image, is_let_go=True)
+
+    async def _show(self, deployment: Object, image: str, *, is_let_go: bool) -> None:
+        namespace, name = deployment["metadata"]["namespace"], deployment["metadata"]["name"]
+        count = deployment["spec"]["replicas"]
+        is_ready = image == "good" or (image == "slow" and is_let_go)
+        try:
+            for number in range(count):
+                await self._show_pod(deployment, f"{name}-{number}", container_status(image, is_ready=is_ready))
+            status = {"replicas": count, "readyReplicas": count if is_ready else 0}
+            await self._cluster.patch(DEPLOYMENT, namespace, name, patch={"status": status}, subresource="status")
+        except NotFound:
+            return
+
+    async def _show_pod(self, deployment: Object, name: str, status: Object) -> None:
+        namespace = deployment["metadata"]["namespace"]
+        metadata = {
+            "name": name,
+            "namespace": namespace,
+            "labels": deployment["spec"]["template"]["metadata"]["labels"],
+            "ownerReferences": [owner_reference(deployment)],
+        }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {}}
+        try:
+            await self._cluster.get(POD, namespace, name)
+        except NotFound:
+            await self._cluster.create(POD, pod)
+        patch = {"status": {"containerStatuses": [status]}}
+        await self._cluster.patch(POD, namespace, name, patch=patch, subresource="status")
+
+
+def container_status(image: str, *, is_ready: bool) -> Object:
+    """How the container of an image is."""
+    states: dict[str, Object] = {
+        "bad": {"terminated": {"exitCode": 1, "reason": "Error", "message": "Traceback\nKeyError: 'DATABASE_URL'"}},
+        "nocommand": {
+            "waiting": {"reason": "CreateContainerError", "message": "set the annotation serving.dev/command"}
+        },
+    }
+    return {"name": "user-container", "image": image, "ready": is_ready, "state": states.get(image, {"running": {}})}
+
+
+class World:
+    """A store, the controller and a node."""
+
+    def __init__(self, settings: ControllerSettings | None, *, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.controller = Controller(cluster, settings=settings)
+        self.node = FakeNode(self.cluster)
+
+    async def until(self, kind: Kind, name: str, holds: Callable[[Object], Any]) -> Object:
+        """Wait until an object is as it should be; fails with what it is if that takes too long."""
+        last: Object = {}
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                listing = await self.cluster.list(kind, "default", field_selector=f"metadata.name={name}")
+                for last in listing.items:
+                    if holds(last):
+                        return last
+                async with self.cluster.watch(
+                    kind, "default", resource_version=listing.resource_version, field_selector=f"metadata.name={name}"
+                ) as events:
+                    async for event in events:
+                        last = event.object
+                        if event.type != "DELETED" and holds(last):
+                            return last
+        except TimeoutError:
+            pass
+        raise AssertionError(f"{kind.name} {name} stays {last}")
+
+    async def until_gone(self, kind: Kind, name: str) -> None:
+        """Wait until there is no such object."""
+        async with asyncio.timeout(_PATIENCE_S):
+            listing = await self.cluster.list(kind, "default", field_selector=f"metadata.name={name}")
+            if not listing.items:
+                return
+            async with self.cluster.watch(
+                kind, "default", resource_version=listing.resource_version, field_selector=f"metadata.name={name}"
+            ) as events:
+                async for event in events:
+                    if event.type == "DELETED":
+                        return
+
+
+@asynccontextmanager
+async def a_world(
+    settings: ControllerSettings | None = None, *, cluster: MemoryCluster | None = None
+) -> AsyncIterator[World]:
+    """Everything at work until the end of the context."""
+    world = World(settings, cluster=cluster or MemoryCluster(admit=admit))
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(world.node.run()),
+            group.create_task(collect_garbage(world.cluster)),
+        ]
+        controller = group.create_task(world.controller.run(stop))
+        try:
+            yield world
+        finally:
+            stop.set()
+            await controller
+            for task in tasks:
+                task.cancel()
+            await world.cluster.close()
+
+
+def a_service(image: str, *, name: str = "hello", own_name: str = "", **spec: Any) -> Object:  # noqa: ANN401 - JSON
+    """A manifest."""
+    template: Object = {"spec": {"containers": [{"image": image}]}}
+    if own_name:
+        template["metadata"] = {"name": own_name}
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"template": template, **spec},
+    }
+
+
+def ready(one: Object) -> bool:
+    """What ``kubectl wait --for=condition=Ready`` waits for."""
+    found = condition_of(one, "Ready").get("status") == "True"
+    return found and dig(one, "status", "observedGeneration") == one["metadata"]["generation"]

@@ -1,0 +1,191 @@
+"""The controller where something goes wrong: restarts, conflicts, refusals, news that never came."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from serving.cluster.admission import admit
+from serving.cluster.journal import Journal
+from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SERVICE, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object, Subresource
+from serving.controller.loop import Controller
+from serving.controller.objects import condition_of, dig
+from serving.controller.writes import Resource
+from serving.model.errors import Invalid
+from tests.integration.api_server import served
+from tests.integration.fake_node import FakeNode, World, a_service, a_world, ready
+
+
+async def create(world: World, manifest: Object) -> None:
+    await world.cluster.create(SERVING_SERVICE, manifest)
+
+
+async def test_a_restart_over_the_journal_brings_everything_back(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with a_world(cluster=MemoryCluster(Journal(path), admit=admit)) as world:
+        await create(world, a_service("good"))
+        await world.until(SERVING_SERVICE, "hello", ready)
+        # A newer revision that fails: after the restart it must not get the traffic either.
+        await world.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"spec": a_service("bad")["spec"]})
+        await world.until(SERVING_SERVICE, "hello", lambda one: condition_of(one, "Ready").get("status") == "False")
+        await world.until(
+            REVISION, "hello-00001", lambda one: "serving.dev/became-ready" in one["metadata"]["annotations"]
+        )
+        await world.cluster.patch(REVISION, "default", "hello-00001", patch={"spec": {"servingState": "Reserve"}})
+        await world.controller.settled()
+    async with a_world(cluster=MemoryCluster(Journal(path), admit=admit)) as world:
+        route = await world.until(ROUTE, "hello", lambda one: dig(one, "status", "traffic"))
+        assert route["status"]["traffic"][0]["revisionName"] == "hello-00001"
+        deployment = await world.until(DEPLOYMENT, "hello-00001-deployment", bool)
+        assert deployment["spec"]["replicas"] == 0
+        revisions = (await world.cluster.list(REVISION, "default")).items
+        assert [one["metadata"]["name"] for one in revisions] == ["hello-00001", "hello-00002"]
+
+
+class Contrary(MemoryCluster):
+    """A store in which somebody else is faster, or which takes no revision."""
+
+    is_ahead = False
+    refuses_revisions = False
+
+    async def create(self, kind: Kind, body: Object, *, dry_run: bool = False) -> Object:  # type: ignore[override] # narrower on purpose
+        if self.refuses_revisions and kind == REVISION:
+            raise Invalid("no revision today")
+        return await super().create(kind, body, dry_run=dry_run)
+
+    async def patch(  # type: ignore[override] # passes on what it is given
+        self, kind: Kind, namespace: str, name: str, *, patch: Object, subresource: Subresource | None = None
+    ) -> Object:
+        if self.is_ahead and kind == SERVING_SERVICE and subresource == "status":
+            self.is_ahead = False
+            await super().patch(kind, namespace, name, patch={"metadata": {"annotations": {"faster": "true"}}})
+        return await super().patch(kind, namespace, name, patch=patch, subresource=subresource)
+
+
+async def test_a_decision_on_what_has_changed_is_made_again() -> None:
+    cluster = Contrary(admit=admit)
+    cluster.is_ahead = True
+    async with a_world(cluster=cluster) as world:
+        await create(world, a_service("good"))
+        service = await world.until(SERVING_SERVICE, "hello", ready)
+        assert service["metadata"]["annotations"]["faster"] == "true"
+        assert not cluster.is_ahead
+
+
+async def test_what_the_server_refuses_is_told() -> None:
+    cluster = Contrary(admit=admit)
+    cluster.refuses_revisions = True
+    async with a_world(cluster=cluster) as world:
+        await create(world, a_service("good"))
+        service = await world.until(
+            SERVING_SERVICE, "hello", lambda one: condition_of(one, "Ready").get("status") == "False"
+        )
+        assert "no revision today" in condition_of(service, "Ready")["message"]
+        # A change of the spec asks again.
+        cluster.refuses_revisions = False
+        changed = {"spec": {"template": {"spec": {"containerConcurrency": 1}}}}
+        await world.cluster.patch(SERVING_SERVICE, "default", "hello", patch=changed)
+        await world.until(SERVING_SERVICE, "hello", ready)
+
+
+async def test_what_is_said_again_is_counted() -> None:
+    async with a_world() as world:
+        await create(world, a_service("good"))
+        await world.until(SERVING_SERVICE, "hello", ready)
+        await world.controller.settled()
+        name = await created_event(world)
+        # The same revision is made again: the words are the same.
+        await world.cluster.delete(REVISION, "default", "hello-00001")
+        event = await world.until(EVENT, name, lambda one: one["count"] == 2)
+        assert event["message"] == 'Created Revision "hello-00001"'
+
+
+async def created_event(world: World) -> str:
+    events = (await world.cluster.list(EVENT, "default")).items
+    (name,) = [one["metadata"]["name"] for one in events if one["reason"] == "Created"]
+    return str(name)
+
+
+async def test_a_restarted_controller_counts_on() -> None:
+    cluster = MemoryCluster(admit=admit)
+    async with asyncio.TaskGroup() as group:
+        node = group.create_task(FakeNode(cluster).run())
+        world = World(None, cluster=cluster)
+        stop = asyncio.Event()
+        first = group.create_task(world.controller.run(stop))
+        await create(world, a_service("good"))
+        await world.until(SERVING_SERVICE, "hello", ready)
+        await world.controller.settled()
+        name = await created_event(world)
+        stop.set()
+        await first
+        again = asyncio.Event()
+        second = group.create_task(Controller(cluster).run(again))
+        await cluster.delete(REVISION, "default", "hello-00001")
+        await world.until(EVENT, name, lambda one: one["count"] == 2)
+        again.set()
+        await second
+        node.cancel()
+    await cluster.close()
+
+
+async def test_the_controller_runs_as_a_process_over_http(tmp_path: Path) -> None:
+    cluster = MemoryCluster(admit=admit)
+    world = World(None, cluster=cluster)
+    async with served(cluster, tmp_path) as there:
+        environment = {**os.environ, "KUBECONFIG": str(there.kubeconfig), "SERVING_CONTROLLER_PUBLIC_PORT": "80"}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "serving.controller.main", env=environment, stderr=asyncio.subprocess.DEVNULL
+        )
+        node = asyncio.create_task(FakeNode(cluster).run())
+        try:
+            await create(world, a_service("good"))
+            service = await world.until(SERVING_SERVICE, "hello", ready)
+            assert service["status"]["url"] == "http://hello.default.localhost"
+            process.terminate()
+            assert await asyncio.wait_for(process.wait(), 10) == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+            node.cancel()
+    await cluster.close()
+
+
+async def test_what_no_watch_knows_of_is_forgotten() -> None:
+    async with a_world() as world:
+        await create(world, a_service("good"))
+        service = await world.until(SERVING_SERVICE, "hello", ready)
+        ghost = {**service, "metadata": {**service["metadata"], "name": "ghost", "uid": "ghost"}}
+        world.controller._knowledge.put(Resource.SERVICE, ghost)
+        await world.controller._resync()
+        assert world.controller._knowledge.get(Resource.SERVICE, ("default", "ghost")) is None
+        assert world.controller._knowledge.get(Resource.SERVICE, ("default", "hello")) is not None
+
+
+async def test_a_revision_that_never_starts_fails_at_its_deadline() -> None:
+    service = a_service("slow")
+    annotations = {"serving.knative.dev/progress-deadline": "1s"}
+    service["spec"]["template"]["metadata"] = {"annotations": annotations}
+    async with a_world() as world:
+        await create(world, service)
+        found = await world.until(
+            SERVING_SERVICE, "hello", lambda one: condition_of(one, "Ready").get("status") == "False"
+        )
+        assert "no pod was ready within 1 s" in condition_of(found, "Ready")["message"]
+
+
+async def test_a_thousand_pods_are_one_piece_of_news() -> None:
+    async with a_world() as world:
+        await create(world, a_service("good"))
+        await world.until(SERVING_SERVICE, "hello", ready)
+        await world.controller.settled()
+        before = world.controller.writes_count
+        for count in range(2, 1001):
+            patch = {"status": {"readyReplicas": count}}
+            await world.cluster.patch(
+                DEPLOYMENT, "default", "hello-00001-deployment", patch=patch, subresource="status"
+            )
+        await world.until(REVISION, "hello-00001", lambda one: one["status"]["actualReplicas"] == 1000)
+        assert world.controller.writes_count - before <= 3

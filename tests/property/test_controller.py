@@ -1,0 +1,108 @@
+"""What holds of the controllers' decisions whatever comes: differences, claims, collection, traffic."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.controller.collection import collectable
+from serving.controller.hosts import Claims, Key
+from serving.controller.naming import ROUTING_STATE, ROUTING_STATE_MODIFIED, child_name
+from serving.controller.objects import Object, merge_difference, name_of
+from serving.controller.traffic import Known, assign
+from serving.settings.controller import DISABLED
+from tests.unit.controller.builders import SETTINGS, a_configuration, a_revision, merged, stored, with_ready
+
+NAMES = st.sampled_from("abcd")
+LEAVES = st.one_of(st.integers(0, 3), st.text("xy", max_size=2), st.lists(st.integers(0, 2), max_size=2))
+TREES: st.SearchStrategy[dict[str, Any]] = st.recursive(
+    st.dictionaries(NAMES, LEAVES, max_size=3),
+    lambda inner: st.dictionaries(NAMES, st.one_of(LEAVES, inner), max_size=3),
+    max_leaves=12,
+)
+
+
+@given(TREES, TREES)
+def test_a_difference_leads_from_one_to_the_other(old: Object, new: Object) -> None:
+    assert merged(old, merge_difference(old, new)) == new
+
+
+@given(TREES)
+def test_equal_objects_have_no_difference(one: Object) -> None:
+    assert merge_difference(one, one) == {}
+
+
+@given(st.text("abc-", min_size=1, max_size=80), st.sampled_from(["-00001", "-deployment", "-private"]))
+def test_a_child_has_a_name_that_the_api_takes(parent: str, suffix: str) -> None:
+    name = child_name(parent, suffix)
+    assert len(name) <= 63
+    assert name.endswith(suffix)
+
+
+HOSTS = st.dictionaries(st.sampled_from(["h1", "h2", "h3"]), st.sampled_from(["2025", "2026", "~"]), max_size=3)
+STEPS = st.lists(st.tuples(st.sampled_from("abc"), HOSTS), max_size=20)
+
+
+@given(STEPS)
+def test_a_host_is_held_by_its_oldest_claim_whatever_came_before(steps: list[tuple[str, dict[str, str]]]) -> None:
+    claims = Claims()
+    wanted: dict[Key, dict[str, str]] = {}
+    for name, hosts in steps:
+        claims.put(("default", name), hosts)
+        wanted["default", name] = hosts
+        claims.validate()
+    for host in ("h1", "h2", "h3"):
+        holders = sorted((hosts[host], key) for key, hosts in wanted.items() if host in hosts)
+        assert claims.holder(host) == (holders[0][1] if holders else None)
+
+
+AGES = st.lists(st.integers(1, 28), max_size=12)
+
+
+@given(AGES, st.integers(0, 5), st.one_of(st.just(DISABLED), st.integers(5, 8)))
+def test_collection_keeps_what_it_must_and_bounds_what_it_may(days: list[int], least: int, most: int) -> None:
+    settings = msgspec.structs.replace(SETTINGS, min_non_active_revisions=least, max_non_active_revisions=most)
+    revisions = [
+        stored(
+            a_revision(),
+            name=f"r{index}",
+            labels={ROUTING_STATE: "reserve"},
+            annotations={ROUTING_STATE_MODIFIED: f"2026-11-{day:02d}T00:00:00Z"},
+            creationTimestamp=f"2026-11-{day:02d}T00:00:00Z",
+        )
+        for index, day in enumerate(days)
+    ]
+    gone = {name_of(one) for one in collectable(a_configuration(), revisions, settings, now="2026-11-21T00:00:00Z")}
+    left = [day for index, day in enumerate(days) if f"r{index}" not in gone]
+    taken = [day for index, day in enumerate(days) if f"r{index}" in gone]
+    assert len(left) >= min(least, len(days))
+    assert most == DISABLED or len(left) <= most
+    assert not taken or not left or max(taken) <= min(left)
+
+
+TARGETS = st.lists(
+    st.one_of(
+        st.builds(lambda percent: {"configurationName": "hello", "percent": percent}, st.integers(0, 100)),
+        st.builds(
+            lambda name, percent: {"revisionName": name, "percent": percent},
+            st.sampled_from(["hello-00001", "hello-00002", "gone"]),
+            st.integers(0, 100),
+        ),
+    ),
+    max_size=4,
+)
+
+
+@given(TARGETS, st.booleans())
+def test_all_traffic_is_assigned_to_ready_revisions_or_none_is(targets: list[Object], has_latest: bool) -> None:
+    status = {"latestReadyRevisionName": "hello-00001"} if has_latest else {}
+    known = Known(
+        configurations={"hello": {**a_configuration(), "status": status}},
+        revisions={"hello-00001": with_ready(a_revision(), "True"), "hello-00002": a_revision(generation=2)},
+    )
+    found = assign(targets, known)
+    assert (found.targets is None) is (found.condition.status != "True")
+    if found.targets is not None:
+        assert [one["percent"] for one in found.targets] == [one["percent"] for one in targets]
+        assert {one["revisionName"] for one in found.targets} <= {"hello-00001"}

@@ -1,0 +1,128 @@
+"""Small resources, as the API has them once the server has added what it adds."""
+
+from typing import Any
+
+from serving.controller.objects import Object, condition_of, owner_reference
+from serving.controller.revision import desired_revision
+from serving.controller.service import desired_configuration, desired_route
+from serving.controller.writes import Patch, Plan, Resource
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
+
+__all__ = [
+    "CREATED",
+    "NOW",
+    "SCALING",
+    "SETTINGS",
+    "a_configuration",
+    "a_deployment",
+    "a_pod",
+    "a_revision",
+    "a_route",
+    "a_service",
+    "merged",
+    "stored",
+    "told",
+    "with_ready",
+    "written_status",
+]
+
+CREATED = "2026-11-21T04:00:00Z"
+NOW = "2026-11-21T04:01:00Z"
+SETTINGS = ControllerSettings()
+SCALING = AutoscalerSettings()
+
+
+def stored(one: Object, **metadata: Any) -> Object:  # noqa: ANN401 - JSON
+    """An object as a server keeps it."""
+    known = one.get("metadata", {})
+    added = {
+        "namespace": "default",
+        "uid": f"uid-of-{one['kind'].lower()}-{known.get('name')}",
+        "resourceVersion": "7",
+        "generation": 1,
+        "creationTimestamp": CREATED,
+    }
+    return {**one, "metadata": {**added, **known, **metadata}}
+
+
+def a_service(name: str = "hello", *, traffic: list[Object] | None = None, **template: Any) -> Object:  # noqa: ANN401 - JSON
+    spec: Object = {"template": {"spec": {"containers": [{"image": "app"}]}, **template}}
+    if traffic is not None:
+        spec["traffic"] = traffic
+    return stored({"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+
+
+def a_configuration(name: str = "hello", *, generation: int = 1, **template: Any) -> Object:  # noqa: ANN401 - JSON
+    return stored(desired_configuration(a_service(name, **template)), generation=generation)
+
+
+def a_route(name: str = "hello", *, traffic: list[Object] | None = None, **metadata: Any) -> Object:  # noqa: ANN401 - JSON
+    return stored(desired_route(a_service(name, traffic=traffic)), **metadata)
+
+
+def a_revision(name: str = "hello", *, generation: int = 1, state: str = "", **template: Any) -> Object:  # noqa: ANN401 - JSON
+    """The revision of a configuration's generation: hello-00001."""
+    configuration = a_configuration(name, generation=generation, **template)
+    made = stored(desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=CREATED))
+    return {**made, "spec": {**made["spec"], "servingState": state}} if state else made
+
+
+def with_ready(one: Object, status: str, *, message: str = "") -> Object:
+    """With a status whose Ready says so."""
+    ready = {"type": "Ready", "status": status, "message": message, "lastTransitionTime": CREATED}
+    return {**one, "status": {**one.get("status", {}), "conditions": [ready]}}
+
+
+def a_deployment(revision: Object, *, replicas: int = 1, ready: int = 0, **status: Any) -> Object:  # noqa: ANN401 - JSON
+    name = revision["metadata"]["name"]
+    labels = {"serving.knative.dev/revision": name}
+    return stored(
+        {
+            "kind": "Deployment",
+            "metadata": {
+                "name": f"{name}-deployment",
+                "labels": labels,
+                "ownerReferences": [owner_reference(revision)],
+            },
+            "spec": {"replicas": replicas},
+            "status": {"readyReplicas": ready, **status},
+        }
+    )
+
+
+def a_pod(name: str = "pod", *, revision: str = "hello-00001", **status: Any) -> Object:  # noqa: ANN401 - JSON
+    labels = {"serving.knative.dev/revision": revision}
+    return stored({"kind": "Pod", "metadata": {"name": name, "labels": labels}, "status": status})
+
+
+def written_status(plan: Plan, resource: Resource) -> Object:
+    """The changes of the status that a plan writes."""
+    found = [
+        write.patch["status"]
+        for write in plan.writes
+        if isinstance(write, Patch) and write.resource is resource and write.subresource == "status"
+    ]
+    assert len(found) == 1, plan
+    status: Object = found[0]
+    return status
+
+
+def told(status: Object, condition_type: str) -> tuple[str, str, str]:
+    """Status, reason and message of a condition."""
+    found = condition_of({"status": status}, condition_type)
+    return found.get("status", ""), found.get("reason", ""), found.get("message", "")
+
+
+def merged(old: Object, patch: Object) -> Object:
+    """What a merge patch makes of an object (RFC 7396)."""
+    result = dict(old)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            before = result.get(key)
+            result[key] = merged(before if isinstance(before, dict) else {}, value)
+        else:
+            result[key] = value
+    return result

@@ -1,0 +1,144 @@
+"""The status of a route."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.controller.hosts import Key
+from serving.controller.naming import CLAIMED_TAGS, VISIBILITY
+from serving.controller.objects import Object
+from serving.controller.route import reconcile_route
+from serving.controller.traffic import Known
+from serving.controller.writes import Patch, Plan, Resource
+from serving.settings.controller import ControllerSettings
+from tests.unit.controller.builders import (
+    NOW,
+    SETTINGS,
+    a_configuration,
+    a_revision,
+    a_route,
+    merged,
+    stored,
+    told,
+    with_ready,
+    written_status,
+)
+
+SPLIT: list[Object] = [
+    {"latestRevision": True, "percent": 90},
+    {"revisionName": "hello-00001", "percent": 10, "tag": "old"},
+]
+LATEST: Object = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00002"}}
+READY = Known(configurations={"hello": LATEST}, revisions={"hello-00001": with_ready(a_revision(), "True")})
+NONE = Known(configurations={"hello": a_configuration()}, revisions={})
+
+
+def plan_for(
+    route: Object,
+    known: Known = READY,
+    *,
+    lost: Mapping[str, Key] | None = None,
+    settings: ControllerSettings = SETTINGS,
+) -> Plan:
+    return reconcile_route(route, known, lost=lost or {}, settings=settings, now=NOW)
+
+
+def status_of(route: Object, known: Known = READY, *, lost: Mapping[str, Key] | None = None) -> Object:
+    return written_status(plan_for(route, known, lost=lost), Resource.ROUTE)
+
+
+def test_a_route_that_can_be_served_is_ready_at_its_url() -> None:
+    status = status_of(a_route())
+    assert status["url"] == "http://hello.default.localhost:8080"
+    assert status["address"] == {"url": "http://hello.default.svc.cluster.local:8081"}
+    assert status["traffic"] == [{"revisionName": "hello-00002", "latestRevision": True, "percent": 100}]
+    assert [told(status, one)[0] for one in ("Ready", "AllTrafficAssigned", "IngressReady")] == ["True"] * 3
+    assert told(status, "CertificateProvisioned") == ("True", "TLSNotEnabled", "external-domain-tls is not enabled")
+
+
+def test_port_80_is_left_out_of_urls() -> None:
+    settings = msgspec.structs.replace(SETTINGS, public_port=80, inner_port=80)
+    status = written_status(plan_for(a_route(), settings=settings), Resource.ROUTE)
+    assert (status["url"], status["address"]["url"]) == (
+        "http://hello.default.localhost",
+        "http://hello.default.svc.cluster.local",
+    )
+
+
+def test_traffic_is_split_and_a_tag_has_its_url() -> None:
+    assert status_of(a_route(traffic=SPLIT))["traffic"] == [
+        {"revisionName": "hello-00002", "latestRevision": True, "percent": 90},
+        {
+            "revisionName": "hello-00001",
+            "latestRevision": False,
+            "percent": 10,
+            "tag": "old",
+            "url": "http://old-hello.default.localhost:8080",
+        },
+    ]
+
+
+def test_a_cluster_local_route_has_no_public_url() -> None:
+    status = status_of(a_route(traffic=SPLIT, labels={VISIBILITY: "cluster-local"}))
+    assert status["url"] == status["address"]["url"] == "http://hello.default.svc.cluster.local:8081"
+    assert status["traffic"][1]["url"] == "http://old-hello.default.svc.cluster.local:8081"
+    assert told(status, "CertificateProvisioned")[2] == "TLS is not enabled for cluster-local"
+
+
+def test_traffic_stays_where_it_is_until_all_of_it_can_move() -> None:
+    before = [{"revisionName": "hello-00001", "latestRevision": True, "percent": 100}]
+    route = {**a_route(), "status": {"traffic": before}}
+    status = status_of(route, NONE)
+    assert "traffic" not in status
+    assert told(status, "Ready")[:2] == ("Unknown", "RevisionMissing")
+
+
+def test_a_new_route_without_a_revision_has_no_traffic() -> None:
+    status = status_of(a_route(), NONE)
+    assert "traffic" not in status
+    assert status["url"] == "http://hello.default.localhost:8080"
+
+
+def test_a_host_that_another_claimed_first_is_left_to_it() -> None:
+    status = status_of(a_route(), lost={"hello.default.localhost": ("default", "other")})
+    assert "url" not in status
+    assert "address" in status
+    message = 'The host "hello.default.localhost" is already in use by Route "default/other", which claimed it first.'
+    assert told(status, "IngressReady") == ("False", "DomainAlreadyClaimed", message)
+    assert told(status, "Ready")[0] == "False"
+
+
+def test_a_tag_without_its_host_has_no_url_and_keeps_its_traffic() -> None:
+    lost = {"old-hello.default.localhost": ("default", "old-hello")}
+    status = status_of(a_route(traffic=SPLIT), lost=lost)
+    assert "url" in status
+    assert [("url" in target, target["percent"]) for target in status["traffic"]] == [(False, 90), (False, 10)]
+    assert told(status, "IngressReady")[0] == "False"
+
+
+def test_an_inner_host_of_another_is_no_address() -> None:
+    status = status_of(a_route(), lost={"hello.default.svc.cluster.local": ("default", "other")})
+    assert "address" not in status
+
+
+def test_a_new_tag_is_noted_with_its_time_before_the_status() -> None:
+    claim, _ = plan_for(a_route(traffic=SPLIT)).writes
+    assert isinstance(claim, Patch)
+    assert claim.patch["metadata"]["annotations"] == {CLAIMED_TAGS: f'{{"old": "{NOW}"}}'}
+
+
+def test_a_tag_that_is_gone_is_forgotten() -> None:
+    claim, _ = plan_for(a_route(annotations={CLAIMED_TAGS: '{"old": "then"}'})).writes
+    assert isinstance(claim, Patch)
+    assert claim.patch["metadata"]["annotations"] == {CLAIMED_TAGS: None}
+
+
+def test_a_settled_route_is_left_alone() -> None:
+    route = a_route()
+    (patch,) = plan_for(route).writes
+    assert isinstance(patch, Patch)
+    assert plan_for(merged(route, {"status": patch.patch["status"]})) == Plan()
+
+
+def test_a_route_on_its_way_out_is_left_alone() -> None:
+    assert plan_for(stored(a_route(), deletionTimestamp=NOW)) == Plan()

@@ -1,0 +1,77 @@
+"""What follows from the settings of the controller."""
+
+from typing import Any
+
+import pytest
+
+from serving.model.errors import InvalidValue
+from serving.settings.controller import DISABLED, ControllerSettings
+from serving.settings.daemons import CONTROLLER
+from serving.settings.knob import Field
+
+
+def field(name: str) -> Field:
+    return next(one for one in CONTROLLER.fields() if one.name == name)
+
+
+def test_defaults_hold_together() -> None:
+    assert list(ControllerSettings().check()) == []
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_ages_and_numbers_may_be_disabled(plain: bool) -> None:
+    for name in ("retain_since_create_time_s", "max_non_active_revisions"):
+        assert field(name).knob.read("disabled", plain=plain) == DISABLED
+
+
+def test_what_is_not_disabled_is_read_in_its_unit() -> None:
+    assert field("retain_since_create_time_s").knob.read("48h", plain=False) == 172800
+    assert field("retain_since_create_time_s").knob.read("60", plain=True) == 60
+
+
+def test_disabled_is_written_as_a_word() -> None:
+    write = field("retain_since_create_time_s").knob.unit.write
+    assert (write(DISABLED), write(172800.0)) == ("disabled", "48h")
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("{{.Name}}.{{.Namespace}}.{{.Domain}}", True),
+        ("{{ .Name }}-{{.Namespace}}.{{.Domain}}", True),
+        ("{{.Name}}.{{.Domain}}", False),
+        ("{{.Name}}.{{.Namespace}}.{{.Domain}}.{{.Name}}", False),
+        ("{{.Name}}_{{.Namespace}}.{{.Domain}}", False),
+        ("{{if .Name}}{{.Namespace}}.{{.Domain}}", False),
+    ],
+)
+def test_a_domain_template_has_each_part_once(text: str, right: bool) -> None:
+    knob = field("domain_template").knob
+    if right:
+        assert knob.read(text, plain=False) == text
+    else:
+        with pytest.raises(InvalidValue):
+            knob.read(text, plain=False)
+
+
+@pytest.mark.parametrize("text", ["-a", "a b", "A", ""])
+def test_a_domain_is_a_host(text: str) -> None:
+    with pytest.raises(InvalidValue):
+        field("domain").knob.read(text, plain=False)
+
+
+def test_a_domain_is_taken_as_it_is() -> None:
+    assert field("domain").knob.read("example.com", plain=False) == "example.com"
+
+
+@pytest.mark.parametrize("name", ["revision_timeout_s", "revision_response_start_timeout_s", "revision_idle_timeout_s"])
+def test_no_default_timeout_is_above_the_longest(name: str) -> None:
+    given: dict[str, Any] = {"revision_timeout_s": 1, "revision_response_start_timeout_s": 1, name: 61}
+    settings = ControllerSettings(max_revision_timeout_s=60, **given)
+    assert [clash.fields[0] for clash in settings.check()] == [name]
+
+
+@pytest.mark.parametrize(("most", "clashes"), [(5, 1), (20, 0), (DISABLED, 0)])
+def test_no_more_revisions_are_kept_than_may_be(most: int, clashes: int) -> None:
+    settings = ControllerSettings(max_non_active_revisions=most)
+    assert len(list(settings.check())) == clashes

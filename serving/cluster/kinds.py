@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class Kind(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """One kind: ``group`` is "" for Kubernetes' core. ``durable`` says that users write it, so that it is journalled."""
 
     group: str

@@ -47,11 +47,46 @@ class EventType(enum.StrEnum):
     BOOKMARK = "BOOKMARK"
 
 
-class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change, with the object as it was right after it; a bookmark's object carries only a version."""
+class WatchEvent:
+    """One change, with the object as it was right after it; a bookmark's object carries only a version.
 
-    type: EventType
-    object: Object
+    ``encoded`` is the object as JSON, shared by all who watch, where the adapter has it; None where it has not.
+    ``object`` is decoded from it at first use and belongs to this event's reader alone. (Not a record: a record's field
+    cannot wait for its first use, and a server that sends bytes never needs the object.)
+    """
+
+    __slots__ = ("_object", "encoded", "type")
+
+    def __init__(
+        self,
+        *,
+        type: EventType,  # noqa: A002 - the API's word
+        object: Object | None = None,  # noqa: A002 - the API's word
+        encoded: bytes | None = None,
+    ) -> None:
+        assert object is not None or encoded is not None, "an event has an object"
+        self.type = type
+        self.encoded = encoded
+        self._object = object
+
+    def __repr__(self) -> str:
+        metadata = self.object.get("metadata", {})
+        return f"WatchEvent({self.type} {metadata.get('name', '')}@{metadata.get('resourceVersion', '')})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, WatchEvent):
+            return NotImplemented
+        return self.type == other.type and self.object == other.object
+
+    __hash__ = None  # type: ignore[assignment] # its object may be changed by whoever reads it
+
+    @property
+    def object(self) -> Object:
+        """The object, the reader's own."""
+        if self._object is None:
+            assert self.encoded is not None
+            self._object = msgspec.json.decode(self.encoded, type=dict[str, Any])
+        return self._object
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +153,7 @@ class Cluster(Protocol):
         """The object after the patch. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
         ...
 
-    async def delete(
+    async def delete(  # noqa: PLR0913 - the API's own parameters
         self,
         kind: Kind,
         namespace: str,
@@ -127,6 +162,12 @@ class Cluster(Protocol):
         uid: str | None = None,
         resource_version: str | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
+        grace_s: int | None = None,
     ) -> None:
-        """Delete, or mark for deletion while finalizers hold it. Raises ``NotFound``, ``Conflict`` on preconditions."""
+        """Delete, or mark for deletion while finalizers or a pod's grace hold it.
+
+        ``grace_s`` is for pods: how long the kubelet may take, in whole seconds. None is what the pod's spec says; 0
+        removes the object at once, which is the kubelet's own call when all has ended. Raises ``NotFound``, ``Conflict``
+        on preconditions.
+        """
         ...

@@ -17,7 +17,9 @@
         Gone               410: the version is too old for a watch; list again
         Forbidden          403: never retry
         Unsupported        501: a server may do this, ours does not
+          UnsupportedMediaType  415: a patch of a type that this kind does not take
         Unavailable        503: the server does not answer; retry later
+      JournalDamaged       the operator must act: the store's file cannot be read; it is kept as it is
       IllegalTransition    our bug: a state machine was told something impossible
 
 The HTTP status of an error that a client sees is a class attribute. Errors carry fields; the text is made from them.
@@ -39,6 +41,7 @@ __all__ = [
     "IllegalTransition",
     "Invalid",
     "InvalidValue",
+    "JournalDamaged",
     "NotFound",
     "Problem",
     "QueueFull",
@@ -48,6 +51,7 @@ __all__ = [
     "SettingsError",
     "Unavailable",
     "Unsupported",
+    "UnsupportedMediaType",
 ]
 
 
@@ -179,11 +183,30 @@ class Unsupported(ClusterError):
     reason: ClassVar[str] = "NotImplemented"
 
 
+class UnsupportedMediaType(Unsupported):
+    """A patch of a type that this kind does not take: a strategic merge patch of a custom resource."""
+
+    status: ClassVar[int] = 415
+    reason: ClassVar[str] = "UnsupportedMediaType"
+
+
 class Unavailable(ClusterError):
     """The server does not answer, or not in time. Retry later."""
 
     status: ClassVar[int] = 503
     reason: ClassVar[str] = "ServiceUnavailable"
+
+
+class JournalDamaged(ServingError):
+    """The file that the store starts from is not what this program wrote. It is kept as it is; a person must look."""
+
+    def __init__(self, *, path: str, detail: str) -> None:
+        self.path = path
+        self.detail = detail
+        super().__init__(
+            f"the journal {path} cannot be used: {detail}. The file is kept as it is: restore a copy of it, or move it"
+            " away to start with an empty store"
+        )
 
 
 class IllegalTransition(ServingError):

@@ -1,0 +1,128 @@
+"""How a decided write reaches the state: at once, or after its durable part is on disk.
+
+A write that waits is applied by the journal's answer and not by the coroutine that asked: a client that goes away in
+between changes nothing about it. One such write per object is under way at a time (``other`` waits for it); what passed it
+meanwhile is kept (``durability.carried_over``). A servingState that passed, or was written alone, is written behind; so is what there is after a write that failed.
+"""
+
+import asyncio
+import contextlib
+import logging
+
+from serving.cluster.durability import Disk, carried_over, durable_part
+from serving.cluster.journal import Entry, Journal
+from serving.cluster.kinds import Kind
+from serving.cluster.metadata import read_metadata
+from serving.cluster.port import Object
+from serving.cluster.records import Key, Stored, decoded, encode
+from serving.cluster.state import State
+from serving.model.errors import Unavailable
+
+__all__ = ["Commits"]
+
+_log = logging.getLogger(__name__)
+
+
+class Commits:
+    """Writes of one state, with a journal or without."""
+
+    def __init__(self, state: State, journal: Journal | None) -> None:
+        self._state = state
+        self._journal = journal
+        self._under_way: dict[tuple[Kind, Key], asyncio.Future[Stored]] = {}
+
+    def __repr__(self) -> str:
+        return f"Commits({len(self._under_way)} under way)"
+
+    async def other(self, kind: Kind, key: Key) -> bool:
+        """Wait for a write of the same object that is on its way to the disk; whether there was one.
+
+        If so the caller must look again at what there is.
+        """
+        under_way = self._under_way.get((kind, key)) if kind.durable else None
+        if under_way is None:
+            return False
+        await asyncio.wait([under_way])
+        return True
+
+    async def apply(
+        self, kind: Kind, old: Object | None, new: Object, *, disk: Disk, is_removal: bool = False
+    ) -> Stored:
+        """Make the change from ``old`` to ``new``; if the disk is awaited, it is there when this returns.
+
+        Until it first waits, this is one step with what its caller has looked at. Raises ``Unavailable``, ``Invalid``.
+        """
+        if self._journal is None or disk is not Disk.AWAITED:
+            one = self._state.apply(kind, new, read_metadata(new), is_removal=is_removal)
+            if disk is Disk.BEHIND:
+                self._write_behind(kind, one.key)
+            return one
+        data = encode(durable_part(new))
+        self._state.check_size(kind, data)
+        # Ours from here on: whoever handed it in may change it while the disk is waited for.
+        new = decoded(encode(new))
+        key = _key_of(new)
+        future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
+
+        def done(error: Unavailable | None) -> None:
+            del self._under_way[kind, key]
+            failure: Exception | None = error
+            if error is None:
+                try:
+                    future.set_result(self._finish(kind, old, new, is_removal=is_removal))
+                except Exception as raised:  # noqa: BLE001 - who waits is told, and the rest of the batch answered
+                    failure = raised
+            if failure is None:
+                return
+            # On disk is what was refused after all, or something has passed it that is not there yet.
+            if error is None or not self._is_as_before(kind, key, old):
+                self._write_behind(kind, key)
+            future.set_exception(failure)
+            # Whoever asked may have gone; then nobody looks at it, which is no mistake.
+            future.exception()
+
+        entry = Entry(kind=kind.resource, namespace=key[0], name=key[1], data=None if is_removal else data)
+        self._journal.submit(entry, done)
+        self._under_way[kind, key] = future
+        return await asyncio.shield(future)
+
+    def _finish(self, kind: Kind, old: Object | None, new: Object, *, is_removal: bool) -> Stored:
+        """Apply what has been committed, on top of what passed it meanwhile."""
+        present = self._state.table(kind).objects.get(_key_of(new))
+        if old is None or present is None or self._is_as_before(kind, present.key, old):
+            return self._state.apply(kind, new, read_metadata(new), is_removal=is_removal)
+        is_now = decoded(present.encoded)
+        if is_removal:
+            last = {**new, "status": is_now["status"]} if "status" in is_now else new
+            return self._state.apply(kind, last, read_metadata(last), is_removal=True)
+        merged = carried_over(kind, old, new, present=is_now)
+        one = self._state.apply(kind, merged, read_metadata(merged))
+        if durable_part(merged) != durable_part(new):
+            self._write_behind(kind, one.key)
+        return one
+
+    def _is_as_before(self, kind: Kind, key: Key, old: Object | None) -> bool:
+        present = self._state.table(kind).objects.get(key)
+        if present is None or old is None:
+            return present is None and old is None
+        version: str = old["metadata"]["resourceVersion"]
+        return str(present.version) == version
+
+    def _write_behind(self, kind: Kind, key: Key) -> None:
+        """Put on disk what there is of an object, without anybody waiting. A write under way does so when it ends."""
+        if self._journal is None or (kind, key) in self._under_way:
+            return
+        one = self._state.table(kind).objects.get(key)
+        data = None if one is None else encode(durable_part(decoded(one.encoded)))
+
+        def done(error: Unavailable | None) -> None:
+            if error is not None:
+                _log.warning("journal.behind", extra={"object": "/".join(key), "error": str(error)})
+
+        with contextlib.suppress(Unavailable):
+            self._journal.submit(Entry(kind=kind.resource, namespace=key[0], name=key[1], data=data), done)
+
+
+def _key_of(whole: Object) -> Key:
+    metadata = whole["metadata"]
+    return (metadata.get("namespace", ""), metadata["name"])

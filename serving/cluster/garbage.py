@@ -1,0 +1,98 @@
+"""Collects, in the background, what nobody owns any more: dependents of gone owners, and what is in namespaces that go.
+
+Runs beside a ``MemoryCluster`` and looks at its suspects (``cluster/owners.py``); a server of a real cluster does this by
+itself. An object is collected when all its owners are gone. An owner that is deleted in the foreground waits for its
+dependents, one that leaves orphans waits until they no longer name it. Follows Kubernetes' garbage collector.
+"""
+
+from typing import Any
+
+from serving.cluster.kinds import KINDS, NAMESPACE, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.metadata import Metadata, read_metadata
+from serving.cluster.owners import Reference
+from serving.cluster.port import Object
+from serving.cluster.writes import PROPAGATION_FINALIZERS
+from serving.model.errors import NotFound
+
+__all__ = ["collect_garbage"]
+
+# Deletions of what users wrote wait for the disk, together.
+_WORKERS = 16
+
+
+async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) -> None:
+    """Collect until cancelled. What fails (another has written meanwhile, the disk is full) is tried again."""
+
+    async def look(suspect: Reference) -> None:
+        try:
+            await _look(cluster, suspect)
+        except NotFound:
+            # Somebody else was faster.
+            return
+
+    await cluster.owners.suspects.run(workers, look)
+
+
+async def _look(cluster: MemoryCluster, suspect: Reference) -> None:
+    kind, (namespace, name) = suspect
+    whole = await cluster.get(kind, namespace, name)
+    metadata = read_metadata(whole)
+    finalizers = metadata.finalizers or ()
+    if metadata.deletion_timestamp is None:
+        owners = metadata.owner_references or ()
+        living = [owner for owner in owners if cluster.owners.is_living(owner.uid, namespace=namespace)]
+        if owners and not living:
+            await cluster.delete(kind, namespace, name, uid=metadata.uid)
+    elif PROPAGATION_FINALIZERS["Orphan"] in finalizers:
+        await _leave_orphans(cluster, suspect, metadata)
+    elif PROPAGATION_FINALIZERS["Foreground"] in finalizers:
+        await _delete_dependents(cluster, suspect, metadata)
+    elif kind == NAMESPACE:
+        await _empty(cluster, name)
+
+
+async def _leave_orphans(cluster: MemoryCluster, owner: Reference, metadata: Metadata) -> None:
+    uid = metadata.uid or ""
+    for dependent in cluster.owners.dependents_of(uid):
+        child = await cluster.get(dependent[0], *dependent[1])
+        left = [one for one in child["metadata"]["ownerReferences"] if one["uid"] != uid]
+        await _patch_metadata(cluster, dependent, child, change={"ownerReferences": left or None})
+    await _release(cluster, owner, PROPAGATION_FINALIZERS["Orphan"])
+
+
+async def _delete_dependents(cluster: MemoryCluster, owner: Reference, metadata: Metadata) -> None:
+    dependents = cluster.owners.dependents_of(metadata.uid or "")
+    for kind, (namespace, name) in dependents:
+        await cluster.delete(kind, namespace, name)
+    if not cluster.owners.dependents_of(metadata.uid or ""):
+        await _release(cluster, owner, PROPAGATION_FINALIZERS["Foreground"])
+
+
+async def _release(cluster: MemoryCluster, suspect: Reference, finalizer: str) -> None:
+    whole = await cluster.get(suspect[0], *suspect[1])
+    left = [one for one in whole["metadata"].get("finalizers", ()) if one != finalizer]
+    await _patch_metadata(cluster, suspect, whole, change={"finalizers": left or None})
+
+
+async def _patch_metadata(cluster: MemoryCluster, target: Reference, seen: Object, *, change: dict[str, Any]) -> None:
+    """Change an object's metadata unless it has changed meanwhile."""
+    kind, (namespace, name) = target
+    versioned = {**change, "resourceVersion": seen["metadata"]["resourceVersion"]}
+    await cluster.patch(kind, namespace, name, patch={"metadata": versioned})
+
+
+async def _empty(cluster: MemoryCluster, namespace: str) -> None:
+    """Delete all that is in a namespace; when nothing is left, let the namespace go. It is looked at with each removal."""
+    left = False
+    for kind in _namespaced():
+        for one in (await cluster.list(kind, namespace)).items:
+            left = True
+            if "deletionTimestamp" not in one["metadata"]:
+                await cluster.delete(kind, namespace, one["metadata"]["name"])
+    if not left:
+        await cluster.patch(NAMESPACE, "", namespace, patch={"spec": {"finalizers": None}})
+
+
+def _namespaced() -> list[Kind]:
+    return [kind for kind in KINDS if kind.namespaced]

@@ -1,0 +1,102 @@
+"""What happened to the objects of one kind: the last changes, bounded, and who is waiting for the next.
+
+``History`` keeps changes by version, so that a watch can start before now. A ``Change`` knows what a selector makes of it:
+an object that begins to match is ADDED, one that ceases to is DELETED, whatever was written. Its bytes are made once and
+shared by all watches.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from serving.cluster.limits import StoreLimits
+from serving.cluster.port import EventType
+from serving.cluster.records import Stored, decoded
+from serving.cluster.selectors import FieldSelector, LabelSelector
+from serving.model.errors import Gone
+
+__all__ = ["Change", "Filter", "History"]
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which objects of a kind somebody wants to see. ``namespace`` None is all."""
+
+    namespace: str | None
+    labels: LabelSelector
+    fields: FieldSelector
+
+    def lets_through(self, one: Stored) -> bool:
+        """Whether an object is seen."""
+        if self.namespace is not None and one.key[0] != self.namespace:
+            return False
+        return self.labels.matches(one.labels) and self.fields.matches(one.fields)
+
+
+class Change:
+    """One write. ``old`` is None for a creation. A removal has its last state, with the removal's version, as ``new``."""
+
+    __slots__ = ("_left", "is_removal", "new", "old", "version")
+
+    def __init__(self, old: Stored | None, new: Stored, *, is_removal: bool) -> None:
+        self.old = old
+        self.new = new
+        self.is_removal = is_removal
+        self.version = new.version
+        self._left: bytes | None = None
+
+    def __repr__(self) -> str:
+        what = "removed" if self.is_removal else "created" if self.old is None else "changed"
+        return f"Change({'/'.join(self.new.key)} {what}@{self.version})"
+
+    def seen_by(self, wanted: Filter) -> tuple[EventType, bytes] | None:
+        """What this change is to somebody who sees only some objects; None if nothing."""
+        before = self.old is not None and wanted.lets_through(self.old)
+        after = not self.is_removal and wanted.lets_through(self.new)
+        if after:
+            return (EventType.MODIFIED if before else EventType.ADDED), self.new.encoded
+        if not before:
+            return None
+        return EventType.DELETED, self.new.encoded if self.is_removal else self._last_seen()
+
+    def _last_seen(self) -> bytes:
+        """The state before with this change's version: what somebody who loses sight of an object is told last."""
+        if self._left is None:
+            assert self.old is not None
+            whole = decoded(self.old.encoded)
+            whole["metadata"]["resourceVersion"] = str(self.version)
+            self._left = msgspec.json.encode(whole)
+        return self._left
+
+
+class History:
+    """The changes of one kind after version ``floor``; older ones have been forgotten."""
+
+    def __init__(self, limits: StoreLimits, *, floor: int) -> None:
+        self.floor = floor
+        self._limits = limits
+        self._changes: deque[Change] = deque()
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"History({len(self._changes)} changes after {self.floor}, {self._bytes} bytes)"
+
+    def add(self, change: Change) -> None:
+        """Remember a change; forget old ones that no longer fit."""
+        self._changes.append(change)
+        self._bytes += len(change.new.encoded)
+        while len(self._changes) > self._limits.history_count_max or self._bytes > self._limits.history_bytes_max:
+            oldest = self._changes.popleft()
+            self._bytes -= len(oldest.new.encoded)
+            self.floor = oldest.version
+
+    def after(self, version: int) -> Iterator[Change]:
+        """All changes after a version, oldest first. Raises ``Gone`` if some of them have been forgotten."""
+        if version < self.floor:
+            raise Gone(f"too old resource version: {version} ({self.floor})")
+        found: list[Change] = []
+        for change in reversed(self._changes):
+            if change.version <= version:
+                break
+            found.append(change)
+        return reversed(found)

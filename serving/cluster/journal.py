@@ -1,0 +1,255 @@
+"""The part of the store that outlives the process: one SQLite file with the durable part of each object.
+
+Writes are handed over and answered later: a thread of its own takes all that wait (at most ``_BATCH_MAX``), commits them
+together in one transaction (WAL, ``synchronous=FULL``), and calls each one's ``done`` on the loop, in order. Versions are
+reserved in blocks ahead, so that after a crash the store starts above everything that it may have handed out.
+
+A write that fails (a full disk) changes nothing and is told ``Unavailable``; the next may succeed. A file that cannot be
+read is never touched: ``JournalDamaged``. One process holds the file at a time. What is durable: ``cluster/durability.py``.
+"""
+
+import asyncio
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from serving.model.errors import JournalDamaged, Unavailable
+
+__all__ = ["VERSION_BLOCK", "Entry", "Journal"]
+
+VERSION_BLOCK = 2**24
+"""Versions that are reserved at a time. 16.8 million: half an hour at 10,000 writes a second."""
+
+# What one transaction holds: their ``done`` calls run on the loop in one go, about 40 µs each.
+_BATCH_MAX = 128
+# Writes that may wait for the disk; each is an HTTP request that is being held.
+_WAITING_MAX = 10_000
+# "srvg": what `file` and `PRAGMA application_id` show.
+_APPLICATION_ID = 0x73727667
+_FORMAT = 1
+_SCHEMA = (
+    """CREATE TABLE objects (kind TEXT, namespace TEXT, name TEXT, data BLOB NOT NULL,
+         PRIMARY KEY (kind, namespace, name)) WITHOUT ROWID""",
+    "CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 0), reserved INTEGER NOT NULL)",
+    "INSERT INTO versions VALUES (0, 0)",
+    f"PRAGMA application_id = {_APPLICATION_ID}",
+    f"PRAGMA user_version = {_FORMAT}",
+)
+
+Done = Callable[[Unavailable | None], None]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One object as the journal has it; ``data`` None takes it out."""
+
+    kind: str
+    namespace: str
+    name: str
+    data: bytes | None
+
+
+class _Reservation(msgspec.Struct, frozen=True):
+    up_to: int
+
+
+_Waiting = tuple[Entry | _Reservation, Done]
+
+
+class Journal:
+    """An open journal. ``start_version`` is above everything that was handed out before; ``reserved`` what may be now."""
+
+    def __init__(self, path: str | os.PathLike[str], *, bytes_max: int = 2**30) -> None:
+        """Open or make the file; what is in it is read by ``entries``. Raises ``JournalDamaged``, ``Unavailable``."""
+        self.path = Path(path)
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._connection = _opened(self.path, bytes_max)
+        try:
+            self.start_version: int = self._connection.execute("SELECT reserved FROM versions").fetchone()[0]
+            self.reserved = self.start_version + VERSION_BLOCK
+            self._write([_Reservation(self.reserved)])
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
+        self._is_reserving = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"Journal({self.path.name}, {self._waiting.qsize()} waiting)"
+
+    def entries(self) -> Iterator[Entry]:
+        """All that is in the file. Only before the first ``submit``."""
+        rows = self._connection.execute(
+            "SELECT kind, namespace, name, data FROM objects ORDER BY kind, namespace, name"
+        )
+        with _damage_told(self.path):
+            for kind, namespace, name, data in rows:
+                yield Entry(kind=kind, namespace=namespace, name=name, data=bytes(data))
+
+    def submit(self, entry: Entry, done: Done) -> None:
+        """Hand over a write; ``done`` is called on the loop when it is on disk, or with why it is not."""
+        if self._waiting.qsize() >= _WAITING_MAX:
+            raise Unavailable(f"the journal is {_WAITING_MAX} writes behind; try again later")
+        self._send((entry, done))
+
+    def claim(self, version: int) -> None:
+        """Make sure that a version may be handed out; reserve more, in the background, before they run out.
+
+        Raises ``Unavailable`` if they have run out, which takes a disk that was full for half a block of writes.
+        """
+        if version > self.reserved:
+            self._reserve_more()
+            raise Unavailable(f"no versions are left: the journal {self.path} could not be written for a long time")
+        if self.reserved - version < VERSION_BLOCK // 2:
+            self._reserve_more()
+
+    def _reserve_more(self) -> None:
+        if self._is_reserving:
+            return
+        self._is_reserving = True
+        up_to = self.reserved + VERSION_BLOCK
+
+        def done(error: Unavailable | None) -> None:
+            self._is_reserving = False
+            if error is None:
+                self.reserved = up_to
+
+        self._send((_Reservation(up_to), done))
+
+    async def close(self) -> None:
+        """Write what waits, and end the thread."""
+        if self._thread is None:
+            self._connection.close()
+            return
+        self._waiting.put(None)
+        await asyncio.to_thread(self._thread.join)
+        self._thread = None
+
+    def _send(self, item: _Waiting) -> None:
+        if self._thread is None:
+            self._loop = asyncio.get_running_loop()
+            self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+            self._thread.start()
+        self._waiting.put(item)
+
+    def _run(self) -> None:
+        """The thread: one transaction after the other, each with all that waits."""
+        is_open = True
+        while is_open:
+            batch: list[_Waiting] = []
+            item = self._waiting.get()
+            while item is not None:
+                batch.append(item)
+                if len(batch) == _BATCH_MAX:
+                    break
+                try:
+                    item = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+            is_open = item is not None
+            if batch:
+                self._commit(batch)
+        self._connection.close()
+
+    def _commit(self, batch: list[_Waiting]) -> None:
+        failure: Unavailable | None = None
+        try:
+            self._write([item for item, _ in batch])
+        except Exception as error:  # noqa: BLE001 - the outermost frame of the thread: those who wait must be told
+            failure = Unavailable(f"nothing was changed: the journal {self.path} cannot be written: {error}")
+
+        def tell() -> None:
+            for _, done in batch:
+                done(failure)
+
+        assert self._loop is not None
+        # The loop is gone if the process is on its way out; then nobody waits for an answer.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(tell)
+
+    def _write(self, items: list[Entry | _Reservation]) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for item in items:
+                match item:
+                    case _Reservation(up_to):
+                        connection.execute("UPDATE versions SET reserved = max(reserved, ?)", (up_to,))
+                    case Entry(kind=kind, namespace=namespace, name=name, data=None):
+                        connection.execute(
+                            "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", (kind, namespace, name)
+                        )
+                    case Entry(kind=kind, namespace=namespace, name=name, data=data):
+                        connection.execute(
+                            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", (kind, namespace, name, data)
+                        )
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            # Some failures have rolled back already.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _opened(path: Path, bytes_max: int) -> sqlite3.Connection:
+    try:
+        # Made by us and not by SQLite, so that nobody else may read it even for a moment: it holds Secrets.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        is_new = path.stat().st_size == 0
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
+    except (OSError, sqlite3.Error) as error:
+        raise Unavailable(f"the journal {path} cannot be opened: {error}") from error
+    try:
+        with _damage_told(path):
+            _prepare(connection, path, is_new=is_new, bytes_max=bytes_max)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, *, is_new: bool, bytes_max: int) -> None:
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    if not is_new:
+        _check(connection, path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {max(1, bytes_max // page_bytes)}")
+    # A file without tables is one whose making was cut short.
+    if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute("COMMIT")
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if tables and application_id != _APPLICATION_ID:
+        raise JournalDamaged(path=str(path), detail="it is a database of another program")
+    written_by = connection.execute("PRAGMA user_version").fetchone()[0]
+    if tables and written_by != _FORMAT:
+        raise JournalDamaged(path=str(path), detail=f"it has format {written_by}, this program knows {_FORMAT}")
+    found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        raise JournalDamaged(path=str(path), detail=str(found))
+
+
+@contextlib.contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        # A lock, a full disk, a missing right: the file itself is fine.
+        text = "another process holds it" if "locked" in str(error) else str(error)
+        raise Unavailable(f"the journal {path} cannot be opened: {text}") from error
+    except sqlite3.DatabaseError as error:
+        raise JournalDamaged(path=str(path), detail=str(error)) from error

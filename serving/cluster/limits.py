@@ -1,0 +1,25 @@
+"""The bounds of the memory store, one record.
+
+Nothing in the store grows with time: what may is bounded here, and whoever passes a bound is told so (``Invalid`` for an
+object, ``Gone`` for a watch, ``Unavailable`` for a journal).
+"""
+
+import msgspec
+
+__all__ = ["StoreLimits"]
+
+
+class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the store keeps and takes."""
+
+    object_bytes_max: int = 3 * 2**19
+    """Largest object as JSON, in bytes. Range 1 and more. Default: etcd's request limit, 1.5 MiB."""
+
+    history_count_max: int = 10_000
+    """Changes of one kind that a watch can still start before. Range 0 and more. Default: a burst of 10,000 pods."""
+
+    history_bytes_max: int = 16 * 2**20
+    """The same in bytes of JSON. Range 0 and more. Default: 10,000 pods of 1.6 KiB."""
+
+    watch_count_max: int = 10_000
+    """Changes that may wait in one watch for its reader; one more closes it with ``Gone``. Range 1 and more."""

@@ -1,0 +1,329 @@
+"""The port in this process: the store itself, with a journal for what users wrote.
+
+Each write is one step of the loop: read, decide (``writes``), admit, apply, tell the watches. Only the durable part of
+durable kinds waits, for its commit, before it is applied: nobody sees what might still be lost, and whoever asked is
+answered after the disk. One such write per object is under way at a time; status and ``servingState`` pass by it
+(``cluster/durability.py``). ``resourceVersion`` is one counter for all kinds.
+
+Garbage (owner references, namespaces that go) is collected by whoever runs ``cluster/garbage.py`` beside it.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from serving.aio.clock import wall_s as real_wall_s
+from serving.cluster.commits import Commits
+from serving.cluster.durability import Disk, disk_for
+from serving.cluster.journal import Journal
+from serving.cluster.kinds import NAMESPACE, Kind
+from serving.cluster.limits import StoreLimits
+from serving.cluster.metadata import checked_metadata, read_metadata
+from serving.cluster.owners import Owners
+from serving.cluster.patch import json_patch, merge_patch, same_json
+from serving.cluster.port import Listing, Object, PatchType, Subresource
+from serving.cluster.records import Key, decoded
+from serving.cluster.state import FIRST_NAMESPACES, State, filter_of
+from serving.cluster.strategic import strategic_merge
+from serving.cluster.tables import token_of_page
+from serving.cluster.watching import Watch
+from serving.cluster.writes import (
+    Propagation,
+    check_identity,
+    check_subresource,
+    is_held,
+    marked_for_deletion,
+    modified_text,
+    scale_of,
+    settled,
+    with_generation,
+)
+from serving.model.errors import AlreadyExists, Conflict, Forbidden, Invalid
+
+__all__ = ["Admit", "EncodedListing", "MemoryCluster"]
+
+# How often a generated name that is taken is made anew; one of 14 million is.
+_NAME_TRIES = 8
+# After so many writes or decoded objects the loop gets a turn: about 2 ms.
+_STEPS_PER_TURN = 64
+
+_Change = Callable[[Object], Mapping[str, Any]]
+
+
+class Admit(Protocol):
+    """What stands between a write and the store, as ``cluster/admission.py``: defaults, schema, rules."""
+
+    def __call__(
+        self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
+    ) -> Object:
+        """The object as it is stored; neither argument is changed. Raises ``Invalid``."""
+        ...
+
+
+class EncodedListing(msgspec.Struct, frozen=True, kw_only=True):
+    """A ``Listing`` whose items are JSON bytes, for those who only pass them on."""
+
+    items: list[bytes]
+    resource_version: str
+    next_page: str
+
+
+def _admit_all(_: Kind, new: Object, __: Object | None = None, *, subresource: Subresource | None = None) -> Object:
+    del subresource
+    return new
+
+
+class MemoryCluster:
+    """The store. Make it before or inside of the loop that uses it; ``close`` it to end its watches and its journal."""
+
+    def __init__(
+        self,
+        journal: Journal | None = None,
+        *,
+        admit: Admit | None = None,
+        limits: StoreLimits | None = None,
+        dice: random.Random | None = None,
+        wall_s: Callable[[], float] = real_wall_s,
+    ) -> None:
+        self._journal = journal
+        self._admit = admit or _admit_all
+        self._state = State(
+            journal,
+            limits=limits or StoreLimits(),
+            dice=dice or random.Random(),  # noqa: S311 - names and uids, no secrets
+            wall_s=wall_s,
+        )
+        self._commits = Commits(self._state, journal)
+        self._steps = 0
+
+    def __repr__(self) -> str:
+        return f"MemoryCluster({self._state!r}, {self._journal!r})"
+
+    @property
+    def owners(self) -> Owners:
+        """Who owns whom; for the collector."""
+        return self._state.owners
+
+    async def close(self) -> None:
+        """End all watches, write what waits, and close the journal."""
+        self._state.close_watches()
+        if self._journal is not None:
+            await self._journal.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
+        """As the port says."""
+        check_subresource(kind, subresource)
+        whole = decoded(self._state.find(kind, _key(kind, namespace, name)).encoded)
+        return scale_of(whole) if subresource == "scale" else whole
+
+    async def get_encoded(self, kind: Kind, namespace: str, name: str) -> bytes:
+        """One object as JSON. Raises ``NotFound``."""
+        return self._state.find(kind, _key(kind, namespace, name)).encoded
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = 0,
+        page: str = "",
+    ) -> Listing:
+        """As the port says: a snapshot, decoded in steps between which the loop goes on."""
+        found = self.list_encoded(
+            kind,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            page_size=page_size,
+            page=page,
+        )
+        items: list[Object] = []
+        for encoded in found.items:
+            items.append(decoded(encoded))
+            await self._step()
+        return Listing(items=items, resource_version=found.resource_version, next_page=found.next_page)
+
+    def list_encoded(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = 0,
+        page: str = "",
+    ) -> EncodedListing:
+        """The same as JSON, in one step."""
+        wanted = filter_of(kind, namespace, labels=label_selector, fields=field_selector)
+        found, end, has_more = self._state.page(kind, wanted, size=page_size, token=page)
+        return EncodedListing(
+            items=[one.encoded for one in found],
+            resource_version=str(end.version),
+            next_page=token_of_page(end) if has_more else "",
+        )
+
+    def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Watch:
+        """As the port says. From "" or "0" it begins with all objects as ADDED."""
+        wanted = filter_of(kind, namespace, labels=label_selector, fields=field_selector)
+        return self._state.watch(kind, wanted, resource_version)
+
+    async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        """As the port says."""
+        given = read_metadata(body)
+        tries = 1 if given.name else _NAME_TRIES
+        while True:
+            made = self._admit(kind, self._state.fresh(kind, dict(body)))
+            metadata = checked_metadata(kind, made)
+            key = (metadata.namespace or "", metadata.name or "")
+            self._check_namespace(kind, key[0])
+            if await self._commits.other(kind, key):
+                continue
+            if key not in self._state.table(kind).objects:
+                break
+            tries -= 1
+            if not tries:
+                raise AlreadyExists(f'{kind.resource} "{key[1]}" already exists')
+        if dry_run:
+            return self._state.would_be(kind, made)
+        one = await self._commits.apply(kind, None, made, disk=disk_for(kind, None, made))
+        await self._step()
+        return decoded(one.encoded)
+
+    async def replace(
+        self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
+    ) -> Object:
+        """As the port says."""
+        given = read_metadata(body)
+        key = _key(kind, given.namespace or "default", given.name or "")
+        return await self._update(kind, key, lambda _: body, subresource=subresource, dry_run=dry_run)
+
+    async def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: Subresource | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """As the port says."""
+
+        def change(old: Object) -> Mapping[str, Any]:
+            target = scale_of(old) if subresource == "scale" else old
+            return _patched(kind, target, patch, patch_type=patch_type)
+
+        key = _key(kind, namespace, name)
+        return await self._update(kind, key, change, subresource=subresource, dry_run=dry_run)
+
+    async def delete(  # noqa: PLR0913 - the API's own parameters
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: Propagation = "Background",
+        grace_s: int | None = None,
+    ) -> None:
+        """As the port says."""
+        if kind == NAMESPACE and name in FIRST_NAMESPACES:
+            raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
+        key = _key(kind, namespace, name)
+        while True:
+            base = self._state.find(kind, key)
+            if uid not in (None, base.uid):
+                raise Conflict(f'{kind.resource} "{name}": uid {uid} is not that of the object, {base.uid}')
+            if resource_version not in (None, str(base.version)):
+                raise Conflict(modified_text(kind, name))
+            if not await self._commits.other(kind, key):
+                break
+        old = decoded(base.encoded)
+        new = marked_for_deletion(kind, old, propagation=propagation, grace_s=grace_s, wall_s=self._state.wall_s())
+        is_removal = not is_held(kind, new, read_metadata(new))
+        if is_removal or not same_json(old, new):
+            await self._commits.apply(
+                kind, old, new, disk=Disk.AWAITED if kind.durable else Disk.NONE, is_removal=is_removal
+            )
+            await self._step()
+
+    async def _update(
+        self, kind: Kind, key: Key, change: _Change, *, subresource: Subresource | None, dry_run: bool
+    ) -> Object:
+        check_subresource(kind, subresource)
+        while True:
+            old = decoded(self._state.find(kind, key).encoded)
+            sent = change(old)
+            check_identity(kind, old, sent)
+            new = self._admit(kind, settled(kind, old, sent, subresource=subresource), old, subresource=subresource)
+            new = with_generation(kind, old, new)
+            if same_json(old, new):
+                return _shown(old, subresource)
+            disk = disk_for(kind, old, new, subresource=subresource)
+            if not (disk is Disk.AWAITED and await self._commits.other(kind, key)):
+                break
+        metadata = checked_metadata(kind, new)
+        is_removal = metadata.deletion_timestamp is not None and not is_held(kind, new, metadata)
+        if dry_run:
+            return _shown(self._state.would_be(kind, new), subresource)
+        one = await self._commits.apply(kind, old, new, disk=disk, is_removal=is_removal)
+        await self._step()
+        return _shown(decoded(one.encoded), subresource)
+
+    def _check_namespace(self, kind: Kind, namespace: str) -> None:
+        if not kind.namespaced:
+            return
+        found = self._state.find(NAMESPACE, ("", namespace))
+        if found.is_deleting:
+            raise Forbidden(f"unable to create new content in namespace {namespace} because it is being terminated")
+
+    async def _step(self) -> None:
+        """Give the loop a turn now and then: a caller that never waits must not keep readers from reading."""
+        self._steps += 1
+        if self._steps % _STEPS_PER_TURN == 0:
+            await asyncio.sleep(0)
+
+
+def _key(kind: Kind, namespace: str, name: str) -> Key:
+    return (namespace if kind.namespaced else "", name)
+
+
+def _shown(whole: Object, subresource: Subresource | None) -> Object:
+    return scale_of(whole) if subresource == "scale" else whole
+
+
+def _patched(
+    kind: Kind, target: Object, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, patch_type: PatchType
+) -> Mapping[str, Any]:
+    try:
+        match patch_type, patch:
+            case PatchType.JSON, Sequence():
+                result = json_patch(target, patch)
+            case PatchType.MERGE, Mapping():
+                result = merge_patch(target, patch)
+            case PatchType.STRATEGIC, Mapping():
+                result = strategic_merge(kind, target, patch)
+            case _:
+                raise Invalid(
+                    f"a patch of type {patch_type} is {'a list' if patch_type is PatchType.JSON else 'an object'}"
+                )
+    except RecursionError as error:
+        raise Invalid("the patch is nested too deep") from error
+    if not isinstance(result, Mapping):
+        raise Invalid("the patch does not leave an object")
+    return result

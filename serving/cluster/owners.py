@@ -1,0 +1,80 @@
+"""Who belongs to whom, and what may have become garbage.
+
+Kept by the store with each change: which uids live, what depends on them, and a queue of suspects that the collector
+(``cluster/garbage.py``) looks at. Nothing is deleted here.
+"""
+
+from serving.cluster.history import Change
+from serving.cluster.kinds import NAMESPACE, Kind
+from serving.cluster.records import Key, Stored
+from serving.cluster.workqueue import WorkQueue
+
+__all__ = ["Owners", "Reference"]
+
+Reference = tuple[Kind, Key]
+"""An object by its kind, namespace and name."""
+
+
+class Owners:
+    """The graph of owner references, by uid."""
+
+    def __init__(self) -> None:
+        self.suspects: WorkQueue[Reference] = WorkQueue("garbage")
+        self._living: dict[str, Reference] = {}
+        self._dependents: dict[str, set[Reference]] = {}
+        self._deleting: set[Reference] = set()
+
+    def __repr__(self) -> str:
+        return f"Owners({len(self._living)} objects, {len(self._dependents)} owners, {len(self.suspects)} suspects)"
+
+    def is_living(self, uid: str, *, namespace: str) -> bool:
+        """Whether an owner exists where an object of this namespace may have one: there, or outside of namespaces."""
+        found = self._living.get(uid)
+        return found is not None and found[1][0] in {"", namespace}
+
+    def dependents_of(self, uid: str) -> list[Reference]:
+        """All that name an owner, in a steady order."""
+        return sorted(self._dependents.get(uid, ()), key=lambda one: (one[0].resource, one[1]))
+
+    def follow(self, kind: Kind, change: Change) -> None:
+        """Take in a change of the store."""
+        old, new = change.old, change.new
+        this: Reference = (kind, new.key)
+        if change.is_removal:
+            assert old is not None, "what is removed was there"
+            self._forget(this, old)
+            return
+        if old is None:
+            self._living[new.uid] = this
+        if old is None or old.owner_uids != new.owner_uids:
+            self._relate(this, old, new)
+        if new.is_deleting:
+            self._deleting.add(this)
+            self.suspects.add(this)
+
+    def _relate(self, this: Reference, old: Stored | None, new: Stored) -> None:
+        self._unrelate(this, old)
+        for uid in new.owner_uids:
+            self._dependents.setdefault(uid, set()).add(this)
+        if new.owner_uids and not all(self.is_living(uid, namespace=new.key[0]) for uid in new.owner_uids):
+            self.suspects.add(this)
+
+    def _unrelate(self, this: Reference, old: Stored | None) -> None:
+        for uid in old.owner_uids if old is not None else ():
+            dependents = self._dependents[uid]
+            dependents.discard(this)
+            if not dependents:
+                del self._dependents[uid]
+
+    def _forget(self, this: Reference, last: Stored) -> None:
+        del self._living[last.uid]
+        self._deleting.discard(this)
+        self.suspects.forget(this)
+        self._unrelate(this, last)
+        for dependent in self._dependents.get(last.uid, ()):
+            self.suspects.add(dependent)
+        # An owner may be waiting for this one to go (foreground deletion), and so may its namespace.
+        waiting = [self._living[uid] for uid in last.owner_uids if uid in self._living]
+        for one in (*waiting, (NAMESPACE, ("", last.key[0]))):
+            if one in self._deleting:
+                self.suspects.add(one)

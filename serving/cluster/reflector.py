@@ -1,0 +1,213 @@
+"""A local copy of some objects that follows the cluster: list, then watch from there, and list again when in doubt.
+
+Works over any ``port.Cluster``. ``cache`` is the copy, ``synced`` is set once the first list is in it, and callbacks hear
+of each change in order, with the object before and after. A watch that ends is taken up where it ended; one that is
+``Gone`` or fails leads to a new list, after a wait that doubles with each failure in a row and is spread by dice. What a
+watch repeats is dropped, what it dropped is found by the list that comes every ``relist_s``. Times are the loop's.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
+
+import msgspec
+
+from serving.aio.clock import now_s
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Cluster, EventType, Object, WatchEvent
+from serving.model.errors import ClusterError, Gone
+
+__all__ = ["CacheChange", "Key", "Reflector", "ReflectorSettings"]
+
+_log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""Namespace ("" for kinds without one) and name."""
+
+# A watch that lived so long, or brought anything, was no failure.
+_SOUND_S = 5.0
+
+
+class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a reflector lists."""
+
+    relist_s: float = 600.0
+    """Longest time without a full list, in seconds, give or take a fifth. Watches may drop; this finds what they did."""
+
+    page_size: int = 500
+    """Objects per call of a list. 0 is all. Default: client-go's pager."""
+
+    retry_first_s: float = 0.1
+    """Longest wait after a first failure, in seconds; doubles with each. At least half of it is waited."""
+
+    retry_max_s: float = 10.0
+    """Longest wait of all, in seconds."""
+
+
+class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to one object of the cache: ``old`` is None if it was added; ``new`` is its last state if deleted."""
+
+    type: EventType
+    key: Key
+    old: Object | None
+    new: Object
+
+
+class Reflector:
+    """A copy of one kind's objects, as far as namespace and selectors go. ``run`` keeps it."""
+
+    def __init__(  # noqa: PLR0913 - what to follow, and how
+        self,
+        cluster: Cluster,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        settings: ReflectorSettings | None = None,
+        dice: random.Random | None = None,
+    ) -> None:
+        self.kind = kind
+        self.synced = asyncio.Event()
+        self._cluster = cluster
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._settings = settings or ReflectorSettings()
+        self._dice = dice or random.Random()  # noqa: S311 - spreads waits
+        self._cache: dict[Key, Object] = {}
+        self._callbacks: list[Callable[[CacheChange], None]] = []
+        self._failures = 0
+
+    def __repr__(self) -> str:
+        state = "synced" if self.synced.is_set() else "not synced"
+        return f"Reflector({self.kind.resource}, {len(self._cache)} objects, {state})"
+
+    @property
+    def cache(self) -> Mapping[Key, Object]:
+        """The objects by namespace and name; a live view. Objects are replaced, never changed: do not change them."""
+        return MappingProxyType(self._cache)
+
+    def on_change(self, callback: Callable[[CacheChange], None]) -> None:
+        """Call back on each change from now on, right after the cache has it. It must not wait, and should not raise."""
+        self._callbacks.append(callback)
+
+    async def run(self) -> None:
+        """Keep the copy until cancelled."""
+        while True:
+            try:
+                version = await self._list()
+                self.synced.set()
+                await self._follow(version)
+            except ClusterError as error:
+                level = logging.DEBUG if isinstance(error, Gone) else logging.WARNING
+                _log.log(level, "reflector.failed", extra={"resource": self.kind.resource, "error": str(error)})
+                await self._back_off()
+
+    async def _list(self) -> str:
+        """Make the cache what is there; return the version to watch from."""
+        found: dict[Key, Object] = {}
+        page, version = "", ""
+        while True:
+            listing = await self._cluster.list(
+                self.kind,
+                self._namespace,
+                label_selector=self._label_selector,
+                field_selector=self._field_selector,
+                page_size=self._settings.page_size,
+                page=page,
+            )
+            # The first page's: what was written between two pages comes by the watch.
+            version = version or listing.resource_version
+            found.update((_key_of(one), one) for one in listing.items)
+            page = listing.next_page
+            if not page:
+                break
+        for key in [key for key in self._cache if key not in found]:
+            self._delete(key, self._cache[key])
+        for key, one in found.items():
+            if key not in self._cache or _version_of(self._cache[key]) != _version_of(one):
+                self._put(key, one)
+        return version
+
+    async def _follow(self, version: str) -> None:
+        """Watch until it is time to list again, taking up what ends. Raises ``ClusterError``."""
+        until_s = now_s() + self._settings.relist_s * self._dice.uniform(0.8, 1.2)
+        while now_s() < until_s:
+            began_s = now_s()
+            try:
+                async with asyncio.timeout_at(until_s):
+                    async with self._watch(version) as events:
+                        async for event in events:
+                            version = _version_of(event.object) or version
+                            self._failures = 0
+                            self._take(event)
+            except TimeoutError:
+                return
+            finally:
+                if now_s() - began_s >= _SOUND_S:
+                    self._failures = 0
+            if now_s() - began_s < _SOUND_S:
+                await self._back_off()
+
+    def _watch(self, version: str) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        return self._cluster.watch(
+            self.kind,
+            self._namespace,
+            resource_version=version,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+        )
+
+    async def _back_off(self) -> None:
+        longest_s = min(self._settings.retry_max_s, self._settings.retry_first_s * 2.0 ** min(self._failures, 60))
+        self._failures += 1
+        await asyncio.sleep(longest_s * self._dice.uniform(0.5, 1.0))
+
+    def _take(self, event: WatchEvent) -> None:
+        if event.type is EventType.BOOKMARK:
+            return
+        one = event.object
+        key = _key_of(one)
+        old = self._cache.get(key)
+        if event.type is EventType.DELETED:
+            if old is not None and not _is_older(one, old):
+                self._delete(key, one)
+        elif old is None or not (_version_of(old) == _version_of(one) or _is_older(one, old)):
+            self._put(key, one)
+
+    def _put(self, key: Key, one: Object) -> None:
+        old = self._cache.get(key)
+        self._cache[key] = one
+        self._tell(CacheChange(type=EventType.ADDED if old is None else EventType.MODIFIED, key=key, old=old, new=one))
+
+    def _delete(self, key: Key, last: Object) -> None:
+        old = self._cache.pop(key)
+        self._tell(CacheChange(type=EventType.DELETED, key=key, old=old, new=last))
+
+    def _tell(self, change: CacheChange) -> None:
+        for callback in self._callbacks:
+            try:
+                callback(change)
+            except Exception:  # noqa: BLE001 - the outermost frame of somebody else's code
+                # One object that somebody cannot cope with must not blind everybody.
+                _log.exception("reflector.callback_failed", extra={"resource": self.kind.resource, "key": change.key})
+
+
+def _key_of(one: Object) -> Key:
+    metadata = one["metadata"]
+    return (metadata.get("namespace", ""), metadata["name"])
+
+
+def _version_of(one: Object) -> str:
+    version: str = one["metadata"].get("resourceVersion", "")
+    return version
+
+
+def _is_older(one: Object, other: Object) -> bool:
+    """Whether a version is from before another. Versions of one kind are numbers that grow (KEP-5504)."""
+    versions = _version_of(one), _version_of(other)
+    return all(version.isdecimal() for version in versions) and int(versions[0]) < int(versions[1])

@@ -1,0 +1,162 @@
+"""Label and field selectors, as the Kubernetes API writes them.
+
+Input: the text of a query, as ``app=web,tier in (a,b),!old`` or ``status.phase!=Failed``; output: a compiled selector
+that says whether it lets an object's labels or fields through. Follows the API's grammar
+(kubernetes.io/docs/concepts/overview/working-with-objects/labels): a requirement that says "not" lets through what has no
+such label. Pure.
+"""
+
+import enum
+import functools
+import re
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from serving.model.errors import Invalid
+
+__all__ = ["FieldSelector", "LabelSelector", "Operator", "Requirement", "field_selector", "label_selector"]
+
+# Texts that are asked for again and again, each by its own reflectors and controllers.
+_COMPILED_MAX = 1024
+
+_PART = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_KEY = re.compile(rf"(?:(?P<prefix>[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?)/)?{_PART}")
+_VALUE = re.compile(rf"(?:{_PART})?")
+_CLAUSE = re.compile(
+    r"""\s*(?:
+        !\s*(?P<absent>[^\s!=<>,()]+)
+      | (?P<set_key>[^\s!=<>,()]+)\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\)
+      | (?P<key>[^\s!=<>,()]+)\s*(?:(?P<op>==|=|!=|<|>)\s*(?P<value>[^\s!=<>,()]*))?
+    )\s*(?P<end>,|$)""",
+    re.VERBOSE,
+)
+_FIELD_CLAUSE = re.compile(
+    r"(?P<key>[A-Za-z][A-Za-z0-9_.]*)(?P<op>==|=|!=)(?P<value>(?:[^\\,=]|\\[\\,=])*)(?P<end>,|$)"
+)
+
+
+class Operator(enum.StrEnum):
+    """What a requirement asks of a label's value."""
+
+    IN = "in"
+    NOT_IN = "notin"
+    EXISTS = "exists"
+    ABSENT = "absent"
+    ABOVE = "above"
+    BELOW = "below"
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """One clause of a label selector."""
+
+    key: str
+    operator: Operator
+    values: frozenset[str] = frozenset()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels let this clause hold."""
+        value = labels.get(self.key)
+        match self.operator:
+            case Operator.IN:
+                return value in self.values
+            case Operator.NOT_IN:
+                return value is None or value not in self.values
+            case Operator.EXISTS:
+                return value is not None
+            case Operator.ABSENT:
+                return value is None
+            case Operator.ABOVE | Operator.BELOW:
+                return value is not None and self._compares(value)
+
+    def _compares(self, value: str) -> bool:
+        try:
+            number, (bound,) = int(value), map(int, self.values)
+        except ValueError:
+            return False
+        return number > bound if self.operator is Operator.ABOVE else number < bound
+
+
+class LabelSelector(msgspec.Struct, frozen=True):
+    """All clauses of a selector must hold; one without clauses lets everything through."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is let through."""
+        return all(one.matches(labels) for one in self.requirements)
+
+
+class FieldSelector(msgspec.Struct, frozen=True):
+    """Clauses (field, value, whether they must be equal) that must all hold; a field that is missing is ""."""
+
+    clauses: tuple[tuple[str, str, bool], ...] = ()
+
+    def matches(self, fields: Mapping[str, str]) -> bool:
+        """Whether an object with these fields is let through."""
+        return all((fields.get(key, "") == value) is equal for key, value, equal in self.clauses)
+
+    def exact(self, key: str) -> str | None:
+        """The one value that a field must have; None if it may have several."""
+        return next((value for name, value, equal in self.clauses if equal and name == key), None)
+
+
+@functools.lru_cache(_COMPILED_MAX)
+def label_selector(text: str) -> LabelSelector:
+    """Compile a label selector; "" lets everything through. Raises ``Invalid``."""
+    requirements: list[Requirement] = []
+    at = 0
+    rest = text.strip()
+    while at < len(rest):
+        clause = _CLAUSE.match(rest, at)
+        if clause is None or (clause["end"] == "," and clause.end() == len(rest)):
+            raise Invalid(f"unable to parse label selector {text!r}: it stops making sense at {rest[at:]!r}")
+        requirements.append(_checked(_requirement(clause), text))
+        at = clause.end()
+    return LabelSelector(tuple(requirements))
+
+
+def _requirement(clause: re.Match[str]) -> Requirement:
+    if clause["absent"]:
+        return Requirement(clause["absent"], Operator.ABSENT)
+    if clause["set"]:
+        values = frozenset(value.strip() for value in clause["values"].split(","))
+        return Requirement(clause["set_key"], Operator(clause["set"]), values)
+    if clause["op"] is None:
+        return Requirement(clause["key"], Operator.EXISTS)
+    operators = {"!=": Operator.NOT_IN, ">": Operator.ABOVE, "<": Operator.BELOW}
+    return Requirement(clause["key"], operators.get(clause["op"], Operator.IN), frozenset({clause["value"]}))
+
+
+def _checked(one: Requirement, text: str) -> Requirement:
+    if not _KEY.fullmatch(one.key):
+        raise Invalid(f"unable to parse label selector {text!r}: {one.key!r} is not a label's name")
+    for value in one.values:
+        if not _VALUE.fullmatch(value):
+            raise Invalid(f"unable to parse label selector {text!r}: {value!r} is not a label's value")
+        if one.operator in {Operator.ABOVE, Operator.BELOW} and not re.fullmatch(r"-?\d+", value):
+            raise Invalid(f"unable to parse label selector {text!r}: {value!r} is not a whole number")
+    return one
+
+
+def field_selector(text: str, known: Collection[str]) -> FieldSelector:
+    """Compile a field selector; ``known`` are the fields that the kind can be selected by. Raises ``Invalid``."""
+    selector = _field_selector(text)
+    for key, _, _ in selector.clauses:
+        if key not in known:
+            raise Invalid(f"field label not supported: {key}; known are {', '.join(sorted(known))}")
+    return selector
+
+
+@functools.lru_cache(_COMPILED_MAX)
+def _field_selector(text: str) -> FieldSelector:
+    clauses: list[tuple[str, str, bool]] = []
+    at = 0
+    while at < len(text):
+        clause = _FIELD_CLAUSE.match(text, at)
+        if clause is None:
+            raise Invalid(f"invalid field selector {text!r}: it stops making sense at {text[at:]!r}")
+        value = re.sub(r"\\(.)", r"\1", clause["value"])
+        clauses.append((clause["key"], value, clause["op"] != "!="))
+        at = clause.end()
+    return FieldSelector(tuple(clauses))

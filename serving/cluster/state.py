@@ -1,0 +1,187 @@
+"""The state of the store: all tables, the one counter of versions, who owns whom. Synchronous; every change is one step.
+
+What a change should be is decided elsewhere (``writes``, ``memory``); here it gets its version and is told to everybody.
+A state starts with what its journal holds, and with the namespaces that are always there.
+"""
+
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from serving.aio.clock import stamp
+from serving.cluster.history import Change, Filter
+from serving.cluster.journal import Journal
+from serving.cluster.kinds import KINDS, NAMESPACE, Kind
+from serving.cluster.limits import StoreLimits
+from serving.cluster.metadata import Metadata, read_metadata
+from serving.cluster.owners import Owners
+from serving.cluster.port import Object
+from serving.cluster.records import Key, Stored, decoded, encode, selectable_fields, stored
+from serving.cluster.selectors import field_selector, label_selector
+from serving.cluster.tables import Page, Table, page_of_token
+from serving.cluster.watching import Watch
+from serving.cluster.writes import fresh
+from serving.model.errors import Gone, Invalid, JournalDamaged, NotFound
+
+__all__ = ["FIRST_NAMESPACES", "State", "filter_of"]
+
+_log = logging.getLogger(__name__)
+
+FIRST_NAMESPACES = ("default", "knative-serving", "kube-system")
+"""Namespaces that are there from the start and cannot be deleted."""
+
+# The alphabet of Kubernetes' generated names: no vowels, so no words; nothing that looks like another.
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX_LENGTH = 5
+_BY_RESOURCE = {kind.resource: kind for kind in KINDS}
+
+
+def filter_of(kind: Kind, namespace: str | None, *, labels: str, fields: str) -> Filter:
+    """Which objects two selectors and a namespace (None or "" is all) let through. Raises ``Invalid``."""
+    return Filter(
+        namespace=namespace or None,
+        labels=label_selector(labels),
+        fields=field_selector(fields, selectable_fields(kind)),
+    )
+
+
+class State:
+    """All objects of all kinds. ``dice`` makes uids and suffixes, ``wall_s`` says the time that objects are stamped with."""
+
+    def __init__(
+        self, journal: Journal | None, *, limits: StoreLimits, dice: random.Random, wall_s: Callable[[], float]
+    ) -> None:
+        self.limits = limits
+        self.owners = Owners()
+        self.wall_s = wall_s
+        self._journal = journal
+        self._dice = dice
+        self.version = 0 if journal is None else journal.start_version
+        self._tables = {kind: Table(kind, limits, floor=self.version) for kind in KINDS}
+        for kind, whole in _loaded(journal) if journal is not None else ():
+            self._load(kind, whole)
+        for name in FIRST_NAMESPACES:
+            if ("", name) not in self._tables[NAMESPACE].objects:
+                self._load(NAMESPACE, self.fresh(NAMESPACE, {"metadata": {"name": name}}))
+
+    def __repr__(self) -> str:
+        count = sum(len(table.objects) for table in self._tables.values())
+        return f"State({count} objects @{self.version})"
+
+    def table(self, kind: Kind) -> Table:
+        """The objects of a kind. Raises ``NotFound`` for a kind that the store does not know."""
+        found = self._tables.get(kind)
+        if found is None:
+            raise NotFound(f"the server could not find the requested resource {kind.resource}")
+        return found
+
+    def find(self, kind: Kind, key: Key) -> Stored:
+        """One object. Raises ``NotFound``."""
+        found = self.table(kind).objects.get(key)
+        if found is None:
+            raise NotFound(f'{kind.resource} "{key[1]}" not found')
+        return found
+
+    def fresh(self, kind: Kind, body: Object) -> Object:
+        """A new object, not yet applied, with a uid, a time and, where it asks for it, a name of its own."""
+        return fresh(
+            kind,
+            body,
+            uid=str(uuid.UUID(int=self._dice.getrandbits(128), version=4)),
+            stamp=stamp(self.wall_s()),
+            suffix="".join(self._dice.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH)),
+        )
+
+    def apply(self, kind: Kind, new: Object, metadata: Metadata, *, is_removal: bool = False) -> Stored:
+        """Make a change. Raises ``Invalid`` if the object is too large, ``Unavailable`` if there are no versions left."""
+        version = self.version + 1
+        if self._journal is not None:
+            self._journal.claim(version)
+        one = stored(kind, new, metadata, version=version)
+        self.check_size(kind, one.encoded)
+        self.version = version
+        table = self._tables[kind]
+        change = Change(table.objects.get(one.key), one, is_removal=is_removal)
+        table.apply(change)
+        self.owners.follow(kind, change)
+        return one
+
+    def check_size(self, kind: Kind, encoded: bytes) -> None:
+        """Raise ``Invalid`` if an object is too large."""
+        if len(encoded) > self.limits.object_bytes_max:
+            raise Invalid(
+                f"{kind.resource}: the object has {len(encoded)} bytes, {self.limits.object_bytes_max} are allowed"
+            )
+
+    def would_be(self, kind: Kind, new: Object) -> Object:
+        """What an applied object would look like, a copy. Raises ``Invalid`` if it is too large."""
+        encoded = encode(new)
+        self.check_size(kind, encoded)
+        return decoded(encoded)
+
+    def watch(self, kind: Kind, wanted: Filter, resource_version: str) -> Watch:
+        """A watch from a version; from "" or "0" it begins with all objects as they are. Raises ``Invalid``."""
+        table = self.table(kind)
+        if resource_version and not (resource_version.isascii() and resource_version.isdecimal()):
+            raise Invalid(f"resourceVersion: {resource_version!r} is not a version of this server")
+        version = int(resource_version or 0)
+
+        def begin(watch: Watch) -> Iterable[Change]:
+            if version > self.version:
+                raise Gone(f"too large resource version: {version}, the present one is {self.version}")
+            if version == 0:
+                begins_with: Iterable[Change] = [Change(None, one, is_removal=False) for one in table.select(wanted)]
+            else:
+                begins_with = table.history.after(version)
+            table.watches.append(watch)
+            return begins_with
+
+        return Watch(wanted, count_max=self.limits.watch_count_max, begin=begin, end=table.watches.remove)
+
+    def page(self, kind: Kind, wanted: Filter, *, size: int, token: str) -> tuple[list[Stored], Page, bool]:
+        """A snapshot of objects in order: at most ``size`` (0 is all), where it ended, and whether there is more.
+
+        The first page's version stays that of the whole: what was written between two pages comes in a watch from there.
+        """
+        start = page_of_token(token) if token else None
+        after = None if start is None else (start.namespace, start.name)
+        selected = self.table(kind).select(wanted, after=after)
+        found: list[Stored] = []
+        has_more = False
+        for one in selected:
+            if size and len(found) == size:
+                has_more = True
+                break
+            found.append(one)
+        last = found[-1].key if found else ("", "")
+        return found, Page(self.version if start is None else start.version, *last), has_more
+
+    def close_watches(self) -> None:
+        """End all watches, without a failure."""
+        for table in self._tables.values():
+            for watch in tuple(table.watches):
+                watch.close()
+
+    def _load(self, kind: Kind, whole: Object) -> None:
+        one = stored(kind, whole, read_metadata(whole), version=max(1, self.version))
+        self.version = one.version
+        self._tables[kind].load(one)
+        self.owners.follow(kind, Change(None, one, is_removal=False))
+
+
+def _loaded(journal: Journal) -> Iterator[tuple[Kind, Object]]:
+    for entry in journal.entries():
+        kind = _BY_RESOURCE.get(entry.kind)
+        if kind is None:
+            _log.warning("journal.kind_unknown", extra={"kind": entry.kind, "name_of_object": entry.name})
+            continue
+        try:
+            whole = decoded(entry.data or b"")
+            read_metadata(whole)
+        except (msgspec.MsgspecError, Invalid) as error:
+            where = f"{entry.kind} {entry.namespace}/{entry.name}"
+            raise JournalDamaged(path=str(journal.path), detail=f"{where} cannot be read: {error}") from error
+        yield kind, whole

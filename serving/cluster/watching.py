@@ -1,0 +1,88 @@
+"""One watch of the memory store: changes that wait for their reader, bounded.
+
+A reader that falls behind is told ``Gone`` and lists again; it never holds up a writer or another reader. Cancelling a
+read loses nothing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from serving.cluster.history import Change, Filter
+from serving.cluster.port import EventType, WatchEvent
+from serving.model.errors import ClusterError, Gone
+
+__all__ = ["Watch"]
+
+Begin = Callable[["Watch"], Iterable[Change]]
+"""Registers a watch and gives the changes that it begins with. Raises ``Gone``."""
+
+
+class Watch:
+    """A context and an iterator in one: enter it to begin, leave it to end."""
+
+    def __init__(self, wanted: Filter, *, count_max: int, begin: Begin, end: Callable[["Watch"], None]) -> None:
+        self.wanted = wanted
+        self._count_max = count_max
+        self._begin = begin
+        self._end = end
+        self._ready: deque[tuple[EventType, bytes]] = deque()
+        self._failure: ClusterError | None = None
+        self._is_closed = False
+        self._reader: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"Watch({state}, {len(self._ready)} waiting)"
+
+    async def __aenter__(self) -> Self:
+        replayed = (change.seen_by(self.wanted) for change in self._begin(self))
+        self._ready.extend(seen for seen in replayed if seen is not None)
+        # What is replayed does not count against the bound: the history has its own.
+        self._count_max += len(self._ready)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WatchEvent:
+        while not self._ready:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_closed:
+                raise StopAsyncIteration
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        kind, encoded = self._ready.popleft()
+        return WatchEvent(type=kind, encoded=encoded)
+
+    def offer(self, change: Change) -> None:
+        """Take a change if it is wanted; close with ``Gone`` if too many wait already."""
+        seen = change.seen_by(self.wanted)
+        if seen is None:
+            return
+        if len(self._ready) >= self._count_max:
+            self._ready.clear()
+            self.close(Gone(f"the watch fell behind by {self._count_max} changes; list again"))
+            return
+        self._ready.append(seen)
+        self._wake()
+
+    def close(self, failure: ClusterError | None = None) -> None:
+        """End the watch; its reader still gets what waits, then the failure if there is one."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._failure = failure
+            self._end(self)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)

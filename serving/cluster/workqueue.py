@@ -1,0 +1,195 @@
+"""Work by key: each key is worked on by one worker at a time, and asking twice before it is taken is asking once.
+
+``add`` is what a reflector's callback calls; ``run`` keeps a number of workers at a handler. What the handler raises is
+told to ``on_error`` and the key comes again, later each time (exponential back-off with jitter); what it returns is when it
+wants the key again, in seconds, None for not before the next ``add``. A key that is added while it is worked on comes
+again right after. Bounded by the number of keys; starts may be limited to a rate. Follows client-go's workqueue.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from serving.aio.clock import now_s
+
+__all__ = ["Handler", "WorkQueue", "WorkQueueSettings"]
+
+_log = logging.getLogger(__name__)
+
+Key = TypeVar("Key", bound=Hashable)
+Handler = Callable[[Key], Awaitable[float | None]]
+
+
+class WorkQueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient a queue is with keys that fail, and how fast it goes."""
+
+    retry_first_s: float = 0.005
+    """Wait after the first failure of a key, in seconds; doubles with each. Range above 0. Default: client-go's 5 ms."""
+
+    retry_max_s: float = 60.0
+    """Longest wait, in seconds. Range from ``retry_first_s``. client-go's 1000 s outlasts most causes."""
+
+    starts_per_s_max: float = 0.0
+    """Most handler calls per second, over all workers. 0 is no limit."""
+
+    start_burst_max: int = 100
+    """Calls that may start at once after a quiet time, where there is a rate. Default: client-go's 100."""
+
+
+class WorkQueue(Generic[Key]):
+    """Keys to be worked on. Everything but ``run`` and ``settled`` is synchronous and may be called without a worker."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        settings: WorkQueueSettings | None = None,
+        dice: random.Random | None = None,
+        on_error: Callable[[Key, Exception], None] | None = None,
+    ) -> None:
+        self._name = name
+        self._settings = settings or WorkQueueSettings()
+        self._dice = dice or random.Random()  # noqa: S311 - spreads retries
+        self._on_error = on_error or self._log_error
+        self._ready: dict[Key, None] = {}
+        self._active: set[Key] = set()
+        self._again: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._has_work = asyncio.Event()
+        self._is_quiet = asyncio.Event()
+        self._is_quiet.set()
+        self._next_start_s = 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"WorkQueue({self._name}, {len(self._ready)} ready, {len(self._active)} active, {len(self._timers)} later)"
+        )
+
+    def __len__(self) -> int:
+        """Keys that are ready and not yet taken."""
+        return len(self._ready)
+
+    def add(self, key: Key) -> None:
+        """Ask for a key now, whatever it was waiting for."""
+        self._cancel_timer(key)
+        if key in self._active:
+            self._again.add(key)
+            return
+        self._ready[key] = None
+        self._is_quiet.clear()
+        self._has_work.set()
+
+    def add_after(self, key: Key, delay_s: float) -> None:
+        """Ask for a key after a time; the sooner of two such wishes counts."""
+        if delay_s <= 0:
+            self.add(key)
+            return
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + delay_s
+        timer = self._timers.get(key)
+        if timer is None or timer.when() > due_s:
+            self._cancel_timer(key)
+            self._timers[key] = loop.call_at(due_s, self.add, key)
+
+    def forget(self, key: Key) -> None:
+        """Drop a key that is waiting, and how often it has failed: its object is gone."""
+        self._cancel_timer(key)
+        self._failures.pop(key, None)
+        self._again.discard(key)
+        self._ready.pop(key, None)
+        self._note_quiet()
+
+    def failure_count(self, key: Key) -> int:
+        """How often in a row a key has failed."""
+        return self._failures.get(key, 0)
+
+    async def run(self, workers: int, handler: Handler[Key]) -> None:
+        """Work until cancelled. Keys that were being worked on then are ready again."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(workers):
+                    group.create_task(self._work(handler), name=f"{self._name}-{number}")
+        finally:
+            for key in list(self._timers):
+                self.add(key)
+
+    async def settled(self) -> None:
+        """Wait until no key is ready or being worked on; those that wait for a time do not count."""
+        await self._is_quiet.wait()
+
+    async def _work(self, handler: Handler[Key]) -> None:
+        while True:
+            key = await self._next()
+            try:
+                delay_s = await handler(key)
+            except Exception as error:  # noqa: BLE001 - the outermost frame of one piece of work
+                self._done(key)
+                self._retry(key, error)
+            except BaseException:
+                self._done(key)
+                self.add(key)
+                raise
+            else:
+                self._failures.pop(key, None)
+                self._done(key)
+                if delay_s is not None and key not in self._ready:
+                    self.add_after(key, delay_s)
+            self._note_quiet()
+
+    async def _next(self) -> Key:
+        while True:
+            await self._has_work.wait()
+            await self._pace()
+            if not self._ready:
+                continue
+            key = next(iter(self._ready))
+            del self._ready[key]
+            self._active.add(key)
+            if not self._ready:
+                self._has_work.clear()
+            return key
+
+    async def _pace(self) -> None:
+        """Wait for one's turn where there is a rate: turns are 1/rate apart, a burst of them may be saved up."""
+        rate = self._settings.starts_per_s_max
+        if rate <= 0:
+            return
+        earliest_s = now_s() - (self._settings.start_burst_max - 1) / rate
+        turn_s = max(self._next_start_s, earliest_s)
+        self._next_start_s = turn_s + 1 / rate
+        await asyncio.sleep(max(0.0, turn_s - now_s()))
+
+    def _done(self, key: Key) -> None:
+        self._active.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+
+    def _retry(self, key: Key, error: Exception) -> None:
+        count = self._failures.get(key, 0)
+        self._failures[key] = count + 1
+        self._on_error(key, error)
+        # Beyond 2**60 the product is longer than any bound anyway.
+        delay_s = min(self._settings.retry_max_s, self._settings.retry_first_s * 2.0 ** min(count, 60))
+        if key not in self._ready:
+            self.add_after(key, delay_s * self._dice.uniform(0.5, 1.0))
+
+    def _cancel_timer(self, key: Key) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _note_quiet(self) -> None:
+        if not self._ready and not self._active:
+            self._is_quiet.set()
+        if not self._ready:
+            self._has_work.clear()
+
+    def _log_error(self, key: Key, error: Exception) -> None:
+        extra = {"queue": self._name, "key": str(key), "error": str(error), "failures": self._failures.get(key, 0)}
+        _log.warning("work.failed", extra=extra, exc_info=error)

@@ -1,0 +1,79 @@
+"""The adapters that the suite runs over. Each is a context that gives an empty cluster, with garbage being collected."""
+
+import asyncio
+import os
+import random
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+
+from serving.cluster.admission import admit
+from serving.cluster.garbage import collect_garbage
+from serving.cluster.journal import Journal
+from serving.cluster.kube import KubeCluster
+from serving.cluster.limits import StoreLimits
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Cluster
+from tests.integration.api_server import served
+
+__all__ = ["ADAPTERS", "memory"]
+
+# Names the kubeconfig of a real server, if there is one.
+KUBECONFIG_VARIABLE = "SERVING_TEST_KUBECONFIG"
+
+
+@asynccontextmanager
+async def memory() -> AsyncIterator[MemoryCluster]:
+    """The store in this process, without a journal. It forgets soon, so that the suite meets that too."""
+    async with _collected(None) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def memory_and_journal() -> AsyncIterator[MemoryCluster]:
+    """The same, where what users write waits for a disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with _collected(Journal(Path(folder) / "journal.db")) as cluster:
+            yield cluster
+
+
+@asynccontextmanager
+async def _collected(journal: Journal | None) -> AsyncIterator[MemoryCluster]:
+    limits = StoreLimits(history_count_max=64)
+    cluster = MemoryCluster(journal, admit=admit, limits=limits, dice=random.Random(7))
+    collector = asyncio.create_task(collect_garbage(cluster))
+    try:
+        yield cluster
+    finally:
+        collector.cancel()
+        with suppress(asyncio.CancelledError):
+            await collector
+        await cluster.close()
+
+
+@asynccontextmanager
+async def api_and_kube() -> AsyncIterator[KubeCluster]:
+    """The same store behind its API, over a socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with (
+            memory() as store,
+            served(store, Path(folder)) as api,
+            KubeCluster.from_kubeconfig(api.kubeconfig) as cluster,
+        ):
+            yield cluster
+
+
+@asynccontextmanager
+async def kube() -> AsyncIterator[KubeCluster]:
+    """A real server with our CRDs, the one that the environment names."""
+    async with KubeCluster.from_kubeconfig(os.environ[KUBECONFIG_VARIABLE]) as cluster:
+        yield cluster
+
+
+ADAPTERS: dict[str, Callable[[], AbstractAsyncContextManager[Cluster]]] = {
+    "memory": memory,
+    "memory+journal": memory_and_journal,
+    "api+kube": api_and_kube,
+    **({"kube": kube} if KUBECONFIG_VARIABLE in os.environ else {}),
+}

@@ -1,0 +1,89 @@
+"""Small objects that every server takes, and the little that tests do with them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Cluster, EventType, Object
+from serving.model.errors import NotFound
+
+__all__ = [
+    "changes_after",
+    "config_map",
+    "deployment",
+    "eventually",
+    "is_gone",
+    "names",
+    "pod",
+    "revision",
+    "version",
+]
+
+# Well above what a loaded machine needs; nothing waits for it unless something is wrong.
+_PATIENCE_S = 20.0
+_LOOK_EVERY_S = 0.01
+
+
+def config_map(namespace: str, name: str, **labels: str) -> Object:
+    return {"metadata": {"namespace": namespace, "name": name, "labels": labels}, "data": {"key": "value"}}
+
+
+def revision(namespace: str, name: str, **spec: Any) -> Object:  # noqa: ANN401 - JSON
+    containers = [{"name": "user-container", "image": "dev.local/sample"}]
+    return {"metadata": {"namespace": namespace, "name": name}, "spec": {"containers": containers, **spec}}
+
+
+def deployment(namespace: str, name: str, *, replicas: int = 1) -> Object:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "dev.local/one"}]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
+
+
+def pod(namespace: str, name: str) -> Object:
+    containers = [{"name": "one", "image": "dev.local/one", "env": [{"name": "A", "value": "1"}]}]
+    return {"metadata": {"namespace": namespace, "name": name}, "spec": {"containers": containers}}
+
+
+def version(one: Object) -> str:
+    found: str = one["metadata"]["resourceVersion"]
+    return found
+
+
+def names(objects: list[Object]) -> list[str]:
+    return [one["metadata"]["name"] for one in objects]
+
+
+async def changes_after(
+    cluster: Cluster, kind: Kind, namespace: str, resource_version: str, *, until: str, **selectors: str
+) -> list[tuple[str, str]]:
+    """What a watch tells, as (type, name), up to the change of the object named ``until``, which is not in it."""
+    found: list[tuple[str, str]] = []
+    async with (
+        asyncio.timeout(_PATIENCE_S),
+        cluster.watch(kind, namespace, resource_version=resource_version, **selectors) as events,
+    ):
+        async for event in events:
+            if event.type is EventType.BOOKMARK:
+                continue
+            name = event.object["metadata"]["name"]
+            if name == until:
+                return found
+            found.append((event.type.value, name))
+    raise AssertionError(f"the watch ended before {until}: {found}")
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something holds that another process or task brings about."""
+    async with asyncio.timeout(_PATIENCE_S):
+        while not await holds():  # noqa: ASYNC110 - it happens elsewhere, maybe in another process
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def is_gone(cluster: Cluster, kind: Kind, namespace: str, name: str) -> bool:
+    try:
+        await cluster.get(kind, namespace, name)
+    except NotFound:
+        return True
+    return False

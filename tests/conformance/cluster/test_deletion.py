@@ -1,0 +1,235 @@
+"""Deleting: preconditions, finalizers, a pod's grace, and what becomes of dependents."""
+
+import functools
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, Kind
+from serving.cluster.port import Cluster, Object
+from serving.model.errors import Conflict, Forbidden, Invalid, NotFound
+from tests.conformance.cluster.objects import config_map, deployment, eventually, is_gone, pod, version
+
+
+async def test_what_is_deleted_is_gone(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    await cluster.delete(CONFIG_MAP, namespace, "one")
+    assert await is_gone(cluster, CONFIG_MAP, namespace, "one")
+
+
+async def test_what_is_not_there_cannot_be_deleted(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(NotFound):
+        await cluster.delete(CONFIG_MAP, namespace, "nothing")
+
+
+async def test_a_name_may_be_used_again_by_another(cluster: Cluster, namespace: str) -> None:
+    first = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    await cluster.delete(CONFIG_MAP, namespace, "one")
+    second = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+
+
+async def test_a_wrong_uid_precondition_is_refused(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    with pytest.raises(Conflict):
+        await cluster.delete(CONFIG_MAP, namespace, "one", uid="11111111-2222-4333-8444-555555555555")
+    assert not await is_gone(cluster, CONFIG_MAP, namespace, "one")
+
+
+async def test_a_stale_version_precondition_is_refused(cluster: Cluster, namespace: str) -> None:
+    stale = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    await cluster.patch(CONFIG_MAP, namespace, "one", patch={"data": {"key": "newer"}})
+    with pytest.raises(Conflict):
+        await cluster.delete(CONFIG_MAP, namespace, "one", resource_version=version(stale))
+
+
+async def test_right_preconditions_delete(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    await cluster.delete(CONFIG_MAP, namespace, "one", uid=made["metadata"]["uid"], resource_version=version(made))
+    assert await is_gone(cluster, CONFIG_MAP, namespace, "one")
+
+
+async def held(cluster: Cluster, namespace: str) -> None:
+    body = config_map(namespace, "held")
+    body["metadata"]["finalizers"] = ["example.com/one"]
+    await cluster.create(CONFIG_MAP, body)
+    await cluster.delete(CONFIG_MAP, namespace, "held")
+
+
+async def let_go(cluster: Cluster, namespace: str) -> Object:
+    return await cluster.patch(CONFIG_MAP, namespace, "held", patch={"metadata": {"finalizers": None}})
+
+
+async def test_a_finalizer_holds_what_is_deleted(cluster: Cluster, namespace: str) -> None:
+    await held(cluster, namespace)
+    found = await cluster.get(CONFIG_MAP, namespace, "held")
+    await let_go(cluster, namespace)
+    assert found["metadata"]["deletionTimestamp"]
+
+
+async def test_what_its_last_finalizer_leaves_is_gone(cluster: Cluster, namespace: str) -> None:
+    await held(cluster, namespace)
+    await let_go(cluster, namespace)
+    assert await is_gone(cluster, CONFIG_MAP, namespace, "held")
+
+
+async def test_deleting_again_what_is_held_changes_nothing(cluster: Cluster, namespace: str) -> None:
+    await held(cluster, namespace)
+    before = await cluster.get(CONFIG_MAP, namespace, "held")
+    await cluster.delete(CONFIG_MAP, namespace, "held")
+    after = await cluster.get(CONFIG_MAP, namespace, "held")
+    await let_go(cluster, namespace)
+    assert after == before
+
+
+async def test_what_is_deleted_takes_no_new_finalizer(cluster: Cluster, namespace: str) -> None:
+    await held(cluster, namespace)
+    patch = {"metadata": {"finalizers": ["example.com/one", "example.com/two"]}}
+    with pytest.raises(Invalid):
+        await cluster.patch(CONFIG_MAP, namespace, "held", patch=patch)
+    await let_go(cluster, namespace)
+
+
+async def test_nobody_takes_a_deletion_back(cluster: Cluster, namespace: str) -> None:
+    await held(cluster, namespace)
+    await cluster.patch(
+        CONFIG_MAP, namespace, "held", patch={"metadata": {"deletionTimestamp": None, "labels": {"a": "b"}}}
+    )
+    found = await cluster.get(CONFIG_MAP, namespace, "held")
+    await let_go(cluster, namespace)
+    assert found["metadata"]["deletionTimestamp"]
+
+
+async def running_pod(cluster: Cluster, namespace: str, *, grace_s: int = 30) -> None:
+    body = pod(namespace, "one")
+    body["spec"] |= {"nodeName": "nowhere", "terminationGracePeriodSeconds": grace_s}
+    await cluster.create(POD, body)
+    await cluster.patch(POD, namespace, "one", patch={"status": {"phase": "Running"}}, subresource="status")
+
+
+async def test_a_pod_that_runs_is_marked_and_stays_for_its_grace(cluster: Cluster, namespace: str) -> None:
+    await running_pod(cluster, namespace, grace_s=45)
+    await cluster.delete(POD, namespace, "one")
+    found = (await cluster.get(POD, namespace, "one"))["metadata"]
+    await cluster.delete(POD, namespace, "one", grace_s=0)
+    assert (bool(found["deletionTimestamp"]), found["deletionGracePeriodSeconds"]) == (True, 45)
+
+
+async def test_a_deletion_without_grace_removes_a_pod(cluster: Cluster, namespace: str) -> None:
+    await running_pod(cluster, namespace)
+    await cluster.delete(POD, namespace, "one")
+    await cluster.delete(POD, namespace, "one", grace_s=0)
+    assert await is_gone(cluster, POD, namespace, "one")
+
+
+async def test_a_second_deletion_may_shorten_the_grace(cluster: Cluster, namespace: str) -> None:
+    await running_pod(cluster, namespace)
+    for grace_s in (20, 5, 60):
+        await cluster.delete(POD, namespace, "one", grace_s=grace_s)
+    found = await cluster.get(POD, namespace, "one")
+    await cluster.delete(POD, namespace, "one", grace_s=0)
+    assert found["metadata"]["deletionGracePeriodSeconds"] == 5
+
+
+async def test_a_pod_that_no_kubelet_has_goes_at_once(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(POD, pod(namespace, "one"))
+    await cluster.delete(POD, namespace, "one")
+    assert await is_gone(cluster, POD, namespace, "one")
+
+
+def owned_by(child: Object, *owners: Object) -> Object:
+    references = [
+        {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+            "blockOwnerDeletion": True,
+        }
+        for owner in owners
+    ]
+    return {**child, "metadata": {**child["metadata"], "ownerReferences": references}}
+
+
+async def gone(cluster: Cluster, kind: Kind, namespace: str, name: str) -> None:
+    await eventually(functools.partial(is_gone, cluster, kind, namespace, name))
+
+
+async def test_dependents_follow_their_owner(cluster: Cluster, namespace: str) -> None:
+    owner = await cluster.create(DEPLOYMENT, deployment(namespace, "owner", replicas=0))
+    child = await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "child"), owner))
+    await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "grandchild"), child))
+    await cluster.delete(DEPLOYMENT, namespace, "owner")
+    await gone(cluster, CONFIG_MAP, namespace, "grandchild")
+
+
+async def test_one_of_two_owners_is_enough_to_stay(cluster: Cluster, namespace: str) -> None:
+    owners = [await cluster.create(CONFIG_MAP, config_map(namespace, name)) for name in ("a", "b")]
+    await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "child"), *owners))
+    await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "witness"), owners[0]))
+    await cluster.delete(CONFIG_MAP, namespace, "a")
+    await gone(cluster, CONFIG_MAP, namespace, "witness")
+    assert not await is_gone(cluster, CONFIG_MAP, namespace, "child")
+    await cluster.delete(CONFIG_MAP, namespace, "b")
+    await gone(cluster, CONFIG_MAP, namespace, "child")
+
+
+async def test_a_dependent_of_an_owner_that_is_gone_already_goes(cluster: Cluster, namespace: str) -> None:
+    owner = await cluster.create(CONFIG_MAP, config_map(namespace, "owner"))
+    await cluster.delete(CONFIG_MAP, namespace, "owner")
+    await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "late"), owner))
+    await gone(cluster, CONFIG_MAP, namespace, "late")
+
+
+async def test_orphans_stay_and_no_longer_name_their_owner(cluster: Cluster, namespace: str) -> None:
+    owner = await cluster.create(CONFIG_MAP, config_map(namespace, "owner"))
+    await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "child"), owner))
+    await cluster.delete(CONFIG_MAP, namespace, "owner", propagation="Orphan")
+    await gone(cluster, CONFIG_MAP, namespace, "owner")
+    child = await cluster.get(CONFIG_MAP, namespace, "child")
+    assert not child["metadata"].get("ownerReferences")
+
+
+async def test_an_owner_that_is_deleted_in_the_foreground_outlives_its_dependents(
+    cluster: Cluster, namespace: str
+) -> None:
+    owner = await cluster.create(CONFIG_MAP, config_map(namespace, "owner"))
+    child = owned_by(config_map(namespace, "child"), owner)
+    child["metadata"]["finalizers"] = ["example.com/one"]
+    await cluster.create(CONFIG_MAP, child)
+    await cluster.delete(CONFIG_MAP, namespace, "owner", propagation="Foreground")
+
+    async def child_is_deleted() -> bool:
+        return "deletionTimestamp" in (await cluster.get(CONFIG_MAP, namespace, "child"))["metadata"]
+
+    await eventually(child_is_deleted)
+    assert not await is_gone(cluster, CONFIG_MAP, namespace, "owner")
+    await cluster.patch(CONFIG_MAP, namespace, "child", patch={"metadata": {"finalizers": None}})
+    await gone(cluster, CONFIG_MAP, namespace, "owner")
+
+
+async def test_a_namespace_takes_what_is_in_it_along(cluster: Cluster, namespace: str) -> None:
+    name = f"{namespace}-full"
+    await cluster.create(NAMESPACE, {"metadata": {"name": name}})
+    await cluster.create(CONFIG_MAP, config_map(name, "one"))
+    await cluster.delete(NAMESPACE, "", name)
+    await gone(cluster, NAMESPACE, "", name)
+    assert await is_gone(cluster, CONFIG_MAP, name, "one")
+
+
+async def test_a_namespace_that_goes_takes_nothing_new(cluster: Cluster, namespace: str) -> None:
+    name = f"{namespace}-full"
+    await cluster.create(NAMESPACE, {"metadata": {"name": name}})
+    body = config_map(name, "held")
+    body["metadata"]["finalizers"] = ["example.com/one"]
+    await cluster.create(CONFIG_MAP, body)
+    await cluster.delete(NAMESPACE, "", name)
+    with pytest.raises(Forbidden):
+        await cluster.create(CONFIG_MAP, config_map(name, "late"))
+    await cluster.patch(CONFIG_MAP, name, "held", patch={"metadata": {"finalizers": None}})
+    await gone(cluster, NAMESPACE, "", name)
+
+
+@pytest.mark.parametrize("name", ["default", "kube-system"])
+async def test_some_namespaces_cannot_be_deleted(cluster: Cluster, name: str) -> None:
+    with pytest.raises(Forbidden):
+        await cluster.delete(NAMESPACE, "", name)

@@ -1,0 +1,134 @@
+"""Lists: order, selectors, pages."""
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, EVENT, NAMESPACE, POD
+from serving.cluster.port import Cluster
+from serving.model.errors import Invalid
+from tests.conformance.cluster.objects import config_map, names, pod
+
+# Servers of a real cluster put a map of their own into each namespace.
+OURS = "ours=yes"
+
+
+async def make(cluster: Cluster, namespace: str, **tiers: str) -> None:
+    for name, tier in tiers.items():
+        await cluster.create(CONFIG_MAP, config_map(namespace, name, ours="yes", **({"tier": tier} if tier else {})))
+
+
+async def test_a_list_is_ordered_by_name(cluster: Cluster, namespace: str) -> None:
+    await make(cluster, namespace, b="", c="", a="")
+    listing = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS)
+    assert names(listing.items) == ["a", "b", "c"]
+
+
+async def test_a_list_of_all_namespaces_is_ordered_by_namespace(cluster: Cluster, namespace: str) -> None:
+    others = [f"{namespace}-{letter}" for letter in "ba"]
+    for other in others:
+        await cluster.create(NAMESPACE, {"metadata": {"name": other}})
+        await cluster.create(CONFIG_MAP, config_map(other, "one", batch=namespace))
+    await cluster.create(CONFIG_MAP, config_map(namespace, "two", batch=namespace))
+    listing = await cluster.list(CONFIG_MAP, label_selector=f"batch={namespace}")
+    for other in others:
+        await cluster.delete(NAMESPACE, "", other)
+    assert [one["metadata"]["namespace"] for one in listing.items] == [namespace, *sorted(others)]
+
+
+async def test_items_say_what_they_are(cluster: Cluster, namespace: str) -> None:
+    await make(cluster, namespace, a="")
+    listing = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS)
+    assert (listing.items[0]["apiVersion"], listing.items[0]["kind"]) == ("v1", "ConfigMap")
+
+
+async def test_a_list_of_nothing_has_a_version(cluster: Cluster, namespace: str) -> None:
+    listing = await cluster.list(EVENT, namespace, label_selector="nobody=has-this")
+    assert (listing.items, listing.next_page) == ([], "")
+    assert listing.resource_version
+
+
+@pytest.mark.parametrize(
+    ("selector", "found"),
+    [
+        ("tier=web", ["a"]),
+        ("tier==web", ["a"]),
+        ("tier!=web", ["b", "c"]),
+        ("tier in (web, db)", ["a", "b"]),
+        ("tier notin (web)", ["b", "c"]),
+        ("tier", ["a", "b"]),
+        ("!tier", ["c"]),
+        ("tier,tier!=db", ["a"]),
+        ("tier=none", []),
+    ],
+)
+async def test_label_selectors(cluster: Cluster, namespace: str, selector: str, found: list[str]) -> None:
+    await make(cluster, namespace, a="web", b="db", c="")
+    listing = await cluster.list(CONFIG_MAP, namespace, label_selector=f"{OURS},{selector}")
+    assert names(listing.items) == found
+
+
+@pytest.mark.parametrize("selector", ["tier in web", "=web", "tier=web,,", "tier=a b"])
+async def test_a_bad_label_selector_is_refused(cluster: Cluster, namespace: str, selector: str) -> None:
+    with pytest.raises(Invalid):
+        await cluster.list(CONFIG_MAP, namespace, label_selector=selector)
+
+
+@pytest.mark.parametrize(
+    ("selector", "found"),
+    [
+        ("metadata.name=a", ["a"]),
+        ("metadata.name!=a", ["b"]),
+        ("status.phase=Pending", ["b"]),
+        ("status.phase!=Pending,metadata.name=a", ["a"]),
+        ("spec.nodeName=", ["a", "b"]),
+    ],
+)
+async def test_field_selectors_of_pods(cluster: Cluster, namespace: str, selector: str, found: list[str]) -> None:
+    for name in ("a", "b"):
+        await cluster.create(POD, pod(namespace, name))
+    await cluster.patch(POD, namespace, "a", patch={"status": {"phase": "Running"}}, subresource="status")
+    listing = await cluster.list(POD, namespace, field_selector=selector)
+    assert names(listing.items) == found
+
+
+async def test_field_selectors_of_events(cluster: Cluster, namespace: str) -> None:
+    for name in ("a", "b"):
+        involved = {"kind": "Pod", "namespace": namespace, "name": f"pod-{name}"}
+        body = {"metadata": {"namespace": namespace, "name": name}, "involvedObject": involved, "reason": "Started"}
+        await cluster.create(EVENT, body)
+    selector = "involvedObject.kind=Pod,involvedObject.name=pod-b"
+    assert names((await cluster.list(EVENT, namespace, field_selector=selector)).items) == ["b"]
+
+
+async def test_a_field_that_nothing_is_selected_by_is_refused(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(Invalid):
+        await cluster.list(CONFIG_MAP, namespace, field_selector="data.key=value")
+
+
+async def test_pages_make_up_the_list(cluster: Cluster, namespace: str) -> None:
+    await make(cluster, namespace, a="", b="", c="", d="", e="")
+    pages: list[list[str]] = []
+    token = ""
+    while not pages or token:
+        listing = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS, page_size=2, page=token)
+        pages.append(names(listing.items))
+        token = listing.next_page
+    assert pages == [["a", "b"], ["c", "d"], ["e"]]
+
+
+async def test_a_page_that_holds_all_is_the_last(cluster: Cluster, namespace: str) -> None:
+    await make(cluster, namespace, a="", b="")
+    listing = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS, page_size=2)
+    assert (names(listing.items), listing.next_page) == (["a", "b"], "")
+
+
+async def test_pages_have_the_version_of_the_first(cluster: Cluster, namespace: str) -> None:
+    await make(cluster, namespace, a="", b="")
+    first = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS, page_size=1)
+    await make(cluster, namespace, c="")
+    second = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS, page_size=1, page=first.next_page)
+    assert second.resource_version == first.resource_version
+
+
+async def test_a_bad_page_is_refused(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(Invalid):
+        await cluster.list(CONFIG_MAP, namespace, page_size=1, page="!?")

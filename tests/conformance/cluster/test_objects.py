@@ -1,0 +1,223 @@
+"""Creating, reading and replacing: what a server adds, what it keeps, what it refuses."""
+
+import re
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION
+from serving.cluster.port import Cluster
+from serving.model.errors import AlreadyExists, Conflict, Invalid, NotFound
+from tests.conformance.cluster.objects import config_map, deployment, is_gone, pod, revision, version
+
+
+async def test_a_new_object_gets_uid_version_and_time(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    metadata = made["metadata"]
+    assert metadata["uid"]
+    assert metadata["resourceVersion"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", metadata["creationTimestamp"])
+
+
+async def test_a_new_object_says_what_it_is(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    assert (made["apiVersion"], made["kind"]) == ("apps/v1", "Deployment")
+
+
+async def test_a_new_object_has_generation_1(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(REVISION, revision(namespace, "one"))
+    assert made["metadata"]["generation"] == 1
+
+
+async def test_what_was_created_is_there(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    assert await cluster.get(CONFIG_MAP, namespace, "one") == made
+
+
+async def test_a_second_object_of_a_name_is_refused(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    with pytest.raises(AlreadyExists):
+        await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+
+
+async def test_two_kinds_and_two_namespaces_may_have_one_name(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    await cluster.create(NAMESPACE, {"metadata": {"name": f"{namespace}-b"}})
+    made = await cluster.create(CONFIG_MAP, config_map(f"{namespace}-b", "one"))
+    await cluster.delete(NAMESPACE, "", f"{namespace}-b")
+    assert made["metadata"]["namespace"] == f"{namespace}-b"
+
+
+async def test_what_is_not_there_is_not_found(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(NotFound):
+        await cluster.get(CONFIG_MAP, namespace, "nothing")
+
+
+async def test_a_namespace_must_be_there(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(NotFound):
+        await cluster.create(CONFIG_MAP, config_map(f"{namespace}-nowhere", "one"))
+
+
+@pytest.mark.parametrize("name", ["default", "kube-system"])
+async def test_some_namespaces_are_always_there(cluster: Cluster, name: str) -> None:
+    assert (await cluster.get(NAMESPACE, "", name))["metadata"]["name"] == name
+
+
+async def test_a_generated_name_begins_as_asked_and_is_new_each_time(cluster: Cluster, namespace: str) -> None:
+    body = {"metadata": {"namespace": namespace, "generateName": "one-"}}
+    made = [(await cluster.create(CONFIG_MAP, body))["metadata"]["name"] for _ in range(2)]
+    assert made[0] != made[1]
+    assert all(re.fullmatch(r"one-[a-z0-9]{5}", name) for name in made)
+
+
+@pytest.mark.parametrize("name", ["", "UPPER", "under_score", "-dash", "a" * 254])
+async def test_a_bad_name_is_refused(cluster: Cluster, namespace: str, name: str) -> None:
+    with pytest.raises(Invalid):
+        await cluster.create(CONFIG_MAP, config_map(namespace, name))
+
+
+async def test_a_bad_label_is_refused(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(Invalid):
+        await cluster.create(CONFIG_MAP, config_map(namespace, "one", label="not a value!"))
+
+
+async def test_a_breach_of_the_schema_is_refused(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(Invalid):
+        await cluster.create(REVISION, revision(namespace, "one", containerConcurrency="many"))
+
+
+async def test_what_is_handed_in_is_not_kept(cluster: Cluster, namespace: str) -> None:
+    body = config_map(namespace, "one")
+    await cluster.create(CONFIG_MAP, body)
+    body["data"]["key"] = "changed"
+    assert (await cluster.get(CONFIG_MAP, namespace, "one"))["data"] == {"key": "value"}
+
+
+async def test_what_is_handed_out_belongs_to_the_caller(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    (await cluster.get(CONFIG_MAP, namespace, "one"))["data"]["key"] = "changed"
+    (await cluster.list(CONFIG_MAP, namespace)).items[0]["data"]["key"] = "changed"
+    assert (await cluster.get(CONFIG_MAP, namespace, "one"))["data"] == {"key": "value"}
+
+
+async def test_a_creation_ignores_the_status(cluster: Cluster, namespace: str) -> None:
+    body = {**deployment(namespace, "one"), "status": {"replicas": 7}}
+    made = await cluster.create(DEPLOYMENT, body)
+    assert made.get("status", {}).get("replicas", 0) == 0
+
+
+async def test_a_pod_begins_as_pending(cluster: Cluster, namespace: str) -> None:
+    assert (await cluster.create(POD, pod(namespace, "one")))["status"]["phase"] == "Pending"
+
+
+async def test_a_dry_creation_leaves_nothing(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"), dry_run=True)
+    assert made["data"] == {"key": "value"}
+    assert await is_gone(cluster, CONFIG_MAP, namespace, "one")
+
+
+async def test_a_replacement_replaces_all(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "one", a="b"))
+    await cluster.replace(CONFIG_MAP, {"metadata": {"namespace": namespace, "name": "one"}, "data": {"other": "x"}})
+    found = await cluster.get(CONFIG_MAP, namespace, "one")
+    assert found["data"] == {"other": "x"}
+    assert not found["metadata"].get("labels")
+
+
+async def test_a_replacement_keeps_who_the_object_is(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    again = await cluster.replace(CONFIG_MAP, config_map(namespace, "one", a="b"))
+    assert again["metadata"]["uid"] == made["metadata"]["uid"]
+    assert again["metadata"]["creationTimestamp"] == made["metadata"]["creationTimestamp"]
+
+
+async def test_a_stale_replacement_is_refused(cluster: Cluster, namespace: str) -> None:
+    stale = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    await cluster.patch(CONFIG_MAP, namespace, "one", patch={"data": {"key": "newer"}})
+    with pytest.raises(Conflict):
+        await cluster.replace(CONFIG_MAP, {**stale, "data": {"key": "older"}})
+    assert (await cluster.get(CONFIG_MAP, namespace, "one"))["data"] == {"key": "newer"}
+
+
+async def test_a_replacement_of_another_uid_is_refused(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    body = config_map(namespace, "one")
+    body["metadata"]["uid"] = "11111111-2222-4333-8444-555555555555"
+    with pytest.raises(Conflict):
+        await cluster.replace(CONFIG_MAP, body)
+
+
+async def test_what_is_not_there_cannot_be_replaced(cluster: Cluster, namespace: str) -> None:
+    # Without a version: with one, a real server says Conflict.
+    with pytest.raises(NotFound):
+        await cluster.replace(DEPLOYMENT, deployment(namespace, "nothing"))
+
+
+async def test_a_dry_replacement_changes_nothing(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    would_be = await cluster.replace(CONFIG_MAP, config_map(namespace, "one", a="b"), dry_run=True)
+    assert would_be["metadata"]["labels"] == {"a": "b"}
+    assert await cluster.get(CONFIG_MAP, namespace, "one") == made
+
+
+async def test_the_generation_grows_with_the_spec(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    again = await cluster.replace(DEPLOYMENT, deployment(namespace, "one", replicas=2))
+    assert (made["metadata"]["generation"], again["metadata"]["generation"]) == (1, 2)
+
+
+async def test_the_generation_does_not_grow_with_labels(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(REVISION, revision(namespace, "one"))
+    again = await cluster.patch(REVISION, namespace, "one", patch={"metadata": {"labels": {"a": "b"}}})
+    assert again["metadata"]["generation"] == made["metadata"]["generation"]
+    assert version(again) != version(made)
+
+
+async def test_the_status_is_only_written_through_its_subresource(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    await cluster.replace(DEPLOYMENT, {**made, "status": {"replicas": 7}})
+    assert (await cluster.get(DEPLOYMENT, namespace, "one")).get("status", {}).get("replicas", 0) == 0
+
+
+async def test_the_subresource_status_takes_nothing_else(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    body = {**made, "spec": {**made["spec"], "replicas": 5}, "status": {"replicas": 3}}
+    again = await cluster.replace(DEPLOYMENT, body, subresource="status")
+    assert (again["spec"]["replicas"], again["status"]["replicas"]) == (1, 3)
+    assert again["metadata"]["generation"] == made["metadata"]["generation"]
+
+
+async def test_a_stale_status_is_refused(cluster: Cluster, namespace: str) -> None:
+    stale = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    await cluster.patch(DEPLOYMENT, namespace, "one", patch={"metadata": {"labels": {"a": "b"}}})
+    with pytest.raises(Conflict):
+        await cluster.replace(DEPLOYMENT, {**stale, "status": {"replicas": 3}}, subresource="status")
+
+
+async def test_the_subresource_scale_is_a_scale(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one", replicas=3))
+    scale = await cluster.get(DEPLOYMENT, namespace, "one", subresource="scale")
+    assert (scale["apiVersion"], scale["kind"], scale["spec"]) == ("autoscaling/v1", "Scale", {"replicas": 3})
+    assert scale["status"].get("selector") == "app=one"
+
+
+async def test_a_scale_replaces_the_replicas(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    scale = await cluster.get(DEPLOYMENT, namespace, "one", subresource="scale")
+    again = await cluster.replace(DEPLOYMENT, {**scale, "spec": {"replicas": 4}}, subresource="scale")
+    found = await cluster.get(DEPLOYMENT, namespace, "one")
+    assert (again["spec"]["replicas"], found["spec"]["replicas"], found["metadata"]["generation"]) == (4, 4, 2)
+
+
+async def test_a_stale_scale_is_refused(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    stale = await cluster.get(DEPLOYMENT, namespace, "one", subresource="scale")
+    await cluster.patch(DEPLOYMENT, namespace, "one", patch={"metadata": {"labels": {"a": "b"}}})
+    with pytest.raises(Conflict):
+        await cluster.replace(DEPLOYMENT, {**stale, "spec": {"replicas": 4}}, subresource="scale")
+
+
+async def test_a_kind_without_a_scale_has_none(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    with pytest.raises(NotFound):
+        await cluster.get(CONFIG_MAP, namespace, "one", subresource="scale")

@@ -1,0 +1,207 @@
+"""The three kinds of patches, on objects and on their subresources."""
+
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, REVISION
+from serving.cluster.port import Cluster, PatchType
+from serving.model.errors import Conflict, Invalid, NotFound, Unsupported
+from tests.conformance.cluster.objects import config_map, deployment, pod, revision, version
+
+
+async def test_a_merge_patch_merges_and_null_removes(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    patch = {"data": {"key": None, "other": "x"}, "metadata": {"labels": {"a": "b"}}}
+    made = await cluster.patch(CONFIG_MAP, namespace, "one", patch=patch)
+    assert (made["data"], made["metadata"]["labels"]) == ({"other": "x"}, {"a": "b"})
+
+
+async def test_a_merge_patch_replaces_lists(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(REVISION, revision(namespace, "one"))
+    for each in (["example.com/one"], ["example.com/two"]):
+        made = await cluster.patch(REVISION, namespace, "one", patch={"metadata": {"finalizers": each}})
+        assert made["metadata"]["finalizers"] == each
+    await cluster.patch(REVISION, namespace, "one", patch={"metadata": {"finalizers": None}})
+
+
+async def test_a_patch_that_changes_nothing_keeps_the_version(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    again = await cluster.patch(CONFIG_MAP, namespace, "one", patch={"data": {"key": "value"}})
+    assert version(again) == version(made)
+
+
+async def test_a_status_patch_that_changes_nothing_keeps_the_version(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    patch = {"status": {"replicas": 3}}
+    made = [await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, subresource="status") for _ in range(2)]
+    assert version(made[0]) == version(made[1])
+
+
+async def test_a_stale_version_inside_a_merge_patch_is_refused(cluster: Cluster, namespace: str) -> None:
+    stale = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    await cluster.patch(CONFIG_MAP, namespace, "one", patch={"data": {"key": "newer"}})
+    patch = {"metadata": {"resourceVersion": version(stale)}, "data": {"key": "older"}}
+    with pytest.raises(Conflict):
+        await cluster.patch(CONFIG_MAP, namespace, "one", patch=patch)
+
+
+async def test_the_latest_version_inside_a_merge_patch_is_fine(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    patch = {"metadata": {"resourceVersion": version(made)}, "data": {"key": "newer"}}
+    assert (await cluster.patch(CONFIG_MAP, namespace, "one", patch=patch))["data"] == {"key": "newer"}
+
+
+async def test_what_is_not_there_cannot_be_patched(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(NotFound):
+        await cluster.patch(CONFIG_MAP, namespace, "nothing", patch={"data": {}})
+
+
+async def test_a_patch_that_breaks_the_schema_is_refused(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(REVISION, revision(namespace, "one"))
+    with pytest.raises(Invalid):
+        await cluster.patch(REVISION, namespace, "one", patch={"spec": {"containerConcurrency": "many"}})
+
+
+async def test_a_dry_patch_changes_nothing(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    would_be = await cluster.patch(CONFIG_MAP, namespace, "one", patch={"data": {"key": "x"}}, dry_run=True)
+    assert would_be["data"] == {"key": "x"}
+    assert await cluster.get(CONFIG_MAP, namespace, "one") == made
+
+
+async def test_a_status_patch_takes_nothing_else(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    patch = {"spec": {"replicas": 9}, "status": {"replicas": 3}}
+    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, subresource="status")
+    assert (made["spec"]["replicas"], made["status"]["replicas"], made["metadata"]["generation"]) == (1, 3, 1)
+
+
+async def test_a_patch_of_the_object_leaves_the_status(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    await cluster.patch(DEPLOYMENT, namespace, "one", patch={"status": {"replicas": 3}}, subresource="status")
+    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch={"spec": {"replicas": 2}, "status": None})
+    assert (made["spec"]["replicas"], made["status"]["replicas"]) == (2, 3)
+
+
+async def test_a_scale_patch_sets_the_replicas(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    scale = await cluster.patch(DEPLOYMENT, namespace, "one", patch={"spec": {"replicas": 5}}, subresource="scale")
+    assert (scale["kind"], scale["spec"]["replicas"]) == ("Scale", 5)
+    assert (await cluster.get(DEPLOYMENT, namespace, "one"))["spec"]["replicas"] == 5
+
+
+async def test_a_negative_scale_is_refused(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    with pytest.raises(Invalid):
+        await cluster.patch(DEPLOYMENT, namespace, "one", patch={"spec": {"replicas": -1}}, subresource="scale")
+
+
+async def test_a_stale_version_inside_a_scale_patch_is_refused(cluster: Cluster, namespace: str) -> None:
+    stale = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    await cluster.patch(DEPLOYMENT, namespace, "one", patch={"metadata": {"labels": {"a": "b"}}})
+    patch = {"metadata": {"resourceVersion": version(stale)}, "spec": {"replicas": 5}}
+    with pytest.raises(Conflict):
+        await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, subresource="scale")
+
+
+async def test_only_one_of_two_flips_from_the_same_version_wins(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(REVISION, revision(namespace, "one", servingState="Reserve"))
+    patch: dict[str, Any] = {"metadata": {"resourceVersion": version(made)}, "spec": {"servingState": "Active"}}
+    await cluster.patch(REVISION, namespace, "one", patch=patch)
+    patch["spec"]["servingState"] = "Retired"
+    with pytest.raises(Conflict):
+        await cluster.patch(REVISION, namespace, "one", patch=patch)
+
+
+async def patched_by_operations(cluster: Cluster, namespace: str, *operations: dict[str, Any]) -> dict[str, Any]:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    made = await cluster.patch(CONFIG_MAP, namespace, "one", patch=operations, patch_type=PatchType.JSON)
+    data: dict[str, Any] = made["data"]
+    return data
+
+
+async def test_a_json_patch_does_its_operations_in_order(cluster: Cluster, namespace: str) -> None:
+    operations = (
+        {"op": "test", "path": "/data/key", "value": "value"},
+        {"op": "add", "path": "/data/a~1b", "value": "x"},
+        {"op": "move", "from": "/data/key", "path": "/data/moved"},
+        {"op": "copy", "from": "/data/moved", "path": "/data/copied"},
+        {"op": "replace", "path": "/data/moved", "value": "y"},
+        {"op": "remove", "path": "/data/a~1b"},
+    )
+    assert await patched_by_operations(cluster, namespace, *operations) == {"moved": "y", "copied": "value"}
+
+
+async def test_a_json_patch_whose_test_fails_changes_nothing(cluster: Cluster, namespace: str) -> None:
+    add = {"op": "add", "path": "/data/other", "value": "x"}
+    with pytest.raises(Invalid):
+        await patched_by_operations(cluster, namespace, add, {"op": "test", "path": "/data/key", "value": "no"})
+    assert (await cluster.get(CONFIG_MAP, namespace, "one"))["data"] == {"key": "value"}
+
+
+async def test_a_json_patch_of_nothing_is_refused(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(Invalid):
+        await patched_by_operations(cluster, namespace, {"op": "remove", "path": "/data/nothing"})
+
+
+async def test_a_strategic_patch_merges_containers_by_name(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    containers = [{"name": "two", "image": "dev.local/two"}, {"name": "one", "image": "dev.local/newer"}]
+    patch = {"spec": {"template": {"spec": {"containers": containers}}}}
+    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
+    images = {each["name"]: each["image"] for each in made["spec"]["template"]["spec"]["containers"]}
+    assert images == {"one": "dev.local/newer", "two": "dev.local/two"}
+
+
+async def test_a_strategic_patch_merges_conditions_by_type(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(POD, pod(namespace, "one"))
+    for kind, status in (("Ready", "False"), ("Initialized", "True"), ("Ready", "True")):
+        patch = {"status": {"conditions": [{"type": kind, "status": status}]}}
+        await cluster.patch(POD, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC, subresource="status")
+    made = await cluster.get(POD, namespace, "one")
+    found = {each["type"]: each["status"] for each in made["status"]["conditions"]}
+    assert found == {"Ready": "True", "Initialized": "True"}
+
+
+async def test_a_strategic_patch_deletes_and_orders(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    add = [{"name": name, "image": f"dev.local/{name}"} for name in ("two", "three")]
+    await cluster.patch(DEPLOYMENT, namespace, "one", patch=_of_containers(add), patch_type=PatchType.STRATEGIC)
+    patch = _of_containers([{"name": "one", "$patch": "delete"}])
+    patch["spec"]["template"]["spec"]["$setElementOrder/containers"] = [{"name": "three"}, {"name": "two"}]
+    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
+    assert [each["name"] for each in made["spec"]["template"]["spec"]["containers"]] == ["three", "two"]
+
+
+async def test_a_strategic_patch_deletes_from_a_list_of_texts(cluster: Cluster, namespace: str) -> None:
+    body = config_map(namespace, "one")
+    body["metadata"]["finalizers"] = ["example.com/one", "example.com/two"]
+    await cluster.create(CONFIG_MAP, body)
+    patch: dict[str, Any] = {
+        "metadata": {
+            "$deleteFromPrimitiveList/finalizers": ["example.com/one"],
+            "finalizers": ["example.com/three"],
+        }
+    }
+    made = await cluster.patch(CONFIG_MAP, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
+    await cluster.patch(CONFIG_MAP, namespace, "one", patch={"metadata": {"finalizers": None}})
+    assert made["metadata"]["finalizers"] == ["example.com/two", "example.com/three"]
+
+
+async def test_a_strategic_patch_retains_keys(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    patch = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}
+    await cluster.patch(DEPLOYMENT, namespace, "one", patch={"spec": {"strategy": {"rollingUpdate": {"maxSurge": 1}}}})
+    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
+    assert made["spec"]["strategy"] == {"type": "Recreate"}
+
+
+async def test_a_custom_resource_takes_no_strategic_patch(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(REVISION, revision(namespace, "one"))
+    with pytest.raises(Unsupported):
+        await cluster.patch(REVISION, namespace, "one", patch={"metadata": {}}, patch_type=PatchType.STRATEGIC)
+
+
+def _of_containers(containers: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"spec": {"template": {"spec": {"containers": containers}}}}

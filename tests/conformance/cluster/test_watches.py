@@ -1,0 +1,183 @@
+"""Watches: what they tell, from when on, and to whom."""
+
+import asyncio
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, REVISION
+from serving.cluster.port import Cluster, EventType
+from serving.model.errors import ClusterError, Gone, Invalid
+from tests.conformance.cluster.objects import changes_after, config_map, deployment, revision, version
+
+
+async def now(cluster: Cluster, namespace: str) -> str:
+    return (await cluster.list(CONFIG_MAP, namespace)).resource_version
+
+
+async def test_a_watch_tells_what_comes_after_its_version_in_order(cluster: Cluster, namespace: str) -> None:
+    start = await now(cluster, namespace)
+    for name in ("a", "b"):
+        await cluster.create(CONFIG_MAP, config_map(namespace, name))
+    await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": "x"}})
+    await cluster.delete(CONFIG_MAP, namespace, "b")
+    await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
+    told = await changes_after(cluster, CONFIG_MAP, namespace, start, until="end")
+    assert told == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
+
+
+async def test_a_watch_invents_nothing_of_before(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "before"))
+    start = await now(cluster, namespace)
+    await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
+    assert await changes_after(cluster, CONFIG_MAP, namespace, start, until="end") == []
+
+
+async def test_a_watch_from_an_objects_version_begins_behind_it(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+    await cluster.create(CONFIG_MAP, config_map(namespace, "b"))
+    await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
+    told = await changes_after(cluster, CONFIG_MAP, namespace, version(made), until="end")
+    assert told == [("ADDED", "b")]
+
+
+async def test_a_watch_tells_what_comes_while_it_is_open(cluster: Cluster, namespace: str) -> None:
+    start = await now(cluster, namespace)
+    async with asyncio.timeout(20), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
+        made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+        event = await anext(aiter(events))
+    assert (event.type, event.object) == (EventType.ADDED, made)
+
+
+async def test_an_event_carries_the_object_as_it_was_then(cluster: Cluster, namespace: str) -> None:
+    start = await now(cluster, namespace)
+    await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+    last = await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": "x"}})
+    async with asyncio.timeout(20), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
+        first, second = await anext(aiter(events)), await anext(aiter(events))
+    assert first.object["data"] == {"key": "value"}
+    assert second.object == last
+
+
+async def test_a_removal_carries_the_last_state_and_a_newer_version(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+    await cluster.delete(CONFIG_MAP, namespace, "a")
+    async with asyncio.timeout(20), cluster.watch(CONFIG_MAP, namespace, resource_version=version(made)) as events:
+        event = await anext(aiter(events))
+    assert (event.type, event.object["data"]) == (EventType.DELETED, {"key": "value"})
+    assert int(version(event.object)) > int(version(made))
+
+
+async def test_a_watch_sees_its_namespace_only(cluster: Cluster, namespace: str) -> None:
+    start = await now(cluster, namespace)
+    await cluster.create(CONFIG_MAP, config_map("default", f"{namespace}-elsewhere"))
+    await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
+    told = await changes_after(cluster, CONFIG_MAP, namespace, start, until="end")
+    await cluster.delete(CONFIG_MAP, "default", f"{namespace}-elsewhere")
+    assert told == []
+
+
+async def test_a_watch_sees_its_kind_only(cluster: Cluster, namespace: str) -> None:
+    start = await now(cluster, namespace)
+    await cluster.create(DEPLOYMENT, deployment(namespace, "other"))
+    await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
+    assert await changes_after(cluster, CONFIG_MAP, namespace, start, until="end") == []
+
+
+async def test_a_selector_says_added_on_entering_and_deleted_on_leaving(cluster: Cluster, namespace: str) -> None:
+    start = await now(cluster, namespace)
+    await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+    for label in ("web", "web2", None):
+        await cluster.patch(CONFIG_MAP, namespace, "a", patch={"metadata": {"labels": {"tier": label}}})
+    await cluster.delete(CONFIG_MAP, namespace, "a")
+    await cluster.create(CONFIG_MAP, config_map(namespace, "end", tier="web"))
+    told = await changes_after(cluster, CONFIG_MAP, namespace, start, until="end", label_selector="tier in (web, web2)")
+    assert told == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+
+
+async def test_an_object_that_leaves_is_told_as_it_last_matched(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "a", tier="web"))
+    patch = {"metadata": {"labels": {"tier": None}}, "data": {"key": "unseen"}}
+    last = await cluster.patch(CONFIG_MAP, namespace, "a", patch=patch)
+    async with (
+        asyncio.timeout(20),
+        cluster.watch(CONFIG_MAP, namespace, resource_version=version(made), label_selector="tier=web") as events,
+    ):
+        event = await anext(aiter(events))
+    assert (event.type, event.object["data"]) == (EventType.DELETED, {"key": "value"})
+    assert version(event.object) == version(last)
+
+
+async def test_a_watch_may_be_of_one_object(cluster: Cluster, namespace: str) -> None:
+    start = await now(cluster, namespace)
+    for name in ("a", "b"):
+        await cluster.create(CONFIG_MAP, config_map(namespace, name))
+    async with (
+        asyncio.timeout(20),
+        cluster.watch(CONFIG_MAP, namespace, resource_version=start, field_selector="metadata.name=b") as events,
+    ):
+        event = await anext(aiter(events))
+    assert event.object["metadata"]["name"] == "b"
+
+
+async def test_a_change_of_status_is_told(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(DEPLOYMENT, deployment(namespace, "a"))
+    await cluster.patch(DEPLOYMENT, namespace, "a", patch={"status": {"replicas": 2}}, subresource="status")
+    await cluster.create(DEPLOYMENT, deployment(namespace, "end"))
+    assert await changes_after(cluster, DEPLOYMENT, namespace, version(made), until="end") == [("MODIFIED", "a")]
+
+
+async def test_a_patch_that_changes_nothing_is_not_told(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(REVISION, revision(namespace, "a"))
+    await cluster.patch(REVISION, namespace, "a", patch={"metadata": {"labels": {"none": None}}})
+    await cluster.create(REVISION, revision(namespace, "end"))
+    assert await changes_after(cluster, REVISION, namespace, version(made), until="end") == []
+
+
+async def test_two_watches_are_told_the_same(cluster: Cluster, namespace: str) -> None:
+    start = await now(cluster, namespace)
+    await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+    await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
+    told = await asyncio.gather(*(changes_after(cluster, CONFIG_MAP, namespace, start, until="end") for _ in range(2)))
+    assert told[0] == told[1] == [("ADDED", "a")]
+
+
+async def test_leaving_the_context_while_waiting_ends_the_watch(cluster: Cluster, namespace: str) -> None:
+    start = await now(cluster, namespace)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
+            await anext(aiter(events))
+
+
+@pytest.mark.parametrize("nonsense", ["x", "-1"])
+async def test_a_version_that_is_none_is_refused(cluster: Cluster, namespace: str, nonsense: str) -> None:
+    with pytest.raises(Invalid):
+        async with cluster.watch(CONFIG_MAP, namespace, resource_version=nonsense) as events:
+            await anext(aiter(events))
+
+
+async def test_a_watch_from_long_ago_tells_all_or_is_gone(cluster: Cluster, namespace: str) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+    for number in range(100):
+        await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": str(number)}})
+    await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
+    try:
+        told = await changes_after(cluster, CONFIG_MAP, namespace, version(made), until="end")
+    except Gone:
+        return
+    assert told == [("MODIFIED", "a")] * 100
+
+
+async def test_a_version_from_the_future_is_refused(cluster: Cluster, namespace: str) -> None:
+    future = str(int(await now(cluster, namespace)) + 10**12)
+    with pytest.raises(ClusterError):
+        async with asyncio.timeout(20), cluster.watch(CONFIG_MAP, namespace, resource_version=future) as events:
+            await anext(aiter(events))
+
+
+async def test_a_watch_from_no_version_begins_with_all_there_is(cluster: Cluster, namespace: str) -> None:
+    for name in ("a", "b"):
+        await cluster.create(CONFIG_MAP, config_map(namespace, name, ours="yes"))
+    await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": "x"}})
+    await cluster.create(CONFIG_MAP, config_map(namespace, "end", ours="yes"))
+    told = await changes_after(cluster, CONFIG_MAP, namespace, "0", until="end", label_selector="ours=yes")
+    assert told == [("ADDED", "a"), ("ADDED", "b")]

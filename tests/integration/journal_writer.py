@@ -1,0 +1,43 @@
+"""A process that writes objects as fast as its disk lets it, and prints the name of each that was acknowledged.
+
+Run: ``python -m tests.integration.journal_writer PATH RUN``. It never ends by itself: the test kills it.
+"""
+
+import asyncio
+import itertools
+import sys
+
+from serving.cluster.journal import Journal
+from serving.cluster.kinds import CONFIG_MAP
+from serving.cluster.memory import MemoryCluster
+
+_CLIENTS = 8
+
+
+async def write(path: str, run: str) -> None:
+    """Several clients, each of which creates, changes and deletes in turn."""
+    cluster = MemoryCluster(Journal(path))
+
+    async def client(number: int) -> None:
+        for step in itertools.count():
+            name = f"map-{run}-{number}-{step}"
+            await cluster.create(CONFIG_MAP, {"metadata": {"name": name}, "data": {"step": "created"}})
+            made = await cluster.patch(CONFIG_MAP, "default", name, patch={"data": {"step": "patched"}})
+            tell("kept", name, made["metadata"]["resourceVersion"])
+            if step % 2:
+                await cluster.delete(CONFIG_MAP, "default", name)
+                tell("deleted", name, "0")
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(_CLIENTS):
+            group.create_task(client(number))
+
+
+def tell(*words: str) -> None:
+    """One line, at once and whole."""
+    sys.stdout.write(" ".join(words) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(write(*sys.argv[1:]))

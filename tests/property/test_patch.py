@@ -1,0 +1,145 @@
+"""Patches undo each other, and say the same thing in each of their languages."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.cluster.kinds import POD
+from serving.cluster.patch import json_patch, merge_difference, merge_patch, same_json
+from serving.cluster.strategic import strategic_merge
+
+Json = Any
+
+# Names that need escaping in a pointer, and that look like indices.
+KEYS = st.sampled_from(["a", "b", "a/b", "~", "~1", "0", "-", ""])
+LEAVES = st.one_of(st.booleans(), st.integers(-2, 2), st.sampled_from(["", "x"]), st.just(0.5))
+
+
+def values(leaves: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(KEYS, inner, max_size=4)),
+        max_leaves=12,
+    )
+
+
+# A merge patch cannot set null inside of an object: there it means "remove".
+OBJECTS = st.dictionaries(KEYS, values(LEAVES), max_size=5)
+DOCUMENTS = values(st.one_of(LEAVES, st.none()))
+
+
+@given(OBJECTS, OBJECTS)
+def test_a_difference_leads_from_one_to_the_other(old: Json, new: Json) -> None:
+    assert same_json(merge_patch(old, merge_difference(old, new)), new)
+
+
+@given(OBJECTS)
+def test_there_is_no_difference_to_oneself(one: Json) -> None:
+    assert merge_difference(one, one) == {}
+
+
+@given(DOCUMENTS, DOCUMENTS)
+def test_a_merge_patch_twice_is_a_merge_patch_once(target: Json, patch: Json) -> None:
+    once = merge_patch(target, patch)
+    assert same_json(merge_patch(once, patch), once)
+
+
+@given(DOCUMENTS, DOCUMENTS)
+def test_sameness_is_symmetric(one: Json, other: Json) -> None:
+    assert same_json(one, other) == same_json(other, one)
+
+
+@given(OBJECTS, OBJECTS)
+def test_without_lists_to_merge_a_strategic_patch_is_a_merge_patch(old: Json, new: Json) -> None:
+    patch = merge_difference(old, new)
+    assert same_json(strategic_merge(POD, {"data": old}, {"data": patch}), {"data": new})
+
+
+NAMES = st.lists(st.sampled_from("abcdef"), unique=True, max_size=6)
+
+
+@given(NAMES, NAMES, st.data())
+def test_a_strategic_patch_of_a_list_leads_to_the_order_it_names(
+    before: list[str], added: list[str], data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(sorted({*before, *added})))
+    patch = {"containers": [{"name": name} for name in order if name in added]}
+    directive = {"$setElementOrder/containers": [{"name": name} for name in order]}
+    made = strategic_merge(
+        POD, {"spec": {"containers": [{"name": name} for name in before]}}, {"spec": patch | directive}
+    )
+    assert [one["name"] for one in made["spec"]["containers"]] == (order or [])
+
+
+@given(NAMES, NAMES)
+def test_deleting_from_a_list_leaves_the_rest_in_order(before: list[str], gone: list[str]) -> None:
+    patch = {"containers": [{"name": name, "$patch": "delete"} for name in gone]}
+    made = strategic_merge(POD, {"spec": {"containers": [{"name": name} for name in before]}}, {"spec": patch})
+    assert [one["name"] for one in made["spec"]["containers"]] == [name for name in before if name not in gone]
+
+
+def pointer(path: Sequence[str]) -> str:
+    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in path)
+
+
+def places(value: Json, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The paths of all values inside of one, itself too."""
+    inner: list[tuple[str, Json]] = []
+    if isinstance(value, dict):
+        inner = list(value.items())
+    elif isinstance(value, list):
+        inner = [(str(index), one) for index, one in enumerate(value)]
+    return [path, *(place for key, one in inner for place in places(one, (*path, key)))]
+
+
+def at(value: Json, path: Sequence[str]) -> Json:
+    for step in path:
+        value = value[int(step)] if isinstance(value, list) else value[step]
+    return value
+
+
+@given(DOCUMENTS, DOCUMENTS, st.data())
+def test_a_replacement_is_undone_by_a_replacement(document: Json, value: Json, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(places(document)))
+    there, back = ({"op": "replace", "path": pointer(path), "value": one} for one in (value, at(document, path)))
+    changed = json_patch(document, [there])
+    assert same_json(at(changed, path), value)
+    assert same_json(json_patch(changed, [back]), document)
+
+
+@given(DOCUMENTS, st.data())
+def test_a_removal_is_undone_by_an_addition(document: Json, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(places(document)))
+    if path:
+        changed = json_patch(document, [{"op": "remove", "path": pointer(path)}])
+        back = {"op": "add", "path": pointer(path), "value": at(document, path)}
+        assert same_json(json_patch(changed, [back]), document)
+
+
+@given(DOCUMENTS, st.data())
+def test_a_value_is_where_it_is(document: Json, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(places(document)))
+    test = {"op": "test", "path": pointer(path), "value": at(document, path)}
+    assert json_patch(document, [test]) is document
+
+
+@given(DOCUMENTS, st.data())
+def test_a_move_is_a_copy_and_a_removal(document: Json, data: st.DataObject) -> None:
+    whole = {"old": document, "new": {}}
+    origin = ("old", *data.draw(st.sampled_from(places(document))))
+    moved = json_patch(whole, [{"op": "move", "from": pointer(origin), "path": "/new/x"}])
+    copied = json_patch(
+        whole,
+        [{"op": "copy", "from": pointer(origin), "path": "/new/x"}, {"op": "remove", "path": pointer(origin)}],
+    )
+    assert same_json(moved, copied)
+
+
+@given(DOCUMENTS, DOCUMENTS)
+def test_patches_leave_what_they_were_given(document: Json, patch: Json) -> None:
+    before = repr((document, patch))
+    merge_patch(document, patch)
+    json_patch({"d": document}, [{"op": "add", "path": "/x", "value": patch}, {"op": "remove", "path": "/d"}])
+    assert repr((document, patch)) == before

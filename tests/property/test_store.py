@@ -1,0 +1,161 @@
+"""Whoever lists and then watches knows what the store knows; a store that starts again knows what was acknowledged."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.cluster.journal import Journal
+from serving.cluster.kinds import CONFIG_MAP, REVISION
+from serving.cluster.limits import StoreLimits
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import EventType, Object
+from serving.model.errors import ClusterError, Gone
+
+NAMES = st.sampled_from("abc")
+LABELS = st.sampled_from(["web", "db"])
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["create", "patch", "delete", "hold", "let go"]), NAMES, LABELS), max_size=25
+)
+
+
+async def do(cluster: MemoryCluster, step: tuple[str, str, str]) -> None:
+    """One write; that it is refused is as good an outcome as any."""
+    what, name, label = step
+    try:
+        match what:
+            case "create":
+                await cluster.create(CONFIG_MAP, {"metadata": {"name": name, "labels": {"tier": label}}})
+            case "patch":
+                await cluster.patch(CONFIG_MAP, "default", name, patch={"metadata": {"labels": {"tier": label}}})
+            case "delete":
+                await cluster.delete(CONFIG_MAP, "default", name)
+            case "hold" | "let go":
+                finalizers = ["example.com/one"] if what == "hold" else None
+                await cluster.patch(CONFIG_MAP, "default", name, patch={"metadata": {"finalizers": finalizers}})
+    except ClusterError:
+        return
+
+
+async def listed(cluster: MemoryCluster, selector: str) -> tuple[dict[str, Object], str]:
+    listing = await cluster.list(CONFIG_MAP, label_selector=selector)
+    return {one["metadata"]["name"]: one for one in listing.items}, listing.resource_version
+
+
+async def followed(cluster: MemoryCluster, known: dict[str, Object], start: str, selector: str) -> dict[str, Object]:
+    """What somebody knows who knew something at a version and has read the watch from there."""
+    known = dict(known)
+    async with cluster.watch(CONFIG_MAP, resource_version=start, label_selector=selector) as events:
+        await cluster.close()
+        async for event in events:
+            name = event.object["metadata"]["name"]
+            if event.type is EventType.DELETED:
+                assert name in known, "a removal of what nobody had seen"
+                del known[name]
+            else:
+                assert (name in known) is (event.type is EventType.MODIFIED), "a change of what was not as told"
+                known[name] = event.object
+    return known
+
+
+@given(STEPS, STEPS, st.sampled_from(["", "tier=web", "tier!=web"]))
+def test_a_list_and_a_watch_from_it_make_the_next_list(before: Any, after: Any, selector: str) -> None:  # noqa: ANN401 - steps
+    async def scenario() -> None:
+        cluster = MemoryCluster()
+        for step in before:
+            await do(cluster, step)
+        known, start = await listed(cluster, selector)
+        for step in after:
+            await do(cluster, step)
+        truth, _ = await listed(cluster, selector)
+        assert await followed(cluster, known, start, selector) == truth
+
+    asyncio.run(scenario())
+
+
+@given(STEPS, STEPS, st.integers(0, 10))
+def test_a_watch_of_a_short_history_tells_all_or_is_gone(before: Any, after: Any, history_count: int) -> None:  # noqa: ANN401 - steps
+    async def scenario() -> None:
+        cluster = MemoryCluster(limits=StoreLimits(history_count_max=history_count))
+        for step in before:
+            await do(cluster, step)
+        known, start = await listed(cluster, "")
+        for step in after:
+            await do(cluster, step)
+        truth, _ = await listed(cluster, "")
+        try:
+            found = await followed(cluster, known, start, "")
+        except Gone:
+            return
+        assert found == truth
+
+    asyncio.run(scenario())
+
+
+@given(STEPS)
+def test_versions_only_grow_and_no_two_changes_share_one(steps: Any) -> None:  # noqa: ANN401 - steps
+    async def scenario() -> None:
+        cluster = MemoryCluster()
+        async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
+            for step in steps:
+                await do(cluster, step)
+            await cluster.close()
+            versions = [int(event.object["metadata"]["resourceVersion"]) async for event in events]
+        assert versions == sorted(set(versions))
+
+    asyncio.run(scenario())
+
+
+def durable(objects: list[Object]) -> list[Object]:
+    return [
+        {key: value for key, value in one.items() if key != "status"}
+        | {"metadata": {key: value for key, value in one["metadata"].items() if key != "resourceVersion"}}
+        for one in objects
+    ]
+
+
+WRITES = st.lists(
+    st.tuples(st.sampled_from(["create", "label", "flip", "status", "delete"]), NAMES, st.integers(0, 3)), max_size=20
+)
+
+
+async def write(cluster: MemoryCluster, step: tuple[str, str, int]) -> None:
+    what, name, number = step
+    patches: dict[str, Object] = {
+        "label": {"metadata": {"labels": {"number": str(number)}}},
+        "flip": {"spec": {"servingState": ("Active", "Reserve", "Retired", None)[number]}},
+        "status": {"status": {"number": number}},
+    }
+    try:
+        if what == "create":
+            await cluster.create(REVISION, {"metadata": {"name": name}, "spec": {"servingState": "Active"}})
+        elif what == "delete":
+            await cluster.delete(REVISION, "default", name)
+        else:
+            await cluster.patch(
+                REVISION, "default", name, patch=patches[what], subresource="status" if what == "status" else None
+            )
+    except ClusterError:
+        return
+
+
+@settings(max_examples=30)
+@given(WRITES, st.integers(1, 5))
+def test_a_store_that_starts_again_is_what_it_was_but_for_the_status(steps: Any, at_once: int) -> None:  # noqa: ANN401 - steps
+    async def scenario(path: Path) -> None:
+        cluster = MemoryCluster(Journal(path))
+        for first in range(0, len(steps), at_once):
+            await asyncio.gather(*(write(cluster, step) for step in steps[first : first + at_once]))
+        before = (await cluster.list(REVISION)).items
+        await cluster.close()
+        again = MemoryCluster(Journal(path))
+        after = (await again.list(REVISION)).items
+        await again.close()
+        assert durable(after) == durable(before)
+        assert not any("status" in one for one in after)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(scenario(Path(folder) / "journal.db"))

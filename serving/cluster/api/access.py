@@ -1,0 +1,35 @@
+"""Who may talk to this server: a bearer token, compared in constant time, and Host names that are ours.
+
+The token is the right to run code on this machine. The Host list stops a web page that has pointed a name of its own at
+127.0.0.1 (DNS rebinding) before the token is even looked at.
+
+The token may also stand in the path, ``/token/TOKEN/api/...``: kubectl and every other client made with client-go keep a
+bearer token to themselves when the server has no TLS, even on loopback, and a kubeconfig's server may have a path.
+"""
+
+import hmac
+from collections.abc import Collection
+
+from serving.cluster.api.kubeconfig import TOKEN_ROOT
+from serving.cluster.api.status import Fault
+
+__all__ = ["LOOPBACK_HOSTS", "TOKEN_ROOT", "check_host", "check_token"]
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def check_host(header: str, allowed: Collection[str]) -> None:
+    """Raise ``Fault`` 403 unless a Host header names one of the allowed hosts, with any port."""
+    host = header.strip().lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if name not in allowed:
+        raise Fault(403, f"the Host header names {name or 'nothing'}; this server is {', '.join(sorted(allowed))}")
+
+
+def check_token(header: str, in_path: str, *, token: str) -> None:
+    """Raise ``Fault`` 401 unless an Authorization header, or the beginning of the path, carries the token."""
+    scheme, _, given = header.partition(" ")
+    offered = given.strip() if scheme.lower() == "bearer" else in_path
+    # Bytes: compare_digest refuses texts beyond ASCII, which a client may well send.
+    if not hmac.compare_digest(offered.encode("utf-8", "surrogateescape"), token.encode()):
+        raise Fault(401, "Unauthorized: a bearer token is needed; the kubeconfig has it")

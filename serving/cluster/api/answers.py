@@ -1,0 +1,101 @@
+"""Objects as HTTP answers: whole, as a table, or as metadata, each as the client wants it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+from aiohttp import web
+
+from serving.aio.clock import wall_s
+from serving.cluster.api.content import Shape, Wanted
+from serving.cluster.api.fields import warning_header
+from serving.cluster.api.tables import metadata_list, partial_metadata, table
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Listing, Object
+
+__all__ = ["JSON_TYPE", "EncodedListing", "EncodedReads", "json_answer", "shaped_list", "shaped_object", "whole_list"]
+
+JSON_TYPE = "application/json"
+
+
+def json_answer(body: object, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
+    """An answer of JSON, with a header for each warning."""
+    answer = web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON_TYPE)
+    for warning in warnings:
+        answer.headers.add("Warning", warning_header(warning))
+    return answer
+
+
+def shaped_object(kind: Kind, one: Object, *, wanted: Wanted, include: str) -> Object:
+    """One object in the shape that is wanted. An answer that is no object of the kind stays as it is."""
+    if wanted.shape is Shape.WHOLE or one.get("kind") not in {kind.name, None}:
+        return one
+    if wanted.shape is Shape.TABLE:
+        metadata = {"resourceVersion": one.get("metadata", {}).get("resourceVersion", "")}
+        return table(kind, [one], metadata, version=wanted.version, include=include, now_s=wall_s())
+    return partial_metadata(one, wanted.version)
+
+
+@runtime_checkable
+class EncodedReads(Protocol):
+    """A store that can hand out JSON as it has it, so that nobody decodes what is only passed on."""
+
+    async def get_encoded(self, kind: Kind, namespace: str, name: str) -> bytes:
+        """One object. Raises ``NotFound``."""
+        ...
+
+    def list_encoded(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = 0,
+        page: str = "",
+    ) -> "EncodedListing":
+        """All objects, as ``Cluster.list``."""
+        ...
+
+
+class EncodedListing(Protocol):
+    """A ``Listing`` of JSON."""
+
+    @property
+    def items(self) -> Sequence[bytes]:
+        """The objects."""
+        ...
+
+    @property
+    def resource_version(self) -> str:
+        """The version of the whole."""
+        ...
+
+    @property
+    def next_page(self) -> str:
+        """Where it goes on; "" on the last page."""
+        ...
+
+
+def whole_list(kind: Kind, items: Sequence[Object | msgspec.Raw], *, version: str, next_page: str) -> Object:
+    """All objects as they are."""
+    return {
+        "kind": f"{kind.name}List",
+        "apiVersion": kind.api_version,
+        "metadata": _list_metadata(version, next_page),
+        "items": items,
+    }
+
+
+def _list_metadata(version: str, next_page: str) -> Object:
+    return {"resourceVersion": version, **({"continue": next_page} if next_page else {})}
+
+
+def shaped_list(kind: Kind, listing: Listing, *, wanted: Wanted, include: str) -> Object:
+    """All objects in the shape that is wanted."""
+    metadata = _list_metadata(listing.resource_version, listing.next_page)
+    if wanted.shape is Shape.TABLE:
+        return table(kind, listing.items, metadata, version=wanted.version, include=include, now_s=wall_s())
+    if wanted.shape is not Shape.WHOLE:
+        return metadata_list(listing.items, metadata, wanted.version)
+    return whole_list(kind, listing.items, version=listing.resource_version, next_page=listing.next_page)

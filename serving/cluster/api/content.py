@@ -1,0 +1,112 @@
+"""What the client wants to get and what it sent: the Accept header, and bodies as JSON or YAML.
+
+A client lists what it takes in order of preference; the first that this server can give wins. Objects are given as JSON,
+as a ``Table`` or as ``PartialObjectMetadata``. Protobuf is read where kubectl insists on it
+(``protobuf.py``) and never written.
+"""
+
+import enum
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import yaml
+
+from serving.cluster.api.protobuf import MEDIA_TYPE, decode_protobuf
+from serving.cluster.api.status import Fault
+
+__all__ = ["Shape", "Wanted", "decode_body", "duplicate_fields", "wanted"]
+
+_JSON_TYPES = {"application/json", "application/*", "*/*"}
+_YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}
+
+
+class Shape(enum.StrEnum):
+    """How objects are given; the values are the ``as`` parameter of the Accept header."""
+
+    WHOLE = ""
+    TABLE = "Table"
+    METADATA = "PartialObjectMetadata"
+    METADATA_LIST = "PartialObjectMetadataList"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A shape and the version of ``meta.k8s.io`` that it is written in."""
+
+    shape: Shape
+    version: str = "v1"
+
+
+def wanted(accept: str) -> Wanted:
+    """The first of the Accept header that can be given. Raises ``Fault`` 406."""
+    for clause in accept.split(",") if accept.strip() else ("*/*",):
+        media, *parameters = (part.strip() for part in clause.split(";"))
+        if media.lower() not in _JSON_TYPES:
+            continue
+        given = dict(parameter.partition("=")[::2] for parameter in parameters)
+        shape, version = given.get("as", ""), given.get("v", "v1")
+        known = version in {"v1", "v1beta1"} and given.get("g", "meta.k8s.io") == "meta.k8s.io"
+        if not shape:
+            return Wanted(Shape.WHOLE)
+        if shape in list(Shape) and known:
+            return Wanted(Shape(shape), version)
+    raise Fault(406, "only the following media types are accepted: application/json, application/json;as=Table")
+
+
+def decode_body(data: bytes, content_type: str) -> Any:  # noqa: ANN401 - whatever was sent
+    """A body as JSON or YAML. Raises ``Fault`` 400 or 415."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media == MEDIA_TYPE:
+        return decode_protobuf(data)
+    if media in _YAML_TYPES or media.endswith("+yaml"):
+        return _from_yaml(data)
+    if media and media != "application/json" and not media.endswith("+json"):
+        raise Fault(415, f"the body of the request was in an unknown format - accepted are JSON and YAML, not {media}")
+    return _decoded(msgspec.json.decode, data)
+
+
+def duplicate_fields(data: bytes) -> list[str]:
+    """Names that stand twice in one object of a JSON text, in the order of the text."""
+    found: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                found.append(key)
+            seen.add(key)
+
+    json.loads(data, object_pairs_hook=note)
+    return found
+
+
+def _decoded(decode: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
+    try:
+        return decode(data)
+    except (msgspec.MsgspecError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Fault(400, f"the object provided is unrecognized: {error}") from error
+
+
+_SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SAFE_LOADER):  # type: ignore[misc, valid-type]
+    """YAML as JSON has it, without dates."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _from_yaml(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
+    # A few lines of aliases can stand for gigabytes.
+    if any(isinstance(event, yaml.events.AliasEvent) for event in _decoded(_events, data)):
+        raise Fault(400, "aliases are not taken in YAML")
+    return _decoded(lambda text: yaml.load(text, Loader=_Loader), data)  # noqa: S506 - a safe loader
+
+
+def _events(data: bytes) -> list[object]:
+    return list(yaml.parse(data, Loader=_SAFE_LOADER))

@@ -1,0 +1,129 @@
+"""What this server serves, for clients that ask first: ``/api``, ``/apis``, ``/apis/G/V``, and all of it in one document.
+
+Made from ``kinds.py``. Newer clients take the aggregated form (``apidiscovery.k8s.io``), which saves them a request for
+each group; older ones walk the groups.
+"""
+
+from serving.cluster.kinds import DEPLOYMENT, KINDS, POD, SERVICE, Kind
+from serving.cluster.port import Object
+
+__all__ = ["aggregated", "aggregated_version", "api_versions", "group_list", "group_of", "resource_list"]
+
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_PART_VERBS = ["get", "patch", "update"]
+# Kubernetes' own members of ``kubectl get all`` among our kinds.
+_IN_ALL = {POD, SERVICE, DEPLOYMENT}
+_AGGREGATED = ("v2", "v2beta1")
+
+
+def _group_versions() -> dict[str, str]:
+    """The version of each group, in the order of the kinds."""
+    return {kind.group: kind.version for kind in KINDS}
+
+
+def api_versions() -> Object:
+    """The answer to ``/api``."""
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+
+
+def group_list() -> Object:
+    """The answer to ``/apis``."""
+    groups = [group_of(group) for group in _group_versions() if group]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+
+
+def group_of(group: str) -> Object | None:
+    """The answer to ``/apis/G``; None if there is no such group."""
+    version = _group_versions().get(group)
+    if not group or version is None:
+        return None
+    one = {"groupVersion": f"{group}/{version}", "version": version}
+    return {"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": [one], "preferredVersion": one}
+
+
+def resource_list(group: str, version: str) -> Object | None:
+    """The answer to ``/apis/G/V`` or ``/api/v1``; None if there is no such version."""
+    kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
+    if not kinds:
+        return None
+    resources = [entry for kind in kinds for entry in _entries(kind)]
+    name = kinds[0].api_version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": resources}
+
+
+def aggregated_version(accept: str) -> str:
+    """The version of the aggregated form that the client takes before anything else; "" for none."""
+    first = accept.partition(",")[0].replace(" ", "")
+    for version in _AGGREGATED:
+        if "as=APIGroupDiscoveryList" in first and f";v={version};" in first + ";":
+            return version
+    return ""
+
+
+def aggregated(version: str, *, core: bool) -> Object:
+    """All groups with all resources: of ``/api`` the core only, of ``/apis`` the rest."""
+    groups = [group for group in _group_versions() if (group == "") is core]
+    items = [{"metadata": {"name": group}, "versions": [_aggregated_version(group)]} for group in groups]
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": f"apidiscovery.k8s.io/{version}",
+        "metadata": {},
+        "items": items,
+    }
+
+
+def _aggregated_version(group: str) -> Object:
+    kinds = [kind for kind in KINDS if kind.group == group]
+    resources: list[Object] = []
+    for kind in kinds:
+        whole, *parts = _entries(kind)
+        resources.append(
+            {
+                "resource": kind.plural,
+                "responseKind": _kind_of(kind, whole),
+                "scope": "Namespaced" if kind.namespaced else "Cluster",
+                "singularResource": whole["singularName"],
+                "verbs": whole["verbs"],
+                "shortNames": whole["shortNames"],
+                "categories": whole["categories"],
+                "subresources": [
+                    {
+                        "subresource": part["name"].partition("/")[2],
+                        "responseKind": _kind_of(kind, part),
+                        "verbs": part["verbs"],
+                    }
+                    for part in parts
+                ],
+            }
+        )
+    return {"version": kinds[0].version, "resources": resources, "freshness": "Current"}
+
+
+def _kind_of(kind: Kind, entry: Object) -> Object:
+    group, version = entry.get("group", kind.group), entry.get("version", kind.version)
+    return {"group": group, "version": version, "kind": entry["kind"]}
+
+
+def _entries(kind: Kind) -> list[Object]:
+    """A kind and its subresources as ``/apis/G/V`` lists them."""
+    common = {"namespaced": kind.namespaced, "kind": kind.name}
+    entries: list[Object] = [
+        {
+            "name": kind.plural,
+            "singularName": kind.name.lower(),
+            **common,
+            "verbs": _VERBS,
+            "shortNames": list(kind.short_names),
+            "categories": [*kind.categories, *(["all"] if kind in _IN_ALL else [])],
+        }
+    ]
+    if kind.has_status:
+        entries.append({"name": f"{kind.plural}/status", "singularName": "", **common, "verbs": _PART_VERBS})
+    if kind.has_scale:
+        scale = {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+        entries.append(
+            {"name": f"{kind.plural}/scale", "singularName": "", **common, "verbs": _PART_VERBS} | scale,
+        )
+    if kind == POD:
+        entries.append({"name": f"{kind.plural}/log", "singularName": "", **common, "verbs": ["get"]})
+    return entries

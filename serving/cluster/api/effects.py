@@ -1,0 +1,80 @@
+"""Fields and annotations that are accepted because people's manifests have them, but do nothing on one machine.
+
+Input: an object; output: a sentence for each such field that is set, for ``Warning`` headers, the CLI and events. Nothing
+is dropped in silence: what is not here has its effect, or is refused.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from serving.cluster.kinds import CONFIGURATION, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.port import Object
+from serving.cluster.rules import located
+
+__all__ = ["effectless"]
+
+_ONE_NODE = "pods run on this machine"
+_ONE_USER = "pods run as the user that started the server"
+_NO_IMAGES = "no image is pulled; the command is run"
+_NO_VOLUME = "only configMap, secret and emptyDir volumes exist here"
+
+_POD_FIELDS = {
+    "affinity": _ONE_NODE,
+    "automountServiceAccountToken": "there are no service accounts",
+    "dnsConfig": "names are resolved as on this machine",
+    "dnsPolicy": "names are resolved as on this machine",
+    "enableServiceLinks": "no variables are made for services",
+    "hostAliases": "names are resolved as on this machine",
+    "imagePullSecrets": _NO_IMAGES,
+    "nodeSelector": _ONE_NODE,
+    "priorityClassName": _ONE_NODE,
+    "runtimeClassName": "pods are processes",
+    "schedulerName": _ONE_NODE,
+    "securityContext": _ONE_USER,
+    "serviceAccountName": "there are no service accounts",
+    "shareProcessNamespace": "pods are processes",
+    "tolerations": _ONE_NODE,
+    "topologySpreadConstraints": _ONE_NODE,
+    "containers[*].imagePullPolicy": _NO_IMAGES,
+    "containers[*].securityContext": _ONE_USER,
+    "containers[*].resources.claims": "there are no devices to claim",
+    "containers[*].terminationMessagePath": "the message is the end of the log",
+    "containers[*].terminationMessagePolicy": "the message is the end of the log",
+    "volumes[*].csi": _NO_VOLUME,
+    "volumes[*].ephemeral": _NO_VOLUME,
+    "volumes[*].hostPath": _NO_VOLUME,
+    "volumes[*].nfs": _NO_VOLUME,
+    "volumes[*].persistentVolumeClaim": _NO_VOLUME,
+    "volumes[*].projected": _NO_VOLUME,
+}
+_POD_SPECS = {SERVING_SERVICE: "spec.template.spec", CONFIGURATION: "spec.template.spec", REVISION: "spec"}
+_ANNOTATED = ("metadata.annotations", "spec.template.metadata.annotations")
+# Groups of annotations that belong to another platform.
+_FOREIGN = ("run.googleapis.com/", "cloud.googleapis.com/")
+
+
+def effectless(kind: Kind, body: Object) -> list[str]:
+    """A sentence for each thing that is set and does nothing."""
+    if kind not in _POD_SPECS:
+        return []
+    return [*_fields(_POD_SPECS[kind], body), *_annotations(body)]
+
+
+def _fields(root: str, body: Object) -> Iterator[str]:
+    for field, reason in _POD_FIELDS.items():
+        for path, value in located(body, f"{root}.{field}"):
+            if _is_set(value):
+                yield f"{path}: accepted without effect: {reason}"
+
+
+def _annotations(body: Object) -> Iterator[str]:
+    for place in _ANNOTATED:
+        for path, annotations in located(body, place):
+            for name in annotations if isinstance(annotations, dict) else ():
+                if name.startswith(_FOREIGN):
+                    yield f"{path}[{name}]: accepted without effect: it is for another platform"
+
+
+def _is_set(value: Any) -> bool:  # noqa: ANN401 - JSON
+    """An empty or false value asks for what is so anyway; manifests that come from a cluster are full of them."""
+    return value not in (None, False, "", {}, [])

@@ -1,0 +1,73 @@
+"""Fields that nobody knows: refused, told, or dropped, as the parameter ``fieldValidation`` says.
+
+Input: what was written, an object or a patch; output: warnings, or ``Fault`` 400 where the client asked for Strict, as
+``kubectl`` does. A patch is looked at as the part of an object that it is.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from serving.cluster.admission import unknown
+from serving.cluster.api.status import Fault
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Object, PatchType
+
+__all__ = ["check_fields", "touched", "warning_header"]
+
+_LEVELS = ("", "Ignore", "Strict", "Warn")
+_HEADER_LENGTH_MAX = 1024
+_INDEX = re.compile(r"(\d+|-)\Z")
+
+
+def check_fields(kind: Kind, written: list[Object], *, duplicates: list[str], level: str) -> list[str]:
+    """Warnings about unknown and repeated fields; nothing for Ignore. Raises ``Fault`` 400 for Strict."""
+    if level not in _LEVELS:
+        choices = ", ".join(one for one in _LEVELS if one)
+        raise Fault(400, f"invalid value for fieldValidation: {level!r}; expected one of {choices}")
+    if level == "Ignore":
+        return []
+    found = [f'unknown field "{path}"' for body in written for path in unknown(kind, body)]
+    found = list(dict.fromkeys([*found, *(f'duplicate field "{name}"' for name in duplicates)]))
+    if found and level == "Strict":
+        named = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}'
+        raise Fault(400, f"{named}: strict decoding error: {', '.join(found)}")
+    return found
+
+
+def touched(patch: Any, patch_type: PatchType) -> list[Object]:  # noqa: ANN401 - as it was sent
+    """The parts of an object that a patch writes."""
+    if patch_type is not PatchType.JSON:
+        return [_without_directives(patch)] if isinstance(patch, dict) else []
+    operations = [one for one in patch if isinstance(one, dict)] if isinstance(patch, list) else []
+    return [
+        _nested(str(one.get("path", "")), one.get("value"))
+        for one in operations
+        if one.get("op") in {"add", "replace"} and one.get("path")
+    ]
+
+
+def _nested(pointer: str, value: object) -> Object:
+    """The object in which only the place of a JSON pointer is set: "/spec/a/0" with 1 is {"spec": {"a": [1]}}."""
+    for part in reversed(pointer.lstrip("/").split("/")):
+        key = part.replace("~1", "/").replace("~0", "~")
+        value = [value] if _INDEX.match(key) else {key: value}
+    return value if isinstance(value, dict) else {}
+
+
+def _without_directives(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A merge patch without ``$patch`` and its like, and without what it deletes."""
+    if isinstance(value, Mapping):
+        return {
+            key: _without_directives(one) for key, one in value.items() if not key.startswith("$") and one is not None
+        }
+    if isinstance(value, list):
+        return [_without_directives(one) for one in value]
+    return value
+
+
+def warning_header(text: str) -> str:
+    """A ``Warning`` header that tells a text: code 299, no agent, the text quoted and of one line of ASCII."""
+    plain = " ".join(text.split()).encode("ascii", "replace").decode()
+    escaped = plain[:_HEADER_LENGTH_MAX].replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{escaped}"'

@@ -1,0 +1,62 @@
+r"""The part of JSONPath that printer columns use: ``.a.b``, ``['a\.b']``, ``[0]``, ``[*]``, ``[?(@.type=='Ready')]``.
+
+``compiled`` turns a path into a function from an object to its value; None where there is none. Of several values the
+first counts, as with a kube-apiserver's columns.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+__all__ = ["compiled"]
+
+_TOKEN = re.compile(
+    r"""\.(?P<key>(?:[^.\[\\]|\\.)+)
+      | \[(?P<index>-?\d+)\]
+      | \[(?P<all>\*)\]
+      | \['(?P<quoted>(?:[^'\\]|\\.)+)'\]
+      | \[\?\(@\.(?P<field>[\w.]+)\s*==\s*(?P<mark>['"])(?P<wanted>.*?)(?P=mark)\)\]""",
+    re.VERBOSE,
+)
+
+_Step = Callable[[Any], Iterable[Any]]
+
+
+@functools.cache
+def compiled(path: str) -> Callable[[object], Any]:
+    """The function that a path stands for. Raises ``ValueError`` for one that this cannot read."""
+    steps: list[_Step] = []
+    text = path.removeprefix("{").removesuffix("}").removeprefix("$")
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ValueError(f"cannot read {path!r} from {text[at:]!r} on")
+        steps.append(_step(match))
+        at = match.end()
+
+    def find(value: object) -> Any:  # noqa: ANN401 - JSON
+        found: list[Any] = [value]
+        for step in steps:
+            found = [child for one in found for child in step(one)]
+        return found[0] if found else None
+
+    return find
+
+
+def _step(match: re.Match[str]) -> _Step:
+    if match["index"] is not None:
+        index = int(match["index"])
+        return lambda value: value[index:][:1] if isinstance(value, list) else ()
+    if match["all"]:
+        return lambda value: value if isinstance(value, list) else ()
+    if match["field"]:
+        field, wanted = match["field"], match["wanted"]
+        return lambda value: (
+            [one for one in value if isinstance(one, dict) and str(one.get(field)) == wanted]
+            if isinstance(value, list)
+            else ()
+        )
+    key = re.sub(r"\\(.)", r"\1", match["key"] or match["quoted"])
+    return lambda value: (value[key],) if isinstance(value, dict) and key in value else ()

@@ -1,0 +1,334 @@
+"""The store over HTTP, as a Kubernetes API: ``application`` makes an aiohttp application of any ``port.Cluster``.
+
+``kubectl`` (1.20 to 1.33 were tried) and the kube adapter work against it. What a real server does and this one does not
+is 501 with a clear text. Each request is checked in this order: Host, token, path, method; errors of the store
+become ``Status`` objects, and anything unforeseen a 500 that tells no more than that it happened.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from serving import __version__
+from serving.cluster.api import discovery, openapi, writing
+from serving.cluster.api.access import LOOPBACK_HOSTS, TOKEN_ROOT, check_host, check_token
+from serving.cluster.api.answers import JSON_TYPE, EncodedReads, json_answer, shaped_list, shaped_object, whole_list
+from serving.cluster.api.content import Shape, decode_body, wanted
+from serving.cluster.api.logs import PodLogs, log_options
+from serving.cluster.api.paths import Target, target_of
+from serving.cluster.api.status import Fault, refusal, refusal_code
+from serving.cluster.api.watching import stream_watch, watch_options
+from serving.cluster.kinds import POD
+from serving.cluster.port import Cluster, Object, Subresource
+from serving.model.errors import ClusterError, NotFound, Unsupported
+
+__all__ = ["ApiOptions", "application"]
+
+_log = logging.getLogger(__name__)
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_UNKNOWN = "the server could not find the requested resource"
+_HEALTH_PATHS = {"/healthz", "/livez", "/readyz"}
+_TRUE = {"1", "true", "True"}
+# What a real server has below pods, nodes and namespaces and this one has not.
+_UNSERVED = {
+    *("attach", "binding", "ephemeralcontainers", "eviction", "exec", "finalize", "portforward", "proxy", "resize"),
+    *("token", "approval"),
+}
+_REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+# The version whose API this is; clients print it, and choose what they try by it.
+_VERSION = {
+    "major": "1",
+    "minor": "32",
+    "gitVersion": f"v1.32.0+serving-{__version__}",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "",
+    "goVersion": "",
+    "compiler": "",
+    "platform": "linux/amd64",
+}
+
+
+class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server meets its clients."""
+
+    token: str
+    """The bearer token; whoever has it may run code here."""
+
+    hosts: frozenset[str] = LOOPBACK_HOSTS
+    """Names that a Host header may have, without port."""
+
+    body_bytes_max: int = 3 * 2**20
+    """Largest body of a request, in bytes. Default: kube-apiserver, 3 MiB."""
+
+
+def application(cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None = None) -> web.Application:
+    """The application; whoever runs it binds the socket. Its watches end when it shuts down."""
+    api = _Api(cluster, options, logs)
+    app = web.Application(middlewares=[api.guard], client_max_size=options.body_bytes_max)
+    for path in _HEALTH_PATHS:
+        app.router.add_get(path, api.health)
+    for root in (f"{TOKEN_ROOT}/{{token}}", ""):
+        app.router.add_get(f"{root}/version", api.version)
+        app.router.add_get(f"{root}/openapi/v2", api.openapi_v2)
+        app.router.add_get(f"{root}/openapi/v3", api.openapi_v3)
+        app.router.add_get(f"{root}/openapi/v3/{{place:.+}}", api.openapi_v3)
+        app.router.add_post(f"{root}{_REVIEW_PATH}", api.review)
+        app.router.add_route("*", f"{root}/{{path:.*}}", api.resource)
+    app.on_shutdown.append(api.end_streams)
+    return app
+
+
+class _Api:
+    def __init__(self, cluster: Cluster, options: ApiOptions, logs: PodLogs | None) -> None:
+        self._cluster = cluster
+        self._encoded = cluster if isinstance(cluster, EncodedReads) else None
+        self._options = options
+        self._logs = logs
+        self._streams: set[asyncio.Task[object]] = set()
+
+    @property
+    def guard(self) -> Middleware:
+        """The middleware around everything."""
+
+        @web.middleware
+        async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+            try:
+                check_host(request.headers.get("Host", ""), self._options.hosts)
+                if request.path not in _HEALTH_PATHS:
+                    in_path = request.match_info.get("token", "")
+                    check_token(request.headers.get("Authorization", ""), in_path, token=self._options.token)
+                return await handler(request)
+            except (ClusterError, Fault) as error:
+                return json_answer(refusal(error, await _subject(request)), status=refusal_code(error))
+            except web.HTTPException as error:
+                fault = Fault(error.status, error.text or error.reason)
+                return json_answer(refusal(fault), status=error.status)
+            except RecursionError:
+                return json_answer(refusal(Fault(400, "the object is nested too deep")), status=400)
+            except Exception:  # noqa: BLE001 - the outermost frame of a request
+                _log.exception("api.failed method=%s path=%s", request.method, request.path)
+                fault = Fault(500, "the server failed; its cause is in the server's log")
+                return json_answer(refusal(fault), status=500)
+
+        return guard
+
+    async def end_streams(self, _: web.Application) -> None:
+        """End watches and logs that are followed, so that a shutdown does not wait for them."""
+        for task in self._streams:
+            task.cancel()
+
+    async def health(self, _: web.Request) -> web.Response:
+        """``/healthz`` and its like: the loop turns."""
+        return web.Response(text="ok")
+
+    async def version(self, _: web.Request) -> web.Response:
+        """``/version``."""
+        return json_answer(_VERSION)
+
+    async def openapi_v2(self, request: web.Request) -> web.Response:
+        """``/openapi/v2``, as protobuf for those who insist."""
+        accept = request.headers.get("Accept", "")
+        if openapi.PROTOBUF_ASKED in accept or openapi.PROTOBUF_TYPE in accept:
+            return web.Response(body=openapi.openapi_v2_protobuf(), headers={"Content-Type": openapi.PROTOBUF_TYPE})
+        return json_answer(openapi.openapi_v2())
+
+    async def openapi_v3(self, request: web.Request) -> web.Response:
+        """``/openapi/v3`` and the documents below it."""
+        place = request.match_info.get("place", "")
+        found = openapi.openapi_v3(place) if place else openapi.openapi_v3_index()
+        if found is None:
+            raise NotFound(_UNKNOWN)
+        return json_answer(found)
+
+    async def review(self, _: web.Request) -> web.Response:
+        """``kubectl auth can-i``: who has the token may do everything, so what is asked is not read."""
+        status = {"allowed": True, "reason": "the token is the right to everything"}
+        review = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "status": status}
+        return json_answer(review, status=201)
+
+    async def resource(self, request: web.Request) -> web.StreamResponse:
+        """Everything below ``/api`` and ``/apis``."""
+        raw_path = _path(request)
+        if request.method == "GET":
+            found = _discovered(raw_path, request.headers.get("Accept", ""))
+            if found is not None:
+                return found
+        target = target_of(raw_path)
+        if target.subresource:
+            _check_subresource(target)
+        if target.subresource == "log":
+            return await self._log(target, request)
+        match request.method:
+            case "GET" | "HEAD":
+                return await self._read(target, request)
+            case "POST" | "PUT" | "PATCH" | "DELETE":
+                return await self._write(target, request)
+            case _:
+                raise Fault(405, "the server does not allow this method on the requested resource")
+
+    async def _read(self, target: Target, request: web.Request) -> web.StreamResponse:
+        query = request.query
+        shape = wanted(request.headers.get("Accept", ""))
+        include = query.get("includeObject", "Metadata")
+        if query.get("watch", "") in _TRUE and not target.subresource:
+            options = watch_options(target, query, shape)
+            async with self._stream():
+                return await stream_watch(self._cluster, target, request, options=options)
+        if self._encoded is not None and shape.shape is Shape.WHOLE and target.subresource != "scale":
+            return await self._read_encoded(self._encoded, target, query)
+        if target.name:
+            subresource: Subresource | None = "scale" if target.subresource == "scale" else None
+            one = await self._cluster.get(target.kind, target.one_namespace, target.name, subresource=subresource)
+            return json_answer(shaped_object(target.kind, one, wanted=shape, include=include))
+        listing = await self._cluster.list(
+            target.kind,
+            target.namespace,
+            label_selector=query.get("labelSelector", ""),
+            field_selector=query.get("fieldSelector", ""),
+            page_size=_page_size(query.get("limit", "")),
+            page=query.get("continue", ""),
+        )
+        return json_answer(shaped_list(target.kind, listing, wanted=shape, include=include))
+
+    async def _read_encoded(self, store: EncodedReads, target: Target, query: Mapping[str, str]) -> web.Response:
+        """The same without decoding what is encoded again at once."""
+        if target.name:
+            data = await store.get_encoded(target.kind, target.one_namespace, target.name)
+            return web.Response(body=data, content_type=JSON_TYPE)
+        found = store.list_encoded(
+            target.kind,
+            target.namespace,
+            label_selector=query.get("labelSelector", ""),
+            field_selector=query.get("fieldSelector", ""),
+            page_size=_page_size(query.get("limit", "")),
+            page=query.get("continue", ""),
+        )
+        items = [msgspec.Raw(item) for item in found.items]
+        return json_answer(whole_list(target.kind, items, version=found.resource_version, next_page=found.next_page))
+
+    async def _write(self, target: Target, request: web.Request) -> web.Response:
+        sent = writing.Sent(request.query, request.headers.get("Content-Type", ""), await request.read())
+        match request.method, bool(target.name):
+            case "POST", _:
+                written = await writing.create(self._cluster, target, sent)
+            case "PUT", _:
+                written = await writing.replace(self._cluster, target, sent)
+            case "PATCH", _:
+                written = await writing.patch(self._cluster, target, sent)
+            case _, True:
+                written = await writing.delete(self._cluster, target, sent)
+            case _:
+                written = await writing.delete_collection(self._cluster, target, sent)
+        shape = wanted(request.headers.get("Accept", ""))
+        include = request.query.get("includeObject", "Metadata")
+        body = shaped_object(target.kind, written.object, wanted=shape, include=include)
+        return json_answer(body, status=written.status, warnings=written.warnings)
+
+    async def _log(self, target: Target, request: web.Request) -> web.StreamResponse:
+        if request.method != "GET":
+            raise Fault(405, "logs are only read")
+        pod = await self._cluster.get(POD, target.one_namespace, target.name)
+        options = log_options(pod, request.query)
+        if self._logs is None:
+            raise Unsupported("this server keeps no logs")
+        pieces = self._logs.read(target.one_namespace, target.name, options)
+        # The first piece is fetched before the head is sent, so that "there is no such log" is still a 404; but a
+        # follower of a silent container gets its head at once.
+        async with self._stream(), contextlib.aclosing(pieces):  # type: ignore[type-var]
+            response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
+            first = None if options.follow else await anext(pieces, b"")
+            with contextlib.suppress(ConnectionResetError):
+                await response.prepare(request)
+                if first:
+                    await response.write(first)
+                async for piece in pieces:
+                    await response.write(piece)
+                await response.write_eof()
+        return response
+
+    @contextlib.asynccontextmanager
+    async def _stream(self):  # type: ignore[no-untyped-def] # noqa: ANN202
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            yield
+        finally:
+            self._streams.discard(task)
+
+
+def _discovered(raw_path: str, accept: str) -> web.Response | None:
+    """The answer to a path of discovery; None for all others."""
+    aggregated = discovery.aggregated_version(accept)
+    found: Object | None
+    match raw_path.strip("/").split("/"):
+        case ["api" | "apis" as root] if aggregated:
+            answer = json_answer(discovery.aggregated(aggregated, core=root == "api"))
+            kind = f"application/json;g=apidiscovery.k8s.io;v={aggregated};as=APIGroupDiscoveryList"
+            answer.headers["Content-Type"] = kind
+            return answer
+        case ["api"]:
+            found = discovery.api_versions()
+        case ["apis"]:
+            found = discovery.group_list()
+        case ["api", version]:
+            found = discovery.resource_list("", version)
+        case ["apis", group]:
+            found = discovery.group_of(group)
+        case ["apis", group, version]:
+            found = discovery.resource_list(group, version)
+        case [""]:
+            found = {
+                "paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            }
+        case _:
+            return None
+    if found is None:
+        raise NotFound(_UNKNOWN)
+    return json_answer(found)
+
+
+def _check_subresource(target: Target) -> None:
+    kind = target.kind
+    served = {"status": kind.has_status, "scale": kind.has_scale, "log": kind == POD}
+    if target.subresource in _UNSERVED:
+        raise Unsupported(f"{kind.plural}/{target.subresource} is not served here")
+    if not served.get(target.subresource, False):
+        raise NotFound(_UNKNOWN)
+
+
+def _path(request: web.Request) -> str:
+    """The path as it came, still escaped, without the token before it."""
+    raw_path = request.rel_url.raw_path
+    if "token" in request.match_info:
+        return "/" + "/".join(raw_path.split("/")[3:])
+    return raw_path
+
+
+async def _subject(request: web.Request) -> Target | None:
+    """What a request was about, for the error's text."""
+    try:
+        target = target_of(_path(request))
+    except ClusterError:
+        return None
+    if request.method != "POST" or target.name:
+        return target
+    try:
+        body = decode_body(await request.read(), request.headers.get("Content-Type", ""))
+        return msgspec.structs.replace(target, name=str(body["metadata"]["name"]))
+    except (Fault, web.HTTPException, RecursionError, TypeError, KeyError):
+        # What is wrong with the body has been said already.
+        return target
+
+
+def _page_size(text: str) -> int:
+    if text and not text.isdecimal():
+        raise Fault(400, f"limit: {text!r} is not a whole number")
+    return int(text or 0)

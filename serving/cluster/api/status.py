@@ -1,0 +1,78 @@
+"""What this server says when it refuses, and when there is nothing to hand out: ``Status`` objects.
+
+Input: one of ``serving.model.errors`` or a ``Fault`` of the HTTP layer; output: the object and its HTTP code. The other
+direction is ``cluster/replies.py``.
+"""
+
+from http import HTTPStatus
+
+from serving.cluster.api.paths import Target
+from serving.cluster.port import Object
+from serving.model.errors import ClusterError, Invalid
+
+__all__ = ["Fault", "refusal", "refusal_code", "success"]
+
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    406: "NotAcceptable",
+    413: "RequestEntityTooLarge",
+    415: "UnsupportedMediaType",
+    500: "InternalError",
+    501: "NotImplemented",
+    503: "ServiceUnavailable",
+}
+
+
+class Fault(Exception):
+    """A request that is wrong as a request; what is wrong with an object is a ``ClusterError``."""
+
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def refusal_code(error: ClusterError | Fault) -> int:
+    """The HTTP status of an error."""
+    return error.code if isinstance(error, Fault) else error.status
+
+
+def refusal(error: ClusterError | Fault, target: Target | None = None) -> Object:
+    """The ``Status`` that tells of an error; ``target`` is what the request was about."""
+    code = refusal_code(error)
+    reason = _REASONS.get(code, HTTPStatus(code).phrase) if isinstance(error, Fault) else error.reason
+    status: Object = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": str(error),
+        "reason": reason,
+        "code": code,
+    }
+    if target is not None:
+        # Clients print "The Service x is invalid" from it: there a kind stands where elsewhere its plural does.
+        word = target.kind.name if isinstance(error, Invalid) else target.kind.plural
+        details: Object = {"name": target.name, "group": target.kind.group, "kind": word}
+        if isinstance(error, Invalid) and error.problems:
+            details["causes"] = [
+                {"reason": "FieldValueInvalid", "message": problem.what, "field": problem.where}
+                for problem in error.problems
+            ]
+        status["details"] = {key: value for key, value in details.items() if value}
+    return status
+
+
+def success(target: Target, uid: str) -> Object:
+    """The ``Status`` that tells that an object is gone."""
+    details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": uid}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": {key: value for key, value in details.items() if value},
+    }

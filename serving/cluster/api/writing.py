@@ -1,0 +1,260 @@
+"""Writes over HTTP: create, replace, patch, delete.
+
+What a request says about itself is checked here, the object by the store; what the writer should know comes back as
+``Warning`` headers.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, cast
+
+import msgspec
+from multidict import MultiMapping
+
+from serving.cluster.admission import annotation_warnings
+from serving.cluster.api.content import decode_body, duplicate_fields
+from serving.cluster.api.effects import effectless
+from serving.cluster.api.fields import check_fields, touched
+from serving.cluster.api.paths import Target
+from serving.cluster.api.status import Fault, success
+from serving.cluster.kinds import REVISION
+from serving.cluster.port import Cluster, Object, PatchType, Subresource
+from serving.model.errors import Conflict, NotFound, Unsupported
+
+__all__ = ["DeleteOptions", "Sent", "Written", "create", "delete", "delete_collection", "patch", "replace"]
+
+_APPLY = "application/apply-patch+yaml"
+_PATCH_TYPES = {one.value: one for one in PatchType}
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What came with a request."""
+
+    query: MultiMapping[str]
+    content_type: str
+    data: bytes
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """What a write led to: the answer's object, its HTTP status and what the writer should know."""
+
+    object: Object
+    status: int = 200
+    warnings: tuple[str, ...] = ()
+
+
+async def create(cluster: Cluster, target: Target, sent: Sent) -> Written:
+    """POST to a whole kind."""
+    if target.name:
+        raise Fault(405, "POST goes to the whole kind; PUT and PATCH go to an object")
+    if target.kind.namespaced and target.namespace is None:
+        raise Fault(405, "POST of a kind with namespaces goes to one of them")
+    body = _object_of(target, sent)
+    warnings = _field_warnings(target, [body], sent)
+    made = await cluster.create(target.kind, body, dry_run=_dry_run(sent.query))
+    return Written(object=made, status=201, warnings=(*warnings, *_told(target, [body])))
+
+
+async def replace(cluster: Cluster, target: Target, sent: Sent) -> Written:
+    """PUT of an object or a subresource of it."""
+    _must_name(target)
+    body = _object_of(target, sent)
+    warnings = _field_warnings(target, [body], sent)
+    made = await cluster.replace(target.kind, body, subresource=_part(target), dry_run=_dry_run(sent.query))
+    return Written(object=made, warnings=(*warnings, *_told(target, [body])))
+
+
+async def patch(cluster: Cluster, target: Target, sent: Sent) -> Written:
+    """PATCH of an object or a subresource of it, as its content type means it."""
+    _must_name(target)
+    media = sent.content_type.partition(";")[0].strip().lower()
+    if media == _APPLY:
+        raise Unsupported("server-side apply is not served; use kubectl apply without --server-side, or a merge patch")
+    patch_type = _PATCH_TYPES.get(media)
+    if patch_type is None:
+        raise Fault(415, f"a patch is one of {', '.join(_PATCH_TYPES)}, not {media or 'of no content type'}")
+    body = decode_body(sent.data, sent.content_type)
+    if not isinstance(body, list if patch_type is PatchType.JSON else dict):
+        raise Fault(400, f"a patch of type {media} is {'a list' if patch_type is PatchType.JSON else 'an object'}")
+    parts = touched(body, patch_type)
+    warnings = _field_warnings(target, parts, sent)
+    made = await cluster.patch(
+        target.kind,
+        target.one_namespace,
+        target.name,
+        patch=body,
+        patch_type=patch_type,
+        subresource=_part(target),
+        dry_run=_dry_run(sent.query),
+    )
+    return Written(object=made, warnings=(*warnings, *_told(target, parts)))
+
+
+async def delete(cluster: Cluster, target: Target, sent: Sent) -> Written:
+    """DELETE of an object. The answer is the object while finalizers or its pod hold it, else that it is gone."""
+    if target.subresource:
+        raise Fault(405, f"{target.subresource} cannot be deleted")
+    options = _delete_options(sent)
+    found = await cluster.get(target.kind, target.one_namespace, target.name)
+    if options.dry_run:
+        _check_preconditions(target, found, options)
+        return Written(object=found)
+    await cluster.delete(
+        target.kind,
+        target.one_namespace,
+        target.name,
+        uid=options.wants("uid"),
+        resource_version=options.wants("resourceVersion"),
+        propagation=options.propagation,
+        grace_s=options.grace_period_seconds,
+    )
+    uid = found.get("metadata", {}).get("uid", "")
+    try:
+        left = await cluster.get(target.kind, target.one_namespace, target.name)
+    except NotFound:
+        left = None
+    if left is not None and left.get("metadata", {}).get("uid", "") == uid:
+        return Written(object=left)
+    return Written(object=success(target, uid))
+
+
+async def delete_collection(cluster: Cluster, target: Target, sent: Sent) -> Written:
+    """DELETE of all objects that the selectors let through, one after the other."""
+    if target.kind.namespaced and target.namespace is None:
+        raise Fault(405, "a deletion of many goes to one namespace")
+    options = _delete_options(sent)
+    listing = await cluster.list(
+        target.kind,
+        target.namespace,
+        label_selector=sent.query.get("labelSelector", ""),
+        field_selector=sent.query.get("fieldSelector", ""),
+    )
+    for one in () if options.dry_run else listing.items:
+        metadata = one["metadata"]
+        try:
+            await cluster.delete(
+                target.kind,
+                metadata.get("namespace", ""),
+                metadata["name"],
+                uid=metadata.get("uid"),
+                propagation=options.propagation,
+                grace_s=options.grace_period_seconds,
+            )
+        except (NotFound, Conflict):
+            # It is gone already, or another of its name has come since the list.
+            continue
+    return Written(object=success(target, ""))
+
+
+def _object_of(target: Target, sent: Sent) -> Object:
+    """The body, checked against the path; what the path says is filled in."""
+    body = decode_body(sent.data, sent.content_type)
+    if not isinstance(body, dict):
+        raise Fault(400, "the body is not an object")
+    kind = target.kind
+    if target.subresource != "scale":
+        for field, right in (("apiVersion", kind.api_version), ("kind", kind.name)):
+            given = body.get(field)
+            if given not in (None, "", right):
+                raise Fault(400, f"{field} of the data ({given}) does not match the expected {field} ({right})")
+            body[field] = right
+    metadata = body.setdefault("metadata", {})
+    if not isinstance(metadata, dict):
+        raise Fault(400, "metadata is not an object")
+    given_name, given_namespace = metadata.get("name"), metadata.get("namespace")
+    if target.name and given_name not in (None, "", target.name):
+        raise Fault(400, f"the name of the object ({given_name}) does not match the name on the URL ({target.name})")
+    if target.namespace and given_namespace not in (None, "", target.namespace):
+        raise Fault(400, "the namespace of the provided object does not match the namespace sent on the request")
+    if target.name:
+        metadata["name"] = target.name
+    if target.namespace:
+        metadata["namespace"] = target.namespace
+    return body
+
+
+def _field_warnings(target: Target, written: list[Object], sent: Sent) -> list[str]:
+    level = sent.query.get("fieldValidation", "")
+    is_json = "json" in sent.content_type or not sent.content_type
+    duplicates = duplicate_fields(sent.data) if is_json and level != "Ignore" else []
+    if target.subresource == "scale":
+        written = []
+    return check_fields(target.kind, written, duplicates=duplicates, level=level)
+
+
+def _told(target: Target, parts: Iterable[Object]) -> list[str]:
+    """What to say of what people write, whole or in parts; revisions are written by controllers, states by machines."""
+    if target.subresource or target.kind == REVISION:
+        return []
+    told = [
+        text for part in parts for text in (*effectless(target.kind, part), *annotation_warnings(target.kind, part))
+    ]
+    return list(dict.fromkeys(told))
+
+
+def _must_name(target: Target) -> None:
+    if not target.name:
+        raise Fault(405, "the server does not allow this method on the requested resource")
+
+
+def _part(target: Target) -> Subresource | None:
+    return cast("Subresource", target.subresource) if target.subresource else None
+
+
+def _dry_run(query: Mapping[str, str]) -> bool:
+    given = query.get("dryRun", "")
+    if given not in {"", "All"}:
+        raise Fault(400, f"dryRun is All or nothing, not {given}")
+    return given == "All"
+
+
+class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How something is deleted, from the body and the query, which wins."""
+
+    kind: Literal["DeleteOptions"] = "DeleteOptions"
+    propagation_policy: Literal["", "Background", "Foreground", "Orphan"] | None = None
+    orphan_dependents: bool | None = None
+    grace_period_seconds: int | None = None
+    preconditions: dict[Literal["uid", "resourceVersion"], str | None] | None = None
+    dry_run: list[str] | None = None
+
+    @property
+    def propagation(self) -> Literal["Background", "Foreground", "Orphan"]:
+        """The policy in force."""
+        return self.propagation_policy or ("Orphan" if self.orphan_dependents else "Background")
+
+    def wants(self, field: Literal["uid", "resourceVersion"]) -> str | None:
+        """A precondition; None if there is none."""
+        return (self.preconditions or {}).get(field)
+
+
+def _delete_options(sent: Sent) -> DeleteOptions:
+    body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}
+    _dry_run(sent.query)
+    given: dict[str, Any] = {
+        "propagationPolicy": sent.query.get("propagationPolicy"),
+        "orphanDependents": sent.query.get("orphanDependents"),
+        "gracePeriodSeconds": sent.query.get("gracePeriodSeconds"),
+        "dryRun": sent.query.getall("dryRun", None),
+    }
+    if not isinstance(body, dict):
+        raise Fault(400, "the body of a deletion is a DeleteOptions")
+    try:
+        whole = body | {name: value for name, value in given.items() if value is not None}
+        options = msgspec.convert(whole, type=DeleteOptions, strict=False)
+    except msgspec.ValidationError as error:
+        raise Fault(400, f"the body of a deletion is a DeleteOptions: {error}") from error
+    if options.dry_run not in (None, [], ["All"]):
+        raise Fault(400, f"dryRun is All or nothing, not {options.dry_run}")
+    if options.grace_period_seconds is not None and options.grace_period_seconds < 0:
+        raise Fault(400, "gracePeriodSeconds is 0 or more")
+    return options
+
+
+def _check_preconditions(target: Target, found: Object, options: DeleteOptions) -> None:
+    metadata = found.get("metadata", {})
+    fields: tuple[Literal["uid", "resourceVersion"], ...] = ("uid", "resourceVersion")
+    for field in fields:
+        wanted = options.wants(field)
+        if wanted not in (None, metadata.get(field)):
+            said = f"the {field} in the precondition ({wanted}) does not match {metadata.get(field)}"
+            raise Conflict(f'{target.kind.resource} "{target.name}": {said}')

@@ -1,0 +1,208 @@
+"""Structural schemas of custom resources: fill in defaults, drop what is unknown, and say everything that is wrong.
+
+Input: the ``openAPIV3Schema`` of a CRD, as read from YAML, and a value; output: a new value, a list of unknown fields, or
+a ``Problem`` for each breach, worded as a kube-apiserver words it ("Invalid value: ..."). It knows nothing of rules that
+join several fields (``rules.py``) nor of Knative. Follows the structural schemas of apiextensions.k8s.io/v1: nulls that
+are not allowed go before defaults come; a default is filled in where its parent object is.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from serving.model.errors import Problem
+
+__all__ = ["Schema", "breaches", "completed", "deep_copy", "unknown_fields"]
+
+Schema = Mapping[str, Any]
+
+_PRESERVE = "x-kubernetes-preserve-unknown-fields"
+_INT_OR_STRING = "x-kubernetes-int-or-string"
+_INTEGER_MAX = {"int32": 2**31 - 1, "int64": 2**63 - 1}
+_SHOWN_LENGTH_MAX = 100
+
+
+def deep_copy(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A JSON value anew, three times as fast as ``copy.deepcopy``."""
+    if isinstance(value, dict):
+        return {key: deep_copy(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [deep_copy(child) for child in value]
+    return value
+
+
+def completed(schema: Schema, value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A copy with defaults filled in, without unknown fields and without nulls that are not allowed."""
+    if isinstance(value, dict):
+        return _completed_object(schema, value)
+    if isinstance(value, list):
+        items = schema.get("items")
+        return [deep_copy(child) if items is None else completed(items, child) for child in value]
+    return value
+
+
+def _completed_object(schema: Schema, value: dict[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties", {})
+    rest = schema.get("additionalProperties")
+    keeps = schema.get(_PRESERVE, False) or (rest is None and not properties)
+    result: dict[str, Any] = {}
+    for key, child in value.items():
+        known = properties.get(key, rest if isinstance(rest, Mapping) else None)
+        if known is None:
+            if keeps or rest is True:
+                result[key] = deep_copy(child)
+        elif child is not None or known.get("nullable"):
+            result[key] = completed(known, child)
+    for key, known in properties.items():
+        if key not in result and "default" in known:
+            result[key] = completed(known, deep_copy(known["default"]))
+    return result
+
+
+def unknown_fields(schema: Schema, value: object, path: str = "") -> Iterator[str]:
+    """The paths of all fields that the schema does not know, in the order of the value."""
+    if isinstance(value, dict):
+        properties = schema.get("properties", {})
+        rest = schema.get("additionalProperties")
+        keeps = schema.get(_PRESERVE, False) or (rest is None and not properties) or rest is True
+        for key, child in value.items():
+            known = properties.get(key, rest if isinstance(rest, Mapping) else None)
+            where = f"{path}.{key}" if path else key
+            if known is not None:
+                yield from unknown_fields(known, child, where)
+            elif not keeps:
+                yield where
+    elif isinstance(value, list) and "items" in schema:
+        for index, child in enumerate(value):
+            yield from unknown_fields(schema["items"], child, f"{path}[{index}]")
+
+
+def breaches(schema: Schema, value: object, path: str = "") -> Iterator[Problem]:
+    """Everything in a value that the schema does not allow."""
+    if value is None:
+        if not schema.get("nullable"):
+            yield _invalid(
+                path, "null", f'{path} in body must be of type {_type_of(schema)}: "null"', expected=_type_of(schema)
+            )
+        return
+    if not _has_type(schema, value):
+        said = f'{path} in body must be of type {_type_of(schema)}: "{_name_of(value)}"'
+        yield _invalid(path, json.dumps(_name_of(value)), said, expected=f"a value of type {_type_of(schema)}")
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        choices = ", ".join(json.dumps(choice) for choice in schema["enum"])
+        yield Problem(
+            where=path, what=f"Unsupported value: {_shown(value)}: supported values: {choices}", expected=choices
+        )
+    if isinstance(value, dict):
+        yield from _object_breaches(schema, value, path)
+    elif isinstance(value, list):
+        yield from _list_breaches(schema, value, path)
+    elif isinstance(value, str):
+        yield from _text_breaches(schema, value, path)
+    elif not isinstance(value, bool) and isinstance(value, int | float):
+        yield from _number_breaches(schema, value, path)
+
+
+def _object_breaches(schema: Schema, value: dict[str, Any], path: str) -> Iterator[Problem]:
+    prefix = f"{path}." if path else ""
+    for key in schema.get("required", ()):
+        if key not in value:
+            yield Problem(where=prefix + key, what="Required value", expected="a value")
+    properties = schema.get("properties", {})
+    rest = schema.get("additionalProperties")
+    for key, child in value.items():
+        known = properties.get(key, rest if isinstance(rest, Mapping) else None)
+        if known is not None:
+            yield from breaches(known, child, prefix + key)
+    most = schema.get("maxProperties")
+    if most is not None and len(value) > most:
+        yield Problem(
+            where=path, what=f"Too many: {len(value)}: must have at most {most} items", expected=f"at most {most}"
+        )
+
+
+def _list_breaches(schema: Schema, value: list[Any], path: str) -> Iterator[Problem]:
+    least, most = schema.get("minItems", 0), schema.get("maxItems")
+    if len(value) < least:
+        said = f"{path} in body should have at least {least} items"
+        yield _invalid(path, str(len(value)), said, expected=f"at least {least} items")
+    if most is not None and len(value) > most:
+        yield Problem(
+            where=path, what=f"Too many: {len(value)}: must have at most {most} items", expected=f"at most {most} items"
+        )
+    if "items" in schema:
+        for index, child in enumerate(value):
+            yield from breaches(schema["items"], child, f"{path}[{index}]")
+
+
+def _text_breaches(schema: Schema, value: str, path: str) -> Iterator[Problem]:
+    most, least, pattern = schema.get("maxLength"), schema.get("minLength", 0), schema.get("pattern")
+    if most is not None and len(value) > most:
+        what = f"Too long: may not be more than {most} bytes"
+        yield Problem(where=path, what=what, expected=f"at most {most} characters")
+    if len(value) < least:
+        said = f"{path} in body should be at least {least} chars long"
+        yield _invalid(path, _shown(value), said, expected=f"at least {least} characters")
+    if pattern is not None and not re.search(pattern, value):
+        yield _invalid(
+            path, _shown(value), f"{path} in body should match '{pattern}'", expected=f"a text like {pattern}"
+        )
+
+
+def _number_breaches(schema: Schema, value: float, path: str) -> Iterator[Problem]:
+    least, most = schema.get("minimum"), schema.get("maximum")
+    widest = _INTEGER_MAX.get(schema.get("format", ""))
+    if widest is not None and abs(value) > widest:
+        said = f"{path} in body must be of type {schema['format']}: {_shown(value)}"
+        yield _invalid(path, _shown(value), said, expected=f"at most {widest}")
+    if least is not None and value < least:
+        said = f"{path} in body should be greater than or equal to {least}"
+        yield _invalid(path, _shown(value), said, expected=f"{least} or more")
+    if most is not None and value > most:
+        yield _invalid(
+            path, _shown(value), f"{path} in body should be less than or equal to {most}", expected=f"at most {most}"
+        )
+
+
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+}
+
+
+def _has_type(schema: Schema, value: object) -> bool:
+    wanted = (int, str) if schema.get(_INT_OR_STRING) else _PYTHON_TYPES.get(schema.get("type", ""))
+    if wanted is None:
+        return True
+    if isinstance(value, bool):
+        return bool in wanted
+    return isinstance(value, wanted) or (wanted == (int,) and _is_whole(value))
+
+
+def _is_whole(value: object) -> bool:
+    """JSON has one kind of number: 3.0 is an integer to a kube-apiserver too."""
+    return isinstance(value, float) and value.is_integer()
+
+
+def _type_of(schema: Schema) -> str:
+    return "integer or string" if schema.get(_INT_OR_STRING) else str(schema.get("type", "object"))
+
+
+def _name_of(value: object) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
+    return names.get(type(value), "null")
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN_LENGTH_MAX else text[:_SHOWN_LENGTH_MAX] + "..."
+
+
+def _invalid(path: str, value: str, said: str, *, expected: str) -> Problem:
+    return Problem(where=path, what=f"Invalid value: {value}: {said}", expected=expected)

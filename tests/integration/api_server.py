@@ -1,0 +1,36 @@
+"""The API over a store on a port of its own, for tests."""
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from serving.cluster.api.kubeconfig import kubeconfig
+from serving.cluster.api.logs import PodLogs
+from serving.cluster.api.running import running
+from serving.cluster.api.server import ApiOptions, application
+from serving.cluster.port import Cluster
+
+__all__ = ["TOKEN", "Served", "served"]
+
+TOKEN = "integration"  # noqa: S105 - a server that lives for a test
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it is, and the file that says so."""
+
+    url: str
+    kubeconfig: Path
+
+
+@contextlib.asynccontextmanager
+async def served(cluster: Cluster, folder: Path, *, logs: PodLogs | None = None) -> AsyncIterator[Served]:
+    """Serve a store on a free port of 127.0.0.1."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        path = folder / "kubeconfig"
+        path.write_text(kubeconfig(url, TOKEN), encoding="utf-8")
+        async with running(application(cluster, ApiOptions(token=TOKEN), logs=logs), listener):
+            yield Served(url=url, kubeconfig=path)

@@ -1,0 +1,498 @@
+"""The API as a client meets it: plain HTTP over a real socket, the memory store behind it."""
+
+import asyncio
+import contextlib
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from serving.cluster.admission import admit
+from serving.cluster.api import watching
+from serving.cluster.api.logs import LogOptions
+from serving.cluster.kinds import CONFIG_MAP, Kind
+from serving.cluster.limits import StoreLimits
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import WatchEvent
+from tests.integration.api_server import TOKEN, served
+
+Json = dict[str, Any]
+SERVICES = "/apis/serving.knative.dev/v1/namespaces/default/services"
+MAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
+TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+MERGE = {"Content-Type": "application/merge-patch+json"}
+
+
+class Lines:
+    """A log of a few lines; who follows it gets one more when ``more`` is set."""
+
+    def __init__(self) -> None:
+        self.more = asyncio.Event()
+
+    async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
+        yield f"{namespace}/{pod}/{options.container}\n".encode()
+        if options.follow:
+            await self.more.wait()
+            yield b"more\n"
+
+
+class Client:
+    """A session with the token, and the answers as JSON."""
+
+    def __init__(self, session: aiohttp.ClientSession, lines: Lines) -> None:
+        self.session = session
+        self.lines = lines
+
+    async def call(
+        self, method: str, path: str, body: object = None, *, headers: dict[str, str] | None = None
+    ) -> tuple[int, Json]:
+        status, answer, _ = await self.whole(method, path, body, headers=headers)
+        return status, answer
+
+    async def whole(
+        self, method: str, path: str, body: object = None, *, headers: dict[str, str] | None = None
+    ) -> tuple[int, Json, list[str]]:
+        data = None if body is None else msgspec.json.encode(body)
+        heads = {"Content-Type": "application/json"} | (headers or {})
+        async with self.session.request(method, path, data=data, headers=heads) as response:
+            answer = msgspec.json.decode(await response.read())
+            return response.status, answer, response.headers.getall("Warning", [])
+
+    @contextlib.asynccontextmanager
+    async def watch(self, path: str, **headers: str) -> AsyncIterator[AsyncIterator[Json]]:
+        async with self.session.get(path, headers=headers) as response:
+            assert response.status == 200, await response.text()
+            yield (msgspec.json.decode(line) async for line in response.content)
+
+
+@contextlib.asynccontextmanager
+async def connected(cluster: MemoryCluster, folder: Path, *, with_logs: bool = True) -> AsyncIterator[Client]:
+    """A client of a server over a store."""
+    lines = Lines()
+    async with (
+        served(cluster, folder, logs=lines if with_logs else None) as api,
+        aiohttp.ClientSession(api.url, headers={"Authorization": f"Bearer {TOKEN}"}) as session,
+    ):
+        yield Client(session, lines)
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    async with connected(MemoryCluster(admit=admit), tmp_path) as one:
+        yield one
+
+
+def service(name: str = "hello", **pod: object) -> Json:
+    pods = {"containers": [{"image": "x"}]} | pod
+    return {"metadata": {"name": name}, "spec": {"template": {"spec": pods}}}
+
+
+def config_map(name: str = "m", **data: str) -> Json:
+    return {"metadata": {"name": name, "labels": {"team": "a"}}, "data": data}
+
+
+async def test_who_has_no_token_is_refused(client: Client) -> None:
+    status, answer = await client.call("GET", PODS, headers={"Authorization": "Bearer wrong"})
+    assert (status, answer["reason"]) == (401, "Unauthorized")
+
+
+async def test_the_token_may_stand_in_the_path(client: Client) -> None:
+    status, _ = await client.call("GET", f"/token/{TOKEN}{PODS}", headers={"Authorization": ""})
+    assert status == 200
+
+
+async def test_a_wrong_token_in_the_path_is_refused(client: Client) -> None:
+    status, _ = await client.call("GET", f"/token/wrong{PODS}", headers={"Authorization": ""})
+    assert status == 401
+
+
+async def test_a_name_that_is_not_ours_is_refused(client: Client) -> None:
+    status, answer = await client.call("GET", PODS, headers={"Host": "evil.example"})
+    assert (status, answer["reason"]) == (403, "Forbidden")
+
+
+async def test_health_needs_no_token(client: Client) -> None:
+    async with client.session.get("/readyz", headers={"Authorization": ""}) as response:
+        assert (response.status, await response.text()) == (200, "ok")
+
+
+async def test_a_service_is_made_with_its_defaults(client: Client) -> None:
+    status, made = await client.call("POST", SERVICES, service())
+    assert status == 201
+    assert made["spec"]["template"]["spec"]["timeoutSeconds"] == 300
+    assert (made["apiVersion"], made["kind"]) == ("serving.knative.dev/v1", "Service")
+    assert {"uid", "resourceVersion", "creationTimestamp", "generation", "namespace"} <= set(made["metadata"])
+
+
+async def test_a_second_of_its_name_is_refused(client: Client) -> None:
+    await client.call("POST", SERVICES, service())
+    status, answer = await client.call("POST", SERVICES, service())
+    assert (status, answer["reason"], answer["details"]["name"]) == (409, "AlreadyExists", "hello")
+
+
+async def test_a_service_that_breaks_a_rule_is_refused_with_every_cause(client: Client) -> None:
+    status, answer = await client.call("POST", SERVICES, service(containers=[], containerConcurrency=-1))
+    assert (status, answer["reason"], answer["details"]["name"]) == (422, "Invalid", "hello")
+    fields = [cause["field"] for cause in answer["details"]["causes"]]
+    assert fields == ["spec.template.spec.containers", "spec.template.spec.containerConcurrency"]
+    assert "missing field(s): spec.template.spec.containers" in answer["message"]
+
+
+async def test_an_unknown_field_is_told(client: Client) -> None:
+    status, made, warnings = await client.whole("POST", SERVICES, service(foo=1))
+    assert (status, warnings) == (201, ['299 - "unknown field \\"spec.template.spec.foo\\""'])
+    assert "foo" not in made["spec"]["template"]["spec"]
+
+
+async def test_an_unknown_field_is_refused_to_the_strict(client: Client) -> None:
+    status, answer = await client.call("POST", f"{SERVICES}?fieldValidation=Strict", service(foo=1))
+    assert (status, answer["reason"]) == (400, "BadRequest")
+    assert 'strict decoding error: unknown field "spec.template.spec.foo"' in answer["message"]
+
+
+async def test_a_patch_is_looked_at_as_strictly(client: Client) -> None:
+    await client.call("POST", SERVICES, service())
+    patch: Json = {"spec": {"tempalte": {}}}
+    status, _ = await client.call("PATCH", f"{SERVICES}/hello?fieldValidation=Strict", patch, headers=MERGE)
+    assert status == 400
+
+
+async def test_a_field_without_effect_is_told(client: Client) -> None:
+    _, _, warnings = await client.whole("POST", SERVICES, service(nodeSelector={"a": "b"}))
+    assert warnings == ['299 - "spec.template.spec.nodeSelector: accepted without effect: pods run on this machine"']
+
+
+async def test_a_dry_run_stores_nothing(client: Client) -> None:
+    status, _ = await client.call("POST", f"{SERVICES}?dryRun=All", service())
+    assert status == 201
+    assert (await client.call("GET", f"{SERVICES}/hello"))[0] == 404
+
+
+async def test_a_dry_run_deletes_nothing(client: Client) -> None:
+    await client.call("POST", MAPS, config_map())
+    await client.call("DELETE", f"{MAPS}/m", {"dryRun": ["All"]})
+    assert (await client.call("GET", f"{MAPS}/m"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "expected"),
+    [
+        ("POST", MAPS, [], {}, 400),
+        ("POST", MAPS, {"metadata": 5}, {}, 400),
+        ("POST", MAPS, {"kind": "Secret", "metadata": {"name": "m"}}, {}, 400),
+        ("POST", MAPS, {"metadata": {"name": "m", "namespace": "other"}}, {}, 400),
+        ("POST", f"{MAPS}/m", {}, {}, 405),
+        ("POST", "/api/v1/configmaps", {}, {}, 405),
+        ("POST", f"{MAPS}?dryRun=Some", {"metadata": {"name": "m"}}, {}, 400),
+        ("POST", MAPS, {}, {"Content-Type": "text/plain"}, 415),
+        ("PUT", MAPS, {}, {}, 405),
+        ("PUT", f"{MAPS}/m", {"metadata": {"name": "n"}}, {}, 400),
+        ("PUT", f"{MAPS}/m", {"metadata": {"name": "m"}}, {}, 404),
+        ("PATCH", f"{MAPS}/m", {}, {"Content-Type": "application/json"}, 415),
+        ("PATCH", f"{MAPS}/m", [], MERGE, 400),
+        ("PATCH", f"{MAPS}/m", {}, {"Content-Type": "application/apply-patch+yaml"}, 501),
+        ("DELETE", f"{MAPS}/m", None, {}, 404),
+        ("DELETE", f"{MAPS}/m/status", None, {}, 404),
+        ("DELETE", f"{MAPS}/m", [], {}, 400),
+        ("DELETE", f"{MAPS}/m", {"propagationPolicy": "Sideways"}, {}, 400),
+        ("DELETE", f"{MAPS}/m", {"dryRun": ["Some"]}, {}, 400),
+        ("DELETE", f"{MAPS}/m", {"gracePeriodSeconds": -1}, {}, 400),
+        ("DELETE", "/api/v1/configmaps", None, {}, 405),
+        ("GET", "/apis/batch/v1/jobs", None, {}, 404),
+        ("GET", f"{MAPS}/m/scale", None, {}, 404),
+        ("GET", f"{PODS}/p/exec", None, {}, 501),
+        ("POST", f"{PODS}/p/eviction", {}, {}, 501),
+        ("OPTIONS", MAPS, None, {}, 405),
+        ("GET", f"{MAPS}?limit=x", None, {}, 400),
+        ("GET", MAPS, None, {"Accept": "text/html"}, 406),
+        ("GET", "/apis/batch", None, {}, 404),
+        ("GET", "/openapi/v3/apis/batch/v1", None, {}, 404),
+        ("GET", f"{MAPS}?watch=1&timeoutSeconds=x", None, {}, 400),
+        ("GET", f"{MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=Exact", None, {}, 400),
+    ],
+)
+async def test_what_is_wrong_with_a_request_is_said(
+    client: Client, method: str, path: str, body: object, headers: dict[str, str], expected: int
+) -> None:
+    status, answer = await client.call(method, path, body, headers=headers)
+    assert (status, answer["kind"], answer["code"]) == (expected, "Status", expected)
+    assert answer["message"]
+
+
+async def test_a_body_nested_too_deep_is_refused(client: Client) -> None:
+    data = b'{"metadata": {"name": "m"}, "data": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001
+    async with client.session.post(MAPS, data=data, headers={"Content-Type": "application/json"}) as response:
+        assert response.status == 400
+
+
+async def test_a_body_too_large_is_refused(client: Client) -> None:
+    async with client.session.post(MAPS, data=io.BytesIO(bytes(4 * 2**20))) as response:
+        assert (response.status, (await response.json())["reason"]) == (413, "RequestEntityTooLarge")
+
+
+async def test_a_manifest_may_be_yaml(client: Client) -> None:
+    headers = {"Content-Type": "application/yaml"}
+    async with client.session.post(MAPS, data=b"metadata: {name: y}\ndata: {a: b}", headers=headers) as response:
+        assert response.status == 201
+
+
+async def test_lists_come_in_pages(client: Client) -> None:
+    for name in ("a", "b", "c"):
+        await client.call("POST", MAPS, config_map(name))
+    _, first = await client.call("GET", f"{MAPS}?limit=2")
+    assert (first["kind"], len(first["items"])) == ("ConfigMapList", 2)
+    _, second = await client.call("GET", f"{MAPS}?limit=2&continue={first['metadata']['continue']}")
+    assert [one["metadata"]["name"] for one in second["items"]] == ["c"]
+
+
+async def test_a_table_has_the_columns_of_the_crd(client: Client) -> None:
+    await client.call("POST", SERVICES, service())
+    _, table = await client.call("GET", SERVICES, headers=TABLE)
+    assert [column["name"] for column in table["columnDefinitions"]][:2] == ["Name", "URL"]
+    assert table["rows"][0]["cells"][0] == "hello"
+    assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
+
+
+async def test_one_object_may_be_a_table(client: Client) -> None:
+    await client.call("POST", MAPS, config_map(a="b"))
+    _, table = await client.call("GET", f"{MAPS}/m", headers=TABLE)
+    assert table["rows"][0]["cells"][:2] == ["m", 1]
+
+
+async def test_metadata_alone(client: Client) -> None:
+    await client.call("POST", MAPS, config_map(a="b"))
+    accept = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
+    _, one = await client.call("GET", f"{MAPS}/m", headers=accept)
+    assert (one["kind"], "data" in one) == ("PartialObjectMetadata", False)
+    many = {"Accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
+    _, listing = await client.call("GET", MAPS, headers=many)
+    assert listing["kind"] == "PartialObjectMetadataList"
+
+
+async def test_deleting_says_what_is_gone(client: Client) -> None:
+    _, made = await client.call("POST", MAPS, config_map())
+    status, answer = await client.call("DELETE", f"{MAPS}/m")
+    assert (status, answer["status"], answer["details"]["uid"]) == (200, "Success", made["metadata"]["uid"])
+
+
+async def test_deleting_what_finalizers_hold_gives_the_object(client: Client) -> None:
+    body = config_map()
+    body["metadata"]["finalizers"] = ["example.com/hold"]
+    await client.call("POST", MAPS, body)
+    _, answer = await client.call("DELETE", f"{MAPS}/m")
+    assert answer["metadata"]["deletionTimestamp"]
+
+
+async def test_deleting_another_than_was_meant_is_refused(client: Client) -> None:
+    await client.call("POST", MAPS, config_map())
+    for options in ({}, {"dryRun": ["All"]}):
+        status, _ = await client.call("DELETE", f"{MAPS}/m", {"preconditions": {"uid": "other"}} | options)
+        assert status == 409
+
+
+async def test_deleting_many_goes_by_the_selector(client: Client) -> None:
+    for name, team in (("a", "x"), ("b", "x"), ("c", "y")):
+        await client.call("POST", MAPS, {"metadata": {"name": name, "labels": {"team": team}}})
+    status, _ = await client.call("DELETE", f"{MAPS}?labelSelector=team%3Dx")
+    _, left = await client.call("GET", MAPS)
+    assert (status, [one["metadata"]["name"] for one in left["items"]]) == (200, ["c"])
+
+
+async def test_a_watch_from_nowhere_begins_with_what_is_there(client: Client) -> None:
+    await client.call("POST", MAPS, config_map("a"))
+    async with client.watch(f"{MAPS}?watch=true") as events:
+        first = await anext(events)
+        await client.call("POST", MAPS, config_map("b"))
+        second = await anext(events)
+    assert [(one["type"], one["object"]["metadata"]["name"]) for one in (first, second)] == [
+        ("ADDED", "a"),
+        ("ADDED", "b"),
+    ]
+
+
+async def test_a_watch_from_a_version_begins_after_it(client: Client) -> None:
+    await client.call("POST", MAPS, config_map("a"))
+    _, listing = await client.call("GET", MAPS)
+    await client.call("POST", MAPS, config_map("b"))
+    await client.call("DELETE", f"{MAPS}/b")
+    version = listing["metadata"]["resourceVersion"]
+    async with client.watch(f"{MAPS}?watch=true&resourceVersion={version}") as events:
+        seen = [await anext(events), await anext(events)]
+    assert [one["type"] for one in seen] == ["ADDED", "DELETED"]
+
+
+async def test_initial_events_end_with_a_bookmark_that_says_so(client: Client) -> None:
+    await client.call("POST", MAPS, config_map("a"))
+    query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    async with client.watch(f"{MAPS}?{query}") as events:
+        seen = [await anext(events), await anext(events)]
+    assert [one["type"] for one in seen] == ["ADDED", "BOOKMARK"]
+    assert seen[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+async def test_a_watch_ends_when_its_time_is_up(client: Client) -> None:
+    async with client.watch(f"{MAPS}?watch=true&timeoutSeconds=1") as events:
+        assert [one async for one in events if one["type"] != "BOOKMARK"] == []
+
+
+async def test_a_watch_of_one_object_sees_no_other(client: Client) -> None:
+    async with client.watch(f"{MAPS}/b?watch=true") as events:
+        await client.call("POST", MAPS, config_map("a"))
+        await client.call("POST", MAPS, config_map("b"))
+        assert (await anext(events))["object"]["metadata"]["name"] == "b"
+
+
+async def test_a_watch_may_be_of_tables(client: Client) -> None:
+    async with client.watch(f"{MAPS}?watch=true", **TABLE) as events:
+        await client.call("POST", MAPS, config_map("a", x="y"))
+        event = await anext(events)
+    assert (event["type"], event["object"]["kind"], event["object"]["rows"][0]["cells"][:2]) == (
+        "ADDED",
+        "Table",
+        ["a", 1],
+    )
+
+
+async def test_a_watch_from_a_version_of_long_ago_is_gone(tmp_path: Path) -> None:
+    cluster = MemoryCluster(admit=admit, limits=StoreLimits(history_count_max=1))
+    async with connected(cluster, tmp_path) as client:
+        _, listing = await client.call("GET", MAPS)
+        for name in ("a", "b", "c"):
+            await client.call("POST", MAPS, config_map(name))
+        version = listing["metadata"]["resourceVersion"]
+        status, answer = await client.call("GET", f"{MAPS}?watch=true&resourceVersion={version}")
+    assert (status, answer["reason"]) == (410, "Expired")
+
+
+async def test_a_log_is_read(client: Client) -> None:
+    await client.call("POST", PODS, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}})
+    async with client.session.get(f"{PODS}/p/log") as response:
+        assert await response.text() == "default/p/c\n"
+
+
+async def test_a_log_is_followed(client: Client) -> None:
+    await client.call("POST", PODS, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}})
+    async with client.session.get(f"{PODS}/p/log?follow=true") as response:
+        assert await response.content.readline() == b"default/p/c\n"
+        client.lines.more.set()
+        assert await response.content.readline() == b"more\n"
+
+
+async def test_the_log_of_a_pod_that_is_not_there_is_not_found(client: Client) -> None:
+    assert (await client.call("GET", f"{PODS}/p/log"))[0] == 404
+
+
+async def test_a_server_without_logs_says_so(tmp_path: Path) -> None:
+    async with connected(MemoryCluster(), tmp_path, with_logs=False) as client:
+        pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+        await client.call("POST", PODS, pod)
+        assert (await client.call("GET", f"{PODS}/p/log"))[0] == 501
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/version", "/api", "/apis", "/apis/apps", "/apis/apps/v1", "/api/v1", "/openapi/v2", "/openapi/v3"],
+)
+async def test_who_asks_first_is_told(client: Client, path: str) -> None:
+    assert (await client.call("GET", path))[0] == 200
+
+
+async def test_a_document_of_a_group(client: Client) -> None:
+    _, index = await client.call("GET", "/openapi/v3")
+    url = index["paths"]["apis/serving.dev/v1alpha1"]["serverRelativeURL"]
+    assert (await client.call("GET", url))[1]["openapi"] == "3.0.0"
+
+
+async def test_who_has_the_token_may_do_everything(client: Client) -> None:
+    _, review = await client.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {})
+    assert review["status"]["allowed"] is True
+
+
+class Broken(MemoryCluster):
+    """A store with a defect."""
+
+    async def create(self, *_: object, **__: object) -> Json:
+        raise RuntimeError("secret detail")
+
+
+async def test_a_defect_is_told_without_its_details(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with connected(Broken(), tmp_path) as client:
+        status, answer = await client.call("POST", MAPS, config_map())
+    assert (status, answer["reason"]) == (500, "InternalError")
+    assert "secret detail" not in answer["message"]
+    assert "secret detail" in caplog.text
+
+
+async def test_a_watch_that_falls_behind_is_told_so(tmp_path: Path) -> None:
+    cluster = MemoryCluster(limits=StoreLimits(watch_count_max=1))
+    async with connected(cluster, tmp_path) as client, client.watch(f"{MAPS}?watch=true") as events:
+        for name in ("a", "b", "c"):
+            await cluster.create(CONFIG_MAP, {"metadata": {"name": name, "namespace": "default"}})
+        seen = [event async for event in events]
+    assert (seen[-1]["type"], seen[-1]["object"]["code"]) == ("ERROR", 410)
+
+
+async def test_a_watch_ends_with_its_store(tmp_path: Path) -> None:
+    cluster = MemoryCluster()
+    async with connected(cluster, tmp_path) as client, client.watch(f"{MAPS}?watch=true") as events:
+        await cluster.close()
+        assert [event async for event in events] == []
+
+
+class Observed(MemoryCluster):
+    """A store that tells when a watch has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = asyncio.Event()
+
+    def watch(self, kind: Kind, namespace: str | None = None, **options: str) -> Any:  # noqa: ANN401 - as the store
+        watch = super().watch(kind, namespace, **options)
+
+        @contextlib.asynccontextmanager
+        async def observed() -> AsyncIterator[AsyncIterator[WatchEvent]]:
+            try:
+                async with watch as events:
+                    yield events
+            finally:
+                self.ended.set()
+
+        return observed()
+
+
+async def test_a_watch_whose_client_has_gone_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_LOOK_EVERY_S", 0.01)
+    cluster = Observed()
+    async with connected(cluster, tmp_path) as client:
+        async with client.watch(f"{MAPS}?watch=true"):
+            assert not cluster.ended.is_set()
+        await asyncio.wait_for(cluster.ended.wait(), 10)
+
+
+async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_UNREAD_S", 0.1)
+    cluster = Observed()
+    for name in "abcdefgh":
+        body = {"metadata": {"name": name, "namespace": "default"}, "data": {"x": "y" * 1_400_000}}
+        await cluster.create(CONFIG_MAP, body)
+    url = f"{MAPS}?watch=true&timeoutSeconds=1"
+    async with connected(cluster, tmp_path) as client, client.session.get(url) as response:
+        await asyncio.wait_for(cluster.ended.wait(), 10)
+        with pytest.raises(aiohttp.ClientError):
+            await response.read()
+
+
+async def test_a_dry_run_deletes_none_of_many(client: Client) -> None:
+    await client.call("POST", MAPS, config_map())
+    await client.call("DELETE", f"{MAPS}?dryRun=All")
+    assert (await client.call("GET", f"{MAPS}/m"))[0] == 200
+
+
+async def test_an_error_about_many_names_none(client: Client) -> None:
+    status, answer = await client.call("POST", MAPS, {"metadata": {"generateName": "A-"}})
+    assert (status, "name" in answer.get("details", {})) == (422, False)

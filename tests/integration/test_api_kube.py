@@ -1,0 +1,248 @@
+"""The kube adapter against servers that answer, fail, hang and vanish; that it keeps the port is conformance's matter."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from serving.cluster.admission import admit
+from serving.cluster.api.kubeconfig import kubeconfig
+from serving.cluster.api.running import running
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVING_SERVICE
+from serving.cluster.kube import KubeCluster, KubeTimeouts
+from serving.cluster.limits import StoreLimits
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import EventType, PatchType
+from serving.model.errors import Forbidden, Gone, Invalid, NotFound, Unavailable, UnsupportedMediaType
+from tests.integration.api_server import served
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+SHORT = KubeTimeouts(connect_s=0.5, call_s=0.5, watch_s=1, watch_margin_s=0.5)
+
+
+def config_map(name: str = "m") -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "default"}, "data": {"a": "b"}}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[KubeCluster]:
+    store = MemoryCluster(admit=admit)
+    async with served(store, tmp_path) as api, KubeCluster.from_kubeconfig(api.kubeconfig) as one:
+        yield one
+
+
+@contextlib.asynccontextmanager
+async def answering(handler: Handler, folder: Path) -> AsyncIterator[KubeCluster]:
+    """The adapter before a server of the test's own."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    path = folder / "kubeconfig"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        path.write_text(kubeconfig(f"http://127.0.0.1:{listener.getsockname()[1]}", "t"), encoding="utf-8")
+        async with running(app, listener, shutdown_s=0.1), KubeCluster.from_kubeconfig(path, timeouts=SHORT) as one:
+            yield one
+
+
+async def test_an_object_goes_there_and_back(cluster: KubeCluster) -> None:
+    made = await cluster.create(CONFIG_MAP, config_map())
+    assert await cluster.get(CONFIG_MAP, "default", "m") == made
+
+
+async def test_items_of_a_list_have_their_kind(cluster: KubeCluster) -> None:
+    await cluster.create(CONFIG_MAP, config_map())
+    listing = await cluster.list(CONFIG_MAP, "default")
+    assert [(one["apiVersion"], one["kind"]) for one in listing.items] == [("v1", "ConfigMap")]
+
+
+async def test_a_breach_comes_back_with_its_causes(cluster: KubeCluster) -> None:
+    with pytest.raises(Invalid) as caught:
+        await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": {}})
+    assert [problem.where for problem in caught.value.problems] == ["spec.template.spec.containers"]
+
+
+async def test_a_strategic_patch_of_a_custom_resource_is_refused(cluster: KubeCluster) -> None:
+    spec = {"template": {"spec": {"containers": [{"image": "x"}]}}}
+    await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": spec})
+    with pytest.raises(UnsupportedMediaType):
+        await cluster.patch(SERVING_SERVICE, "default", "hello", patch={}, patch_type=PatchType.STRATEGIC)
+
+
+async def test_a_json_patch_is_a_list(cluster: KubeCluster) -> None:
+    await cluster.create(CONFIG_MAP, config_map())
+    operations = [{"op": "replace", "path": "/data/a", "value": "c"}]
+    made = await cluster.patch(CONFIG_MAP, "default", "m", patch=operations, patch_type=PatchType.JSON)
+    assert made["data"] == {"a": "c"}
+
+
+async def test_a_scale_is_patched(cluster: KubeCluster) -> None:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    await cluster.create(DEPLOYMENT, {"metadata": {"name": "d", "namespace": "default"}, "spec": spec})
+    scale = await cluster.patch(DEPLOYMENT, "default", "d", patch={"spec": {"replicas": 5}}, subresource="scale")
+    assert (scale["kind"], scale["spec"]) == ("Scale", {"replicas": 5})
+
+
+async def test_a_name_that_needs_escaping_is_one_name(cluster: KubeCluster) -> None:
+    with pytest.raises(NotFound):
+        await cluster.get(CONFIG_MAP, "default", "../pods?x=1")
+
+
+async def test_a_watch_tells_of_changes(cluster: KubeCluster) -> None:
+    listing = await cluster.list(CONFIG_MAP)
+    async with cluster.watch(CONFIG_MAP, resource_version=listing.resource_version) as events:
+        await cluster.create(CONFIG_MAP, config_map())
+        await cluster.delete(CONFIG_MAP, "default", "m")
+        seen = [await anext(events), await anext(events)]
+    assert [event.type for event in seen] == [EventType.ADDED, EventType.DELETED]
+
+
+async def test_a_watch_of_a_large_object(cluster: KubeCluster) -> None:
+    large = "x" * 1_000_000
+    async with cluster.watch(CONFIG_MAP, resource_version=(await cluster.list(CONFIG_MAP)).resource_version) as events:
+        await cluster.create(CONFIG_MAP, config_map() | {"data": {"a": large}})
+        assert (await anext(events)).object["data"] == {"a": large}
+
+
+async def test_a_version_that_is_too_old_is_gone(tmp_path: Path) -> None:
+    store = MemoryCluster(limits=StoreLimits(history_count_max=1))
+    async with served(store, tmp_path) as api, KubeCluster.from_kubeconfig(api.kubeconfig) as cluster:
+        version = (await cluster.list(CONFIG_MAP)).resource_version
+        for name in "abc":
+            await cluster.create(CONFIG_MAP, config_map(name))
+        with pytest.raises(Gone):
+            async with cluster.watch(CONFIG_MAP, resource_version=version) as events:
+                await anext(events)
+
+
+async def test_a_server_that_goes_ends_its_watches(tmp_path: Path) -> None:
+    store = MemoryCluster()
+    async with contextlib.AsyncExitStack() as stack:
+        async with served(store, tmp_path) as api:
+            cluster = await stack.enter_async_context(KubeCluster.from_kubeconfig(api.kubeconfig))
+            version = (await cluster.list(CONFIG_MAP)).resource_version
+            events = await stack.enter_async_context(cluster.watch(CONFIG_MAP, resource_version=version))
+            reader = asyncio.create_task(_drain(events))
+        assert await reader in {"ended", "unavailable"}
+
+
+async def _drain(events: AsyncIterator[object]) -> str:
+    try:
+        async for _ in events:
+            pass
+    except Unavailable:
+        return "unavailable"
+    return "ended"
+
+
+async def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    path = tmp_path / "kubeconfig"
+    path.write_text(kubeconfig(url, "t"), encoding="utf-8")
+    async with KubeCluster.from_kubeconfig(path) as cluster:
+        with pytest.raises(Unavailable, match="GET /api/v1/pods"):
+            await cluster.list(POD)
+
+
+@pytest.mark.parametrize("text", ["", "clusters: 5", "[", "current-context: x"])
+async def test_a_kubeconfig_that_is_none_is_unavailable(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(Unavailable, match="no usable kubeconfig"):
+        await KubeCluster.from_kubeconfig(path).list(POD)
+
+
+async def test_a_kubeconfig_that_is_missing_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="no usable kubeconfig"):
+        await KubeCluster.from_kubeconfig(tmp_path / "none").list(POD)
+
+
+async def test_a_pod_without_a_service_account_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match="no usable kubeconfig in this pod"):
+        await KubeCluster.in_cluster().list(POD)
+
+
+async def test_a_server_that_hangs_is_unavailable(tmp_path: Path) -> None:
+    async def hang(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with answering(hang, tmp_path) as cluster:
+        with pytest.raises(Unavailable, match="did not answer in time"):
+            await cluster.get(POD, "default", "p")
+        with pytest.raises(Unavailable, match="did not answer in time"):
+            async with cluster.watch(POD, resource_version="1"):
+                pass
+
+
+async def test_a_watch_that_falls_silent_beyond_its_time_is_unavailable(tmp_path: Path) -> None:
+    async def silent(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with answering(silent, tmp_path) as cluster, cluster.watch(POD, resource_version="1") as events:
+        with pytest.raises(Unavailable):
+            await anext(events)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"not json\n", Unavailable),
+        (b'{"type":"PAINTED","object":{}}\n', Unavailable),
+        (b'{"type":"ERROR","object":{"code":410,"message":"old"}}\n', Gone),
+        (b'{"type":"ERROR","object":{"code":500,"message":"oh"}}\n', Unavailable),
+    ],
+)
+async def test_a_watch_that_goes_wrong_says_how(tmp_path: Path, body: bytes, expected: type[Exception]) -> None:
+    async def broken(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    async with answering(broken, tmp_path) as cluster, cluster.watch(POD, resource_version="1") as events:
+        with pytest.raises(expected):
+            await anext(events)
+
+
+async def test_an_answer_that_is_no_object_is_unavailable(tmp_path: Path) -> None:
+    async def odd(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"[]")
+
+    async with answering(odd, tmp_path) as cluster:
+        with pytest.raises(Unavailable, match="not a JSON object"):
+            await cluster.get(POD, "default", "p")
+
+
+async def test_a_wrong_token_is_forbidden(tmp_path: Path) -> None:
+    async with served(MemoryCluster(), tmp_path) as api:
+        path = tmp_path / "other"
+        path.write_text(kubeconfig(api.url, "other"), encoding="utf-8")
+        async with KubeCluster.from_kubeconfig(path) as cluster:
+            with pytest.raises(Forbidden):
+                await cluster.list(POD)
+
+
+async def test_a_proxy_of_the_environment_does_not_get_between_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with served(MemoryCluster(), tmp_path) as api, KubeCluster.from_kubeconfig(api.kubeconfig) as cluster:
+        assert (await cluster.list(POD)).items == []
+
+
+async def test_a_closed_cluster_opens_again(cluster: KubeCluster) -> None:
+    await cluster.list(POD)
+    await cluster.close()
+    assert (await cluster.list(POD)).items == []
+
+
+def test_it_says_where_it_points_to() -> None:
+    assert (repr(KubeCluster("a/b")), repr(KubeCluster.in_cluster())) == ("KubeCluster(a/b)", "KubeCluster(in-cluster)")

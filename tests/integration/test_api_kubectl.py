@@ -1,0 +1,278 @@
+"""Real kubectls against the API over the memory store: the one in PATH, and any others that SERVING_TEST_KUBECTLS names."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from serving.cluster.admission import admit
+from serving.cluster.api.logs import LogOptions
+from serving.cluster.kinds import SERVING_SERVICE, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.watching import Watch
+from tests.integration.api_server import served
+
+KUBECTLS = [path for path in (shutil.which("kubectl"), *os.environ.get("SERVING_TEST_KUBECTLS", "").split(":")) if path]
+
+pytestmark = pytest.mark.skipif(not KUBECTLS, reason="kubectl is not installed")
+
+MANIFEST = """
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: hello}
+spec:
+  template:
+    spec:
+      containers: [{image: gcr.io/x/hello, env: [{name: A, value: b}]}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {a: b}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d}
+spec:
+  replicas: 1
+  selector: {matchLabels: {a: b}}
+  template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p, labels: {a: b}}
+spec: {containers: [{name: c, image: i}]}
+"""
+
+SERVICE = MANIFEST.split("---", maxsplit=1)[0]
+
+
+class Lines:
+    """A log that goes on once for those who follow it."""
+
+    async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
+        yield f"{namespace}/{pod}/{options.container}\n".encode()
+        if options.follow:
+            yield b"more\n"
+
+
+class Observed(MemoryCluster):
+    """A store that tells when somebody begins to watch."""
+
+    def __init__(self) -> None:
+        super().__init__(admit=admit)
+        self.watched = asyncio.Event()
+
+    def watch(self, kind: Kind, namespace: str | None = None, **options: str) -> Watch:
+        self.watched.set()
+        return super().watch(kind, namespace, **options)
+
+
+class Kubectl:
+    """One kubectl with a home and a kubeconfig of its own."""
+
+    def __init__(self, program: str, folder: Path, kubeconfig: Path) -> None:
+        self._program = program
+        self._folder = folder
+        self._environment = {"HOME": str(folder), "KUBECONFIG": str(kubeconfig), "PATH": os.environ.get("PATH", "")}
+        self.cluster: Observed
+
+    async def start(self, *words: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            self._program,
+            *words,
+            cwd=self._folder,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+
+    async def tried(self, *words: str) -> tuple[int, str]:
+        """Exit code, and what it printed on both outputs."""
+        process = await self.start(*words)
+        printed, _ = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, printed.decode()
+
+    async def __call__(self, *words: str) -> str:
+        code, printed = await self.tried(*words)
+        assert code == 0, f"kubectl {' '.join(words)}: {printed}"
+        return printed
+
+
+@pytest.fixture(params=KUBECTLS or [""], ids=lambda path: Path(path).name)
+async def kubectl(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kubectl]:
+    cluster = Observed()
+    async with served(cluster, tmp_path, logs=Lines()) as api:
+        one = Kubectl(request.param, tmp_path, api.kubeconfig)
+        one.cluster = cluster
+        (tmp_path / "all.yaml").write_text(MANIFEST, encoding="utf-8")
+        yield one
+
+
+@pytest.fixture
+async def applied(kubectl: Kubectl) -> Kubectl:
+    await kubectl("apply", "-f", "all.yaml")
+    return kubectl
+
+
+async def made_ready(cluster: MemoryCluster) -> None:
+    status = {"conditions": [{"type": "Ready", "status": "True"}], "url": "http://hello.default.localhost:8080"}
+    await cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
+
+
+async def test_apply_makes_and_applies_again(kubectl: Kubectl) -> None:
+    assert "service.serving.knative.dev/hello created" in await kubectl("apply", "-f", "all.yaml")
+    again = await kubectl("apply", "-f", "all.yaml")
+    assert "configmap/settings unchanged" in again
+    assert "deployment.apps/d unchanged" in again
+
+
+async def test_apply_again_changes_nothing(applied: Kubectl) -> None:
+    before = await applied.cluster.get(SERVING_SERVICE, "default", "hello")
+    await applied("apply", "-f", "all.yaml")
+    assert await applied.cluster.get(SERVING_SERVICE, "default", "hello") == before
+
+
+async def test_apply_of_a_changed_manifest_changes_its_generation(applied: Kubectl, tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text(MANIFEST.replace("value: b", "value: c"), encoding="utf-8")
+    await applied("apply", "-f", "all.yaml")
+    made = await applied.cluster.get(SERVING_SERVICE, "default", "hello")
+    assert made["metadata"]["generation"] == 2
+    assert made["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "c"}]
+
+
+async def test_what_is_wrong_is_told(kubectl: Kubectl, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text(SERVICE.replace("image: gcr.io/x/hello, ", ""), encoding="utf-8")
+    code, printed = await kubectl.tried("apply", "-f", "bad.yaml")
+    assert code != 0
+    assert 'The Service "hello" is invalid: spec.template.spec.containers[0].image: missing field(s)' in printed
+
+
+async def test_an_unknown_field_is_refused_or_told(kubectl: Kubectl, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text(SERVICE.replace("env:", "evn:"), encoding="utf-8")
+    _, printed = await kubectl.tried("apply", "-f", "bad.yaml")
+    # Strict since 1.25; before, the server warns.
+    assert "unknown field" in printed
+    assert "spec.template.spec.containers[0].evn" in printed
+
+
+@pytest.mark.parametrize("output", [(), ("-o", "wide")])
+async def test_get_prints_the_columns(applied: Kubectl, output: tuple[str, ...]) -> None:
+    await made_ready(applied.cluster)
+    header, row = (await applied("get", "ksvc", *output)).splitlines()
+    assert header.split() == ["NAME", "URL", "LATESTCREATED", "LATESTREADY", "READY", "REASON"]
+    assert row.split() == ["hello", "http://hello.default.localhost:8080", "True"]
+
+
+async def test_get_gives_json_and_yaml(applied: Kubectl) -> None:
+    one = msgspec.json.decode(await applied("get", "ksvc", "hello", "-o", "json"))
+    assert one["metadata"]["name"] == "hello"
+    assert "name: hello" in await applied("get", "ksvc", "hello", "-o", "yaml")
+
+
+async def test_get_all_goes_by_category(applied: Kubectl) -> None:
+    printed = await applied("get", "all")
+    for name in ("pod/p", "deployment.apps/d", "service.serving.knative.dev/hello"):
+        assert name in printed
+
+
+async def test_get_goes_by_selectors_and_pages(applied: Kubectl) -> None:
+    assert await applied("get", "pods", "-l", "a=b", "-o", "name") == "pod/p\n"
+    assert await applied("get", "pods", "--field-selector", "metadata.name=q", "-o", "name") == ""
+    assert "p " in await applied("get", "pods", "-A", "--chunk-size=1")
+
+
+async def test_get_watches(applied: Kubectl) -> None:
+    process = await applied.start("get", "ksvc", "--watch", "--no-headers")
+    assert process.stdout is not None
+    assert (await process.stdout.readline()).split() == [b"hello"]
+    await made_ready(applied.cluster)
+    assert (await process.stdout.readline()).split()[-1] == b"True"
+    process.terminate()
+    await process.wait()
+
+
+async def test_wait_ends_with_the_condition(applied: Kubectl) -> None:
+    process = await applied.start("wait", "--for=condition=Ready", "ksvc/hello", "--timeout=30s")
+    await asyncio.wait_for(applied.cluster.watched.wait(), 20)
+    await made_ready(applied.cluster)
+    printed, _ = await process.communicate()
+    assert (process.returncode, printed) == (0, b"service.serving.knative.dev/hello condition met\n")
+
+
+async def test_wait_ends_with_the_object(applied: Kubectl) -> None:
+    process = await applied.start("wait", "--for=delete", "configmap/settings", "--timeout=30s")
+    # Older ones fail if it is gone before they look.
+    await asyncio.wait_for(applied.cluster.watched.wait(), 20)
+    await applied("delete", "configmap", "settings")
+    printed, _ = await process.communicate()
+    assert process.returncode == 0, printed
+
+
+async def test_describe_tells_everything(applied: Kubectl) -> None:
+    assert "Container Concurrency:  0" in await applied("describe", "ksvc", "hello")
+    assert "Image:" in await applied("describe", "pod", "p")
+    assert "Replicas:" in await applied("describe", "deployment", "d")
+
+
+async def test_patch_of_each_type(applied: Kubectl) -> None:
+    await applied("patch", "ksvc", "hello", "--type=merge", "-p", '{"spec":{"template":{"spec":{"timeoutSeconds":9}}}}')
+    await applied("patch", "configmap", "settings", "--type=json", "-p", '[{"op":"add","path":"/data/c","value":"d"}]')
+    await applied("patch", "deployment", "d", "-p", '{"spec":{"template":{"spec":{"containers":[{"name":"e"}]}}}}')
+    names = await applied("get", "deployment", "d", "-o", "jsonpath={.spec.template.spec.containers[*].name}")
+    assert sorted(names.split()) == ["c", "e"]
+
+
+async def test_scale_scales(applied: Kubectl) -> None:
+    await applied("scale", "deployment", "d", "--replicas=3")
+    assert await applied("get", "deployment", "d", "-o", "jsonpath={.spec.replicas}") == "3"
+
+
+async def test_label_and_annotate(applied: Kubectl) -> None:
+    await applied("label", "ksvc", "hello", "team=a")
+    await applied("annotate", "ksvc", "hello", "why=not")
+    assert await applied("get", "ksvc", "-l", "team=a", "-o", "name") == "service.serving.knative.dev/hello\n"
+
+
+async def test_logs_are_read_and_followed(applied: Kubectl) -> None:
+    assert await applied("logs", "p") == "default/p/c\n"
+    assert await applied("logs", "-f", "p") == "default/p/c\nmore\n"
+
+
+async def test_events_are_listed(applied: Kubectl) -> None:
+    assert "No resources found" in await applied("get", "events")
+
+
+async def test_what_clients_send_as_protobuf(kubectl: Kubectl) -> None:
+    await kubectl("create", "namespace", "x")
+    await kubectl("create", "configmap", "c", "--from-literal=a=b", "-n", "x")
+    await kubectl("create", "secret", "generic", "s", "--from-literal=a=b", "-n", "x")
+    assert await kubectl("get", "secret", "s", "-n", "x", "-o", "jsonpath={.data.a}") == "Yg=="
+
+
+async def test_delete_removes_what_the_manifest_names(applied: Kubectl) -> None:
+    printed = await applied("delete", "-f", "all.yaml", "--wait=false")
+    assert 'service.serving.knative.dev "hello" deleted' in printed
+    assert await applied("get", "ksvc", "-o", "name") == ""
+
+
+async def test_what_is_not_served_is_said(applied: Kubectl) -> None:
+    code, printed = await applied.tried("apply", "--server-side", "-f", "all.yaml")
+    assert code != 0
+    assert "server-side apply is not served" in printed
+    code, printed = await applied.tried("exec", "p", "--", "ls")
+    assert code != 0
+    assert "pods/exec is not served here" in printed
+
+
+async def test_what_there_is_is_listed(kubectl: Kubectl) -> None:
+    printed = await kubectl("api-resources")
+    for word in ("kservice,ksvc", "scalingpolicies", "deployments"):
+        assert word in printed
+    assert "Server Version" in await kubectl("version")

@@ -1,0 +1,42 @@
+import pytest
+
+from serving.cluster.api.access import LOOPBACK_HOSTS, check_host, check_token
+from serving.cluster.api.status import Fault
+
+TOKEN = "secret"  # noqa: S105 - of no server
+
+
+@pytest.mark.parametrize("header", ["127.0.0.1:6080", "localhost", "LOCALHOST:1", "[::1]:6080", "[::1]"])
+def test_our_own_names_are_let_in(header: str) -> None:
+    check_host(header, LOOPBACK_HOSTS)
+
+
+@pytest.mark.parametrize(
+    "header", ["", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:6080", "[::2]"]
+)
+def test_other_names_are_refused(header: str) -> None:
+    with pytest.raises(Fault) as caught:
+        check_host(header, LOOPBACK_HOSTS)
+    assert caught.value.code == 403
+
+
+@pytest.mark.parametrize(("header", "in_path"), [("Bearer secret", ""), ("bearer  secret ", "wrong"), ("", "secret")])
+def test_the_token_opens(header: str, in_path: str) -> None:
+    check_token(header, in_path, token=TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("header", "in_path"),
+    [
+        ("", ""),
+        ("Bearer", ""),
+        ("Bearer secre", ""),
+        ("Basic secret", ""),
+        ("Bearer gehëim", ""),
+        ("Bearer x", "secret"),
+    ],
+)
+def test_without_the_token_nothing_opens(header: str, in_path: str) -> None:
+    with pytest.raises(Fault) as caught:
+        check_token(header, in_path, token=TOKEN)
+    assert caught.value.code == 401

@@ -1,0 +1,83 @@
+import pytest
+
+from serving.cluster.api.discovery import (
+    aggregated,
+    aggregated_version,
+    api_versions,
+    group_list,
+    group_of,
+    resource_list,
+)
+from serving.cluster.kinds import KINDS
+
+
+def names(group: str, version: str) -> list[str]:
+    found = resource_list(group, version)
+    assert found is not None
+    return [one["name"] for one in found["resources"]]
+
+
+def test_the_core_is_v1() -> None:
+    assert api_versions()["versions"] == ["v1"]
+
+
+def test_every_group_is_listed_once() -> None:
+    assert [group["name"] for group in group_list()["groups"]] == [
+        "apps",
+        "discovery.k8s.io",
+        "coordination.k8s.io",
+        "serving.knative.dev",
+        "serving.dev",
+    ]
+
+
+def test_a_group_names_its_version() -> None:
+    found = group_of("apps")
+    assert found is not None
+    assert found["preferredVersion"] == {"groupVersion": "apps/v1", "version": "v1"}
+
+
+@pytest.mark.parametrize("group", ["", "batch"])
+def test_a_group_that_is_not_served_is_none(group: str) -> None:
+    assert group_of(group) is None
+
+
+def test_a_version_that_is_not_served_is_none() -> None:
+    assert resource_list("apps", "v1beta1") is None
+
+
+def test_pods_have_a_log() -> None:
+    assert {"pods", "pods/status", "pods/log"} <= set(names("", "v1"))
+
+
+def test_deployments_have_a_scale() -> None:
+    assert names("apps", "v1") == ["deployments", "deployments/status", "deployments/scale"]
+
+
+def test_a_kind_without_a_status_has_none() -> None:
+    assert "configmaps/status" not in names("", "v1")
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json", "v2"),
+        ("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", "v2beta1"),
+        ("application/json", ""),
+        ("", ""),
+    ],
+)
+def test_the_aggregated_form_is_given_to_those_who_ask(accept: str, expected: str) -> None:
+    assert aggregated_version(accept) == expected
+
+
+def test_the_aggregated_form_has_every_kind() -> None:
+    documents = [aggregated("v2", core=core) for core in (True, False)]
+    versions = [version for document in documents for item in document["items"] for version in item["versions"]]
+    assert [one["resource"] for version in versions for one in version["resources"]] == [kind.plural for kind in KINDS]
+
+
+def test_the_aggregated_scale_is_of_its_own_group() -> None:
+    (apps,) = [item for item in aggregated("v2", core=False)["items"] if item["metadata"]["name"] == "apps"]
+    scale = apps["versions"][0]["resources"][0]["subresources"][1]
+    assert scale["responseKind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}

@@ -1,0 +1,89 @@
+import pytest
+
+from serving.cluster.api.protobuf import decode_protobuf
+from serving.cluster.api.status import Fault
+
+
+def field(number: int, data: bytes | int) -> bytes:
+    """A field as protobuf writes it; what is short enough for one byte."""
+    if isinstance(data, int):
+        return bytes([number << 3, data])
+    size = [len(data)] if len(data) < 128 else [len(data) & 0x7F | 0x80, len(data) >> 7]
+    return bytes([number << 3 | 2, *size]) + data
+
+
+def entry(key: str, value: bytes) -> bytes:
+    return field(1, key.encode()) + field(2, value)
+
+
+def body(kind: str, *fields: bytes, version: str = "v1") -> bytes:
+    meta = field(1, version.encode()) + field(2, kind.encode())
+    return b"k8s\x00" + field(1, meta) + field(2, b"".join(fields)) + field(3, b"") + field(4, b"")
+
+
+METADATA = field(1, field(1, b"a") + field(2, b"") + field(3, b"ns") + field(7, 5) + field(11, entry("k", b"v")))
+EXPECTED = {"name": "a", "namespace": "ns", "labels": {"k": "v"}}
+
+
+def test_a_namespace() -> None:
+    sent = body("Namespace", METADATA, field(2, b""), field(3, b""))
+    assert decode_protobuf(sent) == {"apiVersion": "v1", "kind": "Namespace", "metadata": EXPECTED}
+
+
+def test_a_config_map() -> None:
+    sent = body("ConfigMap", METADATA, field(2, entry("x", b"y" * 200)), field(3, entry("b", b"\xff")), field(4, 1))
+    assert decode_protobuf(sent) == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": EXPECTED,
+        "data": {"x": "y" * 200},
+        "binaryData": {"b": "/w=="},
+        "immutable": True,
+    }
+
+
+def test_a_secret() -> None:
+    sent = body("Secret", METADATA, field(2, entry("x", b"y")), field(3, b"Opaque"), field(4, entry("t", b"u")))
+    made = decode_protobuf(sent)
+    assert (made["data"], made["type"], made["stringData"]) == ({"x": "eQ=="}, "Opaque", {"t": "u"})
+
+
+def test_finalizers_are_a_list() -> None:
+    sent = body("Namespace", field(1, field(1, b"a") + field(14, b"x") + field(14, b"y")))
+    assert decode_protobuf(sent)["metadata"]["finalizers"] == ["x", "y"]
+
+
+def test_fields_of_fixed_width_are_passed_over() -> None:
+    sent = body("Namespace", METADATA, b"\x51" + bytes(8), b"\x55" + bytes(4))
+    assert decode_protobuf(sent)["metadata"] == EXPECTED
+
+
+def test_other_kinds_are_refused_with_what_works() -> None:
+    with pytest.raises(Fault, match=r"Deployment is taken as JSON or YAML only.*kubectl apply -f") as caught:
+        decode_protobuf(body("Deployment", version="apps/v1"))
+    assert caught.value.code == 415
+
+
+def test_an_object_without_a_kind_is_refused() -> None:
+    with pytest.raises(Fault, match="the object is taken as JSON"):
+        decode_protobuf(b"k8s\x00")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"{}",
+        b"k8s\x00\x0a\x7f",
+        b"k8s\x00\x0a",
+        b"k8s\x00\x0b",
+        b"k8s\x00" + b"\xff" * 11,
+        body("Namespace", field(1, field(1, b"\xff"))),
+        body("ConfigMap", field(2, 5)),
+        body("Secret", field(3, 5)),
+    ],
+)
+def test_what_is_broken_is_refused(sent: bytes) -> None:
+    with pytest.raises(Fault) as caught:
+        decode_protobuf(sent)
+    assert caught.value.code == 400

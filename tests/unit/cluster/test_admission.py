@@ -1,0 +1,218 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serving.cluster.admission import admit, annotation_warnings, unknown
+from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, REVISION, ROUTE, SCALING_POLICY, SECRET, SERVING_SERVICE
+from serving.model.errors import Invalid
+
+MANIFESTS = Path(__file__).parent / "manifests"
+
+
+def service(**pod: object) -> dict[str, Any]:
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": "hello"},
+        "spec": {"template": {"spec": {"containers": [{"image": "x"}]} | pod}},
+    }
+
+
+def annotated(**annotations: str) -> dict[str, Any]:
+    body = service()
+    names = {f"autoscaling.knative.dev/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    body["spec"]["template"]["metadata"] = {"annotations": names}
+    return body
+
+
+def test_a_service_gets_the_defaults_of_knative() -> None:
+    spec = admit(SERVING_SERVICE, service())["spec"]
+    container = {
+        "image": "x",
+        "name": "user-container",
+        "ports": [{"containerPort": 8080, "name": "http1", "protocol": "TCP"}],
+    }
+    assert spec == {
+        "template": {"spec": {"containers": [container], "containerConcurrency": 0, "timeoutSeconds": 300}},
+        "traffic": [{"latestRevision": True, "percent": 100}],
+    }
+
+
+def test_what_is_complete_stays_as_it_is() -> None:
+    once = admit(SERVING_SERVICE, service())
+    assert admit(SERVING_SERVICE, once) == once
+
+
+def test_what_was_written_is_not_changed() -> None:
+    body = service()
+    admit(SERVING_SERVICE, body)
+    assert body == service()
+
+
+def test_empty_traffic_is_all_to_the_latest() -> None:
+    body = service()
+    body["spec"]["traffic"] = []
+    assert admit(SERVING_SERVICE, body)["spec"]["traffic"] == [{"latestRevision": True, "percent": 100}]
+
+
+def test_a_target_with_a_name_is_not_the_latest() -> None:
+    body = service()
+    body["spec"]["traffic"] = [{"revisionName": "hello-00001", "percent": 100}]
+    target = {"revisionName": "hello-00001", "percent": 100, "latestRevision": False}
+    assert admit(SERVING_SERVICE, body)["spec"]["traffic"] == [target]
+
+
+def test_several_containers_get_numbered_names_that_are_free() -> None:
+    containers = [{"image": "x", "ports": [{}]}, {"image": "y", "name": "user-container-0"}, {"image": "z"}]
+    made = admit(SERVING_SERVICE, service(containers=containers))["spec"]["template"]["spec"]["containers"]
+    assert [one["name"] for one in made] == ["user-container-1", "user-container-0", "user-container-2"]
+
+
+def test_only_a_single_container_gets_a_port() -> None:
+    containers = [{"image": "x", "ports": [{"containerPort": 80}]}, {"image": "y"}]
+    made = admit(SERVING_SERVICE, service(containers=containers))["spec"]["template"]["spec"]["containers"]
+    assert "ports" not in made[1]
+
+
+def test_a_revision_begins_active() -> None:
+    body = {"metadata": {"name": "hello-00001"}, "spec": {"containers": [{"image": "x"}]}}
+    assert admit(REVISION, body)["spec"]["servingState"] == "Active"
+
+
+def test_a_configuration_has_no_traffic() -> None:
+    body = service() | {"kind": "Configuration"}
+    body["spec"]["traffic"] = []
+    assert "traffic" not in admit(CONFIGURATION, body)["spec"]
+
+
+def test_a_route_gets_no_target_that_it_did_not_ask_for() -> None:
+    with pytest.raises(Invalid, match=r"Traffic targets sum to 0, want 100: spec\.traffic"):
+        admit(ROUTE, {"metadata": {"name": "hello"}, "spec": {}})
+
+
+def test_unknown_fields_and_nulls_go() -> None:
+    body = service(nonsense=1, timeoutSeconds=None)
+    assert admit(SERVING_SERVICE, body) == admit(SERVING_SERVICE, service())
+
+
+def test_fields_of_a_pod_that_we_do_not_read_are_kept() -> None:
+    affinity = {"nodeAffinity": {"preferred": [{"weight": 1}]}}
+    made = admit(SERVING_SERVICE, service(affinity=affinity))
+    assert made["spec"]["template"]["spec"]["affinity"] == affinity
+
+
+@pytest.mark.parametrize("spec", [None, [], "x", {"template": 1}, {"template": {"spec": {"containers": {}}}}])
+def test_a_spec_of_the_wrong_shape_is_said_and_not_stumbled_over(spec: object) -> None:
+    with pytest.raises(Invalid):
+        admit(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": spec})
+
+
+@pytest.mark.parametrize("target", [1, None, "x"])
+def test_a_target_of_the_wrong_shape_is_said(target: object) -> None:
+    body = service()
+    body["spec"]["traffic"] = [target]
+    with pytest.raises(Invalid, match=r"spec.traffic\[0\]"):
+        admit(SERVING_SERVICE, body)
+
+
+def test_a_wrong_type_is_said_with_the_kind_and_name() -> None:
+    expected = (
+        r'Service.serving.knative.dev "hello" is invalid: spec.template.spec.timeoutSeconds: Invalid value: "string"'
+    )
+    with pytest.raises(Invalid, match=expected):
+        admit(SERVING_SERVICE, service(timeoutSeconds="5"))
+
+
+def test_a_broken_rule_is_said_as_knative_says_it() -> None:
+    with pytest.raises(Invalid, match=r'"hello" is invalid: missing field\(s\): spec.template.spec.containers$'):
+        admit(SERVING_SERVICE, service(containers=[]))
+
+
+def test_every_breach_is_a_problem() -> None:
+    with pytest.raises(Invalid) as caught:
+        admit(SERVING_SERVICE, service(containerConcurrency=-1, timeoutSeconds=9999))
+    assert [problem.where for problem in caught.value.problems] == [
+        "spec.template.spec.containerConcurrency",
+        "spec.template.spec.timeoutSeconds",
+    ]
+
+
+def test_a_wrong_annotation_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"annotation autoscaling.knative.dev/min-scale: '-1' is not right"):
+        admit(SERVING_SERVICE, annotated(min_scale="-1"))
+
+
+def test_an_annotation_that_does_not_exist_is_told() -> None:
+    assert "no such annotation" in annotation_warnings(SERVING_SERVICE, annotated(min_scales="1"))[0]
+
+
+def test_objects_without_annotations_tell_nothing() -> None:
+    assert annotation_warnings(SERVING_SERVICE, service()) == []
+
+
+def test_a_status_is_not_asked_for_rules() -> None:
+    body = service(containers=[]) | {"status": {"url": "http://x"}}
+    assert admit(SERVING_SERVICE, body, subresource="status")["status"] == {"url": "http://x"}
+
+
+def test_a_status_of_the_wrong_type_is_refused() -> None:
+    with pytest.raises(Invalid, match=r"status\.url"):
+        admit(SERVING_SERVICE, service() | {"status": {"url": 5}}, subresource="status")
+
+
+def test_a_status_keeps_what_the_schema_does_not_know() -> None:
+    body = service() | {"status": {"extra": 1}}
+    assert admit(SERVING_SERVICE, body, subresource="status")["status"] == {"extra": 1}
+
+
+def test_a_change_of_a_revision_is_refused() -> None:
+    old = admit(REVISION, {"metadata": {"name": "r"}, "spec": {"containers": [{"image": "x"}]}})
+    with pytest.raises(Invalid, match=r"Immutable fields changed \(-old \+new\): timeoutSeconds: spec"):
+        admit(REVISION, old | {"spec": old["spec"] | {"timeoutSeconds": 5}}, old)
+
+
+def test_a_policy_gets_its_defaults() -> None:
+    made = admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": {"up": {"triggers": [{"usagePercent": 70}]}}})
+    trigger = {"type": "room", "usagePercent": 70, "thresholdPercent": 80, "timeSeconds": 600}
+    assert made["spec"] == {"up": {"triggers": [trigger], "cooldownSeconds": 600, "delta": 1}, "min": 0, "max": 0}
+
+
+def test_a_secrets_texts_become_data() -> None:
+    made = admit(SECRET, {"metadata": {"name": "s"}, "data": {"a": "eA=="}, "stringData": {"a": "y", "b": "z"}})
+    assert made == {"metadata": {"name": "s"}, "data": {"a": "eQ==", "b": "eg=="}}
+
+
+def test_a_secrets_texts_must_be_texts() -> None:
+    with pytest.raises(Invalid, match='Secret "s" is invalid: stringData'):
+        admit(SECRET, {"metadata": {"name": "s"}, "stringData": {"a": 1}})
+
+
+def test_kinds_of_kubernetes_pass_as_they_are() -> None:
+    body = {"metadata": {"name": "c"}, "data": {"a": "b"}, "whatever": 1}
+    assert admit(CONFIG_MAP, body) is body
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"metadata": {"name": "x", "labels": {}, "colour": 1}}, ["metadata.colour"]),
+        ({"spec": {"tempalte": {}}}, ["spec.tempalte"]),
+        ({"specs": {}}, ["specs"]),
+        ({"metadata": None}, []),
+    ],
+)
+def test_unknown_fields_are_named(body: dict[str, Any], expected: list[str]) -> None:
+    assert unknown(SERVING_SERVICE, body) == expected
+
+
+def test_kinds_of_kubernetes_know_their_metadata_only() -> None:
+    assert unknown(CONFIG_MAP, {"metadata": {"x": 1}, "y": 2}) == ["metadata.x"]
+
+
+@pytest.mark.parametrize("path", sorted(MANIFESTS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_manifests_that_people_have_are_taken_without_an_unknown_field(path: Path) -> None:
+    body = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert unknown(SERVING_SERVICE, body) == []
+    admit(SERVING_SERVICE, body)

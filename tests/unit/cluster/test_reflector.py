@@ -1,0 +1,286 @@
+"""On a virtual clock, over the memory store and over one that misbehaves as servers do."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from serving.aio.clock import now_s
+from serving.cluster.kinds import CONFIG_MAP, Kind
+from serving.cluster.limits import StoreLimits
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import EventType, Listing, Object, WatchEvent
+from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
+from serving.model.errors import ClusterError, Gone, Unavailable
+from tests.virtual_time import run_virtually
+
+
+class Steady(random.Random):
+    """Dice that always show the longest wait, and no spread of the list's period."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return 1.0 if (a, b) == (0.8, 1.2) else b
+
+
+class Troubled:
+    """A memory store whose lists and watches can be made to fail, end and drop."""
+
+    def __init__(self) -> None:
+        self.store = MemoryCluster(limits=StoreLimits(history_count_max=5))
+        self.list_failures: list[ClusterError] = []
+        self.list_times_s: list[float] = []
+        self.watch_times_s: list[float] = []
+        self.watch_scripts: list[list[WatchEvent | ClusterError]] = []
+        self.drops: Callable[[WatchEvent], bool] = lambda _: False
+
+    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:  # noqa: ANN401 - as the port
+        self.list_times_s.append(round(now_s(), 6))
+        if self.list_failures:
+            raise self.list_failures.pop(0)
+        return await self.store.list(kind, namespace, **options)
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        **options: Any,  # noqa: ANN401 - as the port
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        self.watch_times_s.append(round(now_s(), 6))
+        async with self.store.watch(kind, namespace, **options) as events:
+            yield self._played(self.watch_scripts.pop(0)) if self.watch_scripts else self._thinned(events)
+
+    async def _played(self, script: Sequence[WatchEvent | ClusterError]) -> AsyncIterator[WatchEvent]:
+        for one in script:
+            if isinstance(one, ClusterError):
+                raise one
+            yield one
+
+    async def _thinned(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+        async for event in events:
+            if not self.drops(event):
+                yield event
+
+
+class Followed:
+    """A reflector that runs, and what it told."""
+
+    def __init__(self, **settings: float) -> None:
+        self.cluster = Troubled()
+        self.reflector = Reflector(
+            self.cluster,  # type: ignore[arg-type] # the two methods that a reflector calls
+            CONFIG_MAP,
+            settings=ReflectorSettings(**settings),  # type: ignore[arg-type]
+            dice=Steady(),
+        )
+        self.told: list[tuple[str, str]] = []
+        self.reflector.on_change(lambda change: self.told.append((change.type.value, change.key[1])))
+
+    async def make(self, *names: str) -> None:
+        for name in names:
+            await self.cluster.store.create(CONFIG_MAP, {"metadata": {"name": name}})
+
+    async def change(self, name: str, value: str) -> None:
+        await self.cluster.store.patch(CONFIG_MAP, "default", name, patch={"data": {"key": value}})
+
+    async def remove(self, name: str) -> None:
+        await self.cluster.store.delete(CONFIG_MAP, "default", name)
+
+    def names(self) -> list[str]:
+        return sorted(name for _, name in self.reflector.cache)
+
+
+def follow(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings: float) -> Followed:
+    """Run a scenario beside a reflector."""
+
+    async def both() -> Followed:
+        followed = Followed(**settings)
+        running = asyncio.create_task(followed.reflector.run())
+        await scenario(followed)
+        running.cancel()
+        return followed
+
+    return run_virtually(both())
+
+
+async def turn() -> None:
+    """Let everything happen that is due now."""
+    await asyncio.sleep(0.001)
+
+
+def test_the_first_list_is_told_and_then_it_is_synced() -> None:
+    async def scenario(followed: Followed) -> None:
+        assert not followed.reflector.synced.is_set()
+        await followed.make("a", "b")
+        await followed.reflector.synced.wait()
+
+    followed = follow(scenario)
+    assert followed.told == [("ADDED", "a"), ("ADDED", "b")]
+
+
+def test_a_list_in_pages_is_read_to_its_end() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.make("a", "b", "c")
+        await followed.reflector.synced.wait()
+        assert followed.names() == ["a", "b", "c"]
+
+    follow(scenario, page_size=2)
+
+
+def test_changes_are_followed_with_what_was_before() -> None:
+    seen: list[CacheChange] = []
+
+    async def scenario(followed: Followed) -> None:
+        followed.reflector.on_change(seen.append)
+        await followed.reflector.synced.wait()
+        await followed.make("a")
+        await followed.change("a", "x")
+        await followed.remove("a")
+        await turn()
+
+    follow(scenario)
+    data = [((change.old or {}).get("data"), change.new.get("data")) for change in seen]
+    assert [change.type for change in seen] == [EventType.ADDED, EventType.MODIFIED, EventType.DELETED]
+    assert data == [(None, None), (None, {"key": "x"}), ({"key": "x"}, {"key": "x"})]
+
+
+def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.make("a")
+        followed.cluster.watch_scripts = [[]]
+        await followed.reflector.synced.wait()
+        await followed.make("b")
+        await asyncio.sleep(1)
+
+    followed = follow(scenario, retry_first_s=0.5)
+    assert followed.told == [("ADDED", "a"), ("ADDED", "b")]
+    assert (len(followed.cluster.list_times_s), followed.cluster.watch_times_s) == (1, [0, 0.5])
+
+
+def test_after_gone_it_lists_again_and_tells_what_it_missed() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.make("a", "b")
+        followed.cluster.watch_scripts = [[Gone("too old")]]
+        await followed.reflector.synced.wait()
+        await followed.change("a", "x")
+        await followed.remove("b")
+        await followed.make("c")
+        await asyncio.sleep(1)
+
+    followed = follow(scenario, retry_first_s=0.5)
+    assert followed.told[2:] == [("DELETED", "b"), ("MODIFIED", "a"), ("ADDED", "c")]
+
+
+def test_it_lists_now_and_then_and_finds_what_a_watch_dropped() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.reflector.synced.wait()
+        followed.cluster.drops = lambda _: True
+        await followed.make("a")
+        await asyncio.sleep(5)
+        assert followed.told == []
+        await asyncio.sleep(10)
+
+    followed = follow(scenario, relist_s=10)
+    assert (followed.told, followed.cluster.list_times_s) == ([("ADDED", "a")], [0, 10])
+
+
+def test_waits_double_with_each_failure_in_a_row_up_to_a_bound() -> None:
+    async def scenario(followed: Followed) -> None:
+        followed.cluster.list_failures = [Unavailable("no")] * 5
+        await followed.reflector.synced.wait()
+
+    followed = follow(scenario, retry_first_s=1, retry_max_s=5)
+    assert followed.cluster.list_times_s == [0, 1, 3, 7, 12, 17]
+
+
+def test_a_server_that_ends_every_watch_at_once_is_not_hammered() -> None:
+    async def scenario(followed: Followed) -> None:
+        followed.cluster.watch_scripts = [[] for _ in range(5)]
+        await asyncio.sleep(40)
+
+    followed = follow(scenario, retry_first_s=1, retry_max_s=8)
+    assert followed.cluster.watch_times_s == [0, 1, 3, 7, 15, 23]
+
+
+def test_a_watch_that_lived_long_makes_up_for_failures() -> None:
+    async def scenario(followed: Followed) -> None:
+        followed.cluster.list_failures = [Unavailable("no")] * 3
+        await followed.reflector.synced.wait()
+        await asyncio.sleep(20)
+        followed.cluster.list_failures = [Unavailable("no")]
+        await asyncio.sleep(100)
+
+    followed = follow(scenario, retry_first_s=1, relist_s=50)
+    # Three failures, a list, the periodic one that fails, and one second later its second try.
+    assert followed.cluster.list_times_s[:6] == [0, 1, 3, 7, 57, 58]
+
+
+def made(name: str, version: int, uid: str = "u") -> Object:
+    return {"metadata": {"name": name, "namespace": "default", "resourceVersion": str(version), "uid": uid}}
+
+
+def event(kind: EventType, name: str, version: int) -> WatchEvent:
+    return WatchEvent(type=kind, object=made(name, version))
+
+
+def told_of(*script: WatchEvent) -> list[tuple[str, str]]:
+    """What is told of a watch that brings these."""
+
+    async def scenario(followed: Followed) -> None:
+        followed.cluster.watch_scripts = [list(script)]
+        await followed.reflector.synced.wait()
+        await turn()
+
+    return follow(scenario).told
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [event(EventType.ADDED, "a", 5), event(EventType.ADDED, "a", 5)],
+        [event(EventType.ADDED, "a", 5), event(EventType.MODIFIED, "a", 4)],
+        [event(EventType.ADDED, "a", 5), event(EventType.DELETED, "a", 4)],
+        [event(EventType.DELETED, "b", 4), event(EventType.ADDED, "a", 5)],
+        [event(EventType.BOOKMARK, "b", 4), event(EventType.ADDED, "a", 5)],
+        [event(EventType.MODIFIED, "a", 5)],
+    ],
+    ids=["repeated", "older", "older removal", "unknown removal", "bookmark", "unknown change"],
+)
+def test_what_a_watch_repeats_is_told_once(script: list[WatchEvent]) -> None:
+    assert told_of(*script) == [("ADDED", "a")]
+
+
+def test_a_callback_that_fails_does_not_blind_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[CacheChange] = []
+
+    def fail(_: CacheChange) -> None:
+        raise ValueError
+
+    async def scenario(followed: Followed) -> None:
+        followed.reflector.on_change(fail)
+        followed.reflector.on_change(told.append)
+        await followed.reflector.synced.wait()
+        await followed.make("a")
+        await turn()
+
+    follow(scenario)
+    assert len(told) == 1
+    assert [record.getMessage() for record in caplog.records] == ["reflector.callback_failed"]
+
+
+async def test_selectors_and_namespace_are_those_of_the_cluster() -> None:
+    store = MemoryCluster()
+    for name, label in (("a", "yes"), ("b", "no")):
+        await store.create(CONFIG_MAP, {"metadata": {"name": name, "labels": {"ours": label}}})
+    reflector = Reflector(store, CONFIG_MAP, "default", label_selector="ours=yes", field_selector="metadata.name!=x")
+    running = asyncio.create_task(reflector.run())
+    await reflector.synced.wait()
+    running.cancel()
+    assert list(reflector.cache) == [("default", "a")]
+
+
+async def test_its_repr_is_a_summary() -> None:
+    assert repr(Reflector(MemoryCluster(), CONFIG_MAP)) == "Reflector(configmaps, 0 objects, not synced)"

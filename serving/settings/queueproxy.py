@@ -1,15 +1,17 @@
-"""Settings of the queue-proxy: how many requests a pod takes at once, how many wait, and how often it reports.
+"""Settings of the queue-proxy: how many requests a pod takes at once, how long each may take, how it reports and ends.
 
 Source of defaults: knative/serving 98e5ef90, pkg/queue and config-defaults. A pod gets its revision's own values in its
 environment. Nothing here needs YAML: the sidecar stays small.
 """
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 
+from serving.settings.http import HttpSettings
 from serving.settings.knob import COUNT, DURATION, Knob
-from serving.settings.record import SettingsRecord
+from serving.settings.record import Clash, SettingsRecord
 
 __all__ = ["ORIGINAL", "MeterQuirks", "QueueProxySettings"]
 
@@ -47,6 +49,48 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     periods it reads too little load, with shorter ones too much concurrency. Range: 100ms to 10s. Default: Knative's
     fixed period, 1s."""
 
+    request_timeout_s: Annotated[float, Knob(key="request-timeout", unit=DURATION, above=0, high=86400)] = 300.0
+    """Longest time of a request in a pod, in seconds, from its head to the end of its answer, waiting included; then it
+    gets 504, or its answer is cut off. A revision's timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s."""
+
+    response_start_timeout_s: Annotated[float, Knob(key="response-start-timeout", unit=DURATION, low=0, high=86400)] = (
+        0.0
+    )
+    """Longest time from a request's head to the first byte of its answer, in seconds; then 504. 0 means no limit of its
+    own. A revision's responseStartTimeoutSeconds. Range: 0 to 24h. Default: Knative's for a revision without one, 0s."""
+
+    idle_timeout_s: Annotated[float, Knob(key="idle-timeout", unit=DURATION, low=0, high=86400)] = 0.0
+    """Longest time from a request's head, or a piece of its answer, to the next piece, in seconds; then 504, or the
+    answer is cut off. 0 means no limit. A revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s."""
+
+    probe_pause_min_s: Annotated[float, Knob(key="probe-pause-min", unit=DURATION, low=0.001, high=10)] = 0.002
+    """First pause between two attempts to reach an app that is not ready yet, in seconds; each is half as long again as
+    the one before, up to ``probe_pause_max_s``. Range: 1ms to 10s. Default: ours, 2ms; Knative waits 50ms each time."""
+
+    probe_pause_max_s: Annotated[float, Knob(key="probe-pause-max", unit=DURATION, low=0.001, high=10)] = 0.05
+    """Longest pause between two attempts to reach an app that is not ready yet, in seconds. Range: 1ms to 10s. Default:
+    Knative, 50ms."""
+
+    report_retry_min_s: Annotated[float, Knob(key="report-retry-min", unit=DURATION, low=0.01, high=60)] = 0.1
+    """Mean of the first pause before the queue-proxy connects to the autoscaler again, in seconds; it doubles up to
+    ``report_retry_max_s``, and each is spread by a half to both sides. Range: 10ms to 60s. Default: ours, 100ms."""
+
+    report_retry_max_s: Annotated[float, Knob(key="report-retry-max", unit=DURATION, low=0.01, high=60)] = 5.0
+    """Longest mean pause before the queue-proxy connects to the autoscaler again, in seconds. Range: 10ms to 60s.
+    Default: ours, 5s, below the autoscaler's panic window of 6s."""
+
+    drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 5.0
+    """Time without a new request after which a pod that is told to stop takes no more, in seconds, from the order or the
+    last request: whoever sends here has to hear first that the pod is going. Range: 0 to 10m. Default: ours, 5s;
+    Knative waits 30s."""
+
+    drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=86400)] = 300.0
+    """Longest time from the order to stop to the end of the process, in seconds; requests that still run are cut off
+    and counted. Range: 0 to 24h. Default: Knative, the revision's timeout, 300s."""
+
+    http: HttpSettings = HttpSettings()
+    """Limits of the HTTP engine."""
+
     quirks: MeterQuirks = MeterQuirks()
     """Behaviours of the original's request statistics that are off by default, one flag each."""
 
@@ -59,3 +103,10 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     def queue_depth_max(self) -> int:
         """Requests that may wait in a pod: 10 for each slot, so that of 11 at once a pod with one slot takes all."""
         return self.queue_depth_per_slot * self.container_concurrency
+
+    def check(self) -> Iterator[Clash]:
+        """Pairs of which the smaller is the larger."""
+        for low, high in (("probe_pause_min_s", "probe_pause_max_s"), ("report_retry_min_s", "report_retry_max_s")):
+            low_s, high_s = getattr(self, low), getattr(self, high)
+            if low_s > high_s:
+                yield Clash(fields=(low, high), what=f"{low} is {low_s}, above {high}", expected=f"at most {high_s}")

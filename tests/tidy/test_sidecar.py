@@ -5,7 +5,7 @@ import sys
 
 from tests.tidy.sources import ROOT
 
-SIDECAR_FOLDERS = ("serving/model", "serving/queueproxy", "serving/traffic")
+SIDECAR_FOLDERS = ("serving/model", "serving/proxy", "serving/queueproxy", "serving/traffic", "serving/wire")
 HEAVY = (
     *("numpy", "scipy", "yaml", "click", "rich"),
     *("aiohttp", "kubernetes", "opencensus", "prometheus_client"),

@@ -1,0 +1,39 @@
+"""What an exchange needs of its client's connection, and why that connection is not read for a while."""
+
+import enum
+from typing import Protocol
+
+__all__ = ["Client", "Pause"]
+
+
+class Pause(enum.IntFlag):
+    """Why a client's connection is not read for a while."""
+
+    HELD = 1
+    UPSTREAM_FULL = 2
+    AHEAD = 4
+
+
+class Client(Protocol):
+    """What an exchange needs of its client's connection."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def write_eof(self) -> None:
+        """Say that nothing more will be sent."""
+
+    def pause(self, why: Pause) -> None:
+        """Read no more, for one more reason."""
+
+    def resume(self, why: Pause) -> None:
+        """One reason not to read is gone."""
+
+    def open_tunnel(self) -> bytes:
+        """Pass everything through from now on; returns what was read ahead."""
+
+    def exchange_done(self, *, keep: bool) -> None:
+        """The exchange is over; ``keep`` says that the connection may serve the next."""
+
+    def abort(self) -> None:
+        """Close at once, so that nobody takes what was sent for a whole answer."""

@@ -1,0 +1,141 @@
+"""Heads as they are sent: written anew from what was understood, so that nothing passes that was not.
+
+Hop-by-hop headers and names that only we may set are left out, framing is what we do next, and the way is written down:
+X-Forwarded-For gets the peer appended, X-Forwarded-Proto and -Host are kept from a trusted peer and set otherwise, and
+Forwarded (RFC 7239) is built of them unless a trusted peer sent one. Follows knative/serving 98e5ef90 (pkg/http/handler,
+forwarded) with the trust of docs/architecture.md.
+"""
+
+from http import HTTPStatus
+
+from serving.proxy.answerhead import AnswerHead, Framing
+from serving.proxy.lines import header_lines
+from serving.proxy.requesthead import RequestHead
+
+__all__ = ["Peer", "render_answer", "render_forwarded_answer", "render_interim", "render_request"]
+
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_CLOSE = b"Connection: close\r\n"
+
+
+class Peer:
+    """Whoever sent us a request: its address, as headers name it, and lines that repeat on its connection."""
+
+    __slots__ = ("_host", "_lines", "address", "scheme")
+
+    def __init__(self, address: str, scheme: bytes = b"http") -> None:
+        self.address = address.encode()
+        self.scheme = scheme
+        self._host: bytes | None = None
+        self._lines = b""
+
+    def forwarded_lines(self, head: RequestHead, host: bytes, *, trusted: bool) -> bytes:
+        """X-Forwarded-* and Forwarded for a request of this peer."""
+        if not head.forwarded:
+            if host != self._host:
+                self._host, self._lines = host, self._written(host)
+            return self._lines
+        before = b", ".join(head.values(b"x-forwarded-for"))
+        way = b"%b, %b" % (before, self.address) if before else self.address
+        scheme = (trusted and head.get(b"x-forwarded-proto")) or self.scheme
+        name = (trusted and head.get(b"x-forwarded-host")) or host
+        forwarded = b", ".join(head.values(b"forwarded")) if trusted else b""
+        return b"X-Forwarded-For: %b\r\nX-Forwarded-Host: %b\r\nX-Forwarded-Proto: %b\r\nForwarded: %b\r\n" % (
+            way,
+            name,
+            scheme,
+            forwarded or _forwarded(way, name, scheme),
+        )
+
+    def _written(self, host: bytes) -> bytes:
+        return header_lines(
+            (b"X-Forwarded-For", self.address),
+            (b"X-Forwarded-Host", host),
+            (b"X-Forwarded-Proto", self.scheme),
+            (b"Forwarded", _forwarded(self.address, host, self.scheme)),
+        )
+
+
+def render_request(head: RequestHead, *, peer: Peer, host: bytes, extra: bytes = b"", trusted: bool = False) -> bytes:
+    """A request's head as it goes upstream. ``host`` is the Host to send, ``extra`` are header lines of ours."""
+    nominated = head.nominated
+    if nominated is None:
+        wire = [line.wire for line in head.lines if line.plain]
+    else:
+        wire = [line.wire for line in head.lines if line.plain and line.name not in nominated]
+    if head.chunked:
+        wire.append(b"Transfer-Encoding: chunked\r\n")
+        wire += [line.wire for line in head.lines if line.name == b"trailer"]
+    elif head.content_length is not None:
+        wire.append(b"Content-Length: %d\r\n" % head.content_length)
+    if head.expects_continue:
+        wire.append(b"Expect: 100-continue\r\n")
+    if head.upgrade is not None:
+        wire.append(b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade)
+    elif head.trailers_wanted:
+        wire.append(b"Connection: te\r\nTE: trailers\r\n")
+    return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b\r\n" % (
+        head.method,
+        head.target,
+        host,
+        b"".join(wire),
+        peer.forwarded_lines(head, host, trusted=trusted),
+        extra,
+    )
+
+
+def render_forwarded_answer(head: AnswerHead, *, framing: Framing, close: bool, extra: bytes = b"") -> bytes:
+    """An upstream's answer as its head goes to the client; ``framing`` is how we send its body."""
+    wire = head.wire
+    tail = extra
+    if framing is Framing.CHUNKED:
+        tail += b"Transfer-Encoding: chunked\r\n"
+        if head.trailer is not None:
+            tail += b"Trailer: %b\r\n" % head.trailer
+    elif head.content_length is not None and head.status >= 200 and head.status != 204:
+        tail += b"Content-Length: %d\r\n" % head.content_length
+    if close:
+        tail += _CLOSE
+    return b"%b%b%b\r\n" % (head.status_wire, b"".join(wire), tail)
+
+
+def render_interim(head: AnswerHead) -> bytes:
+    """An answer of 1xx as it goes to the client; for 101 with the protocol that was agreed on."""
+    tail = b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade if head.upgrade is not None else b""
+    return b"%b%b%b\r\n" % (head.status_wire, b"".join(head.wire), tail)
+
+
+def render_answer(
+    status: int, *, body: bytes, headers: bytes = b"", close: bool = False, bodiless: bool = False
+) -> bytes:
+    """An answer of our own. ``headers`` are written lines; ``bodiless`` leaves the body out, as HEAD asks."""
+    return b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b" % (
+        status,
+        _REASONS.get(status, b"Unknown"),
+        headers,
+        len(body),
+        _CLOSE if close else b"",
+        b"" if bodiless else body,
+    )
+
+
+def _forwarded(way: bytes, host: bytes, scheme: bytes) -> bytes:
+    """The Forwarded header of a way: "a, b" gives "for=a;host=h;proto=http, for=b"."""
+    first, *others = [b"for=" + _node(one.strip(b" \t")) for one in way.split(b",")]
+    return b", ".join([b"%b;host=%b;proto=%b" % (first, _quoted(host), scheme), *others])
+
+
+def _node(address: bytes) -> bytes:
+    """A node as RFC 7239 writes it: IPv6 in brackets and quotes."""
+    bare = address.strip(b"[]")
+    return b'"[%b]"' % bare if b":" in bare else _quoted(address)
+
+
+def _quoted(text: bytes) -> bytes:
+    """A value that is not a token in quotes, as a host with a port."""
+    if text and not text.translate(None, b"!#$%&'*+-.^_`|~" + _ALPHANUMERIC):
+        return text
+    return b'"%b"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+
+
+_ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -1,0 +1,288 @@
+"""A connection to an upstream: one request at a time, its answer understood as it comes.
+
+It passes what it understands to a ``Taker`` (an exchange), goes back to the pool when the answer is complete and clean,
+and is closed otherwise: after Connection: close, a body until the end of the connection, bytes that nobody asked for, or
+an answer that came before its request was sent in whole. It decides nothing about requests.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from serving.proxy.answerhead import AnswerHead, BadAnswer, Framing, read_answer_head
+from serving.proxy.body import BadBody, ChunkedBody, CloseBody, LengthBody
+from serving.proxy.requesthead import RequestHead
+
+__all__ = ["Address", "Home", "Taker", "Upstream"]
+
+Address = tuple[str, int]
+
+
+class Taker(Protocol):
+    """Whoever takes the answer. ``heard`` says that bytes of an answer have come, ``reused`` that others came before."""
+
+    head: RequestHead
+    request_complete: bool
+
+    def on_interim(self, head: AnswerHead) -> None:
+        """A 1xx has come."""
+
+    def on_upgraded(self, head: AnswerHead, data: bytes) -> None:
+        """A 101 has come, and ``data`` after it."""
+
+    def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
+        """The final head has come, and ``payload`` with it."""
+
+    def on_piece(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
+        """A piece of the body has come."""
+
+    def on_tunnel(self, data: bytes) -> None:
+        """Bytes have come through the tunnel."""
+
+    def on_tunnel_eof(self) -> None:
+        """No more will come through the tunnel."""
+
+    def upstream_full(self, *, full: bool) -> None:
+        """No more can be sent for a while, or again."""
+
+    def upstream_done(self) -> None:
+        """The answer is complete."""
+
+    def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
+        """The answer will not be completed."""
+
+
+class Home(Protocol):
+    """Where connections come from and go back to: the pool."""
+
+    head_bytes_max: int
+    header_count_max: int
+    clock: Callable[[], float]
+
+    def give(self, upstream: "Upstream") -> None:
+        """Take a connection back."""
+
+    def forget(self, upstream: "Upstream") -> None:
+        """A connection has ended."""
+
+
+class Upstream(asyncio.Protocol):
+    """One connection to an upstream."""
+
+    __slots__ = (
+        "_buffer",
+        "_full",
+        "_heard",
+        "_held",
+        "_home",
+        "_keep",
+        "_reader",
+        "_taker",
+        "_transport",
+        "_tunnel",
+        "address",
+        "idle_since_s",
+        "is_reused",
+    )
+
+    def __init__(self, home: Home, address: Address) -> None:
+        self.address = address
+        self.is_reused = False
+        self.idle_since_s = 0.0
+        self._home = home
+        self._taker: Taker | None = None
+        self._reader: LengthBody | ChunkedBody | CloseBody | None = None
+        self._buffer = b""
+        self._heard = False
+        self._held = False
+        self._full = False
+        self._keep = False
+        self._tunnel = False
+        self._transport: asyncio.Transport
+
+    def __repr__(self) -> str:
+        state = "idle" if self._taker is None else "tunnel" if self._tunnel else "busy"
+        return f"Upstream({self.address[0]}:{self.address[1]}, {state})"
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may carry a request."""
+        return not self._transport.is_closing() and self._taker is None
+
+    # What an exchange calls.
+
+    def carry(self, taker: Taker, data: bytes) -> None:
+        """Send the first bytes of a request; its answer goes to ``taker``."""
+        assert self._taker is None, self
+        self._taker = taker
+        self._heard = False
+        self._transport.write(data)
+        if self._full:
+            taker.upstream_full(full=True)
+
+    def write(self, data: bytes) -> None:
+        """Send more of the request, or through the tunnel."""
+        self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Say that nothing more will be sent."""
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def hold(self, *, full: bool) -> None:
+        """Read no more, because whoever takes it is full; or again."""
+        if full is not self._held and not self._transport.is_closing():
+            self._held = full
+            if full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def drop(self) -> None:
+        """End it: nobody wants the rest of the answer."""
+        self._taker = None
+        self._transport.abort()
+
+    def close(self) -> None:
+        """End it after what was written."""
+        self._taker = None
+        self._transport.close()
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the transport."""
+        # uvloop's are none by inheritance.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Understand what has come and pass it on."""
+        taker = self._taker
+        if taker is None:
+            # Nobody has asked: an answer to nothing must not become the answer to the next request.
+            self._transport.abort()
+            return
+        self._heard = True
+        reader = self._reader
+        if self._tunnel:
+            taker.on_tunnel(data)
+        elif reader is None:
+            self._read_head(taker, self._buffer + data if self._buffer else data)
+        else:
+            try:
+                payload = reader.feed(data)
+            except BadBody as bad:
+                self._fail(f"malformed answer: {bad}")
+                return
+            taker.on_piece(payload, done=reader.done, trailers=reader.trailers)
+            if reader.done and self._taker is taker:
+                self._complete(taker, rest=reader.rest)
+
+    def eof_received(self) -> bool:
+        """No more will come; True keeps the other direction of a tunnel open."""
+        if self._tunnel and self._taker is not None:
+            self._taker.on_tunnel_eof()
+            return True
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        self._home.forget(self)
+        taker, self._taker = self._taker, None
+        if taker is None:
+            return
+        if isinstance(self._reader, CloseBody) and exc is None:
+            taker.on_piece(b"", done=True)
+            taker.upstream_done()
+        else:
+            reason = "the upstream closed its connection before its answer was complete"
+            taker.upstream_lost(reason, heard=self._heard, reused=self.is_reused)
+
+    def pause_writing(self) -> None:
+        """What was sent is not taken yet."""
+        self._full = True
+        if self._taker is not None:
+            self._taker.upstream_full(full=True)
+
+    def resume_writing(self) -> None:
+        """What was sent has been taken."""
+        self._full = False
+        if self._taker is not None:
+            self._taker.upstream_full(full=False)
+
+    def _read_head(self, taker: Taker, data: bytes) -> None:
+        while True:
+            end = data.find(b"\r\n\r\n", 0, self._home.head_bytes_max + 4)
+            if end < 0:
+                self._buffer = data
+                if len(data) > self._home.head_bytes_max:
+                    self._fail("the answer's head is too large")
+                return
+            try:
+                head = read_answer_head(
+                    data[:end], method=taker.head.method, header_count_max=self._home.header_count_max
+                )
+            except BadAnswer as bad:
+                self._fail(f"malformed answer: {bad}")
+                return
+            data = data[end + 4 :]
+            if head.status >= 200:
+                break
+            if head.status == 101:
+                self._upgraded(taker, head, data)
+                return
+            taker.on_interim(head)
+            if not data or self._taker is not taker:
+                self._buffer = b""
+                return
+        self._buffer = b""
+        self._begin_answer(taker, head, data)
+
+    def _begin_answer(self, taker: Taker, head: AnswerHead, data: bytes) -> None:
+        self._keep = head.keep_alive
+        framing = head.framing
+        if framing is Framing.NONE:
+            taker.on_answer(head, b"", done=True)
+            if self._taker is taker:
+                self._complete(taker, rest=data)
+            return
+        reader: LengthBody | ChunkedBody | CloseBody
+        if framing is Framing.LENGTH:
+            assert head.content_length is not None
+            reader = LengthBody(head.content_length)
+        else:
+            reader = ChunkedBody() if framing is Framing.CHUNKED else CloseBody()
+        self._reader = reader
+        try:
+            payload = reader.feed(data) if data else b""
+        except BadBody as bad:
+            self._fail(f"malformed answer: {bad}")
+            return
+        taker.on_answer(head, payload, done=reader.done, trailers=reader.trailers)
+        if reader.done and self._taker is taker:
+            self._complete(taker, rest=reader.rest)
+
+    def _upgraded(self, taker: Taker, head: AnswerHead, data: bytes) -> None:
+        if taker.head.upgrade is None or head.upgrade is None:
+            self._fail("the upstream changed the protocol without being asked")
+            return
+        self._tunnel = True
+        taker.on_upgraded(head, data)
+
+    def _complete(self, taker: Taker, *, rest: bytes) -> None:
+        self._taker = None
+        self._reader = None
+        if self._keep and not rest and taker.request_complete and not self._transport.is_closing():
+            self._home.give(self)
+        elif taker.request_complete:
+            self._transport.close()
+        else:
+            # What is left of the request would wait for an upstream that does not read it.
+            self._transport.abort()
+        taker.upstream_done()
+
+    def _fail(self, reason: str) -> None:
+        taker, self._taker = self._taker, None
+        self._transport.abort()
+        if taker is not None:
+            taker.upstream_lost(reason, heard=True, reused=self.is_reused)

@@ -1,0 +1,135 @@
+"""The queue-proxy as a process: ``python -m serving.queueproxy.main``, or ``run(spec)`` right after a fork.
+
+Environment (all names of one pod; its secrets are derived by whoever starts it, see ``serving.wire.tokens``):
+
+- ``SERVING_POD_NAMESPACE``, ``SERVING_POD_REVISION``, ``SERVING_POD_NAME``: who it is. Needed.
+- ``SERVING_POD_APP``: where its app listens, "127.0.0.1:8080". Needed.
+- ``SERVING_POD_LISTEN``, ``SERVING_POD_ADMIN_LISTEN``: where it listens itself; "0.0.0.0:8012" and "0.0.0.0:8022".
+- ``SERVING_LISTEN_FDS``: bound sockets in the place of those, as JSON: ``{"requests": 3, "admin": 4}``.
+- ``SERVING_POD_READINESS``: the app's readinessProbe (core/v1) as JSON; without it a TCP connection to the app.
+- ``SERVING_POD_STATS_URL``, ``SERVING_POD_STATS_TOKEN``: the autoscaler's websocket, "ws://127.0.0.1:6081/stats".
+- ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be believed; without it nobody is.
+- ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"ready": true}``.
+- ``SERVING_QUEUEPROXY_<FIELD>``: each setting of ``serving.settings.queueproxy`` in its plain unit, as in
+  ``SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY=10`` or ``SERVING_QUEUEPROXY_HTTP_HEAD_BYTES_MAX=65536``.
+
+Exit codes: 0 after a drain, 1 after a failure, 2 for an environment that cannot be used. Whoever forks imports this
+module before: loop, randomness and tokens are made after the fork.
+"""
+
+import asyncio
+import encodings.idna  # noqa: F401 - loaded by the first connection otherwise, in each fork anew
+import gc
+import os
+import random
+import resource
+import socket
+import sys
+
+from serving.aio.daemon import run_daemon
+from serving.model.errors import SettingsError
+from serving.proxy.server import HttpServer
+from serving.queueproxy.client import StatsClient
+from serving.queueproxy.loop import ReadinessPipe, drain, report_stats, watch_app
+from serving.queueproxy.podspec import Address, PodSpec, spec_from_environment
+from serving.queueproxy.server import AdminHandler, PodHandler
+
+__all__ = ["main", "run", "serve"]
+
+_USAGE_EXIT = 2
+# Requests make few cycles, so that looking for them rarely costs nothing (default: each 700 objects).
+_GC_THRESHOLD = 20_000
+
+
+def main() -> int:
+    """Run as the environment says."""
+    try:
+        spec = spec_from_environment(os.environ)
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return _USAGE_EXIT
+    return run(spec)
+
+
+def run(spec: PodSpec) -> int:
+    """Run one pod's queue-proxy to its end; the exit code. Makes its own loop: there must be none yet."""
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)
+    _raise_descriptor_limit()
+
+    async def body(stop: asyncio.Event) -> None:
+        await serve(spec, stop)
+
+    return run_daemon("queueproxy", body)
+
+
+async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
+    """Serve until ``stop`` is set, or POST /drain, and drain."""
+    server = HttpServer(spec.settings.http)
+    pod = PodHandler(spec, clock=server.clock)
+    pipe = ReadinessPipe(spec.ready_fd)
+    client = StatsClient(spec, dice=random.Random()) if spec.stats_url else None  # noqa: S311 - spreads pauses
+
+    def numbers() -> bytes:
+        return _numbers(pod, server, client)
+
+    admin_server = HttpServer(spec.settings.http)
+    admin = AdminHandler(pod, on_drain=stop.set, numbers=numbers)
+    await server.listen(_where(spec, "requests", spec.listen), pod)
+    await admin_server.listen(_where(spec, "admin", spec.admin), admin)
+    flushed = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(watch_app(spec, pod, lambda ready: pipe.push(ready=ready)), name="watch app")
+        tasks = [watch]
+        reports = None
+        if client is not None:
+            tasks.append(group.create_task(client.run(), name="stats connection"))
+            reports = group.create_task(report_stats(spec, pod, client, stop=flushed), name="stats reports")
+        await stop.wait()
+        watch.cancel()
+        pipe.push(ready=False)
+        await drain(spec, pod, server)
+        flushed.set()
+        if reports is not None:
+            await reports
+        for task in tasks:
+            task.cancel()
+    await admin_server.finish(grace_s=0)
+
+
+def _where(spec: PodSpec, name: str, address: Address) -> socket.socket | Address:
+    descriptor = spec.listen_fds.get(name)
+    if descriptor is None:
+        return address
+    inherited = socket.socket(fileno=descriptor)
+    inherited.setblocking(False)
+    inherited.set_inheritable(False)
+    return inherited
+
+
+def _numbers(pod: PodHandler, server: HttpServer, client: StatsClient | None) -> bytes:
+    """All counts as Prometheus reads them; the sidecar needs no library for that."""
+    answers = pod.status_counts
+    lines = [
+        f'queueproxy_requests_total{{class="{f"{hundreds}xx" if hundreds else "none"}"}} {count}'
+        for hundreds, count in enumerate(answers)
+    ]
+    lines.append(f"queueproxy_requests_inside {pod.inside_count}")
+    lines.append(f"queueproxy_requests_waiting {pod.waiting_count}")
+    lines.append(f"queueproxy_client_connections {server.connection_count}")
+    lines.append(f"queueproxy_app_connections {server.pool.open_count}")
+    lines.append(f"queueproxy_app_ready {int(pod.is_ready)}")
+    if client is not None:
+        lines.append(f"queueproxy_stats_sent_total {client.sent_count}")
+        lines.append(f"queueproxy_stats_unsent_total {client.unsent_count}")
+    return "\n".join([*lines, ""]).encode()
+
+
+def _raise_descriptor_limit() -> None:
+    """Each request in flight takes two descriptors, and 1,024 is the usual soft limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":  # pragma: no cover - only in a process of its own
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""What one queue-proxy is told about its pod: who it is, where it listens, where its app is, whom it reports to.
+
+Input: an environment as a mapping (docs in ``serving.queueproxy.main``), or fields given by whoever forks it. Output: a
+``PodSpec``, or every problem at once. A readiness probe comes in Kubernetes' own shape; an exec probe cannot be run from
+beside the app and becomes a TCP probe of its port.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import msgspec
+
+from serving.model.errors import Problem, SettingsError
+from serving.settings.load import Daemon, load
+from serving.settings.queueproxy import QueueProxySettings
+
+__all__ = ["Address", "PodSpec", "Probe", "read_probe", "spec_from_environment"]
+
+Address = tuple[str, int]
+
+_DAEMON = Daemon(name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy")
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """How to find out whether the app takes requests.
+
+    ``path`` is None for a TCP connection, else that of an HTTP GET, with ``headers``. ``port`` is None for the app's own.
+    ``period_s`` is the pause between two probes of an app that is ready; 0 asks no more. ``failure_max`` failures in a
+    row make a ready app unready.
+    """
+
+    path: str | None = None
+    port: int | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    timeout_s: float = 1.0
+    period_s: float = 10.0
+    failure_max: int = 3
+
+
+class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod, as its queue-proxy sees it.
+
+    ``listen`` and ``admin`` are the addresses for requests and for orders; a descriptor in ``listen_fds`` under
+    "requests" or "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` nothing is reported.
+    ``secret`` is what a request must carry to be believed; without one nobody is. ``ready_fd`` is a pipe to push readiness
+    into.
+    """
+
+    namespace: str
+    revision: str
+    pod: str
+    app: Address
+    listen: Address = ("0.0.0.0", 8012)  # noqa: S104 - a pod's own address is not known to a sidecar; its ports are
+    admin: Address = ("0.0.0.0", 8022)  # noqa: S104 - as above
+    listen_fds: dict[str, int] = {}
+    readiness: Probe = Probe()
+    stats_url: str | None = None
+    stats_token: str = ""
+    secret: str = ""
+    ready_fd: int | None = None
+    settings: QueueProxySettings = QueueProxySettings()
+
+
+class _HttpHeader(msgspec.Struct, frozen=True):
+    name: str
+    value: str
+
+
+class _HttpGet(msgspec.Struct, frozen=True, rename="camel"):
+    path: str = "/"
+    port: int | str | None = None
+    http_headers: list[_HttpHeader] = []
+
+
+class _TcpSocket(msgspec.Struct, frozen=True):
+    port: int | str | None = None
+
+
+class _KubernetesProbe(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of a probe of core/v1 that is used here. Kubernetes' own defaults but for ``period_seconds`` 0, once."""
+
+    http_get: _HttpGet | None = None
+    tcp_socket: _TcpSocket | None = None
+    timeout_seconds: Annotated[float, msgspec.Meta(ge=0)] = 1
+    period_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10
+    failure_threshold: Annotated[int, msgspec.Meta(ge=0)] = 3
+
+
+def read_probe(text: str) -> Probe:
+    """A probe from Kubernetes' JSON.
+
+    Raises:
+        msgspec.DecodeError: when it is none.
+    """
+    given = msgspec.json.decode(text, type=_KubernetesProbe)
+    get = given.http_get
+    port = get.port if get is not None else given.tcp_socket.port if given.tcp_socket is not None else None
+    return Probe(
+        path=get.path if get is not None else None,
+        # A name of a port means the app's own: a revision has one port.
+        port=port if isinstance(port, int) and port else None,
+        headers=tuple((one.name, one.value) for one in get.http_headers) if get is not None else (),
+        timeout_s=given.timeout_seconds or 1.0,
+        period_s=given.period_seconds,
+        failure_max=given.failure_threshold or 1,
+    )
+
+
+def spec_from_environment(environment: Mapping[str, str]) -> PodSpec:
+    """A pod from the environment that its queue-proxy was started with.
+
+    Raises:
+        SettingsError: with every problem.
+    """
+    problems: list[Problem] = []
+    given: dict[str, object] = {}
+    for field, (variable, read, expected) in _VARIABLES.items():
+        text = environment.get(variable)
+        if text is None:
+            if field in _NEEDED:
+                problems.append(Problem(where=f"environment {variable}", what="is missing", expected=expected))
+            continue
+        try:
+            given[field] = read(text)
+        except (ValueError, msgspec.DecodeError):
+            problems.append(Problem(where=f"environment {variable}", what=f"{text!r} is not right", expected=expected))
+    try:
+        given["settings"] = load(_DAEMON, registry=(_DAEMON,), environment=environment).settings
+    except SettingsError as error:
+        problems += error.problems
+    if problems:
+        raise SettingsError(problems)
+    return msgspec.convert(given, PodSpec)
+
+
+def _read_address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    if not host or not 0 <= int(port) <= _PORT_MAX:
+        raise ValueError(text)
+    return host.strip("[]"), int(port)
+
+
+def _read_name(text: str) -> str:
+    if not text or "/" in text:
+        raise ValueError(text)
+    return text
+
+
+_PORT_MAX = 65535
+_A_NAME = "a name as Kubernetes writes it"
+_AN_ADDRESS = 'an address with a port, as in "127.64.0.1:8012"'
+_NEEDED = frozenset({"namespace", "revision", "pod", "app"})
+# By field: the variable, how its text is read, and what would be right.
+_VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
+    "namespace": ("SERVING_POD_NAMESPACE", _read_name, _A_NAME),
+    "revision": ("SERVING_POD_REVISION", _read_name, _A_NAME),
+    "pod": ("SERVING_POD_NAME", _read_name, _A_NAME),
+    "app": ("SERVING_POD_APP", _read_address, _AN_ADDRESS),
+    "listen": ("SERVING_POD_LISTEN", _read_address, _AN_ADDRESS),
+    "admin": ("SERVING_POD_ADMIN_LISTEN", _read_address, _AN_ADDRESS),
+    "readiness": ("SERVING_POD_READINESS", read_probe, "a readinessProbe of core/v1 as JSON"),
+    "stats_url": ("SERVING_POD_STATS_URL", str, "a URL of a websocket"),
+    "stats_token": ("SERVING_POD_STATS_TOKEN", str, "a token"),
+    "secret": ("SERVING_POD_SECRET", str, "a secret"),
+    "ready_fd": ("SERVING_READY_FD", int, "the number of a descriptor"),
+    "listen_fds": (
+        "SERVING_LISTEN_FDS",
+        lambda text: msgspec.json.decode(text, type=dict[str, int]),
+        'descriptors by name, as in {"requests": 3}',
+    ),
+}

@@ -1,0 +1,197 @@
+"""What the queue-proxy does with each request, and its admin port.
+
+``PodHandler`` counts a request, gives it a slot or a place in the queue, and sends it to the app; a freed slot goes to
+whoever has waited longest. Requests that only we may make (probes, requests that an activator has counted) are believed
+with the pod's secret alone. ``AdminHandler`` answers /healthz, /readyz, /metrics and takes POST /drain. Order of things
+as in knative/serving 98e5ef90 pkg/queue; see docs/calculations.md for what differs.
+"""
+
+import math
+from collections.abc import Callable
+
+from serving.proxy.exchange import Exchange
+from serving.proxy.lines import header_lines
+from serving.proxy.phase import Outcome
+from serving.proxy.requesthead import RequestHead
+from serving.proxy.timeouts import Timeouts
+from serving.queueproxy.podspec import PodSpec
+from serving.traffic.breaker import Admitted, Breaker, Queued
+from serving.traffic.meter import Meter, Report
+from serving.wire.tokens import matches
+
+__all__ = ["AdminHandler", "PodHandler"]
+
+_TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
+_RETRY = header_lines(_TEXT, (b"Retry-After", b"1"))
+_PROBE_AGENTS = (b"kube-probe/", b"Knative-Activator-Probe", b"Knative-Autoscaling-Probe")
+_QUEUE = b"queue"
+# What is remembered of a request that counts: whether an activator counts it too, and the Host that it came with there.
+_DIRECT: tuple[bool, bytes | None] = (False, None)
+
+
+class PodHandler:
+    """Decides about the requests of one pod."""
+
+    def __init__(self, spec: PodSpec, *, clock: Callable[[], float]) -> None:
+        settings = spec.settings
+        self.is_ready = False
+        self.is_draining = False
+        self.last_request_s = -math.inf
+        self.status_counts = [0] * 6
+        """Answers by the hundreds of their status; at 0 those without one, because the client left."""
+        self._app = spec.app
+        self._secret = spec.secret.encode()
+        self._clock = clock
+        self._meter = Meter(now_s=clock(), quirks=settings.quirks)
+        self._breaker: Breaker[Exchange] | None = None
+        if settings.slots is not None:
+            self._breaker = Breaker(
+                capacity=settings.slots, depth_max=settings.queue_depth_max, wait_max_s=settings.queue_wait_max_s
+            )
+        self._timeouts = Timeouts(
+            total_s=settings.request_timeout_s,
+            answer_start_s=settings.response_start_timeout_s or math.inf,
+            idle_s=settings.idle_timeout_s or math.inf,
+        )
+
+    def __repr__(self) -> str:
+        return f"PodHandler({self._breaker or 'no limit'}, {self._meter!r})"
+
+    @property
+    def inside_count(self) -> int:
+        """Requests that run or wait."""
+        return self._meter.level
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for a slot."""
+        return self._breaker.waiting_count if self._breaker is not None else 0
+
+    def report(self) -> Report:
+        """What happened since the last report; opens the next."""
+        return self._meter.report(self._clock())
+
+    def begin(self, exchange: Exchange) -> None:
+        """A request has come: count it, and let it run, wait or go."""
+        marks = _DIRECT
+        head = exchange.head
+        if head.reserved and self._is_believed(head):
+            if _is_probe(head):
+                self._answer_probe(exchange)
+                return
+            marks = (head.get(b"k-proxy-request") == b"activator", head.get(b"k-original-host"))
+        exchange.context = marks
+        exchange.timeouts = self._timeouts
+        now_s = exchange.started_s
+        self.last_request_s = now_s
+        self._meter.arrive(now_s, proxied=marks[0])
+        breaker = self._breaker
+        if breaker is None:
+            self._run(exchange)
+            return
+        decision = breaker.admit(exchange, now_s)
+        if isinstance(decision, Admitted):
+            self._run(exchange)
+        elif isinstance(decision, Queued):
+            exchange.wait_until_s = decision.deadline_s
+        else:
+            exchange.answer(503, b"pending request queue full", _RETRY)
+
+    def unreachable(self, exchange: Exchange, error: OSError) -> None:
+        """The app takes no connection."""
+        exchange.answer(502, b"the app takes no connection: %b" % str(error).encode())
+
+    def overdue(self, exchange: Exchange) -> None:
+        """Somebody has waited for a slot for as long as anybody may; others may have, too."""
+        assert self._breaker is not None
+        for timed_out in self._breaker.expire(max(self._clock(), exchange.wait_until_s)):
+            timed_out.request_id.answer(503, b"waited too long for a free slot", _RETRY)
+
+    def finish(self, exchange: Exchange) -> None:
+        """A request has ended: its slot goes to whoever has waited longest."""
+        marks = exchange.context
+        if marks is None:
+            return
+        assert isinstance(marks, tuple)
+        self.status_counts[exchange.status // 100] += 1
+        now_s = self._clock()
+        self._meter.leave(now_s, proxied=marks[0])
+        breaker = self._breaker
+        if breaker is not None:
+            end = breaker.release if exchange.outcome is Outcome.ANSWERED else breaker.cancel
+            for granted in end(exchange, now_s):
+                self._run(granted.request_id)
+
+    def _run(self, exchange: Exchange) -> None:
+        marks = exchange.context
+        assert isinstance(marks, tuple)
+        exchange.forward(self._app, host=marks[1], trusted=marks[0])
+
+    def _is_believed(self, head: RequestHead) -> bool:
+        given = head.get(b"k-pod-secret")
+        return given is not None and bool(self._secret) and matches(given, self._secret)
+
+    def _answer_probe(self, exchange: Exchange) -> None:
+        if self.is_draining:
+            exchange.answer(503, b"shutting down")
+        elif exchange.head.get(b"k-network-probe") != _QUEUE:
+            exchange.answer(400, b"unexpected probe header value")
+        elif self.is_ready:
+            exchange.answer(200, _QUEUE)
+        else:
+            exchange.answer(503, b"the app is not ready")
+
+
+def _is_probe(head: RequestHead) -> bool:
+    if head.get(b"k-network-probe") is not None or head.get(b"k-kubelet-probe") is not None:
+        return True
+    return (head.get(b"user-agent") or b"").startswith(_PROBE_AGENTS)
+
+
+class AdminHandler:
+    """Answers on the admin port. ``on_drain`` is called by POST /drain."""
+
+    def __init__(self, pod: PodHandler, *, on_drain: Callable[[], None], numbers: Callable[[], bytes]) -> None:
+        self._pod = pod
+        self._on_drain = on_drain
+        self._numbers = numbers
+
+    def begin(self, exchange: Exchange) -> None:
+        """Answer, by method and path."""
+        head = exchange.head
+        path = head.target.partition(b"?")[0]
+        if path == b"/drain":
+            if head.method != b"POST":
+                exchange.answer(405, b"POST /drain begins the drain", header_lines(_TEXT, (b"Allow", b"POST")))
+                return
+            self._on_drain()
+            exchange.answer(202, b"draining")
+        elif head.method not in (b"GET", b"HEAD"):
+            exchange.answer(405, b"only GET is taken here", header_lines(_TEXT, (b"Allow", b"GET, HEAD")))
+        elif path == b"/healthz":
+            exchange.answer(200, b"ok")
+        elif path == b"/readyz":
+            self._answer_readiness(exchange)
+        elif path == b"/metrics":
+            exchange.answer(200, self._numbers(), header_lines((b"Content-Type", b"text/plain; version=0.0.4")))
+        else:
+            exchange.answer(404, b"there is /healthz, /readyz, /metrics and /drain")
+
+    def unreachable(self, exchange: Exchange, error: OSError) -> None:
+        """Nothing is forwarded here."""
+        raise NotImplementedError(exchange, error)
+
+    def overdue(self, exchange: Exchange) -> None:
+        """Nothing waits here."""
+        raise NotImplementedError(exchange)
+
+    def finish(self, exchange: Exchange) -> None:
+        """Nothing is counted here."""
+
+    def _answer_readiness(self, exchange: Exchange) -> None:
+        if self._pod.is_draining:
+            exchange.answer(503, b"shutting down")
+        elif self._pod.is_ready:
+            exchange.answer(200, b"ready")
+        else:
+            exchange.answer(503, b"the app is not ready")

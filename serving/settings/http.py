@@ -1,0 +1,70 @@
+"""Limits of the HTTP engine that the queue-proxy and the activator share: what it takes in, and how long it waits.
+
+Each daemon's record holds one of these as its field ``http``, so that the same knob has the same name, range and default
+in both. Sources of defaults stand with each field; where Knative leaves something unbounded, the bound is ours.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from serving.settings.knob import BYTES, COUNT, DURATION, Knob
+
+__all__ = ["HttpSettings"]
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds on heads, bodies, connections and waiting. Times are in seconds, sizes in bytes."""
+
+    head_bytes_max: Annotated[int, Knob(key="head-bytes-max", unit=BYTES, low=1024, high=1024**2)] = 32 * 1024
+    """Largest head of a request or of an answer, from its first byte to the empty line; a larger request gets 431, a
+    larger answer becomes 502. Range: 1Ki to 1Mi. Default: nginx's four buffers of 8 KiB; Go allows 1 MiB."""
+
+    header_count_max: Annotated[int, Knob(key="header-count-max", unit=COUNT, low=1, high=10_000)] = 128
+    """Most header lines of a request (431) or an answer (502). Range: 1 to 10000. Default: ours; Apache allows 100."""
+
+    body_bytes_max: Annotated[int, Knob(key="body-bytes-max", unit=BYTES, low=0)] = 0
+    """Largest body of a request; a larger one gets 413. 0 means no limit: bodies are streamed and take no memory.
+    Range: from 0. Default: Knative, no limit."""
+
+    body_held_bytes_max: Annotated[int, Knob(key="body-held-bytes-max", unit=BYTES, low=1, high=1024**3)] = 64 * 1024
+    """Bytes of a body, or of requests sent ahead, that are read while the request waits; then the client's connection
+    is not read any more. Range: 1 to 1Gi. Default: ours, one full read of a socket."""
+
+    head_wait_max_s: Annotated[float, Knob(key="head-wait-max", unit=DURATION, above=0, high=3600)] = 10.0
+    """Longest time from the connection, or from the first byte of a head, to its end; then 408. Range: above 0 to 1h.
+    Default: ours; nginx waits 60s, Knative's Go server for ever."""
+
+    body_wait_max_s: Annotated[float, Knob(key="body-wait-max", unit=DURATION, above=0, high=86400)] = 60.0
+    """Longest time from one piece of a request's body to the next while we would read; then 408. Range: above 0 to
+    24h. Default: nginx, 60s."""
+
+    client_idle_max_s: Annotated[float, Knob(key="client-idle-max", unit=DURATION, above=0, high=86400)] = 180.0
+    """Time from the end of an answer to the first byte of the next request on a connection; then it is closed. Must be
+    longer than the time for which its clients keep idle connections. Range: above 0 to 24h. Default: ours, three times
+    ``upstream_idle_max_s``, because the clients of a queue-proxy are activators."""
+
+    connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=1_000_000)] = 20_000
+    """Most client connections at once; one more gets 503 and is closed. Range: 1 to 1000000. Default: ours."""
+
+    connections_per_address_max: Annotated[
+        int, Knob(key="connections-per-address-max", unit=COUNT, low=0, high=1_000_000)
+    ] = 0
+    """Most connections at once from one address; one more gets 503 and is closed. 0 means no limit of its own: behind
+    a load balancer all clients share an address. Range: 0 to 1000000. Default: ours, 0."""
+
+    upstream_connect_max_s: Annotated[float, Knob(key="upstream-connect-max", unit=DURATION, above=0, high=60)] = 2.0
+    """Longest time to connect to an upstream; then 502, or another upstream. Range: above 0 to 60s. Default: ours; the
+    upstream is on the same machine or in the same cluster."""
+
+    upstream_idle_max_s: Annotated[float, Knob(key="upstream-idle-max", unit=DURATION, above=0, high=86400)] = 60.0
+    """Time for which an idle connection to an upstream is kept. Range: above 0 to 24h. Default: ours; Go's transport
+    keeps them 90s, Node and uvicorn close theirs after 5s, which is what the single retry is for."""
+
+    tunnel_idle_max_s: Annotated[float, Knob(key="tunnel-idle-max", unit=DURATION, low=0, high=86400)] = 600.0
+    """Longest silence of both sides of a tunnel (websocket); then it is closed. 0 means no limit. Range: 0 to 24h.
+    Default: ours; libraries ping every 20 to 60s."""
+
+    tunnel_age_max_s: Annotated[float, Knob(key="tunnel-age-max", unit=DURATION, low=0)] = 0.0
+    """Longest life of a tunnel, from the request; then it is closed. 0 means no limit. Range: from 0. Default: ours, 0,
+    because Knative's own request timeout does not end tunnels either."""

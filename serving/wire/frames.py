@@ -1,0 +1,101 @@
+"""What pods and activators tell the autoscaler, once a second, as MessagePack: one frame, one binary websocket message.
+
+Who speaks is known from the connection (its token is bound to one pod or one activator), so that a frame carries no
+name of its sender. Frames are maps keyed by field name; unknown keys are ignored, so that an older autoscaler reads a
+newer pod. Values are checked for type, and bounded below 0 and above a million million here: not a number and infinity do
+not pass. What is plausible, and when it counts, is the autoscaler's to say: it stamps frames when they arrive.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from serving.model.errors import InvalidValue
+
+__all__ = [
+    "ActivatorStats",
+    "PodStat",
+    "RevisionStat",
+    "decode_activator_stats",
+    "decode_pod_stat",
+    "encode_activator_stats",
+    "encode_pod_stat",
+]
+
+# More than any pod can have, and far from where sums of floats lose whole numbers (2**53).
+_AMOUNT_MAX = 1e12
+Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+
+class PodStat(msgspec.Struct, frozen=True, kw_only=True):
+    """One period of one pod: mean requests inside, and requests that came, per second.
+
+    ``at_s`` is the pod's own wall-clock, for the log only. The ``proxied_`` pair is the part that came through an
+    activator, which reports it too.
+    """
+
+    at_s: float
+    concurrency: Amount
+    proxied_concurrency: Amount = 0.0
+    request_count: Amount = 0.0
+    proxied_request_count: Amount = 0.0
+
+
+class RevisionStat(msgspec.Struct, frozen=True, kw_only=True):
+    """What one activator holds of one revision, waiting and in flight, and how many requests came per second."""
+
+    namespace: Name
+    revision: Name
+    concurrency: Amount
+    request_count: Amount = 0.0
+
+
+class ActivatorStats(msgspec.Struct, frozen=True, kw_only=True):
+    """All revisions of one activator, or one alone when it pokes."""
+
+    stats: list[RevisionStat]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_POD_DECODER = msgspec.msgpack.Decoder(PodStat)
+_ACTIVATOR_DECODER = msgspec.msgpack.Decoder(ActivatorStats)
+
+
+def encode_pod_stat(stat: PodStat) -> bytes:
+    """A pod's statistic as a frame."""
+    return _ENCODER.encode(stat)
+
+
+def encode_activator_stats(stats: ActivatorStats) -> bytes:
+    """An activator's statistics as a frame."""
+    return _ENCODER.encode(stats)
+
+
+def decode_pod_stat(frame: bytes) -> PodStat:
+    """The statistic in a pod's frame.
+
+    Raises:
+        InvalidValue: when it is no such frame.
+    """
+    try:
+        return _POD_DECODER.decode(frame)
+    except msgspec.DecodeError as error:
+        raise InvalidValue(text=_start_of(frame), expected=f"a statistic of a pod: {error}") from error
+
+
+def decode_activator_stats(frame: bytes) -> ActivatorStats:
+    """The statistics in an activator's frame.
+
+    Raises:
+        InvalidValue: when it is no such frame.
+    """
+    try:
+        return _ACTIVATOR_DECODER.decode(frame)
+    except msgspec.DecodeError as error:
+        raise InvalidValue(text=_start_of(frame), expected=f"statistics of an activator: {error}") from error
+
+
+def _start_of(frame: bytes) -> str:
+    """Enough of a frame to recognise it in a log: 16 bytes in hexadecimal."""
+    return bytes(frame[:16]).hex()

@@ -1,0 +1,61 @@
+"""The secrets between daemons: derived from one cluster key, so that none of them is stored.
+
+A stat frame carries a token bound to the pod (or activator) that may send it; a request that an activator sends to a pod
+carries that pod's secret, and only then does the queue-proxy believe what only we may say. Each secret is
+HMAC-SHA256(key, purpose/names) in hexadecimal; names of Kubernetes hold no slash, so no two pods share a text. The key's
+own holder (autoscaler, activator, local) derives; a queue-proxy is given its own two secrets and never the key.
+"""
+
+import hashlib
+import hmac
+from pathlib import Path
+
+from serving.model.errors import InvalidValue
+
+__all__ = ["KEY_BYTES", "activator_token", "matches", "pod_secret", "pod_token", "read_key"]
+
+# As long as the digest: a longer key adds nothing to HMAC-SHA256, a shorter one takes away.
+KEY_BYTES = 32
+
+
+def pod_token(key: bytes, *, namespace: str, revision: str, pod: str) -> str:
+    """The bearer token with which one pod opens its stats websocket."""
+    return _derived(key, "stat", namespace, revision, pod)
+
+
+def activator_token(key: bytes, *, name: str) -> str:
+    """The bearer token with which one activator opens its stats websocket."""
+    return _derived(key, "activator", name)
+
+
+def pod_secret(key: bytes, *, namespace: str, pod: str) -> str:
+    """What an activator puts into ``K-Pod-Secret`` of each request to this pod."""
+    return _derived(key, "secret", namespace, pod)
+
+
+def matches(given: str | bytes, expected: str | bytes) -> bool:
+    """Whether two secrets are the same, in a time that does not tell where they differ."""
+    return hmac.compare_digest(_bytes_of(given), _bytes_of(expected))
+
+
+def read_key(path: str | Path) -> bytes:
+    """The cluster key from its file.
+
+    Raises:
+        InvalidValue: when the file does not hold exactly 32 bytes.
+        OSError: when it cannot be read.
+    """
+    key = Path(path).read_bytes()
+    if len(key) != KEY_BYTES:
+        raise InvalidValue(text=f"{path} with {len(key)} bytes", expected=f"a key file of {KEY_BYTES} bytes")
+    return key
+
+
+def _derived(key: bytes, *parts: str) -> str:
+    assert all(parts), parts
+    assert not any("/" in part for part in parts), parts
+    return hmac.new(key, "/".join(parts).encode(), hashlib.sha256).hexdigest()
+
+
+def _bytes_of(text: str | bytes) -> bytes:
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text

@@ -1,0 +1,236 @@
+"""Both ends of a proxy as raw sockets: a client that sends what it likes, an upstream that follows a script."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import cast
+
+from serving.proxy.exchange import Exchange
+from serving.proxy.server import HttpServer
+from serving.proxy.timeouts import NO_TIMEOUTS, Timeouts
+from serving.settings.http import HttpSettings
+
+__all__ = [
+    "Backend",
+    "Forwarder",
+    "Link",
+    "Proxy",
+    "Script",
+    "backed",
+    "free_socket",
+    "get",
+    "ok",
+    "proxied",
+    "settled",
+    "until",
+]
+
+# What any step of a test may take; far above what it takes.
+STEP_S = 10.0
+
+
+class Link:
+    """One end of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def to(cls, address: tuple[str, int]) -> "Link":
+        return cls(*await asyncio.open_connection(*address))
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def head(self) -> bytes:
+        """Everything up to the empty line, which is included."""
+        async with asyncio.timeout(STEP_S):
+            return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def body(self, count: int) -> bytes:
+        async with asyncio.timeout(STEP_S):
+            return await self.reader.readexactly(count)
+
+    async def chunks(self) -> tuple[bytes, bytes]:
+        """A chunked body, read strictly: the payload, and the lines after it."""
+        payload = b""
+        async with asyncio.timeout(STEP_S):
+            while size := int(await self.reader.readuntil(b"\r\n"), 16):
+                payload += await self.reader.readexactly(size)
+                assert await self.reader.readexactly(2) == b"\r\n"
+            trailers = b""
+            while (line := await self.reader.readuntil(b"\r\n")) != b"\r\n":
+                trailers += line
+            return payload, trailers
+
+    async def message(self) -> tuple[bytes, bytes]:
+        """A head and its body by Content-Length."""
+        head = await self.head()
+        length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        return head, await self.body(int(length[0].split(b":")[1])) if length else b""
+
+    async def rest(self) -> bytes:
+        """All that comes until the end of the connection."""
+        async with asyncio.timeout(STEP_S):
+            return await self.reader.read()
+
+    async def ended(self) -> bool:
+        """Whether the connection ends without another byte, cleanly or not."""
+        try:
+            return await self.rest() == b""
+        except ConnectionResetError:
+            return True
+
+    def pause(self) -> None:
+        """Read no more, so that the peer cannot go on sending."""
+        cast("asyncio.Transport", self.writer.transport).pause_reading()
+
+    def resume(self) -> None:
+        cast("asyncio.Transport", self.writer.transport).resume_reading()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    async def closed(self) -> None:
+        """Close, and wait for it: a writer that outlives its loop complains."""
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+
+Script = Callable[[Link], Awaitable[None]]
+
+
+class Backend:
+    """An upstream. Each connection runs the script; ``links`` are all that were made."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.links: list[Link] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.address = ("", 0)
+        self.server: asyncio.Server
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        link = Link(reader, writer)
+        self.links.append(link)
+        # The end of a connection ends its script; a script that waits for it says so by reading.
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            await self._script(link)
+        await link.closed()
+
+
+async def ok(link: Link) -> None:
+    """The script of an upstream that answers each request without a body with its own head."""
+    while True:
+        head = await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
+
+
+class Forwarder:
+    """A handler that sends everything to one address."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.timeouts: Timeouts = NO_TIMEOUTS
+        self.begun: list[Exchange] = []
+        self.finished: list[Exchange] = []
+        self.one_finished = asyncio.Event()
+
+    def begin(self, exchange: Exchange) -> None:
+        self.begun.append(exchange)
+        exchange.timeouts = self.timeouts
+        exchange.forward(self.address)
+
+    def unreachable(self, exchange: Exchange, error: OSError) -> None:
+        exchange.answer(502, str(error).encode())
+
+    def overdue(self, exchange: Exchange) -> None:
+        exchange.answer(503)
+
+    def finish(self, exchange: Exchange) -> None:
+        self.finished.append(exchange)
+        self.one_finished.set()
+
+
+class Proxy:
+    """A running proxy with its upstream."""
+
+    def __init__(self, server: HttpServer, handler: Forwarder, backend: Backend, address: tuple[str, int]) -> None:
+        self.server = server
+        self.handler = handler
+        self.backend = backend
+        self.address = address
+        self.clients: list[Link] = []
+
+    async def client(self) -> Link:
+        link = await Link.to(self.address)
+        self.clients.append(link)
+        return link
+
+
+@contextlib.asynccontextmanager
+async def backed(script: Script) -> AsyncIterator[Backend]:
+    """An upstream that follows a script."""
+    backend = Backend(script)
+    server = await asyncio.start_server(backend.accept, "127.0.0.1", 0)
+    backend.server = server
+    backend.address = server.sockets[0].getsockname()
+    try:
+        yield backend
+    finally:
+        server.close()
+        for task in backend.tasks:
+            task.cancel()
+        await asyncio.gather(*backend.tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def proxied(script: Script = ok, settings: HttpSettings | None = None) -> AsyncIterator[Proxy]:
+    """A proxy before an upstream that follows a script. At the end nothing may be left of any request."""
+    async with backed(script) as backend:
+        server = HttpServer(settings or HttpSettings())
+        handler = Forwarder(backend.address)
+        address = await server.listen(("127.0.0.1", 0), handler)
+        proxy = Proxy(server, handler, backend, address)
+        try:
+            yield proxy
+        finally:
+            await server.finish(grace_s=0)
+            for client in proxy.clients:
+                await client.closed()
+            assert len(handler.finished) == len(handler.begun)
+            assert all(exchange.is_done for exchange in handler.begun)
+
+
+def get(target: bytes = b"/", headers: bytes = b"") -> bytes:
+    """A request without a body."""
+    return b"GET %b HTTP/1.1\r\nHost: h\r\n%b\r\n" % (target, headers)
+
+
+def free_socket() -> socket.socket:
+    """A bound socket on a free port."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    return bound
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until something is so that nobody signals, because it is inside of what is tested."""
+    async with asyncio.timeout(STEP_S):
+        while not condition():  # noqa: ASYNC110 - as the docstring says
+            await asyncio.sleep(0.001)
+
+
+async def settled(count: Callable[[], int]) -> None:
+    """Wait until a count has grown and then stands still for a tenth of a second."""
+    before = -1
+    async with asyncio.timeout(STEP_S):
+        while before <= 0 or count() != before:
+            before = count()
+            await asyncio.sleep(0.1)

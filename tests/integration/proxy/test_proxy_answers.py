@@ -1,0 +1,463 @@
+"""Answers through the proxy: what the client gets to see, and what becomes of the upstream's connection."""
+
+import asyncio
+
+import pytest
+
+from serving.proxy.exchange import Exchange
+from serving.proxy.timeouts import Timeouts
+from serving.settings.http import HttpSettings
+from tests.integration.proxy.peers import Link, Script, get, ok, proxied, until
+
+OK_3 = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
+
+
+def answering(*answers: bytes) -> Script:
+    """An upstream that answers the requests of a connection one after the other, and then waits for its end."""
+
+    async def script(link: Link) -> None:
+        for answer in answers:
+            await link.head()
+            link.send(answer)
+        await link.rest()
+
+    return script
+
+
+def closing(answer: bytes) -> Script:
+    """An upstream that answers once and closes."""
+
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(answer)
+
+    return script
+
+
+async def test_hop_by_hop_headers_of_an_answer_go() -> None:
+    answer = (
+        b"HTTP/1.1 200 Fine\r\nConnection: x-mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nContent-Length: 0\r\n"
+        b"Set-Cookie: a=b\r\nSet-Cookie: c=d\r\nUpgrade: h2c\r\n\r\n"
+    )
+    async with proxied(answering(answer)) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        assert (await client.head()) == (
+            b"HTTP/1.1 200 Fine\r\nSet-Cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 0\r\n\r\n"
+        )
+
+
+async def test_a_chunked_answer_stays_chunked_with_its_trailers() -> None:
+    answer = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n3;x=y\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n"
+    )
+    async with proxied(answering(answer, OK_3 + b"def")) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        assert await client.head() == b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
+        assert await client.chunks() == (b"abc", b"X-Sum: 1\r\n")
+        client.send(get())
+        assert (await client.message())[1] == b"def"
+        assert len(proxy.backend.links) == 1
+
+
+async def test_a_chunked_answer_for_http_1_0_ends_with_the_connection() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    async with proxied(answering(answer)) as proxy:
+        client = await proxy.client()
+        client.send(b"GET / HTTP/1.0\r\n\r\n")
+        assert await client.rest() == b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc"
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.1 200\r\n\r\n"])
+async def test_a_body_until_the_end_of_the_connection_is_sent_in_chunks(head: bytes) -> None:
+    async with proxied(closing(head + b"all of it")) as proxy:
+        client = await proxy.client()
+        for _ in range(2):
+            client.send(get())
+            assert b"Transfer-Encoding: chunked\r\n" in await client.head()
+            assert await client.chunks() == (b"all of it", b"")
+
+
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+async def test_an_answer_without_a_body_does_not_take_the_next_ones_bytes(status: bytes) -> None:
+    first = b"HTTP/1.1 %b\r\nETag: x\r\n\r\n" % status
+    async with proxied(answering(first, OK_3 + b"abc")) as proxy:
+        client = await proxy.client()
+        client.send(get() + get())
+        assert await client.head() == first
+        assert (await client.message())[1] == b"abc"
+        assert len(proxy.backend.links) == 1
+
+
+async def test_a_304_and_an_answer_to_head_keep_the_length_that_they_do_not_have() -> None:
+    async with proxied(
+        answering(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", OK_3, OK_3 + b"abc")
+    ) as proxy:
+        client = await proxy.client()
+        client.send(get() + b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n" + get())
+        assert b"Content-Length: 5\r\n" in await client.head()
+        assert await client.head() == OK_3
+        assert (await client.message())[1] == b"abc"
+
+
+async def test_an_own_answer_to_head_has_no_body() -> None:
+    async with proxied() as proxy:
+        proxy.handler.address = ("127.0.0.1", 1)
+        client = await proxy.client()
+        client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n" + get())
+        assert (await client.head()).startswith(b"HTTP/1.1 502 ")
+        assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
+
+
+async def test_103_passes_before_the_200() -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n"
+    async with proxied(answering(hints + OK_3 + b"abc", OK_3 + b"def")) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        assert await client.head() == hints
+        assert (await client.message())[1] == b"abc"
+        client.send(b"GET / HTTP/1.0\r\n\r\n")
+        assert (await client.message())[1] == b"def"
+
+
+async def test_an_answer_may_come_byte_by_byte() -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        for byte in b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 3\r\n\r\nabc":
+            link.send(bytes([byte]))
+            await link.writer.drain()
+            await asyncio.sleep(0)
+        await link.rest()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        assert await client.message() == (b"HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 3\r\n\r\n", b"abc")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+        OK_3 + b"abcHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged",
+    ],
+    ids=["close", "http/1.0", "bytes that nobody asked for"],
+)
+async def test_a_connection_that_may_not_be_used_again_is_not(answer: bytes) -> None:
+    async with proxied(answering(answer)) as proxy:
+        client = await proxy.client()
+        for _ in range(2):
+            client.send(get())
+            assert (await client.message())[1] == b"abc"
+        assert len(proxy.backend.links) == 2
+
+
+async def test_bytes_on_an_idle_connection_end_it() -> None:
+    pushed = asyncio.Event()
+
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(OK_3 + b"abc")
+        await pushed.wait()
+        link.send(OK_3 + b"bad")
+        await link.rest()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        await client.message()
+        pushed.set()
+        await until(lambda: not proxy.server.pool.open_count)
+        client.send(get())
+        assert (await client.message())[1] == b"abc"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"HTTP/1.1 103 Early Hints\r\n\r\n",
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
+        b"HTTP/1.1 20 OK\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA: b\x00\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\nabcd",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nabcd",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nxyz\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: foo\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA: " + b"x" * 2000,
+        b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 25 + b"\r\n",
+    ],
+)
+async def test_an_upstream_that_does_not_answer_properly_becomes_502(answer: bytes) -> None:
+    async with proxied(closing(answer), HttpSettings(head_bytes_max=1024, header_count_max=24)) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        head = await client.head()
+        if b" 103 " in head:
+            head = await client.head()
+        assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
+
+
+async def test_an_upstream_that_takes_no_connection_becomes_502_and_the_client_may_go_on() -> None:
+    async with proxied() as proxy:
+        address, proxy.handler.address = proxy.handler.address, ("127.0.0.1", 1)
+        client = await proxy.client()
+        client.send(get())
+        assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
+        proxy.handler.address = address
+        client.send(get())
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_request_that_reached_nobody_may_go_elsewhere_with_its_body() -> None:
+    async with proxied() as proxy:
+        address, proxy.handler.address = proxy.handler.address, ("127.0.0.1", 1)
+        errors: list[OSError] = []
+
+        def elsewhere(exchange: Exchange, error: OSError) -> None:
+            errors.append(error)
+            exchange.forward(address)
+
+        proxy.handler.unreachable = elsewhere  # type: ignore[method-assign]
+        client = await proxy.client()
+        client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+        assert len(errors) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK_3 + b"ab",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+    ],
+)
+async def test_a_body_shorter_than_promised_never_ends_cleanly(answer: bytes) -> None:
+    async with proxied(closing(answer)) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        try:
+            got = await client.rest()
+        except ConnectionResetError:
+            got = b""
+        assert not got.endswith(b"0\r\n\r\n")
+        assert not got.endswith(b"abc") or b"Transfer-Encoding" in got
+        assert [exchange.outcome for exchange in proxy.handler.finished] == ["cut"]
+
+
+async def test_an_answer_cut_short_resets_a_client_that_could_not_tell() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+    async with proxied(closing(answer)) as proxy:
+        client = await proxy.client()
+        client.send(b"GET / HTTP/1.0\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
+
+
+async def test_a_client_that_leaves_takes_the_upstreams_request_with_it() -> None:
+    ended = asyncio.Event()
+
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nabc")
+        assert await link.ended()
+        ended.set()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        await client.head()
+        client.close()
+        async with asyncio.timeout(5):
+            await ended.wait()
+        assert [exchange.outcome for exchange in proxy.handler.finished] == ["client_gone"]
+        assert proxy.server.pool.open_count == 0
+
+
+async def test_a_stale_connection_is_tried_again_once_on_a_fresh_one() -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(OK_3 + b"abc")
+        if len(proxy.backend.links) == 1:
+            # The next request is read, and the connection closed without an answer.
+            await link.head()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        for _ in range(2):
+            client.send(get())
+            assert (await client.message())[1] == b"abc"
+        assert len(proxy.backend.links) == 2
+
+
+async def test_a_stale_connection_is_tried_again_with_its_body() -> None:
+    async def script(link: Link) -> None:
+        await link.message()
+        link.send(OK_3 + b"abc")
+        if len(proxy.backend.links) == 1:
+            await link.message()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        for _ in range(2):
+            client.send(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi")
+            assert (await client.message())[1] == b"abc"
+        assert len(proxy.backend.links) == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "count"),
+    [(b"", b"502", 1), (b"Idempotency-Key: 1\r\n", b"200", 2)],
+    ids=["post", "with a key"],
+)
+async def test_a_post_is_sent_again_only_with_an_idempotency_key(header: bytes, status: bytes, count: int) -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(OK_3 + b"abc")
+        if len(proxy.backend.links) == 1:
+            await link.head()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        await client.message()
+        client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n%b\r\n" % header)
+        assert (await client.message())[0].startswith(b"HTTP/1.1 %b " % status)
+        assert len(proxy.backend.links) == count
+
+
+async def test_a_fresh_connection_that_closes_is_not_tried_again() -> None:
+    async with proxied(closing(b"")) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
+        assert len(proxy.backend.links) == 1
+
+
+async def test_an_upstream_that_always_closes_is_tried_twice_at_most() -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        if len(proxy.backend.links) == 1:
+            link.send(OK_3 + b"abc")
+            await link.head()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        await client.message()
+        client.send(get())
+        assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
+        assert len(proxy.backend.links) == 2
+
+
+async def test_an_idle_connection_to_the_upstream_is_closed_in_time() -> None:
+    async with proxied(settings=HttpSettings(upstream_idle_max_s=0.2, client_idle_max_s=0.3)) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        await client.message()
+        assert proxy.server.pool.idle_count == 1
+        await until(lambda: not proxy.server.pool.open_count)
+
+
+@pytest.mark.parametrize(
+    "timeouts",
+    [Timeouts(total_s=0.1), Timeouts(answer_start_s=0.1), Timeouts(idle_s=0.1)],
+    ids=["total", "start", "idle"],
+)
+async def test_an_answer_that_does_not_begin_in_time_gets_504(timeouts: Timeouts) -> None:
+    async with proxied(answering()) as proxy:
+        proxy.handler.timeouts = timeouts
+        client = await proxy.client()
+        client.send(get())
+        head, body = await client.message()
+        assert (head.split(b"\r\n")[0], body) == (b"HTTP/1.1 504 Gateway Timeout", b"request timeout")
+        assert await client.ended()
+
+
+@pytest.mark.parametrize("timeouts", [Timeouts(total_s=0.1), Timeouts(idle_s=0.1)], ids=["total", "idle"])
+async def test_an_answer_that_does_not_end_in_time_is_cut_off(timeouts: Timeouts) -> None:
+    async with proxied(answering(OK_3 + b"ab")) as proxy:
+        proxy.handler.timeouts = timeouts
+        client = await proxy.client()
+        client.send(get())
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await client.message()
+        assert [(exchange.outcome, exchange.status) for exchange in proxy.handler.finished] == [("cut", 200)]
+
+
+async def test_an_answer_that_goes_on_is_not_idle() -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
+        for _ in range(10):
+            await asyncio.sleep(0.05)
+            link.send(b"x")
+        await link.rest()
+
+    async with proxied(script) as proxy:
+        proxy.handler.timeouts = Timeouts(idle_s=0.3, answer_start_s=0.2)
+        client = await proxy.client()
+        client.send(get())
+        assert (await client.message())[1] == b"x" * 10
+
+
+async def test_a_drain_makes_each_answer_the_last_of_its_connection() -> None:
+    async with proxied() as proxy:
+        client, other = await proxy.client(), await proxy.client()
+        client.send(get())
+        assert b"Connection" not in (await client.message())[0]
+        proxy.server.drain()
+        client.send(get())
+        assert b"Connection: close\r\n" in (await client.message())[0]
+        assert await client.ended()
+        other.send(get())
+        assert (await other.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_the_end_waits_for_what_runs_and_cuts_the_rest() -> None:
+    go = asyncio.Event()
+
+    async def script(link: Link) -> None:
+        head = await link.head()
+        if b"/never" in head:
+            await link.rest()
+        await go.wait()
+        link.send(OK_3 + b"abc")
+        await link.rest()
+
+    async with proxied(script) as proxy:
+        idle, runs, never = [await proxy.client() for _ in range(3)]
+        runs.send(get())
+        never.send(get(b"/never"))
+        await until(lambda: len(proxy.handler.begun) == 2)
+        finishing = asyncio.create_task(proxy.server.finish(grace_s=0.5))
+        assert await idle.ended()
+        with pytest.raises(ConnectionRefusedError):
+            await proxy.client()
+        go.set()
+        assert (await runs.message())[1] == b"abc"
+        assert await finishing == 1
+        assert await never.ended()
+
+
+async def test_the_default_script_is_not_confused_by_many_clients_at_once() -> None:
+    async def one(number: int) -> None:
+        client = await proxy.client()
+        for turn in range(20):
+            client.send(get(b"/%d/%d" % (number, turn)))
+            assert (await client.message())[1].startswith(b"GET /%d/%d " % (number, turn))
+
+    async with proxied(ok) as proxy:
+        await asyncio.gather(*[one(number) for number in range(30)])
+        assert len(proxy.backend.links) <= 30

@@ -1,0 +1,373 @@
+"""Requests through the proxy: what the upstream gets to see."""
+
+import asyncio
+
+import pytest
+
+from serving.settings.http import HttpSettings
+from tests.integration.proxy.peers import Link, get, ok, proxied
+
+
+def lines(head: bytes) -> list[bytes]:
+    return head.lower().split(b"\r\n")
+
+
+async def test_hop_by_hop_headers_go_and_the_way_is_written_down() -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        client.send(
+            get(
+                b"/a?b=c",
+                b"Connection: keep-alive, X-Mine\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nTE: gzip\r\nProxy-Connection: x\r\n"
+                b"Proxy-Authorization: x\r\nUpgrade: foo\r\nX-Forwarded-For: 1.2.3.4\r\nX-Yours:  2\t\r\n",
+            )
+        )
+        _, seen = await client.message()
+        assert lines(seen) == [
+            b"get /a?b=c http/1.1",
+            b"host: h",
+            b"x-yours: 2",
+            b"x-forwarded-for: 1.2.3.4, 127.0.0.1",
+            b"x-forwarded-host: h",
+            b"x-forwarded-proto: http",
+            b"forwarded: for=1.2.3.4;host=h;proto=http, for=127.0.0.1",
+            b"",
+            b"",
+        ]
+
+
+async def test_names_that_only_we_may_set_never_pass() -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        client.send(
+            get(headers=b"K-Proxy-Request: activator\r\nk-pod-SECRET: x\r\nKnative-Serving-Revision: r\r\nA: 1\r\n")
+        )
+        _, seen = await client.message()
+        assert b"k-" not in seen.lower()
+        assert b"knative" not in seen.lower()
+        assert b"A: 1\r\n" in seen
+
+
+async def test_a_head_may_come_byte_by_byte() -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        for byte in get(b"/slowly", b"X: y\r\n"):
+            client.send(bytes([byte]))
+            await client.writer.drain()
+            await asyncio.sleep(0)
+        _, seen = await client.message()
+        assert seen.startswith(b"GET /slowly HTTP/1.1\r\nHost: h\r\nX: y\r\n")
+
+
+async def test_requests_sent_ahead_are_answered_in_order() -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        client.send(b"".join(get(b"/%d" % number) for number in range(50)))
+        for number in range(50):
+            _, seen = await client.message()
+            assert seen.startswith(b"GET /%d HTTP" % number)
+        assert len(proxy.backend.links) == 1
+
+
+async def echo_bodies(link: Link) -> None:
+    """Answers with what came: by length, or in chunks."""
+    while True:
+        head = await link.head()
+        if b"transfer-encoding: chunked" in head.lower():
+            payload, trailers = await link.chunks()
+            payload += trailers
+        else:
+            length = [line for line in lines(head) if line.startswith(b"content-length")]
+            payload = await link.body(int(length[0].split(b":")[1])) if length else b"nothing"
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(payload), payload))
+
+
+async def test_a_body_by_length_ends_where_the_next_request_begins() -> None:
+    async with proxied(echo_bodies) as proxy:
+        client = await proxy.client()
+        client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello" + get())
+        assert (await client.message())[1] == b"hello"
+        assert (await client.message())[1] == b"nothing"
+
+
+async def test_an_empty_body_keeps_its_length() -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
+        assert b"Content-Length: 0\r\n" in (await client.message())[1]
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 4))
+async def test_a_chunked_body_may_be_cut_anywhere(cut: int) -> None:
+    wire = b"5\r\nhello\r\n1;a=b\r\n!\r\nA\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\n"
+    async with proxied(echo_bodies) as proxy:
+        client = await proxy.client()
+        client.send(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + wire[:cut])
+        await asyncio.sleep(0.01)
+        client.send(wire[cut:] + get())
+        assert (await client.message())[1] == b"hello!0123456789X-Sum: 1\r\n"
+        assert (await client.message())[1] == b"nothing"
+
+
+async def test_a_body_of_10_mib_arrives() -> None:
+    payload = bytes(range(256)) * 4 * 10240
+    async with proxied(echo_bodies) as proxy:
+        client = await proxy.client()
+        client.send(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (len(payload), payload))
+        assert (await client.message())[1] == payload
+
+
+async def test_expect_continue_is_passed_on_and_so_is_the_100() -> None:
+    async def script(link: Link) -> None:
+        assert b"Expect: 100-continue\r\n" in await link.head()
+        link.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        assert await link.body(2) == b"ab"
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await link.rest()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+        assert await client.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(b"ab")
+        assert (await client.head()).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_a_client_whose_body_is_not_wanted_is_told_to_close() -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+        await link.rest()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+        head = await client.head()
+        assert head.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+        assert b"Connection: close\r\n" in head
+        assert await client.ended()
+
+
+@pytest.mark.parametrize("host", [b"Host: h\r\n", b""])
+async def test_http_1_0_is_closed_after_its_answer(host: bytes) -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        client.send(b"GET / HTTP/1.0\r\n%bConnection: keep-alive\r\n\r\n" % host)
+        head, seen = await client.message()
+        assert b"Connection: close\r\n" in head
+        assert seen.startswith(b"GET / HTTP/1.1\r\nHost: ")
+        assert await client.ended()
+
+
+async def test_a_target_with_the_hosts_authority_is_taken() -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        client.send(b"GET http://H:80/x?y HTTP/1.1\r\nHost: h:80\r\n\r\n")
+        assert (await client.message())[1].startswith(b"GET /x?y HTTP/1.1\r\nHost: h:80\r\n")
+
+
+async def test_one_empty_line_before_a_request_is_overlooked() -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        client.send(b"\r\n" + get())
+        assert (await client.head()).startswith(b"HTTP/1.1 200")
+
+
+POST = b"POST / HTTP/1.1\r\nHost: h\r\n"
+REFUSED = {
+    "both framings": POST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+    "a list of lengths": POST + b"Content-Length: 3, 3\r\n\r\nabc",
+    "a signed length": POST + b"Content-Length: +3\r\n\r\nabc",
+    "a length in hexadecimal": POST + b"Content-Length: 0x3\r\n\r\nabc",
+    "an empty length": POST + b"Content-Length:\r\n\r\nabc",
+    "a length of 19 digits": POST + b"Content-Length: 1000000000000000000\r\n\r\n",
+    "bare LF": b"GET / HTTP/1.1\nHost: h\n\n",
+    "one bare LF": b"GET / HTTP/1.1\r\nA: b\nHost: h\r\n\r\n",
+    "bare CR": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\rC: d\r\n\r\n",
+    "NUL": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\x00c\r\n\r\n",
+    "another control character": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\x0bc\r\n\r\n",
+    "NUL in the target": b"GET /\x00 HTTP/1.1\r\nHost: h\r\n\r\n",
+    "space before the colon": b"GET / HTTP/1.1\r\nHost: h\r\nA : b\r\n\r\n",
+    "space before the colon of Transfer-Encoding": POST + b"Transfer-Encoding : chunked\r\n\r\n",
+    "a folded header": b"GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n",
+    "a folded first header": b"GET / HTTP/1.1\r\n Host: h\r\n\r\n",
+    "a header without a colon": b"GET / HTTP/1.1\r\nHost: h\r\nA\r\n\r\n",
+    "a header without a name": b"GET / HTTP/1.1\r\nHost: h\r\n: a\r\n\r\n",
+    "two Hosts": b"GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n",
+    "two Hosts on HTTP/1.0": b"GET / HTTP/1.0\r\nHost: h\r\nHost: i\r\n\r\n",
+    "no Host": b"GET / HTTP/1.1\r\nA: b\r\n\r\n",
+    "no header at all": b"GET / HTTP/1.1\r\n\r\n",
+    "an empty Host": b"GET / HTTP/1.1\r\nHost:\r\n\r\n",
+    "a Host with a path": b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
+    "a Host with a user": b"GET / HTTP/1.1\r\nHost: a@b\r\n\r\n",
+    "a Host with spaces": b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+    "another authority": b"GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n",
+    "an authority with a user": b"GET http://u@h/ HTTP/1.1\r\nHost: h\r\n\r\n",
+    "a target that is no path": b"GET index.html HTTP/1.1\r\nHost: h\r\n\r\n",
+    "a star": b"GET * HTTP/1.1\r\nHost: h\r\n\r\n",
+    "two spaces": b"GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
+    "a tab": b"GET\t/ HTTP/1.1\r\nHost: h\r\n\r\n",
+    "a space at the end": b"GET / HTTP/1.1 \r\nHost: h\r\n\r\n",
+    "no version": b"GET /\r\nHost: h\r\n\r\n",
+    "a version in small letters": b"GET / http/1.1\r\nHost: h\r\n\r\n",
+    "a method that is no token": b"G(T / HTTP/1.1\r\nHost: h\r\n\r\n",
+    "chunked on HTTP/1.0": b"POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "gzip, chunked": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "chunked twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked, chunked": POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "identity": POST + b"Transfer-Encoding: identity\r\n\r\n",
+    "xchunked": POST + b"Transfer-Encoding: xchunked\r\n\r\n",
+    "a chunk size that is no number": POST + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    "an empty chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n\r\n",
+    "a negative chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+    "a chunk size with 0x": POST + b"Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n",
+    "a chunk size with an underscore": POST + b"Transfer-Encoding: chunked\r\n\r\n1_0\r\n",
+    "a chunk size of 16 digits": POST + b"Transfer-Encoding: chunked\r\n\r\n1000000000000000\r\n",
+    "a space after a chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n5 \r\nhello\r\n",
+    "a bare LF after a chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
+    "a bare CR in an extension": POST + b"Transfer-Encoding: chunked\r\n\r\n5;a\rb\r\nhello\r\n",
+    "a chunk longer than its size": POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n",
+    "an oversize extension": POST + b"Transfer-Encoding: chunked\r\n\r\n5;" + b"x" * 300,
+    "a malformed trailer": POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nA b\r\n\r\n",
+    "an upgrade with a body": POST + b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 1\r\n\r\na",
+    "an upgrade with chunks": POST
+    + b"Connection: upgrade\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "h2c": b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n\r\n",
+    "two protocols": b"GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket, h2c\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("wire", REFUSED.values(), ids=REFUSED.keys())
+async def test_what_could_be_understood_in_two_ways_is_refused_and_never_forwarded(wire: bytes) -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        client.send(wire + get(b"/smuggled"))
+        head, _ = await client.message()
+        assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert b"Connection: close\r\n" in head
+        assert await client.ended()
+        assert proxy.backend.links == []
+
+
+OTHER_REFUSALS = {
+    "HTTP/2 by prior knowledge": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"505"),
+    "HTTP/1.2": (b"GET / HTTP/1.2\r\nHost: h\r\n\r\n", b"505"),
+    "CONNECT": (b"CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n\r\n", b"405"),
+    "another expectation": (b"GET / HTTP/1.1\r\nHost: h\r\nExpect: 200-ok\r\n\r\n", b"417"),
+    "a head larger than the limit": (get(headers=b"A: " + b"x" * 2000 + b"\r\n"), b"431"),
+    "a head that does not end": (b"GET / HTTP/1.1\r\nA: " + b"x" * 2000, b"431"),
+    "more headers than the limit": (get(headers=b"A: b\r\n" * 20), b"431"),
+    "a body larger than the limit": (POST + b"Content-Length: 3001\r\n\r\n", b"413"),
+}
+
+
+@pytest.mark.parametrize(("wire", "status"), OTHER_REFUSALS.values(), ids=OTHER_REFUSALS.keys())
+async def test_limits_have_their_own_answers(wire: bytes, status: bytes) -> None:
+    settings = HttpSettings(head_bytes_max=1024, header_count_max=20, body_bytes_max=3000)
+    async with proxied(settings=settings) as proxy:
+        client = await proxy.client()
+        client.send(wire)
+        assert (await client.message())[0].startswith(b"HTTP/1.1 %b " % status)
+        assert await client.ended()
+        assert proxy.backend.links == []
+
+
+async def test_a_chunked_body_over_the_limit_is_stopped() -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        with pytest.raises(asyncio.IncompleteReadError):
+            await link.chunks()
+
+    async with proxied(script, HttpSettings(body_bytes_max=100)) as proxy:
+        client = await proxy.client()
+        client.send(POST + b"Transfer-Encoding: chunked\r\n\r\n32\r\n%b\r\n" % (b"x" * 50))
+        await asyncio.sleep(0.05)
+        client.send(b"33\r\n%b\r\n0\r\n\r\n" % (b"x" * 51))
+        assert (await client.message())[0].startswith(b"HTTP/1.1 413 ")
+        assert await client.ended()
+        await asyncio.gather(*proxy.backend.tasks)
+
+
+async def test_a_slow_head_gets_408() -> None:
+    async with proxied(settings=HttpSettings(head_wait_max_s=0.1)) as proxy:
+        client = await proxy.client()
+        client.send(b"GET / HT")
+        assert (await client.message())[0].startswith(b"HTTP/1.1 408 ")
+        assert await client.ended()
+
+
+async def test_a_slow_second_head_gets_408() -> None:
+    async with proxied(settings=HttpSettings(head_wait_max_s=0.1)) as proxy:
+        client = await proxy.client()
+        client.send(get() + b"GET / HT")
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+        assert (await client.message())[0].startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_connection_without_a_request_is_closed() -> None:
+    async with proxied(settings=HttpSettings(head_wait_max_s=0.1)) as proxy:
+        client = await proxy.client()
+        assert await client.rest() == b""
+
+
+async def test_an_idle_connection_is_closed() -> None:
+    async with proxied(settings=HttpSettings(client_idle_max_s=0.1)) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        await client.message()
+        assert await client.rest() == b""
+
+
+async def test_a_slow_body_gets_408() -> None:
+    async with proxied(echo_bodies, HttpSettings(body_wait_max_s=0.1)) as proxy:
+        client = await proxy.client()
+        client.send(POST + b"Content-Length: 5\r\n\r\nhel")
+        assert (await client.message())[0].startswith(b"HTTP/1.1 408 ")
+        assert await client.ended()
+
+
+async def test_one_connection_too_many_gets_503() -> None:
+    async with proxied(settings=HttpSettings(connections_max=1)) as proxy:
+        first = await proxy.client()
+        first.send(get())
+        await first.message()
+        second = await proxy.client()
+        head, _ = await second.message()
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"Retry-After: 1\r\n" in head
+
+
+async def test_one_connection_too_many_of_an_address_gets_503() -> None:
+    async with proxied(settings=HttpSettings(connections_per_address_max=1)) as proxy:
+        first = await proxy.client()
+        first.send(get())
+        await first.message()
+        second = await proxy.client()
+        assert (await second.message())[0].startswith(b"HTTP/1.1 503 ")
+
+
+async def test_a_request_that_ends_early_reaches_nobody_as_whole() -> None:
+    cut = asyncio.Event()
+
+    async def script(link: Link) -> None:
+        await link.head()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await link.body(5)
+        cut.set()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(POST + b"Content-Length: 5\r\n\r\nhel")
+        await asyncio.sleep(0.05)
+        client.close()
+        async with asyncio.timeout(5):
+            await cut.wait()
+        assert [exchange.outcome for exchange in proxy.handler.finished] == ["client_gone"]
+
+
+async def test_the_default_script_answers() -> None:
+    async with proxied(ok) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        assert (await client.head()).startswith(b"HTTP/1.1 200")

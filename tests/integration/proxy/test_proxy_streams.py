@@ -1,0 +1,236 @@
+"""Streams through the proxy: tunnels, and that nobody's slowness costs memory."""
+
+import asyncio
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+
+from serving.settings.http import HttpSettings
+from tests.integration.proxy.peers import Link, get, proxied, settled, until
+
+UPGRADE = get(b"/ws", b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+
+
+async def switching(link: Link) -> None:
+    """Changes the protocol and gives everything back."""
+    assert b"Connection: Upgrade\r\nUpgrade: websocket\r\n" in await link.head()
+    link.send(SWITCHED + b"first")
+    while data := await link.reader.read(65536):
+        link.send(data)
+        await link.writer.drain()
+
+
+async def test_after_a_101_bytes_pass_both_ways() -> None:
+    async with proxied(switching) as proxy:
+        client = await proxy.client()
+        client.send(UPGRADE + b"ahead")
+        assert await client.head() == SWITCHED
+        assert await client.body(10) == b"firstahead"
+        client.send(b"GET / HTTP/1.1\r\n\r\n\x00")
+        assert await client.body(19) == b"GET / HTTP/1.1\r\n\r\n\x00"
+        client.writer.write_eof()
+        assert await client.rest() == b""
+        assert [(one.outcome, one.status) for one in proxy.handler.finished] == [("answered", 101)]
+
+
+async def test_a_refused_upgrade_makes_no_tunnel() -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+        head = await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
+        await link.rest()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(UPGRADE + get(b"/next", b"K-Proxy-Request: activator\r\n"))
+        assert (await client.message())[0].startswith(b"HTTP/1.1 403 ")
+        _, seen = await client.message()
+        assert seen.startswith(b"GET /next ")
+        assert b"activator" not in seen
+
+
+async def test_the_upstreams_end_of_a_tunnel_is_the_clients() -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(SWITCHED + b"bye")
+        link.writer.write_eof()
+        assert await link.rest() == b"good bye"
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(UPGRADE)
+        await client.head()
+        assert await client.rest() == b"bye"
+        client.send(b"good bye")
+        client.writer.write_eof()
+        await asyncio.gather(*proxy.backend.tasks)
+        await until(lambda: proxy.handler.finished)
+
+
+async def test_a_client_that_leaves_ends_its_tunnel() -> None:
+    async with proxied(switching) as proxy:
+        client = await proxy.client()
+        client.send(UPGRADE)
+        await client.head()
+        client.writer.transport.abort()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*proxy.backend.tasks)
+        assert proxy.server.pool.open_count == 0
+
+
+@pytest.mark.parametrize("settings", [HttpSettings(tunnel_idle_max_s=0.1), HttpSettings(tunnel_age_max_s=0.1)])
+async def test_a_tunnel_has_its_own_limits(settings: HttpSettings) -> None:
+    async with proxied(switching, settings) as proxy:
+        client = await proxy.client()
+        client.send(UPGRADE)
+        await client.head()
+        await client.body(5)
+        assert await client.ended()
+        assert [one.outcome for one in proxy.handler.finished] == ["cut"]
+
+
+async def test_a_real_websocket_passes() -> None:
+    async def echo(socket: ServerConnection) -> None:
+        async for message in socket:
+            await socket.send(message)
+
+    async with proxied() as proxy, serve(echo, "127.0.0.1", 0) as upstream:
+        proxy.handler.address = next(iter(upstream.sockets)).getsockname()
+        host, port = proxy.address
+        async with connect(f"ws://{host}:{port}/chat", proxy=None) as socket:
+            for message in ("hello", b"\x00" * 200_000):
+                await socket.send(message)
+                assert await socket.recv() == message
+
+
+async def test_events_pass_as_they_come() -> None:
+    heard = asyncio.Event()
+
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for number in range(3):
+            heard.clear()
+            event = b"data: %d\n\n" % number
+            link.send(b"%x\r\n%b\r\n" % (len(event), event))
+            await heard.wait()
+        link.send(b"0\r\n\r\n")
+        await link.rest()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        await client.head()
+        for number in range(3):
+            assert await client.body(14) == b"9\r\ndata: %d\n\n\r\n" % number
+            heard.set()
+        assert await client.chunks() == (b"", b"")
+
+
+FLOOD = 64 * 1024 * 1024
+# What kernels and transports of three sockets hold on a loopback; far below the flood.
+HELD_MAX = 24 * 1024 * 1024
+
+
+async def test_a_client_that_does_not_read_stops_the_upstream_and_then_gets_all() -> None:
+    written = 0
+
+    async def script(link: Link) -> None:
+        nonlocal written
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % FLOOD)
+        piece = bytes(65536)
+        while written < FLOOD:
+            link.send(piece)
+            await link.writer.drain()
+            written += len(piece)
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
+        await link.rest()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.pause()
+        client.send(get())
+        await settled(lambda: written)
+        assert written < HELD_MAX
+        client.resume()
+        head = await client.head()
+        assert b"%d" % FLOOD in head
+        got = 0
+        while got < FLOOD:
+            got += len(await client.body(min(1 << 20, FLOOD - got)))
+        # The upstream's connection was paused on the way; it must hear the next answer.
+        client.send(get())
+        assert (await client.message())[1] == b"abc"
+        assert len(proxy.backend.links) == 1
+
+
+async def test_an_upstream_that_does_not_read_stops_the_client() -> None:
+    go = asyncio.Event()
+
+    async def script(link: Link) -> None:
+        await link.head()
+        link.pause()
+        await go.wait()
+        link.resume()
+        got = 0
+        while got < FLOOD:
+            got += len(await link.reader.read(1 << 20))
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
+        await link.rest()
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.send(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % FLOOD)
+        sent = 0
+
+        async def send() -> None:
+            nonlocal sent
+            while sent < FLOOD:
+                client.send(bytes(65536))
+                await client.writer.drain()
+                sent += 65536
+
+        sending = asyncio.create_task(send())
+        await settled(lambda: sent)
+        assert sent < HELD_MAX
+        go.set()
+        await sending
+        assert (await client.message())[1] == b"abc"
+
+
+async def test_a_waiting_request_reads_no_more_of_its_body_than_set() -> None:
+    async with proxied() as proxy:
+        proxy.handler.address = ("127.0.0.1", 1)
+        handler = proxy.handler
+        handler.begin = handler.begun.append  # type: ignore[method-assign, assignment]
+        client = await proxy.client()
+        client.send(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % FLOOD)
+        client.send(bytes(16 * 1024 * 1024))
+        await until(lambda: handler.begun)
+        exchange = handler.begun[0]
+        await settled(lambda: exchange.weight_bytes)
+        assert 64 * 1024 <= exchange.weight_bytes < 2 * 1024 * 1024
+        exchange.answer(503)
+        assert (await client.message())[0].startswith(b"HTTP/1.1 503 ")
+
+
+async def test_answers_that_are_not_read_stop_the_next_requests() -> None:
+    async def script(link: Link) -> None:
+        while True:
+            await link.head()
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000))
+
+    async with proxied(script) as proxy:
+        client = await proxy.client()
+        client.pause()
+        client.send(get() * 100)
+        await settled(lambda: len(proxy.handler.begun))
+        assert len(proxy.handler.begun) < 50
+        client.resume()
+        for _ in range(100):
+            assert len((await client.message())[1]) == 1_000_000

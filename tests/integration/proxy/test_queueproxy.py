@@ -1,0 +1,395 @@
+"""The queue-proxy's daemon, in this process and as one of its own, before a scripted app."""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from serving.queueproxy import main
+from serving.queueproxy.podspec import PodSpec, Probe
+from serving.settings.queueproxy import QueueProxySettings
+from serving.wire.frames import decode_pod_stat
+from serving.wire.tokens import pod_secret, pod_token
+from tests.integration.proxy.peers import Backend, Link, Script, backed, free_socket, get, ok, until
+
+KEY = bytes(32)
+SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
+TOKEN = pod_token(KEY, namespace="default", revision="hello-00001", pod="hello-1")
+BELIEVED = b"K-Pod-Secret: %b\r\n" % SECRET.encode()
+
+
+class Pod:
+    """A running queue-proxy with its app."""
+
+    def __init__(self, app: Backend, requests: tuple[str, int], admin: tuple[str, int], stop: asyncio.Event) -> None:
+        self.app = app
+        self.requests = requests
+        self.admin = admin
+        self.stop = stop
+        self.links: list[Link] = []
+        self.done: asyncio.Task[None]
+        self.ready_reader = -1
+
+    async def client(self, address: tuple[str, int] | None = None) -> Link:
+        link = await Link.to(address or self.requests)
+        self.links.append(link)
+        return link
+
+    async def ask_admin(self, request: bytes) -> tuple[bytes, bytes]:
+        link = await self.client(self.admin)
+        link.send(request)
+        return await link.message()
+
+    async def ready(self) -> None:
+        head = b""
+        while not head.startswith(b"HTTP/1.1 200"):
+            head, _ = await self.ask_admin(get(b"/readyz"))
+
+    async def pushed(self) -> list[dict[str, bool]]:
+        """What was written into the readiness pipe, so far."""
+        text = os.read(self.ready_reader, 65536)
+        return [json.loads(line) for line in text.splitlines()]
+
+
+@contextlib.asynccontextmanager
+async def pod(
+    script: Script = ok, readiness: Probe | None = None, url: str | None = None, **knobs: float
+) -> AsyncIterator[Pod]:
+    """A queue-proxy on sockets that it inherits, with a drain lag of nothing unless said otherwise."""
+    settings = msgspec.convert({"drain_lag_s": 0.0, "drain_grace_s": 2.0} | knobs, QueueProxySettings)
+    async with backed(script) as app:
+        sockets = {"requests": free_socket(), "admin": free_socket()}
+        reader, writer = os.pipe()
+        spec = PodSpec(
+            namespace="default",
+            revision="hello-00001",
+            pod="hello-1",
+            app=app.address,
+            listen_fds={name: os.dup(one.fileno()) for name, one in sockets.items()},
+            readiness=readiness or Probe(),
+            stats_url=url,
+            stats_token=TOKEN,
+            secret=SECRET,
+            ready_fd=writer,
+            settings=settings,
+        )
+        running = Pod(app, sockets["requests"].getsockname(), sockets["admin"].getsockname(), asyncio.Event())
+        running.ready_reader = reader
+        for one in sockets.values():
+            one.listen()
+            one.close()
+        running.done = asyncio.create_task(main.serve(spec, running.stop))
+        try:
+            yield running
+        finally:
+            running.stop.set()
+            async with asyncio.timeout(5):
+                await running.done
+            for link in running.links:
+                await link.closed()
+            os.close(reader)
+            with contextlib.suppress(OSError):
+                os.close(writer)
+
+
+class Gate:
+    """An app that holds each request until it is let go, and remembers in which order they came."""
+
+    def __init__(self) -> None:
+        self.order: list[bytes] = []
+        self.waiting: list[asyncio.Event] = []
+
+    async def script(self, link: Link) -> None:
+        while True:
+            head = await link.head()
+            self.order.append(head.split(b" ")[1])
+            go = asyncio.Event()
+            self.waiting.append(go)
+            await go.wait()
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(self.order[-1]), self.order[-1]))
+
+    def let_one_go(self) -> None:
+        self.waiting.pop(0).set()
+
+
+async def test_a_freed_slot_goes_to_whoever_has_waited_longest() -> None:
+    gate = Gate()
+    async with pod(gate.script, container_concurrency=1) as running:
+        clients = [await running.client() for _ in range(11)]
+        for number, client in enumerate(clients):
+            client.send(get(b"/%d" % number))
+            await until(lambda: gate.order)
+            await asyncio.sleep(0.005)
+        late = await running.client()
+        late.send(get(b"/late"))
+        head, body = await late.message()
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"Retry-After: 1\r\n" in head
+        assert body == b"pending request queue full"
+        for number, client in enumerate(clients):
+            await until(lambda: gate.waiting)
+            assert len(gate.waiting) == 1
+            gate.let_one_go()
+            assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+            assert gate.order[number] == b"/%d" % number
+
+
+async def test_a_client_that_leaves_loses_its_place_and_its_request_is_never_sent() -> None:
+    gate = Gate()
+    async with pod(gate.script, container_concurrency=1) as running:
+        first, second, third = [await running.client() for _ in range(3)]
+        first.send(get(b"/1"))
+        await until(lambda: gate.waiting)
+        second.send(get(b"/2"))
+        await asyncio.sleep(0.02)
+        third.send(get(b"/3"))
+        await asyncio.sleep(0.02)
+        second.close()
+        await asyncio.sleep(0.02)
+        gate.let_one_go()
+        await first.message()
+        await until(lambda: gate.waiting)
+        gate.let_one_go()
+        await third.message()
+        assert gate.order == [b"/1", b"/3"]
+
+
+async def test_a_client_that_leaves_while_it_is_served_frees_its_slot() -> None:
+    gate = Gate()
+    async with pod(gate.script, container_concurrency=1) as running:
+        first, second = [await running.client() for _ in range(2)]
+        first.send(get(b"/1"))
+        await until(lambda: gate.waiting)
+        second.send(get(b"/2"))
+        await asyncio.sleep(0.02)
+        first.close()
+        await until(lambda: len(gate.waiting) == 2)
+        gate.waiting[1].set()
+        assert (await second.message())[0].startswith(b"HTTP/1.1 200 ")
+        gate.waiting[0].set()
+
+
+async def test_who_waits_too_long_gets_503() -> None:
+    gate = Gate()
+    async with pod(gate.script, container_concurrency=1, queue_wait_max_s=0.15) as running:
+        first, second = [await running.client() for _ in range(2)]
+        first.send(get())
+        await until(lambda: gate.waiting)
+        second.send(get())
+        head, body = await second.message()
+        assert (head.split(b"\r\n")[0], body) == (
+            b"HTTP/1.1 503 Service Unavailable",
+            b"waited too long for a free slot",
+        )
+        gate.let_one_go()
+        assert (await first.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_time_runs_out_in_the_queue_and_in_the_app() -> None:
+    gate = Gate()
+    async with pod(gate.script, container_concurrency=1, request_timeout_s=0.15) as running:
+        for client in [await running.client() for _ in range(2)]:
+            client.send(get())
+        for client in running.links:
+            head, body = await client.message()
+            assert (head.split(b"\r\n")[0], body) == (b"HTTP/1.1 504 Gateway Timeout", b"request timeout")
+        gate.waiting[0].set()
+
+
+async def test_what_an_activator_marks_is_believed_with_the_secret_alone() -> None:
+    marks = b"K-Proxy-Request: activator\r\nK-Original-Host: example.com\r\nX-Forwarded-Proto: https\r\n"
+    async with pod() as running:
+        client = await running.client()
+        client.send(get(headers=BELIEVED + marks))
+        _, seen = await client.message()
+        assert b"Host: example.com\r\n" in seen
+        assert b"X-Forwarded-Proto: https\r\n" in seen
+        assert SECRET.encode() not in seen
+        for secret in (b"", b"K-Pod-Secret: wrong\r\n"):
+            client.send(get(headers=secret + marks))
+            _, seen = await client.message()
+            assert b"Host: h\r\n" in seen
+            assert b"X-Forwarded-Proto: http\r\n" in seen
+            assert b"K-" not in seen
+
+
+PROBES = {
+    "by network probe": (b"K-Network-Probe: queue\r\n", b"200 OK", b"queue"),
+    "of a kubelet": (b"User-Agent: kube-probe/1.32\r\nK-Network-Probe: queue\r\n", b"200 OK", b"queue"),
+    "of something else": (b"K-Network-Probe: activator\r\n", b"400 Bad Request", b"unexpected probe header value"),
+    "without a value": (b"K-Kubelet-Probe: queue\r\n", b"400 Bad Request", b"unexpected probe header value"),
+}
+
+
+@pytest.mark.parametrize(("headers", "status", "body"), PROBES.values(), ids=PROBES.keys())
+async def test_probes_are_answered_here_and_not_counted(headers: bytes, status: bytes, body: bytes) -> None:
+    async with pod() as running:
+        await running.ready()
+        client = await running.client()
+        client.send(get(headers=BELIEVED + headers))
+        head, got = await client.message()
+        assert (head.split(b"\r\n")[0], got) == (b"HTTP/1.1 " + status, body)
+        _, numbers = await running.ask_admin(get(b"/metrics"))
+        assert b'class="2xx"} 0' in numbers
+
+
+async def test_a_probe_without_the_secret_is_a_request() -> None:
+    async with pod() as running:
+        client = await running.client()
+        client.send(get(headers=b"K-Network-Probe: queue\r\nUser-Agent: kube-probe/1.32\r\n"))
+        assert (await client.message())[1].startswith(b"GET / HTTP/1.1\r\n")
+
+
+async def test_a_probe_of_an_app_that_does_not_answer_says_so() -> None:
+    async def script(link: Link) -> None:
+        await link.message()
+        link.send(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")
+
+    async with pod(script, readiness=Probe(path="/health")) as running:
+        client = await running.client()
+        client.send(get(headers=BELIEVED + b"K-Network-Probe: queue\r\n"))
+        assert (await client.message())[0].startswith(b"HTTP/1.1 503 ")
+        assert (await running.ask_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 503 ")
+
+
+async def test_readiness_is_pushed_when_it_changes() -> None:
+    answers = [b"500 No", b"500 No", b"200 OK", b"500 No"]
+    asked = 0
+
+    async def script(link: Link) -> None:
+        nonlocal asked
+        head = await link.head()
+        assert head.startswith(b"GET /health HTTP/1.1\r\n")
+        assert b"X-Probe: yes\r\n" in head
+        link.send(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % answers[min(asked, 3)])
+        asked += 1
+
+    probe = Probe(path="/health", headers=(("X-Probe", "yes"),), period_s=0.02, failure_max=2)
+    async with pod(script, readiness=probe) as running:
+        await until(lambda: asked > 5)
+        assert await running.pushed() == [{"ready": True}, {"ready": False}]
+
+
+async def test_an_app_that_is_ready_is_asked_no_more_if_so_set() -> None:
+    asked = 0
+
+    async def script(link: Link) -> None:
+        nonlocal asked
+        asked += 1
+        await link.head()
+        link.send(b"HTTP/1.1 399 Fine\r\nContent-Length: 0\r\n\r\n")
+
+    async with pod(script, readiness=Probe(path="/", period_s=0)) as running:
+        await running.ready()
+        await asyncio.sleep(0.1)
+        assert asked == 1
+
+
+async def test_the_admin_port_answers() -> None:
+    async with pod() as running:
+        for request, status in (
+            (get(b"/healthz"), b"200"),
+            (get(b"/"), b"404"),
+            (get(b"/drain"), b"405"),
+            (b"PUT /healthz HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n", b"405"),
+        ):
+            assert (await running.ask_admin(request))[0].startswith(b"HTTP/1.1 %b " % status)
+
+
+async def test_an_app_that_is_gone_becomes_502() -> None:
+    async with pod() as running:
+        running.app.server.close()
+        client = await running.client()
+        client.send(get())
+        assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
+
+
+async def test_a_drain_by_order_takes_what_still_comes_and_finishes_what_runs() -> None:
+    gate = Gate()
+    async with pod(gate.script, drain_lag_s=0.2, drain_grace_s=3.0) as running:
+        first, second = [await running.client() for _ in range(2)]
+        first.send(get(b"/1"))
+        await until(lambda: gate.waiting)
+        assert (await running.ask_admin(b"POST /drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"))[
+            1
+        ] == b"draining"
+        assert (await running.ask_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 503 ")
+        probe = await running.client()
+        probe.send(get(headers=BELIEVED + b"K-Network-Probe: queue\r\n"))
+        assert (await probe.message())[1] == b"shutting down"
+        second.send(get(b"/2"))
+        await until(lambda: len(gate.waiting) == 2)
+        gate.let_one_go()
+        gate.let_one_go()
+        for client in (first, second):
+            head, _ = await client.message()
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"Connection: close\r\n" in head
+        async with asyncio.timeout(2):
+            await running.done
+
+
+async def test_a_drain_ends_with_the_grace() -> None:
+    gate = Gate()
+    async with pod(gate.script, drain_grace_s=0.1) as running:
+        client = await running.client()
+        client.send(get())
+        await until(lambda: gate.waiting)
+        running.stop.set()
+        assert await client.ended()
+        async with asyncio.timeout(2):
+            await running.done
+        gate.let_one_go()
+
+
+async def test_a_statistic_goes_out_each_period_with_the_pods_name_and_token() -> None:
+    paths: list[str] = []
+    frames: list[bytes] = []
+
+    async def take(socket: ServerConnection) -> None:
+        assert socket.request is not None
+        paths.append(socket.request.path)
+        assert socket.request.headers["Authorization"] == f"Bearer {TOKEN}"
+        async for message in socket:
+            assert isinstance(message, bytes)
+            frames.append(message)
+
+    gate = Gate()
+    async with serve(take, "127.0.0.1", 0) as autoscaler:
+        port = next(iter(autoscaler.sockets)).getsockname()[1]
+        async with pod(gate.script, url=f"ws://127.0.0.1:{port}/stats", report_period_s=0.1) as running:
+            await until(lambda: frames)
+            for headers in (b"", BELIEVED + b"K-Proxy-Request: activator\r\n"):
+                client = await running.client()
+                client.send(get(headers=headers))
+            await until(lambda: len(gate.waiting) == 2)
+            taken = len(frames)
+            await until(lambda: len(frames) > taken + 2)
+            stat = decode_pod_stat(frames[-1])
+            assert stat.concurrency == pytest.approx(2, abs=0.1)
+            assert stat.proxied_concurrency == pytest.approx(1, abs=0.05)
+            total = [decode_pod_stat(frame) for frame in frames]
+            assert sum(one.request_count for one in total) * 0.1 == pytest.approx(2)
+            assert sum(one.proxied_request_count for one in total) * 0.1 == pytest.approx(1)
+            gate.let_one_go()
+            gate.let_one_go()
+            # A lost connection is made again, and what could not be sent is counted.
+            for socket in list(autoscaler.connections):
+                await socket.close()
+            taken = len(frames)
+            await until(lambda: len(frames) > taken)
+    assert paths == ["/stats?namespace=default&revision=hello-00001&pod=hello-1"] * 2
+
+
+async def test_what_cannot_be_sent_is_counted() -> None:
+    async with pod(url="ws://127.0.0.1:1/stats", report_period_s=0.1, report_retry_min_s=0.01) as running:
+        numbers = b""
+        while b"queueproxy_stats_unsent_total 2" not in numbers:
+            _, numbers = await running.ask_admin(get(b"/metrics"))
+            await asyncio.sleep(0.01)
+        assert b"queueproxy_stats_sent_total 0" in numbers

@@ -1,0 +1,197 @@
+"""The queue-proxy's own process: how it starts, is forked, reports trouble and ends."""
+
+import asyncio
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from serving.proxy.exchange import Exchange
+from serving.queueproxy import main
+from serving.queueproxy.client import StatsClient
+from serving.queueproxy.loop import ReadinessPipe, report_stats
+from serving.queueproxy.podspec import PodSpec
+from serving.queueproxy.server import AdminHandler, PodHandler
+from serving.settings.queueproxy import QueueProxySettings
+from tests.integration.proxy.peers import Backend, Link, backed, free_socket, get, ok, until
+
+POST_DRAIN = b"POST /drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
+NEEDED = {"SERVING_POD_NAMESPACE": "default", "SERVING_POD_REVISION": "hello-00001", "SERVING_POD_NAME": "hello-1"}
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """``run`` tunes the garbage collector of its process, which here is the tests'."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+def listening() -> socket.socket:
+    bound = free_socket()
+    bound.listen()
+    return bound
+
+
+def order_drain(admin: tuple[str, int]) -> Callable[[], None]:
+    """What another thread or process does: order the drain, and read the answer to its end."""
+
+    def order() -> None:
+        with socket.create_connection(admin, timeout=10) as link:
+            link.sendall(POST_DRAIN)
+            while link.recv(4096):
+                pass
+
+    return order
+
+
+@pytest.mark.usefixtures("collector")
+def test_it_runs_as_its_environment_says_and_ends_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening() as admin:
+        descriptors = {"admin": os.dup(admin.fileno())}
+        monkeypatch.setenv("SERVING_POD_LISTEN", "127.0.0.1:0")
+        for name, text in NEEDED.items():
+            monkeypatch.setenv(name, text)
+        monkeypatch.setenv("SERVING_POD_APP", "127.0.0.1:1")
+        monkeypatch.setenv("SERVING_LISTEN_FDS", json.dumps(descriptors))
+        monkeypatch.setenv("SERVING_QUEUEPROXY_DRAIN_LAG_S", "0")
+        thread = threading.Thread(target=order_drain(admin.getsockname()))
+        thread.start()
+        assert main.main() == 0
+        thread.join()
+
+
+def test_what_is_wrong_with_its_environment_is_told_and_ends_it_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SERVING_POD_APP", "nowhere")
+    monkeypatch.setenv("SERVING_QUEUEPROXY_DRAIN_LAG_S", "soon")
+    assert main.main() == 2
+    assert capsys.readouterr().err.count("environment SERVING_") == 5
+
+
+def test_it_runs_right_after_a_fork() -> None:
+    with listening() as requests, listening() as admin:
+        reader, writer = os.pipe()
+        spec = PodSpec(
+            namespace="default",
+            revision="hello-00001",
+            pod="hello-1",
+            app=requests.getsockname(),
+            listen_fds={"requests": requests.fileno(), "admin": admin.fileno()},
+            ready_fd=writer,
+            settings=QueueProxySettings(drain_lag_s=0),
+        )
+        child = os.fork()
+        if not child:
+            os._exit(main.run(spec))
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            # Its app is itself here: it takes connections.
+            assert json.loads(pipe.readline()) == {"ready": True}
+            order_drain(admin.getsockname())()
+            assert json.loads(pipe.readline()) == {"ready": False}
+            assert pipe.readline() == b""
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def environment(app: Backend, listen: tuple[str, int], admin: tuple[str, int]) -> dict[str, str]:
+    return NEEDED | {
+        "SERVING_POD_APP": "{}:{}".format(*app.address),
+        "SERVING_POD_LISTEN": "{}:{}".format(*listen),
+        "SERVING_POD_ADMIN_LISTEN": "{}:{}".format(*admin),
+        "SERVING_QUEUEPROXY_DRAIN_LAG_S": "0",
+    }
+
+
+async def test_as_a_process_it_serves_until_it_is_told_to_end() -> None:
+    async with backed(ok) as app:
+        sockets = [free_socket(), free_socket()]
+        addresses = [one.getsockname() for one in sockets]
+        for one in sockets:
+            one.close()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "serving.queueproxy.main",
+            env=environment(app, *addresses),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert process.stderr is not None
+            async with asyncio.timeout(20):
+                # The first line says that the app is ready, and so that the sockets listen.
+                assert json.loads(await process.stderr.readline())["event"] == "app.readiness_changed"
+            link = await Link.to(addresses[0])
+            link.send(get())
+            assert (await link.message())[0].startswith(b"HTTP/1.1 200 ")
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(10):
+                assert await link.ended()
+                assert await process.wait() == 0
+            await link.closed()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+def spec_of(app: tuple[str, int]) -> PodSpec:
+    return PodSpec(
+        namespace="n",
+        revision="r",
+        pod="p",
+        app=app,
+        stats_url="ws://127.0.0.1:1/stats?cluster=a",
+        settings=QueueProxySettings(report_period_s=0.1),
+    )
+
+
+def test_readiness_that_nobody_reads_is_no_trouble() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    pipe = ReadinessPipe(writer)
+    pipe.push(ready=True)
+    pipe.push(ready=False)
+    os.close(writer)
+
+
+async def test_a_report_that_fails_does_not_end_the_reports() -> None:
+    class FailsOnce(PodHandler):
+        failures = 1
+
+        def report(self):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as above it
+            if self.failures:
+                self.failures -= 1
+                raise ZeroDivisionError
+            return super().report()
+
+    spec = spec_of(("127.0.0.1", 1))
+    handler = FailsOnce(spec, clock=asyncio.get_running_loop().time)
+    client = StatsClient(spec, dice=random.Random(1))
+    stop = asyncio.Event()
+    task = asyncio.create_task(report_stats(spec, handler, client, stop=stop))
+    await until(lambda: client.unsent_count)
+    stop.set()
+    await task
+    assert handler.failures == 0
+    assert "sent 0" in repr(client)
+
+
+def test_the_admin_port_neither_forwards_nor_queues() -> None:
+    handler = PodHandler(spec_of(("127.0.0.1", 1)), clock=lambda: 0.0)
+    admin = AdminHandler(handler, on_drain=lambda: None, numbers=lambda: b"")
+    exchange: Exchange = None  # type: ignore[assignment]
+    with pytest.raises(NotImplementedError):
+        admin.unreachable(exchange, OSError())
+    with pytest.raises(NotImplementedError):
+        admin.overdue(exchange)
+    assert repr(handler) == "PodHandler(no limit, Meter(inside 0, proxied 0, arrived 0 in 0.000 s))"

@@ -1,0 +1,189 @@
+"""In whatever pieces bytes arrive, the proxy understands the same; what it takes, another parser takes the same way."""
+
+import itertools
+from typing import Any
+
+import httptools
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from serving.proxy.body import BadBody, ChunkedBody
+from serving.proxy.lines import BadLine
+from serving.proxy.requesthead import Refusal, read_request_head
+from tests.unit.proxy.wires import Bench, messages
+
+TOKEN = st.text("abcXYZ019-_.!~", min_size=1, max_size=8).map(str.encode)
+VALUE = st.text('abc XYZ09;,=/"\x80\xff\t', max_size=20).map(lambda text: text.encode("latin-1"))
+HEADER = st.tuples(TOKEN.map(lambda name: b"X-" + name), VALUE).map(lambda pair: b"%b: %b\r\n" % pair)
+HEADERS = st.lists(HEADER, max_size=4).map(b"".join)
+TARGET = st.text("abc/?=&%20.;", max_size=12).map(lambda text: b"/" + text.encode())
+PAYLOADS = st.lists(st.binary(min_size=1, max_size=40), max_size=4)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    kind = draw(st.sampled_from(["none", "length", "chunks"]))
+    first = b"%b %b HTTP/1.1\r\nHost: h\r\n%b" % (
+        b"GET" if kind == "none" else b"PUT",
+        draw(TARGET),
+        draw(HEADERS),
+    )
+    if kind == "none":
+        return first + b"\r\n"
+    payloads = draw(PAYLOADS)
+    if kind == "length":
+        payload = b"".join(payloads)
+        return first + b"Content-Length: %d\r\n\r\n%b" % (len(payload), payload)
+    extension = draw(st.sampled_from([b"", b";a=b", b" ; x"]))
+    body = b"".join([b"%x%b\r\n%b\r\n" % (len(payload), extension, payload) for payload in payloads])
+    return first + b"Transfer-Encoding: chunked\r\n\r\n" + body + b"0\r\n" + draw(HEADERS) + b"\r\n"
+
+
+def cut(wire: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
+    return [wire[start:end] for start, end in itertools.pairwise(edges)]
+
+
+PLACES = st.lists(st.integers(0, 5000), max_size=12)
+
+
+def run(pieces: list[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+    """What upstreams see in whole, and what the client is told."""
+    bench = Bench()
+    bench.send(pieces)
+    assert len(bench.finished) + (not (bench.exchanges[-1].is_done if bench.exchanges else True)) == len(
+        [one for one in bench.exchanges if one.begun]
+    )
+    return bench.seen(), [head.split(b"\r\n")[0] for head, _ in messages(bench.client.written)]
+
+
+@given(st.lists(requests(), min_size=1, max_size=4), PLACES)
+def test_requests_in_any_pieces_are_forwarded_the_same(wires: list[bytes], places: list[int]) -> None:
+    wire = b"".join(wires)
+    seen, told = run([wire])
+    assert len(seen) == len(wires)
+    assert told == [b"HTTP/1.1 200 OK"] * len(wires)
+    assert run(cut(wire, places)) == (seen, told)
+    assert run([bytes([byte]) for byte in wire]) == (seen, told)
+
+
+MUTATION = st.tuples(
+    st.integers(0, 5000),
+    st.sampled_from(
+        [b"", b"\r", b"\n", b"\r\n", b"\x00", b" ", b"\t", b":", b"0", b"f", b";", b",", b"\r\n\r\n", b"chunked"]
+    ),
+    st.integers(0, 2),
+)
+
+
+def mutated(wire: bytes, mutations: list[tuple[int, bytes, int]]) -> bytes:
+    for place, new, drop in mutations:
+        at = place % (len(wire) + 1)
+        wire = wire[:at] + new + wire[at + drop :]
+    return wire
+
+
+@given(st.lists(requests(), min_size=1, max_size=3), st.lists(MUTATION, min_size=1, max_size=4), PLACES)
+def test_broken_requests_in_any_pieces_are_understood_the_same(
+    wires: list[bytes], mutations: list[tuple[int, bytes, int]], places: list[int]
+) -> None:
+    wire = mutated(b"".join(wires), mutations)
+    assert run([wire]) == run(cut(wire, places))
+
+
+@given(st.binary(max_size=200), PLACES)
+def test_any_bytes_are_understood_the_same_in_any_pieces(wire: bytes, places: list[int]) -> None:
+    assert run([wire]) == run(cut(wire, places))
+
+
+ANSWERS = st.sampled_from(
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: b\r\n\r\nhello",
+        b"HTTP/1.1 103 Hints\r\nA: b\r\n\r\nHTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x\r\nabc\r\n10\r\n0123456789abcdef\r\n0\r\nA: b\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+    ]
+)
+
+
+@given(ANSWERS, PLACES)
+def test_an_answer_in_any_pieces_is_passed_on_the_same(answer: bytes, places: list[int]) -> None:
+    def told(pieces: list[bytes]) -> list[tuple[bytes, bytes]]:
+        bench = Bench()
+        bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        for piece in pieces:
+            if piece:
+                bench.upstreams[0].data_received(piece)
+        assert bench.exchanges[0].is_done
+        assert bench.pool.idle_count == 1
+        return messages(bench.client.written)
+
+    assert told(cut(answer, places)) == told([answer])
+
+
+@given(ANSWERS, st.lists(MUTATION, min_size=1, max_size=3), PLACES)
+def test_a_broken_answer_never_breaks_the_proxy(
+    answer: bytes, mutations: list[tuple[int, bytes, int]], places: list[int]
+) -> None:
+    bench = Bench()
+    bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    for piece in cut(mutated(answer, mutations), places):
+        if piece and not bench.apps[0].is_closed:
+            bench.upstreams[0].data_received(piece)
+    bench.upstreams[0].connection_lost(None)
+    assert bench.exchanges[0].is_done
+    assert len(bench.finished) == 1
+
+
+@given(st.binary(max_size=100), PLACES)
+def test_chunks_are_read_the_same_in_any_pieces(wire: bytes, places: list[int]) -> None:
+    def read(pieces: list[bytes]) -> tuple[bytes, bool] | str:
+        reader, payload = ChunkedBody(), b""
+        for piece in pieces:
+            try:
+                payload += reader.feed(piece)
+            except BadBody:
+                return "bad"
+            if reader.done:
+                break
+        return payload, reader.done
+
+    assert read([wire]) == read(cut(wire, places))
+
+
+class _Heard:
+    """What httptools makes of a request."""
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value.rstrip(b" \t")))
+
+
+@given(requests(), st.lists(MUTATION, max_size=3))
+def test_what_we_take_llhttp_takes_the_same_way(wire: bytes, mutations: list[tuple[int, bytes, int]]) -> None:
+    head = mutated(wire[: wire.index(b"\r\n\r\n")], mutations)
+    assume(b"\r\n\r\n" not in head and not head.startswith(b"\r\n") and not head.endswith(b"\r"))
+    try:
+        ours = read_request_head(head, header_count_max=100)
+    except (Refusal, BadLine):
+        return
+    heard = _Heard()
+    parser: Any = httptools.HttpRequestParser(heard)
+    try:
+        parser.feed_data(head + b"\r\n\r\n")
+    except httptools.HttpParserInvalidMethodError:
+        return  # it knows a list of methods; we take any token
+    except httptools.HttpParserError:
+        # It knows spaces around the value of Transfer-Encoding, but no tabs.
+        assert b"\t" in head
+        return
+    assert parser.get_method() == ours.method
+    assert parser.get_http_version() == f"1.{ours.minor}"
+    assert heard.target == ours.target
+    assert heard.headers == [(line.name, line.value) for line in ours.lines]

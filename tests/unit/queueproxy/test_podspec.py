@@ -1,0 +1,95 @@
+"""What a queue-proxy reads of its environment."""
+
+import msgspec
+import pytest
+
+from serving.model.errors import SettingsError
+from serving.queueproxy.podspec import PodSpec, Probe, read_probe, spec_from_environment
+
+NEEDED = {
+    "SERVING_POD_NAMESPACE": "default",
+    "SERVING_POD_REVISION": "hello-00001",
+    "SERVING_POD_NAME": "hello-1",
+    "SERVING_POD_APP": "127.0.0.1:5000",
+}
+
+
+def test_four_variables_are_enough() -> None:
+    assert spec_from_environment(NEEDED) == PodSpec(
+        namespace="default", revision="hello-00001", pod="hello-1", app=("127.0.0.1", 5000)
+    )
+
+
+def test_all_variables_are_read() -> None:
+    spec = spec_from_environment(
+        NEEDED
+        | {
+            "PATH": "/bin",
+            "SERVING_POD_LISTEN": "127.64.0.1:8012",
+            "SERVING_POD_ADMIN_LISTEN": "[::1]:8022",
+            "SERVING_LISTEN_FDS": '{"requests": 3}',
+            "SERVING_POD_READINESS": '{"tcpSocket": {"port": 0}}',
+            "SERVING_POD_STATS_URL": "ws://a/stats",
+            "SERVING_POD_STATS_TOKEN": "token",
+            "SERVING_POD_SECRET": "secret",
+            "SERVING_READY_FD": "4",
+            "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": "10",
+            "SERVING_QUEUEPROXY_HTTP_HEAD_BYTES_MAX": "65536",
+        }
+    )
+    assert (spec.listen, spec.admin, spec.listen_fds) == (("127.64.0.1", 8012), ("::1", 8022), {"requests": 3})
+    assert (spec.stats_url, spec.stats_token, spec.secret, spec.ready_fd) == ("ws://a/stats", "token", "secret", 4)
+    assert (spec.settings.slots, spec.settings.http.head_bytes_max) == (10, 65536)
+    assert spec.readiness == Probe()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("SERVING_POD_NAMESPACE", ""),
+        ("SERVING_POD_NAME", "a/b"),
+        ("SERVING_POD_APP", "5000"),
+        ("SERVING_POD_APP", "a:b"),
+        ("SERVING_POD_APP", "a:65536"),
+        ("SERVING_LISTEN_FDS", "[]"),
+        ("SERVING_POD_READINESS", "tcp"),
+        ("SERVING_READY_FD", "out"),
+        ("SERVING_QUEUEPROXY_REPORT_PERIOD_S", "0"),
+    ],
+)
+def test_a_text_that_is_not_right_is_named(variable: str, text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        spec_from_environment(NEEDED | {variable: text})
+    (problem,) = caught.value.problems
+    assert problem.where == f"environment {variable}"
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        spec_from_environment({"SERVING_READY_FD": "out", "SERVING_QUEUEPROXY_NO_SUCH": "1"})
+    assert len(caught.value.problems) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "probe"),
+    [
+        ("{}", Probe()),
+        ('{"httpGet": {}}', Probe(path="/")),
+        (
+            '{"httpGet": {"path": "/h", "port": 9, "httpHeaders": [{"name": "A", "value": "b"}]}, "periodSeconds": 0}',
+            Probe(path="/h", port=9, headers=(("A", "b"),), period_s=0),
+        ),
+        ('{"httpGet": {"port": "http1"}, "timeoutSeconds": 0, "failureThreshold": 0}', Probe(path="/", failure_max=1)),
+        ('{"timeoutSeconds": 3, "failureThreshold": 5, "successThreshold": 1}', Probe(timeout_s=3, failure_max=5)),
+        ('{"tcpSocket": {"port": 7}}', Probe(port=7)),
+        ('{"exec": {"command": ["true"]}}', Probe()),
+    ],
+)
+def test_a_probe_of_kubernetes_is_understood(text: str, probe: Probe) -> None:
+    assert read_probe(text) == probe
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"timeoutSeconds": -1}', '{"httpGet": 1}'])
+def test_what_is_no_probe_is_refused(text: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        read_probe(text)

@@ -1,0 +1,52 @@
+"""Frames: what was sent is what is read, and nothing else is read."""
+
+import math
+
+import msgspec
+import pytest
+
+from serving.model.errors import InvalidValue
+from serving.wire.frames import (
+    ActivatorStats,
+    PodStat,
+    RevisionStat,
+    decode_activator_stats,
+    decode_pod_stat,
+    encode_activator_stats,
+    encode_pod_stat,
+)
+
+POD = PodStat(at_s=1.5, concurrency=2.0, proxied_concurrency=0.5, request_count=10.0, proxied_request_count=3.0)
+ACTIVATOR = ActivatorStats(stats=[RevisionStat(namespace="default", revision="r", concurrency=1.0, request_count=1.0)])
+
+
+def test_a_pods_frame_is_read_as_it_was_written() -> None:
+    assert decode_pod_stat(encode_pod_stat(POD)) == POD
+
+
+def test_an_activators_frame_is_read_as_it_was_written() -> None:
+    assert decode_activator_stats(encode_activator_stats(ACTIVATOR)) == ACTIVATOR
+
+
+def test_a_key_of_a_newer_pod_is_overlooked() -> None:
+    frame = msgspec.msgpack.encode({"at_s": 1, "concurrency": 2, "colour": "red"})
+    assert decode_pod_stat(frame) == PodStat(at_s=1, concurrency=2)
+
+
+@pytest.mark.parametrize("value", [-1, 1e13, math.nan, math.inf, "2", None, True])
+def test_an_amount_that_cannot_be_is_refused(value: object) -> None:
+    with pytest.raises(InvalidValue):
+        decode_pod_stat(msgspec.msgpack.encode({"at_s": 1, "concurrency": value}))
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x80", b"GET / HTTP/1.1\r\n\r\n", encode_activator_stats(ACTIVATOR)])
+def test_what_is_no_frame_of_a_pod_is_refused_with_its_start(frame: bytes) -> None:
+    with pytest.raises(InvalidValue, match="a statistic of a pod") as caught:
+        decode_pod_stat(frame)
+    assert caught.value.text == frame[:16].hex()
+
+
+@pytest.mark.parametrize("frame", [b"", encode_pod_stat(POD), msgspec.msgpack.encode({"stats": [{"namespace": ""}]})])
+def test_what_is_no_frame_of_an_activator_is_refused(frame: bytes) -> None:
+    with pytest.raises(InvalidValue, match="statistics of an activator"):
+        decode_activator_stats(frame)

@@ -1,0 +1,52 @@
+"""Secrets are derived, differ for each purpose and name, and are compared safely."""
+
+import hashlib
+import hmac
+from pathlib import Path
+
+import pytest
+
+from serving.model.errors import InvalidValue
+from serving.wire.tokens import activator_token, matches, pod_secret, pod_token, read_key
+
+KEY = bytes(range(32))
+
+
+def test_a_token_is_the_digest_of_its_purpose_and_names() -> None:
+    expected = hmac.new(KEY, b"stat/n/r/p", hashlib.sha256).hexdigest()
+    assert pod_token(KEY, namespace="n", revision="r", pod="p") == expected
+
+
+def test_every_purpose_name_and_key_has_its_own() -> None:
+    tokens = {
+        pod_token(KEY, namespace="n", revision="r", pod="p"),
+        pod_token(KEY, namespace="n", revision="r", pod="q"),
+        pod_token(KEY, namespace="n", revision="s", pod="p"),
+        pod_token(KEY, namespace="m", revision="r", pod="p"),
+        pod_token(bytes(32), namespace="n", revision="r", pod="p"),
+        activator_token(KEY, name="p"),
+        pod_secret(KEY, namespace="n", pod="p"),
+        pod_secret(KEY, namespace="m", pod="p"),
+    }
+    assert len(tokens) == 8
+
+
+def test_a_name_with_a_slash_is_our_own_mistake() -> None:
+    with pytest.raises(AssertionError):
+        pod_secret(KEY, namespace="a/b", pod="c")
+
+
+@pytest.mark.parametrize(
+    ("given", "same"), [("abc", True), (b"abc", True), ("abd", False), ("", False), ("\udcff", False)]
+)
+def test_secrets_are_compared_as_text_or_bytes(given: str | bytes, same: bool) -> None:
+    assert matches(given, "abc") is same
+
+
+def test_a_key_is_32_bytes_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    assert read_key(path) == KEY
+    path.write_bytes(KEY[1:])
+    with pytest.raises(InvalidValue, match="32 bytes"):
+        read_key(path)

@@ -174,9 +174,7 @@ class Scaler:
 def _starting_gate(facts: Facts, now_s: float) -> GateState:
     """The gate as the pods tell it after a start: at zero it is inactive, with ready pods active."""
     if facts.present_scale == 0:
-        return GateState(
-            since_s=now_s, phase=Phase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True
-        )
+        return GateState(since_s=now_s, phase=Phase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True)
     if facts.ready_count:
         return GateState(since_s=now_s, phase=Phase.ACTIVE, reason=None, is_initialized=True)
     return GateState(since_s=now_s)

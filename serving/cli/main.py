@@ -5,6 +5,7 @@ import click
 from serving import __version__
 from serving.cli.config import config
 from serving.cli.simulate import simulate
+from serving.cli.up import up
 
 __all__ = ["main"]
 
@@ -17,3 +18,4 @@ def main() -> None:
 
 main.add_command(config)
 main.add_command(simulate)
+main.add_command(up)

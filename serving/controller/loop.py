@@ -132,7 +132,7 @@ class Controller:
             case Create(body=body):
                 written = await self._cluster.create(kind, body)
                 self._wake(self._knowledge.put_written(write.resource, written))
-                extra = {"kind": write.resource.value, "namespace": namespace_of(body), "name": name_of(body)}
+                extra = {"kind": write.resource.value, "namespace": namespace_of(body), "object": name_of(body)}
                 _log.info("controller.created", extra=extra)
             case Patch(namespace=namespace, name=name):
                 written = await self._cluster.patch(
@@ -143,7 +143,7 @@ class Controller:
             case Delete(namespace=namespace, name=name, uid=uid, resource_version=version):
                 await self._cluster.delete(kind, namespace, name, uid=uid, resource_version=version)
                 _log.info(
-                    "controller.deleted", extra={"kind": write.resource.value, "namespace": namespace, "name": name}
+                    "controller.deleted", extra={"kind": write.resource.value, "namespace": namespace, "object": name}
                 )
 
     async def _tell(self, note: Note) -> None:

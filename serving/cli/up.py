@@ -1,0 +1,41 @@
+"""``serving up``: the whole system on this machine, with no cluster and no container engine."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from serving.local.state import StateFolder, default_state_path
+from serving.local.supervisor import CHILDREN, Supervisor, bind
+from serving.model.errors import SettingsError
+
+__all__ = ["up"]
+
+_EXIT_SETTINGS = 2
+
+
+@click.command()
+@click.option("--state", "state_path", type=click.Path(file_okay=False, path_type=Path), help="Folder for state.")
+@click.option("--public-port", default=8080, show_default=True, help="Port of all services.")
+@click.option("--inner-port", default=8081, show_default=True, help="Port of cluster-local services.")
+@click.option("--api-port", default=6080, show_default=True, help="Port of the Kubernetes API.")
+@click.option("--stats-port", default=6081, show_default=True, help="Port of the autoscaler.")
+def up(*, state_path: Path | None, **ports: int) -> None:
+    """Run everything on this machine until interrupted."""
+    state = StateFolder((state_path or default_state_path()).absolute())
+    by_name = {name.removesuffix("_port"): port for name, port in ports.items()}
+    try:
+        sockets = bind(by_name)
+        api_host, api_port = sockets["api"].getsockname()
+        state.open(f"http://{api_host}:{api_port}")
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(_EXIT_SETTINGS)
+
+    def on_started() -> None:
+        port = sockets["public"].getsockname()[1]
+        click.echo(f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{port}")
+        click.echo(f"kubectl: export KUBECONFIG={state.kubeconfig}")
+        click.echo(f"logs:    {state.logs}")
+
+    sys.exit(Supervisor(state, sockets, CHILDREN()).run(on_started))

@@ -1,0 +1,137 @@
+"""The controller-manager's part at work: pods for Deployments, slices for Services, on the store of this process.
+
+Follows Deployments, Services and Pods; each change puts the Deployment or Service that it concerns into a queue. What is
+made is decided in ``workloads``. Writes are made through the port; nothing is remembered that a restart would miss.
+"""
+
+import asyncio
+
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, SERVICE
+from serving.cluster.port import Cluster, Object
+from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.cluster.workqueue import WorkQueue
+from serving.local.workloads import deployment_status, desired_slice, new_pod, plan_pods
+from serving.model.errors import AlreadyExists, NotFound
+
+__all__ = ["Manager"]
+
+_WORKERS = 8
+_DEPLOYMENT, _SERVICE = "deployment", "service"
+
+WorkKey = tuple[str, str, str]
+"""What it is, namespace, name."""
+
+_Selector = tuple[str, str, str]
+"""Namespace, label, value."""
+
+
+class Manager:
+    """Runs until cancelled."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._deployments = Reflector(cluster, DEPLOYMENT)
+        self._services = Reflector(cluster, SERVICE)
+        self._pods = Reflector(cluster, POD)
+        self._queue: WorkQueue[WorkKey] = WorkQueue("local-manager")
+        self._pods_of: dict[str, set[Key]] = {}
+        self._pods_with: dict[_Selector, set[Key]] = {}
+        self._services_with: dict[_Selector, set[Key]] = {}
+        self._made: dict[str, dict[Key, Object]] = {}
+        self._deployments.on_change(lambda change: self._queue.add((_DEPLOYMENT, *change.key)))
+        self._services.on_change(self._service_changed)
+        self._pods.on_change(self._pod_changed)
+
+    async def run(self) -> None:
+        """Follow and write until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for one in (self._deployments, self._services, self._pods):
+                group.create_task(one.run(), name=f"manager {one.kind.plural}")
+            for one in (self._deployments, self._services, self._pods):
+                await one.synced.wait()
+            group.create_task(self._queue.run(_WORKERS, self._work), name="manager work")
+
+    def _service_changed(self, change: CacheChange) -> None:
+        namespace, _ = change.key
+        for selector in _selectors(namespace, change.new["spec"].get("selector") or {}):
+            found = self._services_with.setdefault(selector, set())
+            if change.key in self._services.cache:
+                found.add(change.key)
+            else:
+                found.discard(change.key)
+        self._queue.add((_SERVICE, *change.key))
+
+    def _pod_changed(self, change: CacheChange) -> None:
+        is_here = change.key in self._pods.cache
+        metadata = change.new["metadata"]
+        for owner in metadata.get("ownerReferences") or ():
+            _keep(self._pods_of.setdefault(owner["uid"], set()), change.key, is_here=is_here)
+            self._made.get(owner["uid"], {}).pop(change.key, None)
+            if owner["kind"] == DEPLOYMENT.name:
+                self._queue.add((_DEPLOYMENT, change.key[0], owner["name"]))
+        for label in _selectors(change.key[0], metadata.get("labels") or {}):
+            _keep(self._pods_with.setdefault(label, set()), change.key, is_here=is_here)
+            for namespace, name in self._services_with.get(label, ()):
+                self._queue.add((_SERVICE, namespace, name))
+
+    async def _work(self, key: WorkKey) -> None:
+        what, namespace, name = key
+        if what == _DEPLOYMENT:
+            deployment = self._deployments.cache.get((namespace, name))
+            if deployment and not deployment["metadata"].get("deletionTimestamp"):
+                await self._settle_pods(deployment)
+        else:
+            service = self._services.cache.get((namespace, name))
+            if service and service["spec"].get("selector"):
+                await self._settle_slice(service)
+
+    async def _settle_pods(self, deployment: Object) -> None:
+        metadata = deployment["metadata"]
+        pods = self._pods_owned_by(metadata["uid"])
+        plan = plan_pods(deployment, pods)
+        for _ in range(plan.create_count):
+            pod = await self._cluster.create(POD, new_pod(deployment))
+            # Known at once: a pod that the watch has not brought yet would be made again.
+            self._made.setdefault(metadata["uid"], {})[(metadata["namespace"], pod["metadata"]["name"])] = pod
+        for name in plan.delete_names:
+            try:
+                await self._cluster.delete(POD, metadata["namespace"], name)
+            except NotFound:
+                continue
+        pods = self._pods_owned_by(metadata["uid"])
+        status = deployment_status(deployment, pods)
+        if status != {key: value for key, value in (deployment.get("status") or {}).items() if key in status}:
+            await self._cluster.patch(
+                DEPLOYMENT, metadata["namespace"], metadata["name"], patch={"status": status}, subresource="status"
+            )
+
+    async def _settle_slice(self, service: Object) -> None:
+        namespace = service["metadata"]["namespace"]
+        candidates: set[Key] = set()
+        for label in _selectors(namespace, service["spec"]["selector"]):
+            candidates |= self._pods_with.get(label, set())
+        wanted = desired_slice(service, self._known(candidates))
+        name = wanted["metadata"]["name"]
+        try:
+            await self._cluster.create(ENDPOINT_SLICE, wanted)
+        except AlreadyExists:
+            patch = {"endpoints": wanted["endpoints"], "ports": wanted["ports"]}
+            await self._cluster.patch(ENDPOINT_SLICE, namespace, name, patch=patch)
+
+    def _pods_owned_by(self, uid: str) -> list[Object]:
+        """Pods that the watch has brought, and those that were made and have not come yet."""
+        return self._known(self._pods_of.get(uid, set())) + list(self._made.get(uid, {}).values())
+
+    def _known(self, keys: set[Key]) -> list[Object]:
+        return [self._pods.cache[key] for key in keys if key in self._pods.cache]
+
+
+def _keep(found: set[Key], key: Key, *, is_here: bool) -> None:
+    if is_here:
+        found.add(key)
+    else:
+        found.discard(key)
+
+
+def _selectors(namespace: str, labels: dict[str, str]) -> list[_Selector]:
+    return [(namespace, label, value) for label, value in labels.items()]

@@ -1,0 +1,159 @@
+"""From a pod's manifest to the processes that run it, as decisions: commands, environments, status.
+
+Input: the pod, its revision's own numbers, the addresses that were found for it; output: what to execute with which
+environment, and the pod's status at each step. It starts nothing. An app's environment is what its manifest says, and
+PORT, HOME and PATH; nothing of ours leaks into it.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from serving.cluster.port import Object
+from serving.model.errors import InvalidValue
+
+__all__ = ["AppPlan", "Life", "app_plan", "pod_status", "proxy_environment"]
+
+COMMAND_ANNOTATION = "serving.dev/command"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_NO_COMMAND = (
+    f"a command, args, or the annotation {COMMAND_ANNOTATION} on the template: on one machine there is no container engine "
+    "that could run an image"
+)
+
+
+class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to execute: arguments, environment, and the folder to be in (None is the pod's own)."""
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    folder: str | None
+
+
+class Life(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a container: whether it runs, how often it was started again, how it ended last."""
+
+    is_running: bool = False
+    restart_count: int = 0
+    exit_code: int | None = None
+    last_lines: str = ""
+    waiting_reason: str = "ContainerCreating"
+    waiting_message: str = ""
+
+
+def app_plan(pod: Object, container: Object, *, port: int) -> AppPlan:
+    """The process of a container. Raises ``InvalidValue`` where there is nothing that could be run."""
+    annotation = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION, "")
+    command = [*container.get("command", ()), *container.get("args", ())]
+    if not container.get("command"):
+        try:
+            command = [*shlex.split(annotation), *container.get("args", ())] if annotation else command
+        except ValueError as error:
+            raise InvalidValue(text=annotation, expected=f"shell words: {error}") from error
+    if not command:
+        raise InvalidValue(text=container.get("image", ""), expected=_NO_COMMAND)
+    given = {one["name"]: one.get("value", "") for one in container.get("env", ()) if "valueFrom" not in one}
+    return AppPlan(
+        name=container.get("name") or "user-container",
+        arguments=tuple(_expanded(word, given) for word in command),
+        environment={"PATH": _PATH, "HOME": "/", **given, "PORT": str(port)},
+        folder=container.get("workingDir") or (pod["metadata"].get("annotations") or {}).get("serving.dev/dir"),
+    )
+
+
+def _expanded(word: str, given: Mapping[str, str]) -> str:
+    """``$(NAME)`` as Kubernetes expands it in commands."""
+    for name, value in given.items():
+        word = word.replace(f"$({name})", value)
+    return word
+
+
+def proxy_environment(pod: Object, revision: Object, *, app_port: int, address: str) -> dict[str, str]:
+    """What a pod's queue-proxy is told, but for its secrets and where stats go."""
+    spec = revision.get("spec", {})
+    settings = {
+        "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": spec.get("containerConcurrency"),
+        "SERVING_QUEUEPROXY_REQUEST_TIMEOUT_S": spec.get("timeoutSeconds"),
+        "SERVING_QUEUEPROXY_RESPONSE_START_TIMEOUT_S": spec.get("responseStartTimeoutSeconds"),
+        "SERVING_QUEUEPROXY_IDLE_TIMEOUT_S": spec.get("idleTimeoutSeconds"),
+        "SERVING_POD_READINESS": _readiness(pod),
+    }
+    metadata = pod["metadata"]
+    return {
+        "SERVING_POD_NAMESPACE": metadata["namespace"],
+        "SERVING_POD_REVISION": metadata["labels"]["serving.knative.dev/revision"],
+        "SERVING_POD_NAME": metadata["name"],
+        "SERVING_POD_APP": f"127.0.0.1:{app_port}",
+        "SERVING_POD_LISTEN": f"{address}:8012",
+        "SERVING_POD_ADMIN_LISTEN": f"{address}:8022",
+        **{name: str(value) for name, value in settings.items() if value is not None},
+    }
+
+
+def _readiness(pod: Object) -> str | None:
+    """The readiness probe of the container that serves, without its port: an app's real port is not the manifest's."""
+    for container in _containers(pod):
+        probe = container.get("readinessProbe")
+        if probe and container.get("ports"):
+            kinds = {kind: {**probe[kind], "port": 0} for kind in ("httpGet", "tcpSocket") if kind in probe}
+            return msgspec.json.encode({**probe, **kinds}).decode()
+    return None
+
+
+def pod_status(pod: Object, lives: Mapping[str, Life], *, address: str, ready: bool, stamp: str) -> Object:
+    """The status of a pod with these containers. ``stamp`` is the time of a change."""
+    before = {one["type"]: one for one in (pod.get("status") or {}).get("conditions") or ()}
+    is_ready = ready and all(life.is_running for life in lives.values())
+    conditions = [
+        _condition(before, "PodScheduled", is_true=True, stamp=stamp),
+        _condition(before, "Initialized", is_true=True, stamp=stamp),
+        _condition(before, "ContainersReady", is_true=is_ready, stamp=stamp),
+        _condition(before, "Ready", is_true=is_ready, stamp=stamp),
+    ]
+    is_running = any(life.is_running for life in lives.values())
+    return {
+        "phase": "Running" if is_running else "Pending",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "hostIP": "127.0.0.1",
+        "conditions": conditions,
+        "containerStatuses": [_container_status(pod, name, life, ready=is_ready) for name, life in lives.items()],
+    }
+
+
+def _condition(before: Mapping[str, Object], kind: str, *, is_true: bool, stamp: str) -> Object:
+    status = "True" if is_true else "False"
+    old = before.get(kind)
+    if old and old["status"] == status:
+        return old
+    made = {"type": kind, "status": status, "lastTransitionTime": stamp}
+    return made if is_true else {**made, "reason": "ContainersNotReady"}
+
+
+def _container_status(pod: Object, name: str, life: Life, *, ready: bool) -> Object:
+    images = {one.get("name") or "user-container": one.get("image", "") for one in _containers(pod)}
+    ended = {
+        "exitCode": life.exit_code,
+        "message": life.last_lines,
+        "reason": "Error" if life.exit_code else "Completed",
+    }
+    state: Object = {"waiting": {"reason": life.waiting_reason, "message": life.waiting_message}}
+    if life.is_running:
+        state = {"running": {}}
+    status = {
+        "name": name,
+        "image": images.get(name, ""),
+        "imageID": "",
+        "ready": ready and life.is_running,
+        "started": life.is_running,
+        "restartCount": life.restart_count,
+        "state": state,
+    }
+    return status if life.exit_code is None else {**status, "lastState": {"terminated": ended}}
+
+
+def _containers(pod: Object) -> Sequence[Object]:
+    found: Sequence[Object] = pod["spec"]["containers"]
+    return found

@@ -1,0 +1,193 @@
+"""``serving up``'s first process: holds the listening sockets and the children. Standard library only, no loop, no threads.
+
+It binds the sockets before anybody is started and hands them down, so that the restart of a child refuses no connection.
+A child that ends is started again, after a pause that doubles while it keeps ending. When it is told to stop, or dies,
+nothing below it stays: children end with it (parent-death signal), orphans are adopted (subreaper) and killed.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from serving.local.state import StateFolder
+from serving.model.errors import Problem, SettingsError
+
+__all__ = ["CHILDREN", "Child", "Ports", "Supervisor", "bind"]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+# A child that lived this long was sound; its next end is answered at once.
+_SOUND_S = 10.0
+_PAUSE_FIRST_S = 0.1
+_PAUSE_MAX_S = 5.0
+# Children drain; then they are killed.
+_STOP_S = 15.0
+_BACKLOG = 4096
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+_IDLE_S = 3600.0
+
+Ports = Mapping[str, int]
+"""Port of each listening socket by name: public, inner, api, stats."""
+
+
+class Child:
+    """One kind of child process: its name, its module, and the sockets that it takes over."""
+
+    def __init__(self, name: str, module: str, *sockets: str) -> None:
+        self.name, self.module, self.sockets = name, module, sockets
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started_s = 0.0
+        self.pause_s = 0.0
+
+
+def CHILDREN() -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
+    """Who is started, in this order."""
+    return [
+        Child("control", "serving.local.control", "api"),
+        Child("autoscaler", "serving.autoscaler.main", "stats"),
+        Child("activator", "serving.activator.main", "public", "inner"),
+    ]
+
+
+def bind(ports: Ports) -> dict[str, socket.socket]:
+    """A listening socket on 127.0.0.1 for each port.
+
+    Raises:
+        SettingsError: with a problem for each port that is taken.
+    """
+    found: dict[str, socket.socket] = {}
+    problems = []
+    for name, port in ports.items():
+        try:
+            found[name] = socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
+        except OSError as error:
+            what = f"port {port} cannot be taken: {os.strerror(error.errno or 0)}"
+            problems.append(Problem(where=f"--{name}-port", what=what, expected="a free port"))
+    if problems:
+        for one in found.values():
+            one.close()
+        raise SettingsError(problems)
+    return found
+
+
+class Supervisor:
+    """Children and sockets. ``run`` returns when it was told to stop, with an exit code."""
+
+    def __init__(self, state: StateFolder, sockets: Mapping[str, socket.socket], children: Sequence[Child]) -> None:
+        self._state = state
+        self._sockets = sockets
+        self._children = list(children)
+        self._is_stopping = False
+
+    def run(self, on_started: Callable[[], None] = lambda: None) -> int:
+        """Start all, keep them, and end all on SIGTERM or SIGINT."""
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        # Blocked signals wait to be asked for: none is lost between two looks, and no handler runs in between.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        for child in self._children:
+            self._start(child)
+        on_started()
+        while not self._is_stopping:
+            received = signal.sigtimedwait(_SIGNALS, self._next_start_s())
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                self._is_stopping = True
+            self._reap()
+            for child in self._children:
+                is_due = time.monotonic() >= child.started_s + child.pause_s
+                if child.process is None and is_due and not self._is_stopping:
+                    self._start(child)
+        self._stop_all()
+        return 0
+
+    def _next_start_s(self) -> float:
+        waiting = [child.started_s + child.pause_s for child in self._children if child.process is None]
+        return max(0.0, min(waiting) - time.monotonic()) if waiting else _IDLE_S
+
+    def _start(self, child: Child) -> None:
+        descriptors = {name: self._sockets[name].fileno() for name in child.sockets}
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self._state.kubeconfig),
+            "SERVING_KEY_FILE": str(self._state.key),
+            "SERVING_STATE": str(self._state.path),
+            "SERVING_LISTEN_FDS": json.dumps(descriptors),
+            **self._addresses(),
+        }
+        log = (self._state.logs / f"{child.name}.log").open("ab")
+        with log:
+            child.process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-m", child.module],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=list(descriptors.values()),
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one thread, by design
+            )
+        child.started_s = time.monotonic()
+
+    def _addresses(self) -> dict[str, str]:
+        public, stats = (self._sockets[name].getsockname() for name in ("public", "stats"))
+        return {
+            "SERVING_AUTOSCALER_ACTIVATOR_ADDRESS": f"{public[0]}:{public[1]}",
+            "SERVING_ACTIVATOR_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
+            "SERVING_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
+            "SERVING_CONTROLLER_PUBLIC_PORT": str(public[1]),
+        }
+
+    def _reap(self) -> None:
+        """Collect every child that ended, adopted orphans too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            for child in self._children:
+                if child.process is not None and child.process.pid == pid:
+                    child.process.returncode = os.waitstatus_to_exitcode(status)
+                    self._ended(child)
+
+    def _ended(self, child: Child) -> None:
+        code = child.process.returncode if child.process else None
+        child.process = None
+        lived_s = time.monotonic() - child.started_s
+        child.pause_s = (
+            _PAUSE_FIRST_S if lived_s >= _SOUND_S else min(_PAUSE_MAX_S, max(_PAUSE_FIRST_S, child.pause_s * 2))
+        )
+        if not self._is_stopping:
+            sys.stderr.write(f"serving: {child.name} ended with {code}, starts again; see {self._state.logs}\n")
+
+    def _stop_all(self) -> None:
+        """Activator first, so that nothing new comes; the rest after it; what stays is killed."""
+        for child in reversed(self._children):
+            _signal(child, signal.SIGTERM)
+        deadline_s = time.monotonic() + _STOP_S
+        while any(child.process for child in self._children) and time.monotonic() < deadline_s:
+            signal.sigtimedwait(_SIGNALS, max(0.0, deadline_s - time.monotonic()))
+            self._reap()
+        for child in self._children:
+            _signal(child, signal.SIGKILL)
+        self._reap()
+
+
+def _signal(child: Child, number: signal.Signals) -> None:
+    if child.process is not None:
+        child.process.send_signal(number)
+
+
+def _prctl(option: int, argument: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
+
+
+def _die_with_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

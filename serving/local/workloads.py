@@ -1,0 +1,156 @@
+"""The controller-manager's part, as decisions: pods of a Deployment, its status, the EndpointSlice of a Service.
+
+Input: objects as the store has them; output: objects as they should be, and names of pods that go. It starts nothing and
+writes nothing. Pods belong to their Deployment directly: a template never changes here, so nothing is ever rolled and a
+ReplicaSet would have nothing to do.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.cluster.port import Object
+
+__all__ = ["PodPlan", "deployment_status", "desired_slice", "is_ready", "new_pod", "plan_pods", "selects"]
+
+_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+_SERVICE_NAME = "kubernetes.io/service-name"
+
+
+class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How many pods are made, and which go."""
+
+    create_count: int
+    delete_names: tuple[str, ...]
+
+
+def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
+    """Make up for what is missing, or give up what is too much.
+
+    Who goes first: pods that are not ready, then those of the lowest deletion cost, then the youngest. 3 wanted of 5, one of
+    them starting: that one and the cheapest of the rest.
+    """
+    wanted = deployment["spec"].get("replicas")
+    living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    surplus = len(living) - (1 if wanted is None else wanted)
+    if surplus <= 0:
+        return PodPlan(create_count=-surplus, delete_names=())
+    youngest_first = sorted(living, key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
+    victims = sorted(youngest_first, key=lambda pod: (is_ready(pod), _deletion_cost(pod)))[:surplus]
+    return PodPlan(create_count=0, delete_names=tuple(pod["metadata"]["name"] for pod in victims))
+
+
+def new_pod(deployment: Object) -> Object:
+    """A pod of a Deployment's template; the store gives it its name."""
+    metadata, template = deployment["metadata"], deployment["spec"]["template"]
+    owner = {
+        "apiVersion": deployment["apiVersion"],
+        "kind": deployment["kind"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **template.get("metadata", {}),
+            "namespace": metadata["namespace"],
+            "generateName": metadata["name"] + "-",
+            "ownerReferences": [owner],
+        },
+        "spec": {**template["spec"], "nodeName": "local"},
+    }
+
+
+def deployment_status(deployment: Object, pods: Sequence[Object]) -> Object:
+    """The status of a Deployment as its pods make it, in Kubernetes' words."""
+    living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    ready_count = sum(map(is_ready, living))
+    wanted = deployment["spec"].get("replicas")
+    is_available = ready_count >= (1 if wanted is None else wanted)
+    status: dict[str, Any] = {
+        "observedGeneration": deployment["metadata"].get("generation", 1),
+        "replicas": len(living),
+        "updatedReplicas": len(living),
+        "readyReplicas": ready_count,
+        "availableReplicas": ready_count,
+        "unavailableReplicas": len(living) - ready_count,
+    }
+    before = {one["type"]: one for one in (deployment.get("status") or {}).get("conditions") or ()}
+    reason = "MinimumReplicasAvailable" if is_available else "MinimumReplicasUnavailable"
+    condition = {"type": "Available", "status": str(is_available), "reason": reason}
+    status["conditions"] = [_kept(before.get("Available"), condition)]
+    return status
+
+
+def desired_slice(service: Object, pods: Iterable[Object]) -> Object:
+    """The EndpointSlice of a Service: the selected pods that have an address, and whether they take requests."""
+    metadata = service["metadata"]
+    selected = [pod for pod in pods if selects(service, pod) and (pod.get("status") or {}).get("podIP")]
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+    }
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": f"{metadata['name']}-local",
+            "namespace": metadata["namespace"],
+            "labels": {**metadata.get("labels", {}), _SERVICE_NAME: metadata["name"]},
+            "ownerReferences": [owner],
+        },
+        "addressType": "IPv4",
+        "ports": [
+            {"name": port.get("name", ""), "port": port.get("targetPort", port["port"]), "protocol": "TCP"}
+            for port in service["spec"].get("ports", ())
+        ],
+        "endpoints": [_endpoint(pod) for pod in sorted(selected, key=lambda pod: str(pod["metadata"]["name"]))],
+    }
+
+
+def selects(service: Object, pod: Object) -> bool:
+    """Whether a Service's selector lets a pod through; without a selector it takes none."""
+    selector: Mapping[str, str] = service["spec"].get("selector") or {}
+    labels = pod["metadata"].get("labels") or {}
+    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether a pod's condition Ready is true."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def _endpoint(pod: Object) -> Object:
+    is_going = bool(pod["metadata"].get("deletionTimestamp"))
+    serves = is_ready(pod)
+    return {
+        "addresses": [pod["status"]["podIP"]],
+        "conditions": {"ready": serves and not is_going, "serving": serves, "terminating": is_going},
+        "targetRef": {
+            "kind": "Pod",
+            "name": pod["metadata"]["name"],
+            "namespace": pod["metadata"]["namespace"],
+            "uid": pod["metadata"]["uid"],
+        },
+        "nodeName": "local",
+    }
+
+
+def _deletion_cost(pod: Object) -> int:
+    text = (pod["metadata"].get("annotations") or {}).get(_DELETION_COST, "0")
+    return int(text) if text.lstrip("+-").isdecimal() else 0
+
+
+def _kept(before: Object | None, now: Object) -> Object:
+    """A condition that did not change stays as it was, with its time."""
+    if before and all(before.get(key) == value for key, value in now.items()):
+        return before
+    return now

@@ -1,0 +1,37 @@
+"""The sample service: says hello, and who said it. Standard library only.
+
+``PORT`` is where it listens, ``TARGET`` whom it greets; ``/sleep/SECONDS`` takes that long to answer.
+"""
+
+import os
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+__all__ = ["Hello", "main"]
+
+
+class Hello(BaseHTTPRequestHandler):
+    """Answers every GET."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Greet, after a rest if one is asked for."""
+        if self.path.startswith("/sleep/"):
+            time.sleep(float(self.path.removeprefix("/sleep/")))
+        target, revision = os.environ.get("TARGET", "world"), os.environ.get("K_REVISION", "nobody")
+        body = f"Hello {target} from {revision}, process {os.getpid()}\n".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def main() -> None:
+    """Listen until ended."""
+    ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "8080"))), Hello).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""``serving up`` as a user runs it: real processes, real requests, real faults."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
+from serving.cluster.kube import KubeCluster
+from serving.cluster.port import Object
+from serving.model.errors import NotFound
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "serving" / "samples" / "hello.py"
+HOST = b"hello.default.localhost"
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Up:
+    """A running system."""
+
+    def __init__(self, process: subprocess.Popen[str], state: Path, port: int) -> None:
+        self.process, self.state, self.port = process, state, port
+
+    def children(self) -> dict[str, int]:
+        """Process ids of the daemons by module."""
+        found = {}
+        for pid, command in processes():
+            match = re.search(r"-m (serving\.\w+\.\w+)", command)
+            if match and parent_of(pid) == self.process.pid:
+                found[match[1]] = pid
+        return found
+
+    async def get(self, path: str = "/", host: bytes = HOST) -> tuple[int, str]:
+        """One request on a connection of its own: status and body."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (path.encode(), host))
+            async with asyncio.timeout(30):
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.close()
+        return int(head.split(b" ")[1]), body.decode()
+
+
+def processes() -> Iterator[tuple[int, str]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def parent_of(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def start(state: Path) -> subprocess.Popen[str]:
+    ports = [f"--{name}-port=0" for name in ("public", "inner", "api", "stats")]
+    command = [sys.executable, "-m", "serving", "up", f"--state={state}", *ports]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    process = start(tmp_path / "state")
+    assert process.stdout is not None
+    match = re.search(r"localhost:(\d+)", process.stdout.readline())
+    assert match, process.communicate()
+    try:
+        yield Up(process, tmp_path / "state", int(match[1]))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        left = [command for _, command in processes() if str(tmp_path) in command or str(SAMPLE) in command]
+        assert left == []
+
+
+@contextlib.asynccontextmanager
+async def cluster_of(up: Up) -> AsyncIterator[KubeCluster]:
+    async with KubeCluster.from_kubeconfig(str(up.state / "kubeconfig")) as cluster, asyncio.timeout(100):
+        # The API's socket is there from the start; the first call waits until somebody answers on it.
+        yield cluster
+
+
+def hello(**annotations: str) -> Object:
+    found = {"serving.dev/command": f"{sys.executable} {SAMPLE}", "autoscaling.knative.dev/window": "6s", **annotations}
+    template = {
+        "metadata": {"annotations": found},
+        "spec": {"containerConcurrency": 10, "containers": [{"image": "hello"}]},
+    }
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": "hello", "namespace": "default"},
+        "spec": {"template": template},
+    }
+
+
+def is_ready(service: Object) -> bool:
+    conditions = (service.get("status") or {}).get("conditions") or ()
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+async def until_ready(cluster: KubeCluster, name: str = "hello") -> None:
+    listing = await cluster.list(SERVING_SERVICE, "default")
+    if any(is_ready(one) for one in listing.items):
+        return
+    async with cluster.watch(SERVING_SERVICE, "default", resource_version=listing.resource_version) as events:
+        async for event in events:
+            if event.object["metadata"]["name"] == name and is_ready(event.object):
+                return
+
+
+async def until_state(cluster: KubeCluster, wanted: str) -> None:
+    listing = await cluster.list(REVISION, "default")
+    if any(one["spec"]["servingState"] == wanted for one in listing.items):
+        return
+    async with cluster.watch(REVISION, "default", resource_version=listing.resource_version) as events:
+        async for event in events:
+            if event.object["spec"]["servingState"] == wanted:
+                return
+
+
+async def until_no_pods(cluster: KubeCluster) -> None:
+    listing = await cluster.list(POD, "default")
+    names = {one["metadata"]["name"] for one in listing.items}
+    if not names:
+        return
+    async with cluster.watch(POD, "default", resource_version=listing.resource_version) as events:
+        async for event in events:
+            if event.type == "DELETED":
+                names.discard(event.object["metadata"]["name"])
+            if not names:
+                return
+
+
+async def test_from_zero_to_many_and_back_to_zero(up: Up) -> None:
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, hello())
+        await until_ready(cluster)
+        assert (await up.get())[0] == 200
+        # 60 requests at once at 10 a pod, 7 aimed at: more than one pod is needed.
+        answers = await asyncio.gather(*(up.get("/sleep/1") for _ in range(60)))
+        assert {status for status, _ in answers} == {200}
+        assert len({body.split()[-1] for _, body in answers}) > 1
+        await until_state(cluster, "Reserve")
+        await until_no_pods(cluster)
+        status, body = await up.get()
+        assert (status, body.startswith("Hello world from hello-00001")) == (200, True)
+
+
+async def test_daemons_that_are_killed_come_back_and_no_connection_is_refused(up: Up) -> None:
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, hello(**{"autoscaling.knative.dev/min-scale": "1"}))
+        await until_ready(cluster)
+        for module in ("serving.autoscaler.main", "serving.activator.main"):
+            os.kill(up.children()[module], signal.SIGKILL)
+            assert (await up.get())[0] == 200
+        os.kill(up.children()["serving.local.control"], signal.SIGKILL)
+        # Pods end with control, and are made again from the journal.
+        await until_ready(cluster)
+
+
+async def test_deleting_the_service_leaves_nothing(up: Up) -> None:
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, hello())
+        await until_ready(cluster)
+        await cluster.delete(SERVING_SERVICE, "default", "hello")
+        await until_no_pods(cluster)
+        with pytest.raises(NotFound):
+            await cluster.get(SERVING_SERVICE, "default", "hello")
+        assert (await up.get())[0] == 404
+
+
+async def test_a_command_that_cannot_run_is_told_in_the_services_status(up: Up) -> None:
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, hello(**{"serving.dev/command": "/no/such/command"}))
+        listing = await cluster.list(SERVING_SERVICE, "default")
+        async with cluster.watch(SERVING_SERVICE, "default", resource_version=listing.resource_version) as events:
+            async for event in events:
+                if "/no/such/command" in str(event.object.get("status")):
+                    break
+
+
+def test_a_second_one_on_the_same_state_is_told_who_holds_it(up: Up) -> None:
+    second = start(up.state)
+    _, error = second.communicate(timeout=30)
+    assert second.returncode == 2
+    assert f"process {up.process.pid} holds this state folder" in error
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [
+            sys.executable,
+            "-m",
+            "serving",
+            "up",
+            f"--state={tmp_path}",
+            f"--public-port={port}",
+            "--api-port=0",
+        ]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert f"--public-port: port {port} cannot be taken: Address already in use; expected a free port" in done.stderr

@@ -1,0 +1,113 @@
+import json
+
+import pytest
+
+from serving.cluster.port import Object
+from serving.local.podplan import AppPlan, Life, app_plan, pod_status, proxy_environment
+from serving.model.errors import InvalidValue
+
+
+def pod(container: Object, **annotations: str) -> Object:
+    labels = {"serving.knative.dev/revision": "hello-00001"}
+    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"containers": [container]}}
+
+
+def plan(container: Object, **annotations: str) -> AppPlan:
+    return app_plan(pod(container, **annotations), container, port=4711)
+
+
+def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
+    container = {
+        "name": "c",
+        "command": ["run"],
+        "args": ["$(WHO)"],
+        "env": [{"name": "WHO", "value": "me"}],
+        "workingDir": "/w",
+    }
+    found = plan(container)
+    assert (found.name, found.arguments, found.folder) == ("c", ("run", "me"), "/w")
+    assert found.environment == {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/",
+        "WHO": "me",
+        "PORT": "4711",
+    }
+
+
+def test_an_image_alone_needs_the_annotation() -> None:
+    found = plan({"image": "hello"}, **{"serving.dev/command": "python 'my app.py'"})
+    assert found.arguments == ("python", "my app.py")
+    assert found.name == "user-container"
+
+
+def test_args_go_behind_the_annotation() -> None:
+    assert plan({"args": ["-v"]}, **{"serving.dev/command": "run"}).arguments == ("run", "-v")
+    assert plan({"args": ["run", "-v"]}).arguments == ("run", "-v")
+
+
+def test_nothing_to_run_says_what_is_missing() -> None:
+    with pytest.raises(InvalidValue, match=r"annotation serving\.dev/command"):
+        plan({"image": "hello"})
+
+
+def test_words_that_do_not_parse_are_told() -> None:
+    with pytest.raises(InvalidValue, match="shell words"):
+        plan({"image": "hello"}, **{"serving.dev/command": "run 'it"})
+
+
+def test_a_queue_proxy_is_told_who_it_is_and_what_its_revision_allows() -> None:
+    revision = {"spec": {"containerConcurrency": 3, "timeoutSeconds": 60}}
+    found = proxy_environment(pod({"command": ["x"]}), revision, app_port=4711, address="127.64.0.9")
+    assert found == {
+        "SERVING_POD_NAMESPACE": "default",
+        "SERVING_POD_REVISION": "hello-00001",
+        "SERVING_POD_NAME": "p",
+        "SERVING_POD_APP": "127.0.0.1:4711",
+        "SERVING_POD_LISTEN": "127.64.0.9:8012",
+        "SERVING_POD_ADMIN_LISTEN": "127.64.0.9:8022",
+        "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": "3",
+        "SERVING_QUEUEPROXY_REQUEST_TIMEOUT_S": "60",
+    }
+
+
+def test_the_probe_is_taken_over_at_the_apps_real_port() -> None:
+    probe = {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 3}
+    container = {"command": ["x"], "ports": [{"containerPort": 8080}], "readinessProbe": probe}
+    found = proxy_environment(pod(container), {}, app_port=1, address="127.64.0.9")
+    assert json.loads(found["SERVING_POD_READINESS"]) == {"httpGet": {"path": "/ready", "port": 0}, "periodSeconds": 3}
+
+
+def status(lives: dict[str, Life], *, ready: bool = True, before: Object | None = None) -> Object:
+    one = {**pod({"name": "c", "image": "i"}), "status": before or {}}
+    return pod_status(one, lives, address="127.64.0.9", ready=ready, stamp="now")
+
+
+def ready_of(found: Object) -> str:
+    return str(next(one["status"] for one in found["conditions"] if one["type"] == "Ready"))
+
+
+def test_a_pod_is_ready_when_its_queue_proxy_says_so_and_all_run() -> None:
+    running = Life(is_running=True)
+    assert ready_of(status({"c": running})) == "True"
+    assert ready_of(status({"c": running}, ready=False)) == "False"
+    assert ready_of(status({"c": running, "d": Life()})) == "False"
+
+
+def test_a_container_that_ended_tells_how() -> None:
+    life = Life(
+        restart_count=2, exit_code=3, last_lines="boom", waiting_reason="CrashLoopBackOff", waiting_message="later"
+    )
+    found = status({"c": life})
+    (container,) = found["containerStatuses"]
+    assert found["phase"] == "Pending"
+    assert container["restartCount"] == 2
+    assert container["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "later"}}
+    assert container["lastState"]["terminated"] == {"exitCode": 3, "message": "boom", "reason": "Error"}
+
+
+def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+    then = [{"type": "Ready", "status": "True", "lastTransitionTime": "then"}]
+    found = status({"c": Life(is_running=True)}, before={"conditions": then})
+    assert then[0] in found["conditions"]
+    assert found["phase"] == "Running"

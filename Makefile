@@ -19,10 +19,11 @@ $(VENV)/.ready: pyproject.toml serving/__init__.py
 
 setup: $(VENV)/.ready  ## Make the virtual environment
 
-run: $(VENV)/.ready  ## A service on the virtual clock: zero, one, many, zero, each decision with its reason
-	$(BIN)/serving simulate
+run: $(VENV)/.ready  ## The whole system on this machine, with a sample service; Ctrl-C ends it
+	$(BIN)/serving up --sample
 
-demo: run  ## The same, until the daemons are here
+demo: $(VENV)/.ready  ## Zero, one, many, zero with real requests, and killed daemons; about a minute
+	$(BIN)/python bench/demo.py
 
 test: $(VENV)/.ready  ## Unit, property, conformance and tidy tests (below 8 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 -m 'not slow' --cov --cov-report=term

@@ -1,180 +1,249 @@
-"""The autoscaler of one revision, without i/o: stats and facts in, a decision and what follows from it out.
+"""All decisions about one revision: what its sources tell goes in, what is to be done to it comes out.
 
-It wires the decisions that stand in modules of their own: windows (or the classic points), the algorithm, the merger with
-its bounds, and the gate to zero. Whoever runs it records stats when they come, calls ``decide`` every two seconds and when
-``record`` says that it is urgent, and carries out the ``Outcome``. It reads no clock and writes nothing.
+Input: stats, when each was received, and what the cluster says (scale, ready pods, serving state). Output: an ``Outcome``
+with the count to apply, whether the revision goes into reserve, whether the hand-off has to be proved, when to look again,
+and every value on the way there. A stat says by the answer of ``record`` whether a decision should come at once.
+
+Wires the decisions that stand beside it: sources, algorithm, triggers, merge with bounds, gate to zero. A revision that
+is Active at scale 0 was woken by an activator: it gets one pod at least, and as many as its queue asks for. It knows no
+clock and no cluster.
 """
+
+import enum
+from collections.abc import Sequence
 
 import msgspec
 
-from serving.autoscaler.classic import ClassicDecision, ClassicScaler
-from serving.autoscaler.collection import Collection
-from serving.autoscaler.decide import ScaleDecision, decide, is_poke, starting_state
+from serving.autoscaler.deciders import ClassicDecider, Decided, Decider, Inside, KpaDecider
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.autoscaler.resolve import classic_target
-from serving.autoscaler.spec import ScalerSpec
+from serving.autoscaler.revision import RevisionFacts, ServingState
+from serving.autoscaler.sources import Load, Sources
+from serving.autoscaler.spec import Metric
 from serving.autoscaler.zero import Action, GateDecision, GateFacts, GateState, InactiveReason, Phase, step
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
 
-__all__ = ["Facts", "Outcome", "Scaler"]
+__all__ = ["Cause", "Outcome", "Scaler", "ScalerFacts", "Source"]
 
-_KPA, _CLASSIC = "kpa", "classic"
+_WOKEN = Proposal(decider="activator", desired=1, reason="active at scale 0")
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a revision's pods: how many its scale asks for, how many are ready.
+class Source(enum.StrEnum):
+    """Who told a stat: a pod tells its state, an activator what is new."""
 
-    ``proved_at_s`` is when the service last answered as the activator, None if it never did.
-    """
+    POD = "pod"
+    ACTIVATOR = "activator"
+
+
+class Cause(enum.StrEnum):
+    """Why there was a decision."""
+
+    PERIOD = "period"
+    LOAD = "load"
+    CHANGE = "change"
+    PROOF = "proof"
+
+
+class ScalerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cluster says of a revision at one time."""
 
     present_scale: int
+    """Pods that its scale asks for."""
+
     ready_count: int
-    proxy_since_s: float | None
-    proved_at_s: float | None
+    serving_state: ServingState
+
+    proved_at_s: float | None = None
+    """Last time that the activator was proved to be in the path; None if it never was."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do: set the scale to ``apply`` unless that is None, prove the hand-off if ``probe``; and why."""
+    """One decision: what to do, and how it came about."""
 
     at_s: float
-    apply: int | None
-    probe: bool
+    cause: Cause
+
+    apply_count: int | None
+    """Scale to set; None to leave it."""
+
+    to_reserve: bool
+    """Whether the revision goes into reserve before its scale goes to 0."""
+
+    to_prove: bool
+    """Whether the activator has to be proved to be in the path, and the decision to be made again."""
+
     recheck_in_s: float | None
-    facts: Facts
-    decision: ScaleDecision | ClassicDecision | NoData
+    """When the clock alone may change the answer; None: not before the next period."""
+
+    facts: ScalerFacts
+    present: Load
+    decided: Decided
     merged: MergeDecision | NoData
     gate: GateDecision
+    phase: Phase
+
+    def is_like(self, other: "Outcome") -> bool:
+        """Whether another decision said the same, so that one of them is enough to remember."""
+        return (
+            self.gate == other.gate
+            and self.phase is other.phase
+            and self.facts.present_scale == other.facts.present_scale
+            and self.facts.ready_count == other.facts.ready_count
+            and _conclusion(self.merged) == _conclusion(other.merged)
+        )
 
 
 class Scaler:
-    """Windows, panic and gate of one revision, from the moment at which it is first seen."""
+    """One revision. Times are those of one monotonic clock."""
 
     def __init__(
         self,
-        *,
-        spec: ScalerSpec,
+        revision: RevisionFacts,
+        facts: ScalerFacts,
         settings: AutoscalerSettings,
-        is_classic: bool,
-        container_concurrency: int,
-        facts: Facts,
+        *,
+        is_restart: bool,
         now_s: float,
     ) -> None:
+        """``is_restart`` says that the revision was there before us: its scale is held until there is a window of data."""
         self._settings = settings
-        self._spec = spec
-        self._target = classic_target(settings, container_concurrency=container_concurrency)
-        self._classic = ClassicScaler(started_s=now_s) if is_classic else None
-        self._collection = self._empty_collection()
-        self._state = starting_state(
-            ready_count=facts.ready_count,
-            present_scale=facts.present_scale,
-            spec=spec,
-            now_s=now_s,
-            quirks=settings.quirks,
-        )
-        self._gate = _starting_gate(facts, now_s)
-        self._present_scale = facts.present_scale
-        self._ready_count = facts.ready_count
-        self._latest: ScaleDecision | None = None
+        self._spec = revision.spec
+        self._sources = Sources()
+        self._decider = _decider_of(revision, facts, settings, hold=is_restart, now_s=now_s)
+        self._gate = _starting_gate(revision, facts, now_s)
+        self._latest_count: int | None = None
+        self._facts = facts
 
     def __repr__(self) -> str:
-        kind = _CLASSIC if self._classic else _KPA
-        return f"Scaler({kind}, scale {self._present_scale}, {self._gate.phase})"
+        """One line: the phase, and what was wanted last."""
+        return f"Scaler({self._gate.phase}, {self._latest_count} wanted, {self._decider!r}, {self._sources!r})"
 
     @property
-    def gate(self) -> GateState:
+    def pods(self) -> dict[str, Stat]:
+        """The latest report of each pod that still counts."""
+        return self._sources.pods
+
+    @property
+    def phase(self) -> Phase:
         """Where the revision is between its first pod and none."""
-        return self._gate
+        return self._gate.phase
 
-    def record(self, stat: Stat, now_s: float, *, is_of_pod: bool) -> bool:
-        """Take a stat that is received at ``now_s``; whether it asks for a decision at once.
+    def follow(self, revision: RevisionFacts, now_s: float) -> None:
+        """Take over numbers of the revision that have changed."""
+        if revision.spec != self._spec:
+            self._advance(now_s)
+            self._spec = revision.spec
+            self._decider.reshape(revision.spec, now_s)
 
-        ``is_of_pod`` says that a pod sent it, not an activator. The classic algorithm counts pods by their points, so it
-        hears of an activator only while there is no pod to speak for the requests that wait.
-        Load for a revision at zero does. Its windows then begin anew: what was before the last pod went says nothing
-        about how many are needed now, and the first decision is for as many as wait.
+    def record(self, stat: Stat, source: Source) -> bool:
+        """Take a stat, stamped with the time of its receipt; whether there should be a decision at once.
+
+        That is so when there is load and nothing was wanted, and when an activator has more inside than what was wanted
+        is for: 71 requests, with 1 pod wanted for 70.
         """
-        is_urgent = stat.concurrency > 0 and (
-            self._present_scale == 0 or self._gate.is_inactive or is_poke(stat, self._latest)
-        )
-        if is_urgent and self._latest is not None and self._latest.desired_count == 0:
-            self._collection = self._empty_collection()
-            self._latest = None
-        if self._classic and (is_of_pod or not self._ready_count):
-            self._classic.record(msgspec.structs.replace(stat, at_s=now_s))
-        self._collection.record(stat, now_s)
-        return is_urgent
+        self._advance(stat.at_s)
+        if source is Source.POD:
+            self._sources.tell_pod(stat)
+            return stat.concurrency > stat.proxied_concurrency and not self._latest_count
+        self._sources.tell_activator(stat)
+        if not stat.concurrency and not stat.request_count:
+            return False
+        return self._inside(stat.at_s).amount(self._spec.metric) > (self._latest_count or 0) * self._target()
 
-    def decide(self, facts: Facts, now_s: float) -> Outcome:
-        """One decision on what was recorded, and what follows from it."""
-        self._present_scale = facts.present_scale
-        self._ready_count = facts.ready_count
-        decision, proposal = self._propose(facts, now_s)
+    def forget_pod(self, name: str, now_s: float) -> None:
+        """A pod is gone: its last report says nothing about the time after."""
+        self._advance(now_s)
+        self._sources.forget_pod(name)
+
+    def tick(self, facts: ScalerFacts, cause: Cause, now_s: float, *, proposals: Sequence[Proposal] = ()) -> Outcome:
+        """Decide. ``proposals`` are those of deciders beside the algorithm."""
+        self._advance(now_s)
+        self._facts = facts
+        inside = self._inside(now_s)
+        decided = self._decider.decide(self._spec, inside, ready_count=facts.ready_count, now_s=now_s)
+        self._latest_count = decided.desired_count
+        woken = (_WOKEN,) if facts.serving_state is ServingState.ACTIVE and facts.present_scale == 0 else ()
         merged = merge(
-            [proposal],
+            (decided.proposal, *proposals, *woken),
             present_scale=facts.present_scale,
             spec=self._spec,
             is_initialized=self._gate.is_initialized,
         )
-        gate_facts = GateFacts(
+        self._gate, gate = step(
+            self._gate, self._gate_facts(facts, merged), spec=self._spec, now_s=now_s, quirks=self._settings.quirks
+        )
+        apply_count = gate.wanted if gate.action is Action.APPLY and isinstance(gate.wanted, int) else None
+        if apply_count and not facts.present_scale:
+            self._decider.begin_anew(self._spec)
+        return Outcome(
+            at_s=now_s,
+            cause=cause,
+            apply_count=apply_count,
+            to_reserve=apply_count == 0 and facts.serving_state is ServingState.ACTIVE,
+            to_prove=gate.action is Action.PROBE,
+            recheck_in_s=gate.recheck_in_s,
+            facts=facts,
+            present=inside.present,
+            decided=decided,
+            merged=merged,
+            gate=gate,
+            phase=self._gate.phase,
+        )
+
+    def _advance(self, now_s: float) -> None:
+        for second in self._sources.complete(now_s):
+            self._decider.take(second)
+
+    def _inside(self, now_s: float) -> Inside:
+        """What is inside now. Nobody is served while no pod is ready, or none was wanted when it came."""
+        present = self._sources.present(now_s)
+        is_load = present.concurrency > 0 or (self._spec.metric is Metric.RPS and present.request_count > 0)
+        return Inside(present=present, is_waiting=is_load and (self._facts.ready_count == 0 or self._latest_count == 0))
+
+    def _target(self) -> float:
+        return self._decider.target(self._spec)
+
+    def _gate_facts(self, facts: ScalerFacts, merged: MergeDecision | NoData) -> GateFacts:
+        return GateFacts(
             desired=merged if isinstance(merged, NoData) else merged.desired_count,
             present_scale=facts.present_scale,
             ready_count=facts.ready_count,
-            proxy_since_s=facts.proxy_since_s,
+            # On one machine the activators never leave the path, so that there is no time for them to get into it.
+            proxy_since_s=0.0,
             proved_at_s=facts.proved_at_s,
         )
-        self._gate, gate = step(self._gate, gate_facts, spec=self._spec, now_s=now_s, quirks=self._settings.quirks)
-        applies = gate.action is Action.APPLY and isinstance(gate.wanted, int)
-        if applies:
-            assert isinstance(gate.wanted, int)
-            self._present_scale = gate.wanted
-        return Outcome(
-            at_s=now_s,
-            apply=self._present_scale if applies else None,
-            probe=gate.action is Action.PROBE,
-            recheck_in_s=gate.recheck_in_s,
-            facts=facts,
-            decision=decision,
-            merged=merged,
-            gate=gate,
-        )
-
-    def _propose(self, facts: Facts, now_s: float) -> tuple[ScaleDecision | ClassicDecision | NoData, Proposal]:
-        if self._classic:
-            classic = self._classic.decide(self._settings.classic, target_concurrency=self._target, now_s=now_s)
-            if isinstance(classic, NoData):
-                return classic, Proposal(decider=_CLASSIC, desired=classic, reason=classic.missing)
-            reason = classic.limited_by or classic.mode
-            return classic, Proposal(decider=_CLASSIC, desired=classic.desired_count, reason=reason)
-        self._state, decision = decide(
-            self._state,
-            observed=self._collection.query(now_s, self._spec.metric),
-            ready_count=facts.ready_count,
-            spec=self._spec,
-            now_s=now_s,
-            quirks=self._settings.quirks,
-        )
-        if isinstance(decision, NoData):
-            return decision, Proposal(decider=_KPA, desired=decision, reason=decision.missing)
-        self._latest = decision
-        return decision, Proposal(
-            decider=_KPA, desired=decision.desired_count, reason=decision.limited_by or decision.mode
-        )
-
-    def _empty_collection(self) -> Collection:
-        return Collection(
-            stable_window_s=self._spec.stable_window_s,
-            panic_window_s=self._spec.panic_window_s,
-            kind=self._spec.window_kind,
-            quirks=self._settings.quirks,
-        )
 
 
-def _starting_gate(facts: Facts, now_s: float) -> GateState:
-    """The gate as the pods tell it after a start: at zero it is inactive, with ready pods active."""
-    if facts.present_scale == 0:
-        return GateState(since_s=now_s, phase=Phase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True)
-    if facts.ready_count:
-        return GateState(since_s=now_s, phase=Phase.ACTIVE, reason=None, is_initialized=True)
-    return GateState(since_s=now_s)
+def _decider_of(
+    revision: RevisionFacts, facts: ScalerFacts, settings: AutoscalerSettings, *, hold: bool, now_s: float
+) -> Decider:
+    present_scale = facts.present_scale if hold else 0
+    if revision.class_name == CLASSIC_CLASS:
+        target = classic_target(settings, container_concurrency=revision.container_concurrency)
+        return ClassicDecider(settings.classic, target_concurrency=target, present_scale=present_scale, now_s=now_s)
+    return KpaDecider(
+        revision.spec,
+        quirks=settings.quirks,
+        ready_count=facts.ready_count if hold else 0,
+        present_scale=present_scale,
+        now_s=now_s,
+    )
+
+
+def _starting_gate(revision: RevisionFacts, facts: ScalerFacts, now_s: float) -> GateState:
+    """The gate as the revision says that it was left. A revision with pods has to be idle for a whole window again."""
+    if revision.serving_state is not ServingState.ACTIVE:
+        phase, reason = Phase.INACTIVE, InactiveReason.NO_TRAFFIC
+    elif facts.ready_count and revision.was_ready:
+        phase, reason = Phase.ACTIVE, None
+    else:
+        phase, reason = Phase.ACTIVATING, InactiveReason.QUEUED
+    return GateState(since_s=now_s, phase=phase, reason=reason, is_initialized=revision.was_ready)
+
+
+def _conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:
+    if isinstance(merged, NoData):
+        return (merged,)
+    return (merged.desired_count, merged.decided_by, merged.silent, merged.bounds.limited_by)

@@ -4,6 +4,7 @@ import click
 
 from serving import __version__
 from serving.cli.config import config
+from serving.cli.services import delete, deploy, get, url
 from serving.cli.simulate import simulate
 from serving.cli.up import up
 
@@ -16,6 +17,5 @@ def main() -> None:
     """Request-driven serverless: HTTP traffic decides how many pods run."""
 
 
-main.add_command(config)
-main.add_command(simulate)
-main.add_command(up)
+for command in (config, delete, deploy, get, simulate, up, url):
+    main.add_command(command)

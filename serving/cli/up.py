@@ -1,13 +1,16 @@
 """``serving up``: the whole system on this machine, with no cluster and no container engine."""
 
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import click
 
 from serving.local.state import StateFolder, default_state_path
-from serving.local.supervisor import CHILDREN, Supervisor, bind
+from serving.local.supervisor import CHILDREN, Supervisor, bind, die_with_parent
 from serving.model.errors import SettingsError
+from serving.samples import hello
 
 __all__ = ["up"]
 
@@ -20,7 +23,8 @@ _EXIT_SETTINGS = 2
 @click.option("--inner-port", default=8081, show_default=True, help="Port of cluster-local services.")
 @click.option("--api-port", default=6080, show_default=True, help="Port of the Kubernetes API.")
 @click.option("--stats-port", default=6081, show_default=True, help="Port of the autoscaler.")
-def up(*, state_path: Path | None, **ports: int) -> None:
+@click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
+def up(*, state_path: Path | None, sample: bool, **ports: int) -> None:
     """Run everything on this machine until interrupted."""
     state = StateFolder((state_path or default_state_path()).absolute())
     by_name = {name.removesuffix("_port"): port for name, port in ports.items()}
@@ -37,5 +41,19 @@ def up(*, state_path: Path | None, **ports: int) -> None:
         click.echo(f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{port}")
         click.echo(f"kubectl: export KUBECONFIG={state.kubeconfig}")
         click.echo(f"logs:    {state.logs}")
+        if sample:
+            _deploy_sample(state.path)
 
     sys.exit(Supervisor(state, sockets, CHILDREN()).run(on_started))
+
+
+def _deploy_sample(state_path: Path) -> None:
+    """Deploy hello from a process of its own: this one has children to look after."""
+    app = Path(hello.__file__)
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(app))}"
+    window = "autoscaling.knative.dev/window=10s"
+    arguments = ["deploy", "hello", str(app.parent), "--command", command, "--concurrency", "10", "--annotate", window]
+    subprocess.Popen(  # noqa: S603 - our own CLI
+        [sys.executable, "-m", "serving", *arguments, "--state", str(state_path)],
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - the supervisor has one thread, by design
+    )

@@ -6,6 +6,7 @@ made is decided in ``workloads``. Writes are made through the port; nothing is r
 
 import asyncio
 
+from serving.aio.clock import now_s
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, SERVICE
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import CacheChange, Key, Reflector
@@ -16,6 +17,8 @@ from serving.model.errors import AlreadyExists, NotFound
 __all__ = ["Manager"]
 
 _WORKERS = 8
+# A pod that the watch has not brought after this time has come and gone unseen.
+_WATCH_LAG_MAX_S = 5.0
 _DEPLOYMENT, _SERVICE = "deployment", "service"
 
 WorkKey = tuple[str, str, str]
@@ -37,7 +40,7 @@ class Manager:
         self._pods_of: dict[str, set[Key]] = {}
         self._pods_with: dict[_Selector, set[Key]] = {}
         self._services_with: dict[_Selector, set[Key]] = {}
-        self._made: dict[str, dict[Key, Object]] = {}
+        self._made: dict[str, dict[Key, tuple[float, Object]]] = {}
         self._deployments.on_change(lambda change: self._queue.add((_DEPLOYMENT, *change.key)))
         self._services.on_change(self._service_changed)
         self._pods.on_change(self._pod_changed)
@@ -91,8 +94,10 @@ class Manager:
         plan = plan_pods(deployment, pods)
         for _ in range(plan.create_count):
             pod = await self._cluster.create(POD, new_pod(deployment))
-            # Known at once: a pod that the watch has not brought yet would be made again.
-            self._made.setdefault(metadata["uid"], {})[(metadata["namespace"], pod["metadata"]["name"])] = pod
+            key = (metadata["namespace"], pod["metadata"]["name"])
+            if key not in self._pods.cache:
+                # Known at once: a pod that the watch has not brought yet would be made again.
+                self._made.setdefault(metadata["uid"], {})[key] = (now_s(), pod)
         for name in plan.delete_names:
             try:
                 await self._cluster.delete(POD, metadata["namespace"], name)
@@ -119,8 +124,14 @@ class Manager:
             await self._cluster.patch(ENDPOINT_SLICE, namespace, name, patch=patch)
 
     def _pods_owned_by(self, uid: str) -> list[Object]:
-        """Pods that the watch has brought, and those that were made and have not come yet."""
-        return self._known(self._pods_of.get(uid, set())) + list(self._made.get(uid, {}).values())
+        """Pods that the watch has brought, and those that were made a moment ago and have not come yet."""
+        known, made = self._pods_of.get(uid, set()), self._made.get(uid, {})
+        new = [
+            pod
+            for key, (at_s, pod) in made.items()
+            if key not in self._pods.cache and now_s() - at_s < _WATCH_LAG_MAX_S
+        ]
+        return self._known(known) + new
 
     def _known(self, keys: set[Key]) -> list[Object]:
         return [self._pods.cache[key] for key in keys if key in self._pods.cache]

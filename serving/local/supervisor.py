@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from serving.local.state import StateFolder
 from serving.model.errors import Problem, SettingsError
 
-__all__ = ["CHILDREN", "Child", "Ports", "Supervisor", "bind"]
+__all__ = ["CHILDREN", "Child", "Ports", "Supervisor", "bind", "die_with_parent"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -129,7 +129,7 @@ class Supervisor:
                 stderr=log,
                 pass_fds=list(descriptors.values()),
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one thread, by design
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread, by design
             )
         child.started_s = time.monotonic()
 
@@ -188,6 +188,7 @@ def _prctl(option: int, argument: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Between fork and exec: take signals again, and be killed when the parent is."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -144,6 +144,14 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Where a probe must be answered by the activator before the last pod of a revision goes, as host and port. Default:
     ours, 127.0.0.1:8080."""
 
+    stats_connections_max: Annotated[int, Knob(key="stats-connections-max", unit=COUNT, low=1, high=1_000_000)] = 50_000
+    """Most connections of pods and activators at once; one more is refused. Range: 1 to 1000000. Default: ours, 50000,
+    what one process takes at one statistic a second."""
+
+    decisions_kept: Annotated[int, Knob(key="decisions-kept", unit=COUNT, low=1, high=10_000)] = 50
+    """Decisions of each revision that are kept to say why; one that says the same as the one before takes no place.
+    Range: 1 to 10000. Default: ours, 50."""
+
     classic: ClassicSettings = ClassicSettings()
     """The algorithm of June 2018."""
 

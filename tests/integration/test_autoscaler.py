@@ -1,181 +1,248 @@
 """Frames in over a real websocket, a Deployment's scale out."""
 
 import asyncio
+import contextlib
 import json
-import urllib.error
-import urllib.request
+import socket
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+import aiohttp
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from serving.autoscaler.loop import AutoscalerLoop
-from serving.autoscaler.server import StatsServer
-from serving.cluster.kinds import DEPLOYMENT, REVISION
-from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object, WatchEvent
+from serving.autoscaler.main import AutoscalerDaemon
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_activator_stats, encode_pod_stat
 from serving.wire.tokens import activator_token, pod_token
+from tests.integration.autoscaler_stage import KEY, NAME, Store
 
-KEY = b"k" * 32
-NAME = "hello-00001"
+POD_QUERY = f"namespace=default&revision={NAME}&pod="
 
 
-class Running:
-    """An autoscaler over a store in this process, with one revision at zero."""
+class Stage:
+    """A served autoscaler over a store in this process."""
 
-    def __init__(self, cluster: MemoryCluster, server: StatsServer, port: int) -> None:
-        self.cluster, self.server, self.port = cluster, server, port
+    def __init__(self, store: Store, daemon: AutoscalerDaemon) -> None:
+        self.store, self.daemon = store, daemon
+        self.address = "{}:{}".format(*daemon.address)
 
     def connecting(self, query: str, token: str) -> connect:
         headers = {"Authorization": f"Bearer {token}"}
-        return connect(f"ws://127.0.0.1:{self.port}/stats?{query}", additional_headers=headers, proxy=None)
+        return connect(f"ws://{self.address}/stats?{query}", additional_headers=headers, proxy=None)
 
     def as_activator(self) -> connect:
         return self.connecting("activator=a", activator_token(KEY, name="a"))
 
+    def as_pod(self, name: str) -> connect:
+        return self.connecting(POD_QUERY + name, pod_token(KEY, namespace="default", revision=NAME, pod=name))
+
     async def get(self, path: str) -> tuple[int, str]:
-        def fetch() -> tuple[int, str]:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-                    return answer.status, answer.read().decode()
-            except urllib.error.HTTPError as error:
-                return error.code, error.read().decode()
+        async with aiohttp.ClientSession() as session, session.get(f"http://{self.address}{path}") as answer:
+            return answer.status, await answer.text()
 
-        return await asyncio.to_thread(fetch)
+    async def refused(self, query: str, token: str) -> int:
+        with pytest.raises(InvalidStatus) as caught:
+            await self.connecting(query, token)
+        return caught.value.response.status_code
 
-    async def replicas(self, wanted: int) -> None:
-        """Wait until the Deployment asks for so many pods."""
-        async with asyncio.timeout(10), self._watch() as events:
-            if (await self.deployment())["spec"]["replicas"] == wanted:
-                return
-            async for event in events:
-                if event.object["spec"]["replicas"] == wanted:
-                    return
-
-    def _watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        return self.cluster.watch(DEPLOYMENT, "default", resource_version="0")
-
-    async def deployment(self) -> Object:
-        return await self.cluster.get(DEPLOYMENT, "default", f"{NAME}-deployment")
+    async def synced(self) -> None:
+        async with asyncio.timeout(5):
+            while (await self.get("/healthz"))[0] != 200:  # noqa: ASYNC110 - asked as a supervisor would
+                await asyncio.sleep(0.01)
 
 
-async def always() -> bool:
-    return True
+async def answer_probes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """What the activator answers to the probe of a hand-off."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    assert "K-Network-Probe: activator" in head
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nactivator")
+    await writer.drain()
+    writer.close()
 
 
-@asynccontextmanager
-async def autoscaler() -> AsyncIterator[Running]:
-    cluster = MemoryCluster()
-    metadata = {"namespace": "default", "labels": {"serving.knative.dev/revision": NAME}}
-    await cluster.create(
-        REVISION,
-        {
-            "apiVersion": "serving.knative.dev/v1",
-            "kind": "Revision",
-            "metadata": {**metadata, "name": NAME},
-            "spec": {"containerConcurrency": 10, "containers": [{"image": "x"}], "servingState": "Active"},
-        },
+@contextlib.asynccontextmanager
+async def staged(
+    *, scale: int = 0, serving_state: str = "Reserve", settings: AutoscalerSettings | None = None
+) -> AsyncIterator[Stage]:
+    store = Store()
+    await store.fill(scale=scale, serving_state=serving_state)
+    ingress = await asyncio.start_server(answer_probes, "127.0.0.1", 0)
+    host, port = ingress.sockets[0].getsockname()
+    given = settings or AutoscalerSettings(
+        decision_period_s=0.1, stats_address="127.0.0.1:0", activator_address=f"{host}:{port}"
     )
-    await cluster.create(
-        DEPLOYMENT,
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {**metadata, "name": f"{NAME}-deployment"},
-            "spec": {
-                "replicas": 0,
-                "selector": {"matchLabels": {"a": "b"}},
-                "template": {"metadata": {"labels": {"a": "b"}}},
-            },
-        },
-    )
-    stop = asyncio.Event()
-    loop = AutoscalerLoop(cluster, AutoscalerSettings(decision_period_s=0.1), prove=always)
-    server = StatsServer(key=KEY, take=loop.take, explain=loop.explain)
-    async with server.serve(("127.0.0.1", 0)) as listening, asyncio.TaskGroup() as group:
-        group.create_task(loop.run(stop))
-        (socket,) = listening.sockets
+    daemon, stop = AutoscalerDaemon(given, store.cluster, key=KEY), asyncio.Event()
+    async with ingress, asyncio.TaskGroup() as group:
+        group.create_task(daemon.run(stop))
         try:
-            yield Running(cluster, server, socket.getsockname()[1])
+            await daemon.is_serving.wait()
+            stage = Stage(store, daemon)
+            await stage.synced()
+            yield stage
         finally:
             stop.set()
-    await cluster.close()
+    await store.cluster.close()
 
 
-def frame(concurrency: float) -> bytes:
-    stat = RevisionStat(namespace="default", revision=NAME, concurrency=concurrency, request_count=concurrency)
+def load(concurrency: float, *, revision: str = NAME) -> bytes:
+    stat = RevisionStat(namespace="default", revision=revision, concurrency=concurrency, request_count=concurrency)
     return encode_activator_stats(ActivatorStats(stats=[stat]))
 
 
-async def test_a_poke_scales_from_zero_to_as_many_pods_as_wait() -> None:
-    async with autoscaler() as running, running.as_activator() as connection:
-        await connection.send(frame(100.0))
-        await running.replicas(15)
+async def test_a_poke_scales_from_zero_to_pods_for_all_who_wait() -> None:
+    async with staged() as stage, stage.as_activator() as connection:
+        await connection.send(load(100.0))
+        async with asyncio.timeout(5):
+            await stage.store.scaled(15)
 
 
-async def test_why_is_told() -> None:
-    async with autoscaler() as running, running.as_activator() as connection:
-        await connection.send(frame(100.0))
-        await running.replicas(15)
-        status, text = await running.get(f"/decisions?namespace=default&revision={NAME}")
-        assert status == 200
-        assert any(one["apply"] == 15 and one["decision"]["desired_stable_count"] == 15 for one in json.loads(text))
+async def test_a_revision_that_is_woken_has_a_pod_before_any_stat() -> None:
+    async with staged() as stage:
+        await stage.store.wake()
+        async with asyncio.timeout(5):
+            await stage.store.scaled(1)
 
 
 async def test_a_pods_stat_counts_without_its_proxied_part() -> None:
-    async with autoscaler() as running:
-        token = pod_token(KEY, namespace="default", revision=NAME, pod="p")
-        async with running.connecting(f"namespace=default&revision={NAME}&pod=p", token) as connection:
-            await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=15.0, proxied_concurrency=8.0)))
-            await running.replicas(1)
+    async with staged() as stage, stage.as_pod("p") as connection:
+        await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=15.0, proxied_concurrency=8.0)))
+        async with asyncio.timeout(5):
+            await stage.store.scaled(1)
 
 
-async def refused(connecting: connect) -> int:
-    with pytest.raises(InvalidStatus) as caught:
-        await connecting
-    return caught.value.response.status_code
+async def test_silence_leads_to_reserve_and_to_zero() -> None:
+    settings = {"stable_window_s": 6.0, "decision_period_s": 0.2, "stats_address": "127.0.0.1:0"}
+    ingress = await asyncio.start_server(answer_probes, "127.0.0.1", 0)
+    host, port = ingress.sockets[0].getsockname()
+    given = AutoscalerSettings(**settings, activator_address=f"{host}:{port}")  # type: ignore[arg-type]
+    async with ingress, staged(scale=1, serving_state="Active", settings=given) as stage, stage.as_pod("p") as pod:
+        await stage.store.add_pod("p")
+
+        async def report() -> None:
+            while True:
+                await pod.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=0.0)))
+                await asyncio.sleep(0.5)
+
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            reports = group.create_task(report())
+            await stage.store.scaled(0)
+            assert await stage.store.serving_state() == "Reserve"
+            reports.cancel()
+
+
+async def test_why_is_told() -> None:
+    async with staged() as stage, stage.as_activator() as connection:
+        await connection.send(load(100.0))
+        async with asyncio.timeout(5):
+            await stage.store.scaled(15)
+        status, text = await stage.get(f"/decisions?namespace=default&revision={NAME}")
+        assert status == 200
+        outcomes = [one["outcome"] for one in json.loads(text)]
+        woke = next(one for one in outcomes if one["apply_count"] == 15)
+        assert woke["cause"] == "load"
+        assert woke["present"]["concurrency"] == 100.0
+        assert woke["decided"]["detail"]["desired_stable_count"] == 15
+        assert await stage.get("/decisions?revision=nobody") == (200, "[]")
 
 
 async def test_a_token_is_good_for_one_name_only() -> None:
-    async with autoscaler() as running:
+    async with staged() as stage:
         token = pod_token(KEY, namespace="default", revision=NAME, pod="p")
-        assert await refused(running.connecting(f"namespace=default&revision={NAME}&pod=q", token)) == 401
-        assert await refused(running.connecting("activator=a", token)) == 401
-        assert await refused(running.connecting("activator=", "")) == 401
-        assert await refused(running.connecting("pod=a/b&namespace=x&revision=y", token)) == 401
-        assert running.server.counts.refused == 4
+        assert await stage.refused(POD_QUERY + "q", token) == 401
+        assert await stage.refused("activator=p", token) == 401
+        assert await stage.refused("activator=", "") == 401
+        assert await stage.refused(POD_QUERY + "p&pod=q", token) == 401
+        assert await stage.refused("namespace=default&revision=a/b&pod=p", token) == 401
+        assert await stage.refused("pod=p", token) == 401
+        assert stage.daemon.server.counts.unauthorized_connections == 6
 
 
 async def test_garbage_is_counted_and_the_connection_goes_on() -> None:
-    async with autoscaler() as running, running.as_activator() as connection:
-        await garble(connection)
-        await connection.send(frame(5.0))
-        await running.replicas(1)
-        assert running.server.counts.malformed == 3
+    async with staged() as stage, stage.as_activator() as connection:
+        for garbage in (b"\xc1garbage", "text", load(5.0)[:-3], load(-1.0), load(float("inf")), load(float("nan"))):
+            await connection.send(garbage)
+        await connection.send(load(5.0))
+        async with asyncio.timeout(5):
+            await stage.store.scaled(1)
+        assert stage.daemon.server.counts.malformed_frames == 6
 
 
-async def garble(connection: ClientConnection) -> None:
-    await connection.send(b"\xc1garbage")
-    await connection.send("text")
-    await connection.send(frame(5.0)[:-3])
+async def test_a_pods_frame_that_is_too_long_is_garbage() -> None:
+    async with staged() as stage, stage.as_pod("p") as connection:
+        await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)) + b"\0" * 2000)
+        await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))
+        async with asyncio.timeout(5):
+            await stage.store.scaled(1)
+        assert stage.daemon.server.counts.malformed_frames == 1
 
 
-async def test_a_revision_that_nobody_knows_is_nobodys_error() -> None:
-    async with autoscaler() as running, running.as_activator() as connection:
-        unknown = RevisionStat(namespace="default", revision="gone", concurrency=5.0)
-        await connection.send(encode_activator_stats(ActivatorStats(stats=[unknown])))
-        await connection.send(frame(5.0))
-        await running.replicas(1)
+async def test_a_pod_that_tells_too_often_is_heard_sometimes() -> None:
+    async with staged() as stage, stage.as_pod("p") as connection:
+        for _ in range(50):
+            await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))
+        async with asyncio.timeout(5):
+            await stage.store.scaled(1)
+            while stage.daemon.server.counts.frames < 50:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.01)
+        assert stage.daemon.server.counts.flooding_frames >= 30
 
 
-async def test_health_and_counts_are_told_and_other_paths_are_not_there() -> None:
-    async with autoscaler() as running, running.as_activator() as connection:
-        await connection.send(frame(5.0))
-        await running.replicas(1)
-        assert await running.get("/healthz") == (200, "ok\n")
-        assert "serving_autoscaler_stat_frames_total 1\n" in (await running.get("/metrics"))[1]
-        assert (await running.get("/nothing"))[0] == 404
+async def test_a_frame_from_before_is_late() -> None:
+    async with staged() as stage, stage.as_pod("p") as connection:
+        for at_s in (1000.0, 990.0):
+            await connection.send(encode_pod_stat(PodStat(at_s=at_s, concurrency=0.0)))
+        async with asyncio.timeout(5):
+            while not stage.daemon.server.counts.late_frames:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.01)
+
+
+async def test_a_new_connection_of_a_pod_takes_the_place_of_the_old_one() -> None:
+    async with staged() as stage, stage.as_pod("p") as first, stage.as_pod("p") as second:
+        with pytest.raises(ConnectionClosed):
+            await first.recv()
+        await second.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))
+        async with asyncio.timeout(5):
+            await stage.store.scaled(1)
+        assert "autoscaler_stats_connections_open 1\n" in (await stage.get("/metrics"))[1]
+
+
+async def test_connections_have_a_bound() -> None:
+    settings = AutoscalerSettings(stats_address="127.0.0.1:0", stats_connections_max=1)
+    async with staged(settings=settings) as stage, stage.as_pod("p"):
+        token = pod_token(KEY, namespace="default", revision=NAME, pod="q")
+        assert await stage.refused(POD_QUERY + "q", token) == 503
+        assert stage.daemon.server.counts.refused_connections == 1
+
+
+async def test_a_stat_of_a_revision_that_nobody_knows_is_counted() -> None:
+    async with staged() as stage, stage.as_activator() as connection:
+        await connection.send(load(5.0, revision="gone"))
+        await connection.send(load(5.0))
+        async with asyncio.timeout(5):
+            await stage.store.scaled(1)
+        assert "autoscaler_unknown_stats_total 1\n" in (await stage.get("/metrics"))[1]
+
+
+async def test_numbers_are_told_and_other_paths_are_not_there() -> None:
+    async with staged() as stage, stage.as_activator() as connection:
+        await connection.send(load(5.0))
+        async with asyncio.timeout(5):
+            await stage.store.scaled(1)
+        assert await stage.get("/healthz") == (200, "ok\n")
+        numbers = (await stage.get("/metrics"))[1]
+        assert "autoscaler_stats_frames_total 1\n" in numbers
+        assert "autoscaler_scale_writes_total 1\n" in numbers
+        assert (await stage.get("/nothing"))[0] == 404
+
+
+async def test_a_listener_may_be_inherited() -> None:
+    store, stop = Store(), asyncio.Event()
+    await store.fill(scale=0)
+    daemon = AutoscalerDaemon(AutoscalerSettings(), store.cluster, key=KEY)
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(daemon.run(stop, listener=listener))
+        await daemon.is_serving.wait()
+        assert daemon.address == listener.getsockname()
+        stop.set()

@@ -1,126 +1,338 @@
-from serving.autoscaler.resolve import resolve
-from serving.autoscaler.scaler import Facts, Outcome, Scaler
+import msgspec
+import pytest
+
+from serving.autoscaler.classic import ClassicDecision
+from serving.autoscaler.decide import ScaleDecision, ScaleLimit
+from serving.autoscaler.merge import MergeDecision, Proposal
+from serving.autoscaler.revision import ServingState
+from serving.autoscaler.scaler import Cause, Outcome, Source
+from serving.autoscaler.spec import Metric
 from serving.autoscaler.zero import GateReason, Phase
 from serving.model.nodata import NoData
-from serving.model.stat import Stat
-from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import CLASSIC_CLASS
+from tests.unit.autoscaler.kpa_builders import spec_with
+from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with, told
 
-SETTINGS = AutoscalerSettings()
-
-
-def facts(scale: int, ready: int | None = None, *, proved_at_s: float | None = None) -> Facts:
-    ready_count = scale if ready is None else ready
-    return Facts(present_scale=scale, ready_count=ready_count, proxy_since_s=0.0, proved_at_s=proved_at_s)
+SEVEN_A_POD = spec_with(target_value=7.0, total_value=10.0)
+ASLEEP = facts_of(0)
 
 
-def scaler(at: Facts, *, container_concurrency: int = 10, is_classic: bool = False, now_s: float = 0.0) -> Scaler:
-    spec = resolve(SETTINGS, ScalingAnnotations(), container_concurrency=container_concurrency, reachable=True)
-    return Scaler(
-        spec=spec,
-        settings=SETTINGS,
-        is_classic=is_classic,
-        container_concurrency=container_concurrency,
-        facts=at,
-        now_s=now_s,
+def asleep(**changes: object) -> World:
+    """A revision in reserve with room for 10 in a pod, of which 7 are aimed at."""
+    return World(revision_with(SEVEN_A_POD, serving_state=ServingState.RESERVE, **changes), ASLEEP)  # type: ignore[arg-type]
+
+
+def awake(count: int = 1, **changes: object) -> World:
+    """A revision with that many ready pods, and two minutes of a load of 5 each behind it."""
+    world = World(revision_with(SEVEN_A_POD, **changes), facts_of(count))  # type: ignore[arg-type]
+    world.live(120, load=5.0 * count)
+    return world
+
+
+def merged_of(outcome: Outcome) -> MergeDecision:
+    assert isinstance(outcome.merged, MergeDecision)
+    return outcome.merged
+
+
+# From zero.
+
+
+def test_who_waits_at_zero_cannot_wait_for_the_period() -> None:
+    world = asleep()
+    world.decide()
+    assert world.poke(1)
+
+
+def test_there_are_pods_for_all_who_wait_at_once() -> None:
+    world = asleep()
+    world.decide()
+    world.poke(100)
+    assert world.decide(Cause.LOAD).apply_count == 15
+
+
+def test_pokes_add_up_to_what_is_inside() -> None:
+    world = asleep()
+    world.poke(1)
+    assert world.decide(Cause.LOAD).apply_count == 1
+    world.facts = facts_of(1, 0)
+    world.now_s += 0.05
+    assert world.poke(99)
+    outcome = world.decide(Cause.LOAD)
+    assert (outcome.present.concurrency, outcome.apply_count) == (100, 15)
+
+
+def test_a_poke_that_what_was_wanted_suffices_for_waits_for_the_period() -> None:
+    world = asleep()
+    world.poke(1)
+    world.decide(Cause.LOAD)
+    world.facts = facts_of(1, 0)
+    assert not world.poke(6)
+    assert world.poke(1)
+
+
+def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
+    world = awake()
+    world.live(200, load=0.0)
+    assert world.facts.present_scale == 0
+    world.now_s += 1
+    world.poke(100)
+    assert world.decide(Cause.LOAD).apply_count == 15
+    world.facts = facts_of(15)
+    # The second that woke it is the only one that counts.
+    world.now_s += 1.1
+    world.hear(told(100), Source.ACTIVATOR)
+    outcome = world.decide()
+    assert isinstance(outcome.decided.detail, ScaleDecision)
+    assert outcome.decided.detail.observed_stable == 100
+    assert world.facts.present_scale == 15
+
+
+def test_before_the_first_second_is_over_what_is_inside_decides() -> None:
+    world = asleep()
+    world.poke(1)
+    world.decide(Cause.LOAD)
+    assert world.facts.ready_count == 1
+    world.now_s += 0.3
+    assert world.poke(99)
+    assert world.decide(Cause.LOAD).apply_count == 15
+
+
+def test_a_revision_that_was_woken_gets_a_pod_before_its_load_is_told() -> None:
+    world = asleep()
+    world.decide()
+    world.facts = facts_of(0, serving_state=ServingState.ACTIVE)
+    outcome = world.decide(Cause.CHANGE)
+    assert (outcome.apply_count, outcome.phase) == (1, Phase.ACTIVATING)
+    assert merged_of(outcome).decided_by == "activator"
+
+
+def test_a_revision_in_reserve_that_nobody_wants_stays_at_zero() -> None:
+    outcome = asleep().decide()
+    assert (outcome.apply_count, outcome.to_reserve, outcome.to_prove) == (None, False, False)
+    assert outcome.merged == NoData(missing="no proposal of any decider")
+
+
+def test_requests_a_second_wake_too() -> None:
+    spec = spec_with(metric=Metric.RPS, target_value=10.0)
+    world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
+    assert world.hear(told(1, requests=35), Source.ACTIVATOR)
+    assert world.decide(Cause.LOAD).apply_count == 4
+
+
+def test_a_stat_of_nothing_is_no_news() -> None:
+    world = asleep()
+    assert not world.poke(0)
+    assert not world.hear(told(0, by="pod-1"), Source.POD)
+
+
+# With load.
+
+
+def test_load_grows_the_scale_and_silence_shrinks_it() -> None:
+    world = awake()
+    world.live(70, load=70.0)
+    assert world.facts.present_scale == 10
+    world.live(130, load=14.0)
+    assert world.facts.present_scale == 2
+
+
+def test_a_load_that_fits_is_applied_to_nothing() -> None:
+    outcome = awake().decide()
+    assert (outcome.apply_count, outcome.recheck_in_s) == (None, None)
+
+
+def test_what_came_through_an_activator_counts_once() -> None:
+    world = awake()
+    for _ in range(8):
+        world.hear(told(20, by="pod-0", proxied=20), Source.POD)
+        world.hear(told(20), Source.ACTIVATOR)
+        world.now_s += 1
+    detail = world.decide().decided.detail
+    assert isinstance(detail, ScaleDecision)
+    assert detail.observed_panic == pytest.approx(20)
+
+
+def test_pods_that_report_out_of_step_are_never_counted_in_part() -> None:
+    world = World(revision_with(SEVEN_A_POD), facts_of(10))
+    for second in range(10):
+        for number in range(10):
+            at_s = 1000 + second + number / 10
+            world.hear(told(7, by=f"pod-{number}"), Source.POD, at_s=at_s)
+    # In the middle of a second, when half of them have reported: the last five whole seconds, all of 70.
+    world.now_s = 1009.55
+    detail = world.decide().decided.detail
+    assert isinstance(detail, ScaleDecision)
+    assert detail.observed_panic == 70
+
+
+def test_a_pod_that_ends_without_a_word_counts_no_longer_than_some_seconds() -> None:
+    world = awake(2)
+    for _ in range(8):
+        world.hear(told(5, by="pod-0"), Source.POD)
+        world.now_s += 1
+    assert set(world.scaler.pods) == {"pod-0"}
+
+
+def test_a_pods_load_of_its_own_cannot_wait_after_zero_was_wanted() -> None:
+    world = awake()
+    world.live(64, load=0.0)
+    assert world.outcomes[-1].decided.desired_count == 0
+    assert world.hear(told(1, by="pod-0"), Source.POD)
+    assert not world.hear(told(1, by="pod-0", proxied=1), Source.POD)
+
+
+def test_other_deciders_have_their_say() -> None:
+    world = awake()
+    outcome = world.scaler.tick(
+        world.facts, Cause.PERIOD, world.now_s, proposals=[Proposal(decider="cpu", desired=3, reason="points")]
     )
+    assert (outcome.apply_count, merged_of(outcome).decided_by) == (3, "cpu")
 
 
-def load(concurrency: float, *, of: str = "activator") -> Stat:
-    return Stat(pod=of, at_s=0.0, concurrency=concurrency, request_count=concurrency)
+def test_numbers_of_the_revision_may_change() -> None:
+    world = awake()
+    world.scaler.follow(revision_with(msgspec.structs.replace(SEVEN_A_POD, min_scale=3)), world.now_s)
+    assert world.decide(Cause.CHANGE).apply_count == 3
+    world.scaler.follow(revision_with(msgspec.structs.replace(SEVEN_A_POD, target_value=1.0)), world.now_s)
+    assert world.decide(Cause.CHANGE).apply_count == 5
 
 
-def hear(one: Scaler, concurrency: float, *, from_s: int, to_s: int) -> None:
-    for second in range(from_s, to_s):
-        one.record(load(concurrency), float(second), is_of_pod=False)
+# To zero.
 
 
-def test_who_waits_at_zero_is_urgent_and_gets_as_many_pods_as_it_needs() -> None:
-    one = scaler(facts(0))
-    one.decide(facts(0), 0.5)
-    assert one.record(load(100.0), 1.0, is_of_pod=False)
-    # 100 waiting, 7 aimed at per pod.
-    assert one.decide(facts(0), 1.0).apply == 15
+def test_silence_leads_to_zero_by_way_of_reserve_and_a_proof() -> None:
+    world = awake()
+    silent_since_s = world.now_s
+    world.live(70, load=0.0)
+    zero = next(outcome for outcome in world.outcomes if outcome.apply_count == 0)
+    assert 60 <= zero.at_s - silent_since_s <= 66
+    assert (zero.cause, zero.to_reserve, zero.phase) == (Cause.PROOF, True, Phase.PROVED)
 
 
-def test_history_from_before_zero_does_not_water_down_a_wake() -> None:
-    one = scaler(facts(0))
-    hear(one, 0.0, from_s=0, to_s=50)
-    assert one.decide(facts(0), 50.0).apply is None
-    assert one.record(load(100.0), 50.5, is_of_pod=False)
-    assert one.decide(facts(0), 50.5).apply == 15
-
-
-def test_steady_load_on_enough_pods_is_not_urgent_and_holds() -> None:
-    one = scaler(facts(2))
-    assert not one.record(load(14.0), 1.0, is_of_pod=False)
-    assert one.decide(facts(2), 2.0).apply is None
-
-
-def test_without_stats_nothing_changes() -> None:
-    outcome = scaler(facts(3)).decide(facts(3), 2.0)
-    assert isinstance(outcome.decision, NoData)
-    assert (outcome.apply, outcome.probe) == (None, False)
-
-
-def walk_to_zero(one: Scaler) -> list[Outcome]:
-    """Silence from second 0 on, with every probe answered."""
-    scale, outcomes = 1, []
-    for second in range(0, 130, 2):
-        hear(one, 0.0, from_s=second, to_s=second + 2)
-        outcome = one.decide(facts(scale), float(second))
-        if outcome.probe:
-            outcome = one.decide(facts(scale, proved_at_s=float(second)), float(second))
-        scale = scale if outcome.apply is None else outcome.apply
-        outcomes.append(outcome)
-    return outcomes
-
-
-def test_silence_leads_to_zero_by_way_of_the_gate() -> None:
-    one = scaler(facts(1))
-    outcomes = walk_to_zero(one)
-    applied = [outcome.at_s for outcome in outcomes if outcome.apply == 0]
-    assert len(applied) == 1
-    assert 60 <= applied[0] <= 64
-    assert one.gate.is_inactive
-
-
-def test_without_proof_the_last_pod_stays() -> None:
-    one = scaler(facts(1))
-    for second in range(0, 130, 2):
-        hear(one, 0.0, from_s=second, to_s=second + 2)
-        assert one.decide(facts(1), float(second)).apply is None
-    outcome = one.decide(facts(1), 130.0)
-    assert outcome.probe
+def test_without_a_proof_the_last_pod_stays() -> None:
+    world, outcome = awake(), None
+    for _ in range(40):
+        world.hear(told(0, by="pod-0"), Source.POD)
+        world.now_s += 2
+        outcome = world.scaler.tick(world.facts, Cause.PERIOD, world.now_s)
+        assert outcome.apply_count is None
+    assert outcome is not None
+    assert outcome.to_prove
     assert outcome.gate.reason is GateReason.HAND_OFF_IN_DOUBT
 
 
-def test_a_restart_does_not_take_pods_away() -> None:
-    one = scaler(facts(8), now_s=100.0)
-    hear(one, 1.0, from_s=100, to_s=110)
-    assert one.decide(facts(8), 110.0).apply is None
+def test_without_any_stat_nothing_changes() -> None:
+    world = awake()
+    world.now_s += 300
+    outcome = world.decide()
+    assert (outcome.apply_count, outcome.decided.desired_count) == (None, None)
 
 
-def test_pods_that_start_are_activating() -> None:
-    assert scaler(facts(1, 0)).gate.phase is Phase.ACTIVATING
+def test_a_revision_that_never_got_ready_is_given_up_after_its_deadline() -> None:
+    world = World(revision_with(SEVEN_A_POD, was_ready=False), facts_of(1, 0))
+    assert world.decide().gate.reason is GateReason.ACTIVATION_PENDING
+    world.now_s += 631
+    outcome = world.decide()
+    assert (outcome.apply_count, outcome.to_reserve, outcome.gate.reason) == (
+        0,
+        True,
+        GateReason.ACTIVATION_FAILED,
+    )
 
 
-def test_the_classic_algorithm_decides_by_the_points_of_pods() -> None:
-    one = scaler(facts(1), is_classic=True)
-    for second in range(10):
-        one.record(load(5.0, of="pod-1"), float(second), is_of_pod=True)
-        one.record(load(50.0), float(second), is_of_pod=False)
-    outcome = one.decide(facts(1), 9.5)
-    assert outcome.apply == 5
-    assert repr(one) == "Scaler(classic, scale 5, active)"
+# After a restart.
 
 
-def test_the_classic_algorithm_hears_the_activator_while_there_is_no_pod() -> None:
-    one = scaler(facts(0), is_classic=True)
-    assert isinstance(one.decide(facts(0), 0.5).decision, NoData)
-    assert one.record(load(3.0), 1.0, is_of_pod=False)
-    assert one.decide(facts(0), 1.0).apply == 3
+@pytest.mark.parametrize("class_name", ["kpa.autoscaling.knative.dev", CLASSIC_CLASS])
+def test_a_restart_takes_no_pod_before_a_window_was_seen(class_name: str) -> None:
+    revision = revision_with(SEVEN_A_POD, class_name=class_name)
+    world = World(revision, facts_of(8), is_restart=True)
+    world.live(58, load=0.5)
+    assert world.facts.present_scale == 8
+    assert isinstance(world.outcomes[-1].merged, MergeDecision)
+    assert world.outcomes[-1].merged.proposals[0].reason in {ScaleLimit.START_HOLD, ScaleLimit.PANIC_HOLD}
+    world.live(100, load=0.5)
+    assert world.facts.present_scale < 8
 
 
-def test_repr_is_one_line_that_tells_the_state() -> None:
-    assert repr(scaler(facts(0))) == "Scaler(kpa, scale 0, inactive)"
+def test_a_restart_grows_at_once() -> None:
+    world = World(revision_with(SEVEN_A_POD), facts_of(2), is_restart=True)
+    world.live(10, load=70.0)
+    assert world.facts.present_scale == 10
+
+
+def test_a_restart_finds_a_revision_that_was_woken_meanwhile() -> None:
+    world = World(revision_with(SEVEN_A_POD), facts_of(0, serving_state=ServingState.ACTIVE), is_restart=True)
+    assert world.decide().apply_count == 1
+
+
+def test_a_revision_that_is_new_is_not_held() -> None:
+    world = World(revision_with(msgspec.structs.replace(SEVEN_A_POD, initial_scale=3)), facts_of(3))
+    world.live(10, load=0.5)
+    assert world.facts.present_scale == 1
+
+
+# Classic.
+
+
+def test_the_classic_algorithm_grows_from_zero_by_its_own_rate() -> None:
+    world = asleep(class_name=CLASSIC_CLASS)
+    world.decide()
+    assert world.poke(30)
+    # One source with 30 at a target of 1: ten times as many at most.
+    outcome = world.decide(Cause.LOAD)
+    assert isinstance(outcome.decided.detail, ClassicDecision)
+    assert outcome.apply_count == 10
+
+
+def test_the_classic_algorithm_aims_below_one_for_pods_that_take_one_request() -> None:
+    world = awake(class_name=CLASSIC_CLASS, container_concurrency=1)
+    detail = world.outcomes[-1].decided.detail
+    assert isinstance(detail, ClassicDecision)
+    assert detail.target_concurrency == 0.9
+
+
+def test_the_classic_algorithm_counts_each_request_once() -> None:
+    world = World(revision_with(SEVEN_A_POD, class_name=CLASSIC_CLASS), facts_of(2))
+    for _ in range(61):
+        for pod in ("pod-0", "pod-1"):
+            world.hear(told(3, by=pod, proxied=3), Source.POD)
+        world.hear(told(6), Source.ACTIVATOR)
+        world.now_s += 1
+    detail = world.decide().decided.detail
+    assert isinstance(detail, ClassicDecision)
+    assert (detail.observed_pod_count, detail.desired_stable_count) == (2, 6)
+
+
+def test_the_classic_algorithm_goes_to_zero_through_the_same_gate() -> None:
+    world = awake(class_name=CLASSIC_CLASS)
+    world.live(310, load=0.0)
+    assert world.facts.present_scale == 0
+    assert any(outcome.to_reserve for outcome in world.outcomes)
+
+
+def test_the_classic_algorithm_takes_no_silence_of_ready_pods_for_idleness() -> None:
+    world = awake(class_name=CLASSIC_CLASS)
+    world.now_s += 1000
+    assert world.decide().decided.desired_count is None
+
+
+def test_the_classic_algorithm_does_not_follow_annotations_of_today() -> None:
+    world = awake(class_name=CLASSIC_CLASS)
+    world.scaler.follow(revision_with(spec_with(stable_window_s=6.0, panic_window_s=1.0)), world.now_s)
+    assert world.decide().decided == world.outcomes[-2].decided
+
+
+def test_what_it_is_fits_on_a_line() -> None:
+    assert repr(asleep().scaler).startswith("Scaler(inactive, None wanted, KpaDecider(Collection(")
+    assert "ClassicDecider(<ClassicScaler stable" in repr(asleep(class_name=CLASSIC_CLASS).scaler)
+
+
+def test_a_decision_is_like_another_that_says_the_same() -> None:
+    world = awake()
+    first, second = world.decide(), world.decide()
+    assert first.is_like(second)
+    assert not first.is_like(msgspec.structs.replace(second, merged=NoData(missing="")))
+    assert msgspec.structs.replace(first, merged=NoData(missing="")).is_like(
+        msgspec.structs.replace(second, merged=NoData(missing=""))
+    )

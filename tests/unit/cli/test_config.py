@@ -94,5 +94,5 @@ def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
 def test_the_page_and_all_config_maps_print() -> None:
     assert serving("config", "defaults", "--page").stdout.startswith("# Settings\n")
     assert serving("config", "defaults").stdout.count("kind: ConfigMap\n") == len(
-        {line for line in serving("config", "defaults").stdout.splitlines() if line.startswith("  name: ")}
+        {line for line in serving("config", "defaults").stdout.splitlines() if line.startswith("  name: config-")}
     )

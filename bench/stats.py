@@ -1,0 +1,235 @@
+"""How many stat frames one core of the autoscaler takes while it decides.
+
+    python bench/stats.py [--pods 5000] [--revisions 50] [--seconds 10] [--json]
+
+The autoscaler runs as in production (its own process, uvloop, real websockets, a store in its memory with one Deployment
+a revision), pinned to the first core; the pods are raw sockets of this process on the last one, that send a masked frame
+each, in turn. First at one frame a second and pod, with the CPU that takes; then as fast as it goes. What counts is the
+frames that were taken, by its own count, and its CPU time per frame. Decisions are made every 2 s all along.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import resource
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import uvloop
+
+from serving.autoscaler.main import AutoscalerDaemon
+from serving.cluster.kinds import DEPLOYMENT, REVISION
+from serving.cluster.memory import MemoryCluster
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.wire.frames import PodStat, encode_pod_stat
+from serving.wire.tokens import pod_token
+
+__all__: list[str] = []
+
+KEY = bytes(32)
+# Pods that connect at once: what a server's backlog of 100 takes.
+CONNECTING_MAX = 64
+# Pods of one batch while frames are sent as fast as it goes; between batches the others' sockets are looked at.
+BATCH = 50
+GOAL_FRAMES_PER_S = 20_000
+
+
+class Figures(msgspec.Struct, kw_only=True):
+    """What was measured. CPU is the autoscaler's: a share of one core, and microseconds for each frame."""
+
+    pods: int
+    revisions: int
+    steady_frames_per_s: float = 0.0
+    steady_cpu_ratio: float = 0.0
+    steady_decisions_per_s: float = 0.0
+    full_frames_per_s: float = 0.0
+    full_cpu_us_per_frame: float = 0.0
+    full_decisions_per_s: float = 0.0
+    connect_s: float = 0.0
+    resident_mb: float = 0.0
+
+
+def serve(pipe: Connection, revision_count: int) -> None:
+    """The autoscaler's process."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    uvloop.run(_serve(pipe, revision_count))
+
+
+async def _serve(pipe: Connection, revision_count: int) -> None:
+    cluster = MemoryCluster()
+    for number in range(revision_count):
+        await _add_revision(cluster, f"r{number}")
+    settings = AutoscalerSettings(stats_address="127.0.0.1:0", stats_connections_max=1_000_000)
+    daemon, stop = AutoscalerDaemon(settings, cluster, key=KEY), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(pipe.fileno(), stop.set)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(daemon.run(stop))
+        await daemon.is_serving.wait()
+        while not daemon.autoscaler.is_synced:  # noqa: ASYNC110 - a moment, once
+            await asyncio.sleep(0.01)
+        pipe.send(daemon.address)
+
+
+async def _add_revision(cluster: MemoryCluster, name: str) -> None:
+    metadata = {"namespace": "default", "name": name, "labels": {"serving.knative.dev/revision": name}}
+    revision = await cluster.create(REVISION, {"metadata": metadata, "spec": {"containerConcurrency": 10}})
+    owner = {"apiVersion": "v1", "kind": "Revision", "name": name, "uid": revision["metadata"]["uid"]}
+    owned = {**metadata, "name": f"{name}-deployment", "ownerReferences": [owner]}
+    await cluster.create(DEPLOYMENT, {"metadata": owned, "spec": {"replicas": 1}})
+
+
+def connect_all(address: tuple[str, int], *, pod_count: int, revision_count: int) -> list[socket.socket]:
+    """One open websocket a pod."""
+    opened: list[socket.socket] = []
+    for first in range(0, pod_count, CONNECTING_MAX):
+        batch = []
+        for number in range(first, min(first + CONNECTING_MAX, pod_count)):
+            one = socket.create_connection(address)
+            one.sendall(_handshake(revision=f"r{number % revision_count}", pod=f"p{number}"))
+            batch.append(one)
+        for one in batch:
+            answer = one.recv(4096)
+            if not answer.startswith(b"HTTP/1.1 101"):
+                raise SystemExit(answer.decode())
+            one.setblocking(False)
+        opened += batch
+    return opened
+
+
+def _handshake(*, revision: str, pod: str) -> bytes:
+    token = pod_token(KEY, namespace="default", revision=revision, pod=pod)
+    return (
+        f"GET /stats?namespace=default&revision={revision}&pod={pod} HTTP/1.1\r\nHost: autoscaler\r\n"
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {token}\r\n\r\n"
+    ).encode()
+
+
+def masked_frame() -> bytes:
+    """A pod's statistic as a client sends it: final, binary, masked (with zeros, which costs the server the same)."""
+    body = encode_pod_stat(
+        PodStat(
+            at_s=time.time(), concurrency=3.5, proxied_concurrency=1.5, request_count=12.0, proxied_request_count=5.0
+        )
+    )
+    return bytes([0x82, 0x80 | len(body)]) + bytes(4) + body
+
+
+def send_paced(pods: Sequence[socket.socket], seconds: float) -> None:
+    """One frame a second and pod, evenly over the second."""
+    begin_s, sent, per_s = time.perf_counter(), 0, len(pods)
+    while (passed_s := time.perf_counter() - begin_s) < seconds:
+        frame = masked_frame()
+        for _ in range(int(passed_s * per_s) - sent):
+            pods[sent % per_s].send(frame)
+            sent += 1
+        time.sleep(0.002)
+
+
+def send_fast(pods: Sequence[socket.socket], seconds: float) -> None:
+    """As fast as the other side reads: a socket whose buffer is full is passed over."""
+    end_s, number = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end_s:
+        frame = masked_frame()
+        refused = 0
+        for _ in range(BATCH):
+            try:
+                pods[number % len(pods)].send(frame)
+            except BlockingIOError:
+                refused += 1
+            number += 1
+        if refused:
+            time.sleep(0.001)
+
+
+def counts(address: tuple[str, int]) -> dict[str, int]:
+    """The autoscaler's own."""
+    with urllib.request.urlopen("http://{}:{}/metrics".format(*address), timeout=60) as answer:  # noqa: S310 - our own
+        lines = answer.read().decode().splitlines()
+    return {name: int(value) for name, value in (line.split() for line in lines)}
+
+
+def cpu_s(process_id: int) -> float:
+    """CPU time that a process has used, in seconds."""
+    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(process_id: int) -> float:
+    """Memory of a process that is in use, in MiB."""
+    pages = int(Path(f"/proc/{process_id}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def measure(*, pod_count: int, revision_count: int, seconds: float) -> Figures:
+    """Both runs, one after the other, on one server."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, revision_count))
+    process.start()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    address = ours.recv()
+    server = process.pid
+    assert server is not None
+    figures = Figures(pods=pod_count, revisions=revision_count)
+    begin_s = time.perf_counter()
+    pods = connect_all(address, pod_count=pod_count, revision_count=revision_count)
+    figures.connect_s = time.perf_counter() - begin_s
+    for name, send in (("steady", send_paced), ("full", send_fast)):
+        before, cpu_before_s, begin_s = counts(address), cpu_s(server), time.perf_counter()
+        send(pods, seconds)
+        after, cpu_after_s = counts(address), cpu_s(server)
+        took_s = time.perf_counter() - begin_s
+        taken = sum(
+            sign * (found["autoscaler_stats_frames_total"] - found["autoscaler_stats_flooding_frames_total"])
+            for sign, found in ((1, after), (-1, before))
+        )
+        decisions = after["autoscaler_decisions_total"] - before["autoscaler_decisions_total"]
+        setattr(figures, f"{name}_frames_per_s", taken / took_s)
+        setattr(figures, f"{name}_decisions_per_s", decisions / took_s)
+        if name == "steady":
+            figures.steady_cpu_ratio = (cpu_after_s - cpu_before_s) / took_s
+        else:
+            figures.full_cpu_us_per_frame = (cpu_after_s - cpu_before_s) / taken * 1e6
+    figures.resident_mb = resident_mb(server)
+    ours.send(None)
+    for pod in pods:
+        pod.close()
+    process.join()
+    return figures
+
+
+def main() -> int:
+    """Measure, and hold it to the goal."""
+    parser = argparse.ArgumentParser(description="Stat frames a second on one core of the autoscaler.")
+    parser.add_argument("--pods", type=int, default=5000)
+    parser.add_argument("--revisions", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    figures = measure(pod_count=options.pods, revision_count=options.revisions, seconds=options.seconds)
+    if options.json:
+        print(json.dumps(msgspec.to_builtins(figures)))
+    else:
+        for name, value in msgspec.structs.asdict(figures).items():
+            print(f"{name:<26} {value:12.2f}")
+        holds = figures.full_frames_per_s >= GOAL_FRAMES_PER_S
+        print(f"{'goal':<26} {GOAL_FRAMES_PER_S:12} frames/s: {'holds' if holds else 'MISSED'}")
+    return 0 if figures.full_frames_per_s >= GOAL_FRAMES_PER_S else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

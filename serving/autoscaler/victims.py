@@ -1,0 +1,35 @@
+"""Which pods should go when some of them must: the idlest, by the annotation ``pod-deletion-cost``.
+
+Input: the ready pods with the cost that they have, the latest report of each, and how many will go. Output: the pods of
+which the cost must change, so that the victims have -1 and nobody else has. A pod that reports nothing counts as idle:
+it has served nobody in the last seconds. Whoever takes pods away honours the cost, or not; it does not know who that is.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from serving.autoscaler.revision import PodFacts
+from serving.model.stat import Stat
+
+__all__ = ["VICTIM_COST", "cost_changes"]
+
+# Below the 0 of pods without the annotation.
+VICTIM_COST = "-1"
+
+
+def cost_changes(
+    pods: Iterable[PodFacts], reports: Mapping[str, Stat], *, victim_count: int
+) -> list[tuple[str, str | None]]:
+    """Pods and their new cost; None takes the annotation away.
+
+    Of a, b and c with 3, 0 and 1 requests inside, two go: b and c get -1, unless they have it. Equally idle pods go by
+    name, so that the same ones are chosen again by a decision that repeats.
+    """
+
+    def load(pod: PodFacts) -> float:
+        report = reports.get(pod.name)
+        return report.concurrency if report else 0.0
+
+    ranked = sorted(pods, key=lambda pod: (load(pod), pod.name))
+    victims, others = ranked[:victim_count], ranked[victim_count:]
+    marked = [(pod.name, VICTIM_COST) for pod in victims if pod.deletion_cost != VICTIM_COST]
+    return [*marked, *((pod.name, None) for pod in others if pod.deletion_cost == VICTIM_COST)]

@@ -1,0 +1,115 @@
+"""A store with one revision, its Deployment and pods, for tests of the autoscaler around it."""
+
+import contextlib
+
+from serving.cluster.kinds import DEPLOYMENT, NAMESPACE, POD, REVISION
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object
+from serving.model.errors import AlreadyExists
+
+__all__ = ["KEY", "NAME", "Store"]
+
+KEY = b"k" * 32
+NAME = "hello-00001"
+_LABELS = {"serving.knative.dev/revision": NAME, "serving.knative.dev/routingState": "active"}
+
+
+class Store:
+    """The objects of one revision of 10 requests at once in a pod."""
+
+    def __init__(self, cluster: MemoryCluster | None = None) -> None:
+        self.cluster = cluster or MemoryCluster()
+        self.uid = ""
+
+    async def fill(
+        self, *, scale: int, serving_state: str = "Active", annotations: dict[str, str] | None = None
+    ) -> None:
+        """A revision that was ready once, and its Deployment."""
+        with contextlib.suppress(AlreadyExists):
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
+            await self.cluster.create(NAMESPACE, namespace)
+        made = await self.cluster.create(
+            REVISION,
+            {
+                "apiVersion": "serving.knative.dev/v1",
+                "kind": "Revision",
+                "metadata": {
+                    "namespace": "default",
+                    "name": NAME,
+                    "labels": _LABELS,
+                    "annotations": {"serving.dev/became-ready": "then", **(annotations or {})},
+                },
+                "spec": {"containerConcurrency": 10, "containers": [{"image": "x"}], "servingState": serving_state},
+            },
+        )
+        self.uid = made["metadata"]["uid"]
+        await self.cluster.create(
+            DEPLOYMENT,
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {
+                    "namespace": "default",
+                    "name": f"{NAME}-deployment",
+                    "labels": _LABELS,
+                    "ownerReferences": [
+                        {
+                            "apiVersion": "serving.knative.dev/v1",
+                            "kind": "Revision",
+                            "name": NAME,
+                            "uid": self.uid,
+                            "controller": True,
+                        }
+                    ],
+                },
+                "spec": {"replicas": scale, "selector": {"matchLabels": _LABELS}, "template": {}},
+            },
+        )
+
+    async def add_pod(self, name: str, *, ready: bool = True) -> None:
+        """A pod of the revision."""
+        metadata = {"namespace": "default", "name": name, "labels": _LABELS}
+        await self.cluster.create(
+            POD,
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "c"}]}},
+        )
+        await self.set_ready(name, ready=ready)
+
+    async def set_ready(self, name: str, *, ready: bool) -> None:
+        """What the kubelet says of a pod."""
+        status = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+        await self.cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")
+
+    async def remove_pod(self, name: str) -> None:
+        """A pod that is gone."""
+        await self.cluster.delete(POD, "default", name, grace_s=0)
+
+    async def wake(self) -> None:
+        """What an activator does."""
+        await self.cluster.patch(REVISION, "default", NAME, patch={"spec": {"servingState": "Active"}})
+
+    async def revision(self) -> Object:
+        """As it is."""
+        return await self.cluster.get(REVISION, "default", NAME)
+
+    async def serving_state(self) -> str:
+        """Of the revision."""
+        return str((await self.revision())["spec"]["servingState"])
+
+    async def scale(self) -> int:
+        """Of the Deployment."""
+        found = await self.cluster.get(DEPLOYMENT, "default", f"{NAME}-deployment")
+        return int(found["spec"]["replicas"])
+
+    async def scaled(self, *wanted: int) -> int:
+        """Wait until the Deployment asks for one of these counts of pods; which one."""
+        listing = await self.cluster.list(DEPLOYMENT, "default")
+        count = int(listing.items[0]["spec"]["replicas"])
+        if count in wanted:
+            return count
+        async with self.cluster.watch(DEPLOYMENT, "default", resource_version=listing.resource_version) as events:
+            async for event in events:
+                count = int(event.object["spec"]["replicas"])
+                if count in wanted:
+                    return count
+        raise AssertionError("the watch ended")

@@ -7,6 +7,7 @@ pkg/reconciler/autoscaling/kpa/scaler.go) and believes nothing but the activator
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterable
 
@@ -26,6 +27,8 @@ _PROBE_TIMEOUT_S = 1.5
 # The answer is a line, a few headers and nine letters.
 _ANSWER_BYTES_MAX = 8192
 _NAME = b"activator"
+# Pods that are marked before one change of a scale: a hundred patches take a real server 0.3 s.
+_MARKED_MAX = 100
 
 
 class WriteCounts(msgspec.Struct, kw_only=True):
@@ -76,7 +79,7 @@ class ScaleClient:
     async def mark(self, namespace: str, costs: Iterable[tuple[str, str | None]]) -> None:
         """Set what it costs to take pods away. A pod that cannot be marked goes or stays as it would."""
         async with asyncio.TaskGroup() as group:
-            for name, cost in costs:
+            for name, cost in itertools.islice(costs, _MARKED_MAX):
                 group.create_task(self._mark(namespace, name, cost), name=f"mark {name}")
 
     async def _mark(self, namespace: str, name: str, cost: str | None) -> None:

@@ -79,11 +79,6 @@ class _Entry:
         self.story = Story(decisions_max)
 
     @property
-    def latest_count(self) -> int | None:
-        """Scale that the latest decision wants to set; None if it wants to leave it."""
-        return None if self.latest is None else self.latest.apply_count
-
-    @property
     def is_empty(self) -> bool:
         """Whether nothing is left that would have to be remembered."""
         return self.revision is None and self.deployment is None and not self.ready_names
@@ -102,9 +97,9 @@ class _Entry:
 
 
 class Autoscaler:
-    """All revisions of a cluster. ``run`` it; ``record_*`` and ``decisions`` work at any time.
+    """All revisions of a cluster. ``run`` it; ``record`` and ``decisions`` work at any time.
 
-    ``prove`` asks whether the activator is in the path; what it raises counts as no.
+    ``prove`` asks whether the activator is in the path.
     """
 
     def __init__(self, cluster: Cluster, *, settings: AutoscalerSettings, prove: Callable[[], Awaitable[bool]]) -> None:
@@ -311,28 +306,36 @@ class Autoscaler:
 
     async def _write(self, key: RevisionKey) -> float | None:
         """Do what the latest decision wants, if it wants anything still."""
+        latest = self._latest(key)
+        if latest is not None and latest.to_prove:
+            await self._prove_path(key)
+            latest = self._latest(key)
         entry = self._entries.get(key)
-        if entry is None or entry.latest is None:
+        if entry is None or latest is None or latest.apply_count is None:
             return None
-        if entry.latest.to_prove:
-            await self._prove_path(key, entry)
-        outcome = entry.latest
-        if outcome.apply_count is None or (outcome.to_reserve and not await self._reserve(key, entry)):
-            return None
-        # Decided anew meanwhile? That one stands in the queue.
-        if entry.latest_count == outcome.apply_count:
-            await self._scale(key, entry, outcome.apply_count)
+        if not latest.to_reserve or await self._reserve(key, entry):
+            await self._scale(key, entry, latest.apply_count)
         return None
 
-    async def _prove_path(self, key: RevisionKey, entry: _Entry) -> None:
+    def _latest(self, key: RevisionKey) -> Outcome | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry.latest
+
+    def _is_wanted_still(self, key: RevisionKey, count: int) -> bool:
+        """Whether the latest decision is for that scale; if not, it stands in the queue itself."""
+        latest = self._latest(key)
+        return latest is not None and latest.apply_count == count
+
+    async def _prove_path(self, key: RevisionKey) -> None:
         """Ask whether the activator is in the path; if it is, decide on that at once."""
-        if await self._prove():
-            self.counts.proofs += 1
-            entry.proved_at_s = now_s()
-            if entry.scaler is not None:
-                self._outcome(key, entry, Cause.PROOF)
-        else:
+        if not await self._prove():
             self.counts.proof_failures += 1
+            return
+        self.counts.proofs += 1
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.proved_at_s = now_s()
+            self._outcome(key, entry, Cause.PROOF)
 
     async def _reserve(self, key: RevisionKey, entry: _Entry) -> bool:
         """Mark the revision as without pods; whether it is. Somebody who changed it meanwhile may have woken it."""
@@ -350,12 +353,15 @@ class Autoscaler:
 
     async def _scale(self, key: RevisionKey, entry: _Entry, count: int) -> None:
         deployment = entry.deployment
-        if deployment is None or deployment.replica_count == count:
+        if deployment is None or entry.scaler is None:
             return
         victim_count = deployment.replica_count - count
         if count and victim_count > 0:
-            reports = entry.scaler.pods if entry.scaler is not None else {}
-            await self._client.mark(key[0], cost_changes(self._pods_of(key, entry), reports, victim_count=victim_count))
+            costs = cost_changes(self._pods_of(key, entry), entry.scaler.pods, victim_count=victim_count)
+            await self._client.mark(key[0], costs)
+        # Each await is time for another decision.
+        if deployment.replica_count == count or not self._is_wanted_still(key, count):
+            return
         version = await self._client.scale(deployment, count)
         present = entry.deployment
         if version is not None and present is not None and not is_older(version, present.resource_version):

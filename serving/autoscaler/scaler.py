@@ -125,11 +125,6 @@ class Scaler:
         """The latest report of each pod that still counts."""
         return self._sources.pods
 
-    @property
-    def phase(self) -> Phase:
-        """Where the revision is between its first pod and none."""
-        return self._gate.phase
-
     def follow(self, revision: RevisionFacts, now_s: float) -> None:
         """Take over numbers of the revision that have changed."""
         if revision.spec != self._spec:
@@ -172,7 +167,11 @@ class Scaler:
             is_initialized=self._gate.is_initialized,
         )
         self._gate, gate = step(
-            self._gate, self._gate_facts(facts, merged), spec=self._spec, now_s=now_s, quirks=self._settings.quirks
+            self._gate,
+            self._gate_facts(facts, merged, now_s),
+            spec=self._spec,
+            now_s=now_s,
+            quirks=self._settings.quirks,
         )
         apply_count = gate.wanted if gate.action is Action.APPLY and isinstance(gate.wanted, int) else None
         if apply_count and not facts.present_scale:
@@ -205,13 +204,13 @@ class Scaler:
     def _target(self) -> float:
         return self._decider.target(self._spec)
 
-    def _gate_facts(self, facts: ScalerFacts, merged: MergeDecision | NoData) -> GateFacts:
+    def _gate_facts(self, facts: ScalerFacts, merged: MergeDecision | NoData, now_s: float) -> GateFacts:
         return GateFacts(
             desired=merged if isinstance(merged, NoData) else merged.desired_count,
             present_scale=facts.present_scale,
             ready_count=facts.ready_count,
-            # On one machine the activators never leave the path, so that there is no time for them to get into it.
-            proxy_since_s=0.0,
+            # On one machine the activators never leave the path: they have been in it for the grace period, always.
+            proxy_since_s=now_s - self._spec.scale_to_zero_grace_s,
             proved_at_s=facts.proved_at_s,
         )
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from serving.cli.api import Api, fail, state_option
 
-__all__ = ["delete", "deploy", "get", "manifest_of", "url"]
+__all__ = ["Deployment", "delete", "deploy", "get", "manifest_of", "url"]
 
 _SERVICES = "/apis/serving.knative.dev/v1/namespaces/{namespace}/services"
 _POLL_S = 0.1
@@ -17,22 +18,31 @@ _POLL_S = 0.1
 _namespace = click.option("-n", "--namespace", default="default", show_default=True)
 
 
-def manifest_of(
-    name: str, *, command: str, folder: Path, environment: dict[str, str], concurrency: int, annotations: dict[str, str]
-) -> dict[str, Any]:
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``serving deploy`` was asked for: a command in a folder, its environment, requests at once per pod."""
+
+    name: str
+    folder: Path
+    command: str
+    pairs: tuple[str, ...]
+    concurrency: int
+    annotate: tuple[str, ...]
+
+
+def manifest_of(asked: Deployment) -> dict[str, Any]:
     """The Knative Service of ``serving deploy``: a command in a folder, in the place of an image."""
-    local = {"serving.dev/command": command, "serving.dev/dir": str(folder.absolute())}
-    container = {"image": name, "env": [{"name": key, "value": value} for key, value in environment.items()]}
+    annotations = {
+        "serving.dev/command": asked.command,
+        "serving.dev/dir": str(asked.folder.absolute()),
+        **_pairs(asked.annotate),
+    }
+    environment = [{"name": key, "value": value} for key, value in _pairs(asked.pairs).items()]
+    spec = {"containerConcurrency": asked.concurrency, "containers": [{"image": asked.name, "env": environment}]}
     return {
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {
-            "template": {
-                "metadata": {"annotations": {**local, **annotations}},
-                "spec": {"containerConcurrency": concurrency, "containers": [container]},
-            }
-        },
+        "metadata": {"name": asked.name},
+        "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}},
     }
 
 
@@ -46,28 +56,10 @@ def manifest_of(
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is ready.")
 @_namespace
 @state_option
-def deploy(  # noqa: PLR0913 - the command's own options
-    *,
-    name: str,
-    folder: Path,
-    command: str,
-    pairs: tuple[str, ...],
-    concurrency: int,
-    annotate: tuple[str, ...],
-    wait: bool,
-    namespace: str,
-    state_path: Path | None,
-) -> None:
+def deploy(*, wait: bool, namespace: str, state_path: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over
     """Run a command as a service: make it, or a new revision of it."""
-    api, path = Api(state_path), _SERVICES.format(namespace=namespace)
-    manifest = manifest_of(
-        name,
-        command=command,
-        folder=folder,
-        environment=_pairs(pairs),
-        concurrency=concurrency,
-        annotations=_pairs(annotate),
-    )
+    api, path, name = Api(state_path), _SERVICES.format(namespace=namespace), asked["name"]
+    manifest = manifest_of(Deployment(**asked))
     status, before = api.call("GET", f"{path}/{name}")
     if status == 404:
         service = api.done("POST", path, manifest)

@@ -336,3 +336,41 @@ def test_a_decision_is_like_another_that_says_the_same() -> None:
     assert msgspec.structs.replace(first, merged=NoData(missing="")).is_like(
         msgspec.structs.replace(second, merged=NoData(missing=""))
     )
+
+
+def test_the_shortest_windows_see_the_last_whole_second() -> None:
+    spec = msgspec.structs.replace(SEVEN_A_POD, stable_window_s=6.0, panic_window_s=1.0)
+    world = World(revision_with(spec), facts_of(1))
+    world.live(4, load=70.0)
+    detail = world.outcomes[-1].decided.detail
+    assert isinstance(detail, ScaleDecision)
+    assert detail.observed_panic == pytest.approx(70)
+
+
+def test_numbers_that_stay_change_nothing() -> None:
+    world = awake()
+    before = repr(world.scaler)
+    world.scaler.follow(revision_with(SEVEN_A_POD), world.now_s)
+    assert repr(world.scaler) == before
+
+
+def test_what_waits_counts_where_averages_are_less() -> None:
+    world = asleep()
+    for _ in range(3):
+        world.poke(7)
+        world.now_s += 1
+    world.poke(70)
+    world.facts = facts_of(0, serving_state=ServingState.ACTIVE)
+    detail = world.decide(Cause.LOAD).decided.detail
+    assert isinstance(detail, ScaleDecision)
+    assert (detail.observed_stable, detail.observed_panic) == (70 + 7, 70 + 7)
+
+
+def test_the_classic_algorithm_takes_an_activator_for_a_pod_while_there_is_none() -> None:
+    world = asleep(class_name=CLASSIC_CLASS)
+    for _ in range(3):
+        world.poke(3)
+        world.now_s += 1
+    detail = world.decide().decided.detail
+    assert isinstance(detail, ClassicDecision)
+    assert (detail.observed_pod_count, detail.observed_stable_concurrency) == (1, 3)

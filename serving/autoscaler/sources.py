@@ -1,0 +1,148 @@
+"""What the sources of one revision tell, added up to one load a second; and how much is inside right now.
+
+Input: reports of pods, what activators tell, and when each was received. Output: for each second that is over, one
+``Second`` with every pod's latest report and the sum of what activators told in it. So no window sees a second of which
+half the sources are still missing, and none is counted twice because two of its reports fell into one second.
+
+A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. What
+an activator tells adds up: a poke is what is new since it told last, and its next report leaves that out, as in
+knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. It does not know windows, metrics or targets.
+"""
+
+import math
+from collections import deque
+
+import msgspec
+
+from serving.model.stat import Stat
+
+__all__ = ["REPORT_VALID_S", "Load", "Second", "Sources"]
+
+# Age up to which a pod's report counts, in seconds: one report a second, of which one may be lost and one late.
+REPORT_VALID_S = 2.5
+# What an activator told within this time is what it has inside. A bit less than the second between two of its reports,
+# of which only one may be in it.
+_PRESENT_S = 0.9
+# Reports and pokes of one activator that are kept: two seconds of a report each and a poke each 50 ms are 42.
+_TOLD_MAX = 64
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests in flight or waiting, and requests that came per second; each request counted once."""
+
+    concurrency: float = 0.0
+    request_count: float = 0.0
+
+
+class Second(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was told of one second of the clock. ``number`` 61 is the time from 61 s to 62 s."""
+
+    number: int
+
+    pods: tuple[Stat, ...]
+    """The latest report of each pod, with the part that came through an activator."""
+
+    activators: Load | None
+    """What activators told; None if none told anything."""
+
+    @property
+    def load(self) -> Load:
+        """All together. 5 in a pod, 3 of them by way of an activator that tells of 4: 5 - 3 + 4 = 6."""
+        held = self.activators or Load()
+        return Load(
+            concurrency=held.concurrency + sum(pod.concurrency - pod.proxied_concurrency for pod in self.pods),
+            request_count=held.request_count + sum(pod.request_count - pod.proxied_request_count for pod in self.pods),
+        )
+
+
+class Sources:
+    """The sources of one revision. Call ``complete`` before each ``tell_*``: what is told belongs to the second of now."""
+
+    __slots__ = ("_number", "_pods", "_told")
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._pods: dict[str, Stat] = {}
+        self._told: dict[str, deque[Stat]] = {}
+
+    def __repr__(self) -> str:
+        """One line: who tells."""
+        return f"Sources({len(self._pods)} pods, {len(self._told)} activators, second {self._number})"
+
+    @property
+    def pods(self) -> dict[str, Stat]:
+        """The latest report of each pod that still counts, as of the last call."""
+        return dict(self._pods)
+
+    def tell_pod(self, stat: Stat) -> None:
+        """A pod's report, stamped with the time of its receipt."""
+        self._pods[stat.pod] = stat
+
+    def tell_activator(self, stat: Stat) -> None:
+        """What an activator tells; ``stat.pod`` is its name."""
+        told = self._told.get(stat.pod)
+        if told is None:
+            told = self._told[stat.pod] = deque(maxlen=_TOLD_MAX)
+        told.append(stat)
+
+    def forget_pod(self, name: str) -> None:
+        """A pod is gone, and what was in it."""
+        self._pods.pop(name, None)
+
+    def complete(self, now_s: float) -> list[Second]:
+        """The seconds that are over since the last call and of which anything is known, oldest first."""
+        number = math.floor(now_s)
+        first, self._number = self._number, number
+        if first is None or not (self._pods or self._told):
+            return []
+        found: list[Second] = []
+        # Beyond that nothing that was told counts any more.
+        for one in range(first, min(number, first + math.ceil(REPORT_VALID_S) + 1)):
+            second = self._over(one)
+            if second is not None:
+                found.append(second)
+        if first != number:
+            self._forget(number)
+        return found
+
+    def present(self, now_s: float) -> Load:
+        """What is inside now, as far as it was told; never below 0.
+
+        For activators that is what they told within the last moment or in the whole second before, whichever is more: a
+        report that follows pokes leaves out what they told.
+        """
+        concurrency = request_count = 0.0
+        for pod in self._pods.values():
+            if now_s - pod.at_s < REPORT_VALID_S:
+                concurrency += pod.concurrency - pod.proxied_concurrency
+                request_count += pod.request_count - pod.proxied_request_count
+        before = math.floor(now_s) - 1
+        for told in self._told.values():
+            recent = [stat for stat in told if now_s - stat.at_s < _PRESENT_S]
+            earlier = [stat for stat in told if math.floor(stat.at_s) == before]
+            concurrency += max(_concurrency(recent), _concurrency(earlier))
+            request_count += max(_requests(recent), _requests(earlier))
+        return Load(concurrency=max(0.0, concurrency), request_count=max(0.0, request_count))
+
+    def _over(self, number: int) -> Second | None:
+        """What is known of a second that is over."""
+        end_s = number + 1
+        pods = tuple(stat for stat in self._pods.values() if end_s - stat.at_s < REPORT_VALID_S)
+        told = [stat for stats in self._told.values() for stat in stats if math.floor(stat.at_s) == number]
+        if not pods and not told:
+            return None
+        activators = Load(concurrency=_concurrency(told), request_count=_requests(told)) if told else None
+        return Second(number=number, pods=pods, activators=activators)
+
+    def _forget(self, number: int) -> None:
+        """Drop who has not told anything for too long."""
+        self._pods = {name: stat for name, stat in self._pods.items() if number - stat.at_s < REPORT_VALID_S}
+        self._told = {name: told for name, told in self._told.items() if math.floor(told[-1].at_s) >= number - 1}
+
+
+def _concurrency(stats: list[Stat]) -> float:
+    return sum(stat.concurrency for stat in stats)
+
+
+def _requests(stats: list[Stat]) -> float:
+    return sum(stat.request_count for stat in stats)

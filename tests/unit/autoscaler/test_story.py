@@ -1,0 +1,31 @@
+from serving.autoscaler.story import Story
+from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with
+
+
+def test_decisions_that_say_the_same_take_one_place() -> None:
+    world, story = World(revision_with(), facts_of(1)), Story(10)
+    world.live(70, load=5)
+    assert [story.add(world.decide()) for _ in range(3)] == [True, False, False]
+    (one,) = story.told()
+    assert one.repeated_count == 2
+    assert one.outcome is world.outcomes[-1]
+
+
+def test_a_repetition_keeps_the_time_of_the_first() -> None:
+    world, story = World(revision_with(), facts_of(1)), Story(10)
+    world.live(70, load=5)
+    story.add(world.decide())
+    since_s = world.now_s
+    world.live(4, load=5)
+    story.add(world.decide())
+    assert [one.since_s for one in story.told()] == [since_s]
+
+
+def test_the_oldest_decisions_are_forgotten() -> None:
+    world, story = World(revision_with(), facts_of(1)), Story(2)
+    for load in (5, 500, 5000):
+        world.live(70, load=load)
+        assert story.add(world.decide())
+    assert len(story) == 2
+    assert [one.outcome.facts.present_scale for one in story.told()] == [8, 72]
+    assert repr(story) == "Story(2 of 2)"

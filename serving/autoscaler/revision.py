@@ -124,7 +124,7 @@ def deployment_of(found: Mapping[str, Any]) -> DeploymentFacts | None:
     uid = next(
         (one.get("uid", "") for one in owners if (one.get("kind"), one.get("name")) == ("Revision", revision)), None
     )
-    if revision is None or uid is None or metadata.get("deletionTimestamp"):
+    if revision is None or uid is None:
         return None
     replicas = (found.get("spec") or {}).get("replicas")
     return DeploymentFacts(

@@ -23,8 +23,8 @@ REPORT_VALID_S = 2.5
 # What an activator told within this time is what it has inside. A bit less than the second between two of its reports,
 # of which only one may be in it.
 _PRESENT_S = 0.9
-# Reports and pokes of one activator that are kept: two seconds of a report each and a poke each 50 ms are 42.
-_TOLD_MAX = 64
+# What an activator tells is kept by twentieths of a second, its pace of pokes: two seconds of it are 40 at most.
+_SLOTS_PER_S = 20
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +80,14 @@ class Sources:
 
     def tell_activator(self, stat: Stat) -> None:
         """What an activator tells; ``stat.pod`` is its name."""
-        told = self._told.get(stat.pod)
-        if told is None:
-            told = self._told[stat.pod] = deque(maxlen=_TOLD_MAX)
+        told = self._told.setdefault(stat.pod, deque())
+        if told and _slot(told[-1]) == _slot(stat):
+            last = told.pop()
+            stat = msgspec.structs.replace(
+                stat,
+                concurrency=last.concurrency + stat.concurrency,
+                request_count=last.request_count + stat.request_count,
+            )
         told.append(stat)
 
     def forget_pod(self, name: str) -> None:
@@ -138,6 +143,13 @@ class Sources:
         """Drop who has not told anything for too long."""
         self._pods = {name: stat for name, stat in self._pods.items() if number - stat.at_s < REPORT_VALID_S}
         self._told = {name: told for name, told in self._told.items() if math.floor(told[-1].at_s) >= number - 1}
+        for told in self._told.values():
+            while math.floor(told[0].at_s) < number - 1:
+                told.popleft()
+
+
+def _slot(stat: Stat) -> int:
+    return math.floor(stat.at_s * _SLOTS_PER_S)
 
 
 def _concurrency(stats: list[Stat]) -> float:

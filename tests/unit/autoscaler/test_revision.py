@@ -117,7 +117,6 @@ def test_a_scale_that_is_not_set_is_one() -> None:
         {"ownerReferences": None},
         {"ownerReferences": [{"kind": "Revision", "name": "other", "uid": "u"}]},
         {"ownerReferences": [{"kind": "Widget", "name": "r", "uid": "u"}]},
-        {"deletionTimestamp": "2026-11-21T00:00:00Z"},
     ],
 )
 def test_a_deployment_that_no_revision_owns_is_not_ours(metadata: dict[str, object]) -> None:

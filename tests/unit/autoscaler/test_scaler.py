@@ -363,7 +363,7 @@ def test_what_waits_counts_where_averages_are_less() -> None:
     world.facts = facts_of(0, serving_state=ServingState.ACTIVE)
     detail = world.decide(Cause.LOAD).decided.detail
     assert isinstance(detail, ScaleDecision)
-    assert (detail.observed_stable, detail.observed_panic) == (70 + 7, 70 + 7)
+    assert (detail.observed_stable, detail.observed_panic) == (70, 70)
 
 
 def test_the_classic_algorithm_takes_an_activator_for_a_pod_while_there_is_none() -> None:

@@ -1,0 +1,54 @@
+"""Each request counts once, whoever tells of it and whenever."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.autoscaler.sources import Sources
+from serving.autoscaler.websocket import cut
+from serving.model.stat import Stat
+
+amounts = st.floats(min_value=0, max_value=1000)
+# Several pods and activators, each with its own place in the second, its load, and the share that is marked.
+pods = st.lists(st.tuples(st.floats(min_value=0, max_value=0.99), amounts, st.floats(0, 1)), max_size=5)
+activators = st.lists(st.tuples(st.floats(min_value=0, max_value=0.99), amounts), max_size=3)
+
+
+@given(pods=pods, activators=activators, seconds=st.integers(2, 6))
+def test_a_steady_load_is_the_load_of_each_second(
+    pods: list[tuple[float, float, float]], activators: list[tuple[float, float]], seconds: int
+) -> None:
+    sources, found = Sources(), []
+    events: list[tuple[float, str, float, float | None]]
+    events = [(offset, f"p{n}", load, load * share) for n, (offset, load, share) in enumerate(pods)]
+    events += [(offset, f"a{n}", load, None) for n, (offset, load) in enumerate(activators)]
+    for second in range(seconds):
+        for offset, name, load, marked in sorted(events, key=lambda event: event[0]):
+            at_s = second + offset
+            found += sources.complete(at_s)
+            stat = Stat(pod=name, at_s=at_s, concurrency=load, request_count=load, proxied_concurrency=marked or 0.0)
+            (sources.tell_activator if marked is None else sources.tell_pod)(stat)
+    found += sources.complete(float(seconds))
+    truth = sum(load - (marked or 0.0) for _, _, load, marked in events)
+    assert [one.number for one in found] == (list(range(seconds)) if events else [])
+    assert [one.load.concurrency for one in found] == [pytest.approx(truth)] * len(found)
+    assert sources.present(seconds + 0.005).concurrency >= truth * (1 - 1e-9) - 1e-9
+
+
+@given(payloads=st.lists(st.binary(max_size=300), max_size=8), data=st.data())
+def test_frames_are_cut_the_same_however_they_arrive(payloads: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(_frame(payload) for payload in payloads)
+    places = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    found, rest = [], b""
+    for begin, end in zip([0, *places], [*places, len(stream)], strict=True):
+        rest += stream[begin:end]
+        while (one := cut(rest, 0)) is not None and one.end <= len(rest):
+            assert one.is_plain
+            found.append(rest[one.begin : one.end])
+            rest = rest[one.end :]
+    assert (found, rest) == (payloads, b"")
+
+
+def _frame(payload: bytes) -> bytes:
+    length = bytes([0x80 | len(payload)]) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2)
+    return b"\x82" + length + bytes(4) + payload

@@ -1,0 +1,398 @@
+"""The loop over the memory store, on virtual time: minutes pass in a moment, and each run is the same."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from serving.aio.clock import now_s
+from serving.autoscaler.loop import Autoscaler
+from serving.autoscaler.scaler import Source
+from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object, PatchType, Subresource
+from serving.model.errors import Unavailable
+from serving.model.stat import Stat
+from serving.settings.autoscaler import AutoscalerSettings
+from tests.integration.autoscaler_stage import NAME, Store
+from tests.virtual_time import run_virtually
+
+KEY = ("default", NAME)
+
+Before = Callable[[Kind, Subresource | None], Awaitable[None]]
+
+
+class Interfering(MemoryCluster):
+    """A store in which something may happen right before a patch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Before | None = None
+
+    async def patch(  # the port's own parameters
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: Subresource | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        before, self.before = self.before, None
+        if before is not None:
+            try:
+                await before(kind, subresource)
+            finally:
+                self.before = before
+        return await super().patch(
+            kind, namespace, name, patch=patch, patch_type=patch_type, subresource=subresource, dry_run=dry_run
+        )
+
+
+class Stage:
+    """An autoscaler at work over a store, with pods that report each second."""
+
+    def __init__(self, settings: AutoscalerSettings) -> None:
+        self.cluster = Interfering()
+        self.store = Store(self.cluster)
+        self.is_proved = True
+        self.proof_count = 0
+        self.autoscaler = Autoscaler(self.cluster, settings=settings, prove=self.prove)
+
+    async def prove(self) -> bool:
+        self.proof_count += 1
+        return self.is_proved
+
+    def tell(self, concurrency: float, *, by: str = "activator", source: Source = Source.ACTIVATOR) -> None:
+        stat = Stat(pod=by, at_s=now_s(), concurrency=concurrency, request_count=concurrency)
+        self.autoscaler.record(KEY, stat, source)
+
+    async def report(self, seconds: int, **loads: float) -> None:
+        """So many seconds, in each of which each pod reports its load."""
+        for _ in range(seconds):
+            for name, load in loads.items():
+                self.tell(load, by=name, source=Source.POD)
+            await asyncio.sleep(1)
+
+    async def synced(self) -> None:
+        while not self.autoscaler.is_synced:  # noqa: ASYNC110 - virtual time costs nothing
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def staged(
+    *,
+    scale: int = 0,
+    serving_state: str = "Reserve",
+    pods: Sequence[str] = (),
+    settings: AutoscalerSettings | None = None,
+) -> AsyncIterator[Stage]:
+    stage, stop = Stage(settings or AutoscalerSettings()), asyncio.Event()
+    await stage.store.fill(scale=scale, serving_state=serving_state)
+    for name in pods:
+        await stage.store.add_pod(name)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(stage.autoscaler.run(stop))
+        try:
+            await stage.synced()
+            yield stage
+        finally:
+            stop.set()
+
+
+def awake(*pods: str) -> AbstractAsyncContextManager[Stage]:
+    return staged(scale=len(pods), serving_state="Active", pods=pods)
+
+
+def test_a_poke_becomes_a_scale_in_the_same_moment() -> None:
+    async def run() -> tuple[int, float]:
+        async with staged() as stage:
+            # The first decision, which nobody asked for, is over.
+            await asyncio.sleep(2.5)
+            begin_s = now_s()
+            stage.tell(100.0)
+            return await stage.store.scaled(15), now_s() - begin_s
+
+    assert run_virtually(run()) == (15, 0.0)
+
+
+def test_pokes_in_a_row_are_decided_on_together() -> None:
+    async def run() -> tuple[int, int]:
+        async with staged() as stage:
+            await asyncio.sleep(2.5)
+            before = stage.autoscaler.counts.decisions
+            for _ in range(100):
+                stage.tell(1.0)
+                await asyncio.sleep(0.001)
+            await stage.store.scaled(15)
+            return stage.autoscaler.counts.decisions - before, await stage.store.scale()
+
+    decisions, scale = run_virtually(run())
+    assert scale == 15
+    # 0.1 s at 50 ms each, and one for each change of the scale that came back.
+    assert decisions <= 6
+
+
+def test_a_woken_revision_gets_a_pod() -> None:
+    async def run() -> int:
+        async with staged() as stage:
+            await stage.store.wake()
+            return await stage.store.scaled(1)
+
+    assert run_virtually(run()) == 1
+
+
+def test_silence_leads_to_reserve_and_then_to_zero() -> None:
+    async def run() -> tuple[float, str, list[str]]:
+        written: list[str] = []
+
+        async def remember(kind: Kind, _: Subresource | None) -> None:
+            written.append(kind.name)
+
+        async with awake("p") as stage:
+            await stage.report(70, p=5.0)
+            begin_s, stage.cluster.before = now_s(), remember
+            async with asyncio.TaskGroup() as group:
+                reports = group.create_task(stage.report(100, p=0.0))
+                await stage.store.scaled(0)
+                reports.cancel()
+            return now_s() - begin_s, await stage.store.serving_state(), written
+
+    idle_s, state, written = run_virtually(run())
+    assert 60 <= idle_s <= 66
+    assert (state, written) == ("Reserve", ["Revision", "Deployment"])
+
+
+def test_without_a_proof_the_last_pod_stays_and_the_question_comes_again() -> None:
+    async def run() -> tuple[int, str, int]:
+        async with awake("p") as stage:
+            stage.is_proved = False
+            await stage.report(100, p=0.0)
+            return await stage.store.scale(), await stage.store.serving_state(), stage.proof_count
+
+    scale, state, proof_count = run_virtually(run())
+    assert (scale, state) == (1, "Active")
+    assert 20 <= proof_count <= 45
+
+
+def test_a_revision_that_changes_while_it_goes_into_reserve_keeps_its_pod() -> None:
+    async def run() -> tuple[str, int, int]:
+        async with awake("p") as stage:
+            touched = itertools.count()
+
+            async def wake(kind: Kind, _: Subresource | None) -> None:
+                # Somebody else changes the revision between our reading and our writing, each time.
+                if kind is REVISION:
+                    patch = {"metadata": {"annotations": {"touched": str(next(touched))}}}
+                    await stage.cluster.patch(REVISION, *KEY, patch=patch)
+
+            stage.cluster.before = wake
+            await stage.report(90, p=0.0)
+            numbers = stage.autoscaler.numbers()
+            return await stage.store.serving_state(), await stage.store.scale(), numbers["reserve_conflicts_total"]
+
+    state, scale, conflicts = run_virtually(run())
+    assert (state, scale) == ("Active", 1)
+    assert conflicts > 0
+
+
+def test_a_request_between_reserve_and_zero_has_a_pod_in_the_end() -> None:
+    async def run() -> tuple[str, int]:
+        async with awake("p") as stage:
+
+            async def wake(_: Kind, subresource: Subresource | None) -> None:
+                if subresource == "scale":
+                    await stage.store.wake()
+
+            stage.cluster.before = wake
+            await stage.report(70, p=0.0)
+            stage.cluster.before = None
+            await asyncio.sleep(2)
+            return await stage.store.serving_state(), await stage.store.scale()
+
+    assert run_virtually(run()) == ("Active", 1)
+
+
+def test_a_server_that_is_away_is_asked_again() -> None:
+    async def run() -> tuple[int, int]:
+        async with staged() as stage:
+
+            async def refuse(_: Kind, __: Subresource | None) -> None:
+                if now_s() < 30:
+                    raise Unavailable("no API server")
+
+            stage.cluster.before = refuse
+            while await stage.store.scale() == 0:
+                # Whoever waits is told of each second.
+                stage.tell(5.0)
+                await asyncio.sleep(1)
+            return await stage.store.scale(), stage.autoscaler.counts.write_failures
+
+    scale, failures = run_virtually(run())
+    assert scale == 1
+    assert failures > 3
+
+
+def test_a_restart_takes_no_pod_before_a_window_was_seen() -> None:
+    async def run() -> tuple[int, int]:
+        async with awake("a", "b", "c", "d") as stage:
+            await stage.report(58, a=0.5, b=0, c=0, d=0)
+            held = await stage.store.scale()
+            await stage.report(70, a=0.5, b=0, c=0, d=0)
+            return held, await stage.store.scale()
+
+    # The store's four pods stay ready, and no decision takes more than half of them.
+    assert run_virtually(run()) == (4, 2)
+
+
+def test_idle_pods_are_marked_before_some_must_go() -> None:
+    async def run() -> dict[str, str | None]:
+        async with awake("a", "b", "c") as stage:
+            async with asyncio.TaskGroup() as group:
+                reports = group.create_task(stage.report(200, a=0.0, b=5.0, c=0.0))
+                await stage.store.scaled(2, 1)
+                reports.cancel()
+            listing = await stage.cluster.list(POD, "default")
+            cost = "controller.kubernetes.io/pod-deletion-cost"
+            return {one["metadata"]["name"]: one["metadata"].get("annotations", {}).get(cost) for one in listing.items}
+
+    costs = run_virtually(run())
+    assert costs["b"] is None
+    assert "-1" in costs.values()
+
+
+def test_decisions_of_many_revisions_are_spread_over_the_period() -> None:
+    async def run() -> set[int]:
+        stage, stop = Stage(AutoscalerSettings()), asyncio.Event()
+        await stage.store.fill(scale=0)
+        revision = await stage.store.revision()
+        for number in range(100):
+            name = f"r{number}"
+            made = await stage.cluster.create(
+                REVISION, {"metadata": {"namespace": "default", "name": name}, "spec": revision["spec"]}
+            )
+            owner = {"apiVersion": "v1", "kind": "Revision", "name": name, "uid": made["metadata"]["uid"]}
+            await stage.cluster.create(
+                DEPLOYMENT,
+                {
+                    "metadata": {
+                        "namespace": "default",
+                        "name": f"{name}-deployment",
+                        "labels": {"serving.knative.dev/revision": name},
+                        "ownerReferences": [owner],
+                    },
+                    "spec": {"replicas": 0},
+                },
+            )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stage.autoscaler.run(stop))
+            await asyncio.sleep(3)
+            found = {
+                int(stage.autoscaler.decisions(("default", f"r{number}"))[0].since_s * 10) for number in range(100)
+            }
+            stop.set()
+        return found
+
+    # In at least 15 of the 20 tenths of a second that a period has.
+    assert len(run_virtually(run())) >= 15
+
+
+def test_a_revision_that_is_deleted_is_forgotten() -> None:
+    async def run() -> tuple[int, int, str]:
+        async with awake("p") as stage:
+            await asyncio.sleep(3)
+            before = stage.autoscaler.revision_count
+            await stage.store.remove_pod("p")
+            await stage.cluster.delete(REVISION, *KEY)
+            await stage.cluster.delete(DEPLOYMENT, "default", f"{NAME}-deployment")
+            await asyncio.sleep(3)
+            decisions = stage.autoscaler.counts.decisions
+            await asyncio.sleep(60)
+            assert stage.autoscaler.counts.decisions == decisions
+            stage.tell(5.0)
+            assert stage.autoscaler.counts.unknown_stats == 1
+            assert stage.autoscaler.decisions(KEY) == []
+            return before, stage.autoscaler.revision_count, repr(stage.autoscaler)
+
+    before, after, text = run_virtually(run())
+    assert (before, after) == (1, 0)
+    assert text.startswith("Autoscaler(0 revisions, synced, ")
+
+
+def test_a_revision_of_the_same_name_begins_anew() -> None:
+    async def run() -> int:
+        async with awake("p") as stage:
+            await stage.report(10, p=5.0)
+            await stage.cluster.delete(REVISION, *KEY)
+            await stage.cluster.delete(DEPLOYMENT, "default", f"{NAME}-deployment")
+            await stage.store.remove_pod("p")
+            await stage.store.fill(scale=0, serving_state="Reserve")
+            await asyncio.sleep(2.5)
+            stage.tell(100.0)
+            return await stage.store.scaled(15)
+
+    assert run_virtually(run()) == 15
+
+
+def test_a_revision_is_scaled_once_its_deployment_is_there() -> None:
+    async def run() -> int:
+        stage, stop = Stage(AutoscalerSettings()), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stage.autoscaler.run(stop))
+            await stage.synced()
+            await stage.store.fill(scale=0, serving_state="Active")
+            scale = await stage.store.scaled(1)
+            stop.set()
+        return scale
+
+    assert run_virtually(run()) == 1
+
+
+def test_numbers_that_change_are_followed() -> None:
+    async def run() -> int:
+        async with awake("p") as stage:
+            await stage.report(10, p=5.0)
+            patch = {"metadata": {"annotations": {"autoscaling.knative.dev/min-scale": "3"}}}
+            await stage.cluster.patch(REVISION, *KEY, patch=patch)
+            return await stage.store.scaled(3)
+
+    assert run_virtually(run()) == 3
+
+
+def test_a_revision_that_another_autoscaler_takes_over_is_left_alone() -> None:
+    async def run() -> int:
+        async with awake("p") as stage:
+            await asyncio.sleep(3)
+            patch = {"metadata": {"annotations": {"autoscaling.knative.dev/class": "mine.example.com"}}}
+            await stage.cluster.patch(REVISION, *KEY, patch=patch)
+            await asyncio.sleep(1)
+            return stage.autoscaler.revision_count
+
+    assert run_virtually(run()) == 0
+
+
+def test_a_change_of_the_algorithm_makes_a_new_scaler() -> None:
+    async def run() -> str:
+        async with awake("p") as stage:
+            await stage.report(10, p=5.0)
+            patch = {"metadata": {"annotations": {"autoscaling.knative.dev/class": "classic.autoscaling.serving.dev"}}}
+            await stage.cluster.patch(REVISION, *KEY, patch=patch)
+            await stage.report(10, p=5.0)
+            return stage.autoscaler.decisions(KEY)[-1].outcome.decided.proposal.decider
+
+    assert run_virtually(run()) == "classic"
+
+
+def test_objects_that_are_not_ours_are_not_looked_at() -> None:
+    async def run() -> int:
+        async with awake("p") as stage:
+            labels = {"serving.knative.dev/revision": "other"}
+            metadata = {"namespace": "default", "name": "other", "labels": labels}
+            await stage.cluster.create(DEPLOYMENT, {"metadata": metadata, "spec": {"replicas": 3}})
+            await asyncio.sleep(3)
+            return stage.autoscaler.revision_count
+
+    assert run_virtually(run()) == 1

@@ -1,6 +1,6 @@
 """How many stat frames one core of the autoscaler takes while it decides.
 
-    python bench/stats.py [--pods 5000] [--revisions 50] [--seconds 10] [--json]
+    python bench/stats.py [--pods 9000] [--revisions 90] [--seconds 10] [--json]
 
 The autoscaler runs as in production (its own process, uvloop, real websockets, a store in its memory with one Deployment
 a revision), pinned to the first core; the pods are raw sockets of this process on the last one, that send a masked frame
@@ -215,8 +215,8 @@ def measure(*, pod_count: int, revision_count: int, seconds: float) -> Figures:
 def main() -> int:
     """Measure, and hold it to the goal."""
     parser = argparse.ArgumentParser(description="Stat frames a second on one core of the autoscaler.")
-    parser.add_argument("--pods", type=int, default=5000)
-    parser.add_argument("--revisions", type=int, default=50)
+    parser.add_argument("--pods", type=int, default=9000)
+    parser.add_argument("--revisions", type=int, default=90)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -18,7 +18,6 @@ from serving.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSett
 
 __all__ = [
     "DELETION_COST_ANNOTATION",
-    "POLICY_ANNOTATION",
     "REVISION_LABEL",
     "DeploymentFacts",
     "PodFacts",
@@ -35,9 +34,6 @@ RevisionKey = tuple[str, str]
 """Namespace and name."""
 
 REVISION_LABEL = "serving.knative.dev/revision"
-POLICY_ANNOTATION = "serving.dev/scaling-policy"
-"""On a revision (by its service's template): the name of the ScalingPolicy, in its namespace, that scales it too."""
-
 DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 _ROUTING_STATE_LABEL = "serving.knative.dev/routingState"
 _UNREACHABLE = "reserve"
@@ -64,7 +60,6 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     container_concurrency: int
     was_ready: bool
     spec: ScalerSpec
-    policy_name: str
 
 
 class DeploymentFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +107,6 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Revis
             container_concurrency=container_concurrency,
             reachable=labels.get(_ROUTING_STATE_LABEL) != _UNREACHABLE,
         ),
-        policy_name=annotations.get(POLICY_ANNOTATION, ""),
     )
 
 

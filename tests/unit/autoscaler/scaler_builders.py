@@ -32,7 +32,6 @@ def revision_with(
         container_concurrency=container_concurrency,
         was_ready=was_ready,
         spec=spec,
-        policy_name="",
     )
 
 

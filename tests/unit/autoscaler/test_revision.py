@@ -44,13 +44,13 @@ def test_a_revision_says_what_it_needs() -> None:
     found = revision_of(
         revision(
             {"containerConcurrency": 10, "servingState": "Reserve"},
-            annotations={"autoscaling.knative.dev/min-scale": "2", "serving.dev/scaling-policy": "cpu"},
+            annotations={"autoscaling.knative.dev/min-scale": "2"},
         ),
         SETTINGS,
     )
     assert found is not None
     assert (found.key, found.uid, found.resource_version) == (("default", "r"), "u", "7")
-    assert (found.serving_state, found.class_name, found.policy_name) == (ServingState.RESERVE, KPA_CLASS, "cpu")
+    assert (found.serving_state, found.class_name) == (ServingState.RESERVE, KPA_CLASS)
     assert (found.spec.target_value, found.spec.min_scale, found.spec.reachable) == (7.0, 2, True)
     assert not found.was_ready
 
@@ -58,7 +58,7 @@ def test_a_revision_says_what_it_needs() -> None:
 def test_a_revision_that_says_nothing_is_active_and_unlimited() -> None:
     found = revision_of(revision(), SETTINGS)
     assert found is not None
-    assert (found.serving_state, found.container_concurrency, found.policy_name) == (ServingState.ACTIVE, 0, "")
+    assert (found.serving_state, found.container_concurrency) == (ServingState.ACTIVE, 0)
 
 
 @pytest.mark.parametrize(("state", "reachable"), [("active", True), ("pending", True), ("reserve", False)])

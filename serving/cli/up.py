@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from serving.local.deathwish import die_with_parent
 from serving.local.state import StateFolder, default_state_path
-from serving.local.supervisor import CHILDREN, Supervisor, bind, die_with_parent
+from serving.local.supervisor import CHILDREN, Supervisor, bind
 from serving.model.errors import SettingsError
 from serving.samples import hello
 
@@ -29,9 +30,12 @@ def up(*, state_path: Path | None, sample: bool, **ports: int) -> None:
     state = StateFolder((state_path or default_state_path()).absolute())
     by_name = {name.removesuffix("_port"): port for name, port in ports.items()}
     try:
+        # First of all: who holds the state holds its ports too, and is the better answer.
+        state.hold()
         sockets = bind(by_name)
         api_host, api_port = sockets["api"].getsockname()
         state.open(f"http://{api_host}:{api_port}")
+        sockets["template"] = state.listen_template()
     except SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(_EXIT_SETTINGS)

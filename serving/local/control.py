@@ -1,7 +1,9 @@
 """``python -m serving.local.control``: the store, its API, the controllers, and what runs the pods of this machine.
 
 Environment, from the supervisor: ``SERVING_STATE`` (the state folder), ``SERVING_KEY_FILE``, ``SERVING_STATS_URL``, and
-``SERVING_LISTEN_FDS`` with the socket "api". What users wrote is read back from the journal; the rest is made anew.
+``SERVING_LISTEN_FDS`` with the socket "api". What users wrote is read back from the journal, pods are taken over from the
+template, the rest is made anew. The API answers once all that is done: whoever connects before waits, and sees no route
+without its status and no slice without its pods.
 """
 
 import asyncio
@@ -18,9 +20,12 @@ from serving.cluster.garbage import collect_garbage
 from serving.cluster.journal import Journal
 from serving.cluster.memory import MemoryCluster
 from serving.controller.loop import run as run_controller
-from serving.local.kubelet import Kubelet, NodeSettings
+from serving.local.host import Host
+from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
+from serving.local.pod import Node
 from serving.local.podlogs import FilePodLogs
+from serving.local.rebuilt import until_rebuilt
 from serving.local.state import StateFolder
 from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS
 from serving.settings.load import load
@@ -29,6 +34,8 @@ from serving.wire.tokens import read_key
 __all__ = ["main"]
 
 _GC_THRESHOLD = 50_000
+# If it takes longer than this until everything is as it was, it has to be seen as it is.
+_REBUILD_S = 5.0
 
 
 async def _body(stop: asyncio.Event) -> None:
@@ -36,19 +43,31 @@ async def _body(stop: asyncio.Event) -> None:
     controller = load(CONTROLLER, registry=DAEMONS, environment=os.environ).settings
     scaling = load(AUTOSCALER, registry=DAEMONS, environment=os.environ).settings
     cluster = MemoryCluster(Journal(state.journal), admit=admit)
-    node = NodeSettings(
-        pods=state.pods, logs=state.logs, stats_url=os.environ["SERVING_STATS_URL"], key=read_key(state.key)
+    host = Host(state.template)
+    logs = state.logs / "pods"
+    node = Node(
+        cluster=cluster,
+        host=host,
+        pods=state.pods,
+        logs=logs,
+        stats_url=os.environ["SERVING_STATS_URL"],
+        key=read_key(state.key),
     )
-    logs = FilePodLogs(state.logs / "pods")
-    api = application(cluster, ApiOptions(token=state.token.read_text()), logs=logs)
+    kubelet, manager = Kubelet(node), Manager(cluster)
+    api = application(cluster, ApiOptions(token=state.token.read_text()), logs=FilePodLogs(logs))
     try:
-        async with running(api, inherited_sockets()["api"]), asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(collect_garbage(cluster), name="garbage"),
-                group.create_task(Manager(cluster).run(), name="manager"),
-                group.create_task(Kubelet(cluster, node).run(), name="kubelet"),
-            ]
-            await run_controller(cluster, stop, settings=controller, scaling=scaling)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(host.run(), name="host")]
+            await kubelet.take_over()
+            tasks.append(group.create_task(kubelet.run(), name="kubelet"))
+            tasks.append(group.create_task(manager.run(), name="manager"))
+            tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
+            controlling = group.create_task(
+                run_controller(cluster, stop, settings=controller, scaling=scaling), name="controller"
+            )
+            await until_rebuilt(cluster, within_s=_REBUILD_S)
+            async with running(api, inherited_sockets()["api"]):
+                await controlling
             for task in tasks:
                 task.cancel()
     finally:

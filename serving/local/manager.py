@@ -11,8 +11,8 @@ from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, SERVICE
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.cluster.workqueue import WorkQueue
-from serving.local.workloads import deployment_status, desired_slice, new_pod, plan_pods
-from serving.model.errors import AlreadyExists, NotFound
+from serving.local.workloads import adoptable, deployment_status, desired_slice, new_pod, owner_of_pods, plan_pods
+from serving.model.errors import NotFound
 
 __all__ = ["Manager"]
 
@@ -90,6 +90,8 @@ class Manager:
 
     async def _settle_pods(self, deployment: Object) -> None:
         metadata = deployment["metadata"]
+        if await self._adopt(deployment):
+            return
         pods = self._pods_owned_by(metadata["uid"])
         plan = plan_pods(deployment, pods)
         for _ in range(plan.create_count):
@@ -110,6 +112,29 @@ class Manager:
                 DEPLOYMENT, metadata["namespace"], metadata["name"], patch={"status": status}, subresource="status"
             )
 
+    async def _adopt(self, deployment: Object) -> bool:
+        """Take the pods that were there before their Deployment was made again; whether there were any.
+
+        It gets as many replicas as it has pods at the least: what was scaled up stays so until the autoscaler says else.
+        """
+        metadata = deployment["metadata"]
+        namespace = metadata["namespace"]
+        selector = (deployment["spec"].get("selector") or {}).get("matchLabels") or {}
+        keys: set[Key] = set()
+        for label in _selectors(namespace, selector):
+            keys |= self._pods_with.get(label, set())
+        found = adoptable(deployment, self._known(keys))
+        if not found:
+            return False
+        replicas = len(found) + len(self._pods_owned_by(metadata["uid"]))
+        if replicas > (deployment["spec"].get("replicas") or 0):
+            patch = {"spec": {"replicas": replicas}}
+            await self._cluster.patch(DEPLOYMENT, namespace, metadata["name"], patch=patch, subresource="scale")
+        owner = {"metadata": {"ownerReferences": [owner_of_pods(deployment)]}}
+        for pod in found:
+            await self._cluster.patch(POD, namespace, pod["metadata"]["name"], patch=owner)
+        return True
+
     async def _settle_slice(self, service: Object) -> None:
         namespace = service["metadata"]["namespace"]
         candidates: set[Key] = set()
@@ -117,11 +142,11 @@ class Manager:
             candidates |= self._pods_with.get(label, set())
         wanted = desired_slice(service, self._known(candidates))
         name = wanted["metadata"]["name"]
+        patch = {"endpoints": wanted["endpoints"], "ports": wanted["ports"]}
         try:
-            await self._cluster.create(ENDPOINT_SLICE, wanted)
-        except AlreadyExists:
-            patch = {"endpoints": wanted["endpoints"], "ports": wanted["ports"]}
             await self._cluster.patch(ENDPOINT_SLICE, namespace, name, patch=patch)
+        except NotFound:
+            await self._cluster.create(ENDPOINT_SLICE, wanted)
 
     def _pods_owned_by(self, uid: str) -> list[Object]:
         """Pods that the watch has brought, and those that were made a moment ago and have not come yet."""

@@ -2,7 +2,8 @@
 
 Input: the pod, its revision's own numbers, the addresses that were found for it; output: what to execute with which
 environment, and the pod's status at each step. It starts nothing. An app's environment is what its manifest says, and
-PORT, HOME and PATH; nothing of ours leaks into it.
+PORT, HOME and PATH; nothing of ours leaks into it. HOME is the pod's own folder, which has what is mounted: a volume at
+/etc/config is found at $HOME/etc/config, because there is no container here that could have an /etc of its own.
 """
 
 import shlex
@@ -13,9 +14,12 @@ import msgspec
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
 
-__all__ = ["AppPlan", "Life", "app_plan", "pod_status", "proxy_environment"]
+__all__ = ["COMMAND_ANNOTATION", "AppPlan", "Life", "app_plan", "name_of", "pod_status", "proxy_environment", "serves"]
 
 COMMAND_ANNOTATION = "serving.dev/command"
+_FOLDER_ANNOTATION = "serving.dev/dir"
+# On one machine everybody hears within milliseconds that a pod is going.
+_DRAIN_LAG_S = 1.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NO_COMMAND = (
     f"a command, args, or the annotation {COMMAND_ANNOTATION} on the template: on one machine there is no container engine "
@@ -24,27 +28,35 @@ _NO_COMMAND = (
 
 
 class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to execute: arguments, environment, and the folder to be in (None is the pod's own)."""
+    """What to execute: arguments, environment, and the folder to be in."""
 
     name: str
     arguments: tuple[str, ...]
     environment: dict[str, str]
-    folder: str | None
+    folder: str
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a container: whether it runs, how often it was started again, how it ended last."""
+    """What became of a container: whether it runs, how often it was started again, how it ended last.
+
+    ``exit_code`` is as Kubernetes has it: 128 and the signal's number for one that a signal ended.
+    """
 
     is_running: bool = False
     restart_count: int = 0
     exit_code: int | None = None
+    exit_reason: str = ""
     last_lines: str = ""
     waiting_reason: str = "ContainerCreating"
     waiting_message: str = ""
 
 
-def app_plan(pod: Object, container: Object, *, port: int) -> AppPlan:
-    """The process of a container. Raises ``InvalidValue`` where there is nothing that could be run."""
+def app_plan(pod: Object, container: Object, *, port: int, home: str, given: Mapping[str, str]) -> AppPlan:
+    """The process of a container. Raises ``InvalidValue`` where there is nothing that could be run.
+
+    ``given`` is the environment that its manifest asks for, ``home`` the pod's folder. Only the container that serves is
+    told the port.
+    """
     annotation = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION, "")
     command = [*container.get("command", ()), *container.get("args", ())]
     if not container.get("command"):
@@ -54,13 +66,27 @@ def app_plan(pod: Object, container: Object, *, port: int) -> AppPlan:
             raise InvalidValue(text=annotation, expected=f"shell words: {error}") from error
     if not command:
         raise InvalidValue(text=container.get("image", ""), expected=_NO_COMMAND)
-    given = {one["name"]: one.get("value", "") for one in container.get("env", ()) if "valueFrom" not in one}
+    environment = {"PATH": _PATH, "HOME": home, **given}
+    if serves(pod, container):
+        environment["PORT"] = str(port)
     return AppPlan(
-        name=container.get("name") or "user-container",
-        arguments=tuple(_expanded(word, given) for word in command),
-        environment={"PATH": _PATH, "HOME": "/", **given, "PORT": str(port)},
-        folder=container.get("workingDir") or (pod["metadata"].get("annotations") or {}).get("serving.dev/dir"),
+        name=name_of(container),
+        arguments=tuple(_expanded(word, environment) for word in command),
+        environment=environment,
+        folder=container.get("workingDir")
+        or (pod["metadata"].get("annotations") or {}).get(_FOLDER_ANNOTATION)
+        or home,
     )
+
+
+def name_of(container: Object) -> str:
+    """A container's name; Knative's own for one that has none."""
+    return container.get("name") or "user-container"
+
+
+def serves(pod: Object, container: Object) -> bool:
+    """Whether a container is the one that takes requests: the only one, or the one with a port."""
+    return len(_containers(pod)) == 1 or bool(container.get("ports"))
 
 
 def _expanded(word: str, given: Mapping[str, str]) -> str:
@@ -88,6 +114,7 @@ def proxy_environment(pod: Object, revision: Object, *, app_port: int, address: 
         "SERVING_POD_APP": f"127.0.0.1:{app_port}",
         "SERVING_POD_LISTEN": f"{address}:8012",
         "SERVING_POD_ADMIN_LISTEN": f"{address}:8022",
+        "SERVING_QUEUEPROXY_DRAIN_LAG_S": str(_DRAIN_LAG_S),
         **{name: str(value) for name, value in settings.items() if value is not None},
     }
 
@@ -96,7 +123,7 @@ def _readiness(pod: Object) -> str | None:
     """The readiness probe of the container that serves, without its port: an app's real port is not the manifest's."""
     for container in _containers(pod):
         probe = container.get("readinessProbe")
-        if probe and container.get("ports"):
+        if probe and serves(pod, container):
             kinds = {kind: {**probe[kind], "port": 0} for kind in ("httpGet", "tcpSocket") if kind in probe}
             return msgspec.json.encode({**probe, **kinds}).decode()
     return None
@@ -133,11 +160,11 @@ def _condition(before: Mapping[str, Object], kind: str, *, is_true: bool, stamp:
 
 
 def _container_status(pod: Object, name: str, life: Life, *, ready: bool) -> Object:
-    images = {one.get("name") or "user-container": one.get("image", "") for one in _containers(pod)}
+    images = {name_of(one): one.get("image", "") for one in _containers(pod)}
     ended = {
         "exitCode": life.exit_code,
         "message": life.last_lines,
-        "reason": "Error" if life.exit_code else "Completed",
+        "reason": life.exit_reason or ("Error" if life.exit_code else "Completed"),
     }
     state: Object = {"waiting": {"reason": life.waiting_reason, "message": life.waiting_message}}
     if life.is_running:

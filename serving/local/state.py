@@ -3,15 +3,18 @@
 The folder is 0700 and everything secret in it 0600: the API's token is the right to run code on this machine.
 """
 
+import contextlib
 import fcntl
 import os
 import secrets
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from serving.cluster.api.kubeconfig import kubeconfig
 from serving.model.errors import Problem, SettingsError
 
-__all__ = ["StateFolder", "default_state_path"]
+__all__ = ["StateFolder", "default_state_path", "short_path"]
 
 _KEY_BYTES = 32
 _PRIVATE = 0o600
@@ -24,7 +27,7 @@ def default_state_path() -> Path:
 
 
 class StateFolder:
-    """The paths in it. ``open`` makes what is missing and takes the lock, which lasts as long as this process."""
+    """The paths in it. ``hold`` takes the lock, which lasts as long as this process; ``open`` makes what is missing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,23 +37,44 @@ class StateFolder:
         self.journal = path / "journal.db"
         self.logs = path / "logs"
         self.pods = path / "pods"
+        self.template = path / "template.sock"
         self._lock_path = path / "lock"
         self._lock_fd: int | None = None
 
-    def open(self, api_url: str) -> None:
-        """Make folder, key, token and kubeconfig; take the lock.
+    def hold(self) -> None:
+        """Make the folder and take its lock.
 
         Raises:
-            SettingsError: when somebody else holds the folder; it says who.
+            SettingsError: when somebody else holds the folder; it says who. Or when it cannot be made.
         """
-        for folder in (self.path, self.logs, self.pods):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._take_lock()
+        try:
+            for folder in (self.path, self.logs, self.pods):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            problem = Problem(
+                where=str(error.filename), what=str(error.strerror), expected="a folder that can be written"
+            )
+            raise SettingsError([problem]) from error
+        if self._lock_fd is None:
+            self._take_lock()
+
+    def open(self, api_url: str) -> None:
+        """Make key, token and kubeconfig where they are missing, in a folder that is held. Raises as ``hold``."""
+        self.hold()
         if not self.key.exists():
             _write_private(self.key, secrets.token_bytes(_KEY_BYTES))
         if not self.token.exists():
             _write_private(self.token, secrets.token_urlsafe(_KEY_BYTES).encode())
         _write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text()).encode())
+
+    def listen_template(self) -> socket.socket:
+        """The listening socket for orders to the template, in a folder that is held and therefore nobody else's."""
+        self.template.unlink(missing_ok=True)
+        made = socket.socket(socket.AF_UNIX)
+        with short_path(self.template) as path:
+            made.bind(path)
+        made.listen()
+        return made
 
     def _take_lock(self) -> None:
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
@@ -67,6 +91,16 @@ class StateFolder:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         self._lock_fd = descriptor
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """Another path of the same file: that of a unix socket may have 107 bytes, and folders lie deep."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -2,10 +2,11 @@
 
 It binds the sockets before anybody is started and hands them down, so that the restart of a child refuses no connection.
 A child that ends is started again, after a pause that doubles while it keeps ending. When it is told to stop, or dies,
-nothing below it stays: children end with it (parent-death signal), orphans are adopted (subreaper) and killed.
+nothing below it stays: children end with it (parent-death signal), orphans are adopted (subreaper) and killed. It ends them in
+the order in which no request is lost: first the ingress, which finishes what it has; pods last.
 """
 
-import ctypes
+import contextlib
 import json
 import os
 import signal
@@ -15,19 +16,21 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from serving.local.deathwish import adopt_orphans, children_of, die_with_parent
 from serving.local.state import StateFolder
 from serving.model.errors import Problem, SettingsError
 
-__all__ = ["CHILDREN", "Child", "Ports", "Supervisor", "bind", "die_with_parent"]
+__all__ = ["CHILDREN", "Child", "Ports", "Supervisor", "bind"]
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 # A child that lived this long was sound; its next end is answered at once.
 _SOUND_S = 10.0
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 5.0
-# Children drain; then they are killed.
-_STOP_S = 15.0
+# Each in its turn may end what it does; then it is killed.
+_STOP_S = 10.0
+# What was killed is gone by then, and whom that leaves behind is an orphan.
+_KILL_S = 0.05
+_TEMPLATE = "template"
 _BACKLOG = 4096
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 _IDLE_S = 3600.0
@@ -49,6 +52,7 @@ class Child:
 def CHILDREN() -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
     """Who is started, in this order."""
     return [
+        Child(_TEMPLATE, "serving.local.template", _TEMPLATE),
         Child("control", "serving.local.control", "api"),
         Child("autoscaler", "serving.autoscaler.main", "stats"),
         Child("activator", "serving.activator.main", "public", "inner"),
@@ -87,7 +91,7 @@ class Supervisor:
 
     def run(self, on_started: Callable[[], None] = lambda: None) -> int:
         """Start all, keep them, and end all on SIGTERM or SIGINT."""
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        adopt_orphans()
         # Blocked signals wait to be asked for: none is lost between two looks, and no handler runs in between.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for child in self._children:
@@ -111,14 +115,10 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         descriptors = {name: self._sockets[name].fileno() for name in child.sockets}
-        environment = {
-            **os.environ,
-            "KUBECONFIG": str(self._state.kubeconfig),
-            "SERVING_KEY_FILE": str(self._state.key),
-            "SERVING_STATE": str(self._state.path),
-            "SERVING_LISTEN_FDS": json.dumps(descriptors),
-            **self._addresses(),
-        }
+        environment = {**os.environ, "SERVING_LISTEN_FDS": json.dumps(descriptors)}
+        if child.name != _TEMPLATE:
+            # Pods are forked from the template: it does not even know where secrets are.
+            environment |= self._addresses()
         log = (self._state.logs / f"{child.name}.log").open("ab")
         with log:
             child.process = subprocess.Popen(  # noqa: S603 - our own module
@@ -136,6 +136,9 @@ class Supervisor:
     def _addresses(self) -> dict[str, str]:
         public, stats = (self._sockets[name].getsockname() for name in ("public", "stats"))
         return {
+            "KUBECONFIG": str(self._state.kubeconfig),
+            "SERVING_KEY_FILE": str(self._state.key),
+            "SERVING_STATE": str(self._state.path),
             "SERVING_AUTOSCALER_ACTIVATOR_ADDRESS": f"{public[0]}:{public[1]}",
             "SERVING_ACTIVATOR_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
             "SERVING_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
@@ -163,32 +166,45 @@ class Supervisor:
         child.pause_s = (
             _PAUSE_FIRST_S if lived_s >= _SOUND_S else min(_PAUSE_MAX_S, max(_PAUSE_FIRST_S, child.pause_s * 2))
         )
+        if child.name == _TEMPLATE:
+            # What pods had started themselves is ours now, and nobody's business any more.
+            self._end_orphans()
         if not self._is_stopping:
-            sys.stderr.write(f"serving: {child.name} ended with {code}, starts again; see {self._state.logs}\n")
+            log = self._state.logs / f"{child.name}.log"
+            sys.stderr.write(f"serving: {child.name} ended with {code}, starts again; see {log}\n")
 
     def _stop_all(self) -> None:
-        """Activator first, so that nothing new comes; the rest after it; what stays is killed."""
+        """In the order opposite to that of the start. A second signal ends everybody at once."""
         for child in reversed(self._children):
-            _signal(child, signal.SIGTERM)
-        deadline_s = time.monotonic() + _STOP_S
-        while any(child.process for child in self._children) and time.monotonic() < deadline_s:
-            signal.sigtimedwait(_SIGNALS, max(0.0, deadline_s - time.monotonic()))
-            self._reap()
+            if not self._stop(child):
+                break
         for child in self._children:
             _signal(child, signal.SIGKILL)
-        self._reap()
+        deadline_s = time.monotonic() + _STOP_S
+        while children_of(os.getpid()) and time.monotonic() < deadline_s:
+            self._end_orphans()
+            signal.sigtimedwait(_SIGNALS, _KILL_S)
+            self._reap()
+
+    def _stop(self, child: Child) -> bool:
+        """Ask one to end, and wait for it; False if there was a second signal meanwhile."""
+        _signal(child, signal.SIGTERM)
+        deadline_s = time.monotonic() + _STOP_S
+        while child.process is not None and time.monotonic() < deadline_s:
+            received = signal.sigtimedwait(_SIGNALS, max(0.0, deadline_s - time.monotonic()))
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                return False
+            self._reap()
+        return True
+
+    def _end_orphans(self) -> None:
+        ours = {child.process.pid for child in self._children if child.process is not None}
+        for pid in children_of(os.getpid()):
+            if pid not in ours:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def _signal(child: Child, number: signal.Signals) -> None:
     if child.process is not None:
         child.process.send_signal(number)
-
-
-def _prctl(option: int, argument: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
-
-
-def die_with_parent() -> None:
-    """Between fork and exec: take signals again, and be killed when the parent is."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -12,7 +12,17 @@ import msgspec
 
 from serving.cluster.port import Object
 
-__all__ = ["PodPlan", "deployment_status", "desired_slice", "is_ready", "new_pod", "plan_pods", "selects"]
+__all__ = [
+    "PodPlan",
+    "adoptable",
+    "deployment_status",
+    "desired_slice",
+    "is_ready",
+    "new_pod",
+    "owner_of_pods",
+    "plan_pods",
+    "selects",
+]
 
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _SERVICE_NAME = "kubernetes.io/service-name"
@@ -44,14 +54,6 @@ def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
 def new_pod(deployment: Object) -> Object:
     """A pod of a Deployment's template; the store gives it its name."""
     metadata, template = deployment["metadata"], deployment["spec"]["template"]
-    owner = {
-        "apiVersion": deployment["apiVersion"],
-        "kind": deployment["kind"],
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -59,10 +61,35 @@ def new_pod(deployment: Object) -> Object:
             **template.get("metadata", {}),
             "namespace": metadata["namespace"],
             "generateName": metadata["name"] + "-",
-            "ownerReferences": [owner],
+            "ownerReferences": [owner_of_pods(deployment)],
         },
         "spec": {**template["spec"], "nodeName": "local"},
     }
+
+
+def owner_of_pods(deployment: Object) -> Object:
+    """The reference by which a pod belongs to a Deployment."""
+    return {
+        "apiVersion": deployment["apiVersion"],
+        "kind": deployment["kind"],
+        "name": deployment["metadata"]["name"],
+        "uid": deployment["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def adoptable(deployment: Object, pods: Iterable[Object]) -> list[Object]:
+    """Pods that a Deployment selects, that nobody owns, and that are not going: they were there before it."""
+    wanted = (deployment["spec"].get("selector") or {}).get("matchLabels") or {}
+    return [
+        pod
+        for pod in pods
+        if wanted
+        and wanted.items() <= (pod["metadata"].get("labels") or {}).items()
+        and not pod["metadata"].get("ownerReferences")
+        and not pod["metadata"].get("deletionTimestamp")
+    ]
 
 
 def deployment_status(deployment: Object, pods: Sequence[Object]) -> Object:

@@ -14,7 +14,8 @@ def pod(container: Object, **annotations: str) -> Object:
 
 
 def plan(container: Object, **annotations: str) -> AppPlan:
-    return app_plan(pod(container, **annotations), container, port=4711)
+    given = {one["name"]: one["value"] for one in container.get("env", ())}
+    return app_plan(pod(container, **annotations), container, port=4711, home="/pods/1", given=given)
 
 
 def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
@@ -29,7 +30,7 @@ def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
     assert (found.name, found.arguments, found.folder) == ("c", ("run", "me"), "/w")
     assert found.environment == {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "HOME": "/",
+        "HOME": "/pods/1",
         "WHO": "me",
         "PORT": "4711",
     }
@@ -68,6 +69,7 @@ def test_a_queue_proxy_is_told_who_it_is_and_what_its_revision_allows() -> None:
         "SERVING_POD_ADMIN_LISTEN": "127.64.0.9:8022",
         "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": "3",
         "SERVING_QUEUEPROXY_REQUEST_TIMEOUT_S": "60",
+        "SERVING_QUEUEPROXY_DRAIN_LAG_S": "1.0",
     }
 
 

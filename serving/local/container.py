@@ -1,0 +1,198 @@
+"""One process of a pod, kept running: started through the template, started again when it ends, probed meanwhile.
+
+An app and a queue-proxy are kept alike; they differ in what is started. What becomes of it is told as a ``Life``. A
+process that ran already when this control process began is taken over.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from serving.aio.clock import now_s
+from serving.aio.periodic import wait_for
+from serving.local.host import Host, Process
+from serving.local.orders import Start
+from serving.local.podfolder import size_of, tail
+from serving.local.podplan import Life
+from serving.local.probeplan import ProbeKind, ProbePlan, ProbeState, Verdict, after_outcome
+from serving.local.restarts import RestartSettings, pause_after
+from serving.queueproxy.client import attempt
+from serving.queueproxy.podspec import Probe
+
+__all__ = ["Keeper", "Kept"]
+
+# What Kubernetes makes of a process that a signal ended.
+_SIGNAL_EXIT = 128
+_RESTARTS = RestartSettings()
+_KILLED_BY_US_GRACE_S = 5.0
+# As a queue-proxy asks an app that is not ready yet, but later: at the first start it is quick anyway.
+_LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.1
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept running: the order that starts it, who hears of its life and of its readiness, and its probes.
+
+    ``port`` is where it is probed on 127.0.0.1. ``listening`` is how an app is asked that was started again: at its first
+    start the queue-proxy asks.
+    """
+
+    start: Start
+    on_life: Callable[[Life], None]
+    on_ready: Callable[[bool], None] | None = None
+    on_warning: Callable[[str, str], None]
+    probes: tuple[ProbePlan, ...] = ()
+    listening: Probe | None = None
+    port: int = 0
+    first: Life = Life()
+
+
+class Keeper:
+    """Keeps one process until ``stop`` is set. ``process`` is the present one, None between two."""
+
+    def __init__(self, host: Host, kept: Kept, stop: asyncio.Event) -> None:
+        self._host, self._kept, self._stop = host, kept, stop
+        self._exit_reason = ""
+        self._log = Path(kept.start.log)
+        self._log_bytes = 0
+        self._is_listening = True
+        self.process: Process | None = None
+        self.life = kept.first
+        self.verdicts: dict[ProbeKind, Verdict] = {probe.kind: Verdict.UNKNOWN for probe in kept.probes}
+
+    def __repr__(self) -> str:
+        return f"Keeper({self._kept.start.pod}/{self._kept.start.name}, {self.process}, {self.life.restart_count} restarts)"
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether it runs and listens, and its startup and exec readiness probes, if it has any, have passed."""
+        asked = (self.verdicts.get(kind, Verdict.PASSED) for kind in (ProbeKind.STARTUP, ProbeKind.READINESS))
+        return self.life.is_running and self._is_listening and all(verdict is Verdict.PASSED for verdict in asked)
+
+    async def run(self, *, is_taken_over: bool) -> None:
+        """Keep it until told to stop. Ending it is not done here."""
+        start, pause_s = self._kept.start, None
+        while True:
+            began_s = now_s()
+            if is_taken_over:
+                self.process = self._host.take_over(start.pod, start.name, on_ready=self._kept.on_ready)
+            is_taken_over = False
+            if self.process is None:
+                self._log_bytes = size_of(self._log)
+                self.process = self._host.start(start, on_ready=self._kept.on_ready)
+            try:
+                await self.process.started
+            except OSError as error:
+                self.process = None
+                self._told(
+                    msgspec.structs.replace(self.life, waiting_reason="RunContainerError", waiting_message=str(error))
+                )
+                # It may be installed meanwhile; nobody is to wait a minute for that.
+            else:
+                await self._run_one(self.process)
+            if self._stop.is_set():
+                return
+            pause_s = pause_after(pause_s, lived_s=now_s() - began_s, settings=_RESTARTS)
+            if pause_s:
+                self._told(_waiting(self.life, pause_s))
+            if await wait_for(self._stop, until_s=now_s() + pause_s):
+                return
+
+    async def _run_one(self, process: Process) -> None:
+        self._told(msgspec.structs.replace(self.life, is_running=True))
+        async with asyncio.TaskGroup() as group:
+            probing = [group.create_task(self._probe()), group.create_task(self._listen_again())]
+            exit_code = await process.ended
+            for task in probing:
+                task.cancel()
+        self.process = None
+        # The queue-proxy asks a ready app so rarely that it would not notice.
+        self._is_listening = self._kept.listening is None
+        lines = await asyncio.to_thread(tail, self._log, after=self._log_bytes)
+        self._told(
+            Life(
+                restart_count=self.life.restart_count + 1,
+                exit_code=exit_code if exit_code >= 0 else _SIGNAL_EXIT - exit_code,
+                exit_reason=self._exit_reason,
+                last_lines=lines,
+            )
+        )
+        self._exit_reason = ""
+
+    def _told(self, life: Life) -> None:
+        self.life = life
+        if not self._stop.is_set():
+            self._kept.on_life(life)
+
+    def kill(self, reason: str) -> None:
+        """SIGKILL, with a reason that its status shall tell."""
+        if self.process is not None:
+            self._exit_reason = reason
+            self.process.send(signal.SIGKILL)
+
+    async def _listen_again(self) -> None:
+        """Ask an app that was started again until it takes connections."""
+        pause_s = _LISTEN_PAUSE_FIRST_S
+        while not self._is_listening and self._kept.listening is not None:
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S)
+            if await attempt(self._kept.listening, ("127.0.0.1", self._kept.port)):
+                self._is_listening = True
+                self._kept.on_life(self.life)
+
+    async def _probe(self) -> None:
+        """Ask all probes in turn: startup first, alone; then the others side by side."""
+        self.verdicts = dict.fromkeys(self.verdicts, Verdict.UNKNOWN)
+        plans = {plan.kind: plan for plan in self._kept.probes}
+        first = plans.pop(ProbeKind.STARTUP, None)
+        if first is not None and not await self._asked(first):
+            return
+        async with asyncio.TaskGroup() as group:
+            for plan in plans.values():
+                group.create_task(self._asked(plan))
+
+    async def _asked(self, plan: ProbePlan) -> bool:
+        """Ask again and again. A startup probe ends with True when it passes; startup and liveness kill when they fail."""
+        state = ProbeState()
+        await asyncio.sleep(plan.initial_delay_s)
+        while True:
+            began_s = now_s()
+            ok = await (self._executed(plan) if plan.command else attempt(plan.probe, ("127.0.0.1", self._kept.port)))
+            before, state = state, after_outcome(state, plan, ok=ok)
+            if state.verdict is not before.verdict:
+                self.verdicts[plan.kind] = state.verdict
+                self._kept.on_life(self.life)
+                if state.verdict is Verdict.PASSED and plan.kind is ProbeKind.STARTUP:
+                    return True
+                if state.verdict is Verdict.FAILED and plan.kind is not ProbeKind.READINESS:
+                    self._kept.on_warning(
+                        "Unhealthy", f"{plan.kind} of {self._kept.start.name} failed {state.failures} times"
+                    )
+                    self._exit_reason = "Error"
+                    assert self.process is not None
+                    await self.process.end(grace_s=_KILLED_BY_US_GRACE_S)
+                    return False
+            await asyncio.sleep(max(0.0, plan.period_s - (now_s() - began_s)))
+
+    async def _executed(self, plan: ProbePlan) -> bool:
+        """Whether a command, run as the app is, ends with 0 in time."""
+        start = self._kept.start
+        name = f"{start.name}.{plan.kind}"
+        process = self._host.start(msgspec.structs.replace(start, name=name, arguments=plan.command))
+        try:
+            async with asyncio.timeout(plan.probe.timeout_s):
+                await process.started
+                return await asyncio.shield(process.ended) == 0
+        except (OSError, TimeoutError):
+            return False
+        finally:
+            process.send(signal.SIGKILL)
+
+
+def _waiting(life: Life, pause_s: float) -> Life:
+    if life.waiting_reason == "RunContainerError":
+        return life
+    message = f"ended with exit code {life.exit_code}; starts again in {pause_s:g} s"
+    return msgspec.structs.replace(life, waiting_reason="CrashLoopBackOff", waiting_message=message)

@@ -1,0 +1,65 @@
+"""Who dies with whom, by Linux' own means: parent-death signals, adoption of orphans, and the children that a process has.
+
+Standard library only: the supervisor uses it.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["adopt_orphans", "children_of", "die_with_parent", "environment_of", "kill_group", "name_process"]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+# Loaded here, not after a fork: between fork and exec only what is safe may run.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """From now on descendants whose parent ends become children of this process (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Right after a fork: take signals again, and be killed when the parent is."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def name_process(name: str) -> None:
+    """What ``ps`` and ``top`` show of this process, up to 15 characters."""
+    _LIBC.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of all children, adopted ones too."""
+    return [child for child, parent in _parents() if parent == pid]
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            # The name, in brackets, may hold anything; the parent is the second field after it.
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            yield int(entry.name), int(fields[1])
+
+
+def environment_of(pid: int) -> frozenset[str]:
+    """The environment that a process was started with, as NAME=VALUE; empty if it cannot be read."""
+    try:
+        return frozenset(Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0"))
+    except OSError:
+        return frozenset()
+
+
+def kill_group(pid: int, number: int) -> None:
+    """Send a signal to a child that has not been waited for, and to its group; it may be about to make that group."""
+    with contextlib.suppress(ProcessLookupError):
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            os.kill(pid, number)

@@ -1,0 +1,39 @@
+"""What of a container's limits is held on one machine, and what has to be said aloud because it is not.
+
+Input: a container; output: its memory limit, and warnings as (reason, message). Memory is watched from outside and a
+container above its limit is killed, as a cgroup would; cpu cannot be bounded without one.
+"""
+
+from serving.cluster.port import Object
+from serving.model.errors import InvalidValue
+from serving.model.quantity import parse_bytes
+
+__all__ = ["memory_limit_bytes", "warnings_of"]
+
+_NOT_ENFORCED = "CpuLimitNotEnforced"
+_ELSEWHERE = "VolumesElsewhere"
+
+
+def memory_limit_bytes(container: Object) -> int | None:
+    """``resources.limits.memory`` in bytes; None if there is none that can be read."""
+    text = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    try:
+        return None if text is None else parse_bytes(str(text))
+    except InvalidValue:
+        return None
+
+
+def warnings_of(container: Object) -> list[tuple[str, str]]:
+    """What a container asks for and does not get here."""
+    name, found = container.get("name", ""), []
+    cpu = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
+    if cpu is not None:
+        message = f"container {name}: the cpu limit {cpu} is not enforced on one machine; it may use more"
+        found.append((_NOT_ENFORCED, message))
+    paths = [one["mountPath"] for one in container.get("volumeMounts", ())]
+    if paths:
+        message = (
+            f"container {name}: {', '.join(paths)} is found below $HOME; there is no container with paths of its own"
+        )
+        found.append((_ELSEWHERE, message))
+    return found

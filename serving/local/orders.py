@@ -1,0 +1,166 @@
+"""What control and the template say to each other, one JSON object a line.
+
+Control orders: start a process of a pod, signal it, keep a note about a pod, forget a pod. The template reports: what it
+has (first thing on every connection, so that a new control process knows its pods), and what became of each process. A
+process is known by the id of its pod and its name in there. Notes are control's own words: the template hands them back
+unread to the next control process.
+"""
+
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "CannotStart",
+    "Ended",
+    "Forget",
+    "Have",
+    "HeldPod",
+    "HeldProcess",
+    "Keep",
+    "Lines",
+    "Order",
+    "Ready",
+    "Report",
+    "Send",
+    "Start",
+    "Started",
+    "encode",
+    "read_order",
+    "read_report",
+]
+
+# A manifest with its environment; more than this in one line is not ours.
+_LINE_BYTES_MAX = 16 * 2**20
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Any of them; the class's name says on the wire which."""
+
+
+class Start(_Message, frozen=True, kw_only=True):
+    """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
+
+    ``folder`` is where it is started, ``log`` the file that its output is added to. The environment is all that it gets.
+    """
+
+    pod: str
+    name: str
+    environment: dict[str, str]
+    log: str
+    folder: str = "/"
+    arguments: tuple[str, ...] = ()
+
+
+class Send(_Message, frozen=True, kw_only=True):
+    """Send a signal to a process and all of its group."""
+
+    pod: str
+    name: str
+    signal: int
+
+
+class Keep(_Message, frozen=True, kw_only=True):
+    """Remember this about a pod, in the place of what was said before."""
+
+    pod: str
+    note: dict[str, Any]
+
+
+class Forget(_Message, frozen=True, kw_only=True):
+    """The pod is over: whatever of it still runs is killed, its note is dropped."""
+
+    pod: str
+
+
+class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A process that was started: ``exit_code`` is None while it runs; minus the signal's number if one ended it."""
+
+    name: str
+    pid: int
+    exit_code: int | None = None
+    is_ready: bool = False
+
+
+class HeldPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that is remembered. ``note`` is empty if none was kept."""
+
+    pod: str
+    note: dict[str, Any]
+    processes: list[HeldProcess]
+
+
+class Have(_Message, frozen=True, kw_only=True):
+    """All pods; the first report on a connection."""
+
+    pods: list[HeldPod]
+
+
+class Started(_Message, frozen=True, kw_only=True):
+    """A process runs."""
+
+    pod: str
+    name: str
+    pid: int
+
+
+class CannotStart(_Message, frozen=True, kw_only=True):
+    """A process could not be started; ``why`` is for people, as in "/no/such: No such file or directory"."""
+
+    pod: str
+    name: str
+    why: str
+
+
+class Ready(_Message, frozen=True, kw_only=True):
+    """A queue-proxy says whether its app takes requests."""
+
+    pod: str
+    name: str
+    is_ready: bool
+
+
+class Ended(_Message, frozen=True, kw_only=True):
+    """A process has ended, and its group with it."""
+
+    pod: str
+    name: str
+    exit_code: int
+
+
+Order = Start | Send | Keep | Forget
+Report = Have | Started | CannotStart | Ready | Ended
+
+_encoder = msgspec.json.Encoder()
+_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+_reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+
+
+def encode(message: Order | Report) -> bytes:
+    """A message as a line."""
+    return _encoder.encode(message) + b"\n"
+
+
+def read_order(line: bytes) -> Order:
+    """An order from its line. Raises ``msgspec.DecodeError``."""
+    return _orders.decode(line)
+
+
+def read_report(line: bytes) -> Report:
+    """A report from its line. Raises ``msgspec.DecodeError``."""
+    return _reports.decode(line)
+
+
+class Lines:
+    """Cuts a stream of bytes into lines. A line that grows beyond 16 MiB raises ``OverflowError``."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The lines that are complete with this piece."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > _LINE_BYTES_MAX:
+            msg = f"a line of more than {_LINE_BYTES_MAX} bytes"
+            raise OverflowError(msg)
+        return lines

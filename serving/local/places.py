@@ -1,0 +1,91 @@
+"""Where pods are reached: a loopback address for each queue-proxy, a port for each app.
+
+Addresses are 127.64.x.y. Ports are below those that the kernel gives to outgoing connections, which could take an app's
+port between two of its starts. Both begin at random, so that two systems on one machine rarely meet, and what anybody
+else listens on is passed over.
+"""
+
+import random
+import socket
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["Place", "Places"]
+
+_ADDRESSES = 2**16
+_QUEUE_PORTS = (8012, 8022)
+_PORT_FIRST = 20000
+_PORT_END_DEFAULT = 32768
+_TRIES = 4096
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1."""
+
+    address: str
+    port: int
+
+
+class Places:
+    """Who is where."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._taken: set[str | int] = set()
+        self._port_end = _first_outgoing_port()
+        self._next_address = dice.randrange(_ADDRESSES)
+        self._next_port = dice.randrange(_PORT_FIRST, self._port_end)
+
+    def __repr__(self) -> str:
+        return f"Places({len(self._taken) // 2} taken)"
+
+    def take(self) -> Place:
+        """A place that nobody has. Raises ``OSError`` if there is none."""
+        return self.occupy(Place(address=self._free_address(), port=self._free_port()))
+
+    def occupy(self, place: Place) -> Place:
+        """Somebody is there already."""
+        self._taken |= {place.address, place.port}
+        return place
+
+    def leave(self, place: Place) -> None:
+        """Nobody is there any more."""
+        self._taken -= {place.address, place.port}
+
+    def _free_address(self) -> str:
+        for _ in range(_TRIES):
+            number = self._next_address = (self._next_address + 1) % _ADDRESSES
+            address = f"127.64.{number >> 8}.{number & 255}"
+            # .0 and .255 would do, but look like something else.
+            if 0 < number & 255 < 255 and address not in self._taken and _is_free(address, *_QUEUE_PORTS):
+                return address
+        raise OSError("no loopback address is free")
+
+    def _free_port(self) -> int:
+        for _ in range(_TRIES):
+            self._next_port += 1
+            if self._next_port >= self._port_end:
+                self._next_port = _PORT_FIRST
+            if self._next_port not in self._taken and _is_free("", self._next_port):
+                return self._next_port
+        raise OSError("no port is free")
+
+
+def _is_free(address: str, *ports: int) -> bool:
+    """Whether one could listen there, also on all addresses at once, as many apps do."""
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError:
+                return False
+    return True
+
+
+def _first_outgoing_port() -> int:
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        return _PORT_END_DEFAULT
+    return first if first > _PORT_FIRST + _TRIES else _PORT_END_DEFAULT

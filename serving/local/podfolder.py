@@ -1,0 +1,101 @@
+"""A pod's own folder, its volumes and its logs on disk.
+
+The folder is HOME of the pod's containers. A volume is a folder below ``.volumes``, and each mount a link to it, or to a
+file in it for a subPath: /etc/config is ``etc/config`` here. Logs grow up to a size and are then copied away and emptied:
+whoever writes has the file open, so that it cannot be replaced.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from serving.cluster.port import Object
+from serving.model.errors import InvalidValue
+
+__all__ = ["LOG_BYTES_MAX", "make_folder", "mount", "remove_folder", "rotate", "size_of", "tail"]
+
+LOG_BYTES_MAX = 10 * 2**20
+_LOGS_KEPT = 3
+_TAIL_BYTES = 2048
+_TAIL_LINES = 10
+_PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
+_VOLUMES = ".volumes"
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder that is ours alone, if it is not there."""
+    path.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+
+
+def mount(folder: Path, volumes: Mapping[str, Mapping[str, bytes]], mounts: Iterable[Object]) -> None:
+    """Write the files of volumes, by name, and link each mount to its volume. Raises ``InvalidValue``, ``OSError``."""
+    for name, files in volumes.items():
+        make_folder(folder / _VOLUMES / name)
+        for path, content in files.items():
+            _write(folder / _VOLUMES / name / path, content)
+    for one in mounts:
+        place = _inside(folder, one["mountPath"])
+        target = _inside(folder / _VOLUMES / one["name"], one.get("subPath", ""))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.is_symlink() and not place.exists():
+            place.symlink_to(os.path.relpath(target, place.parent))
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+    made = path.with_name(path.name + ".new")
+    with open(made, "wb", opener=lambda name, flags: os.open(name, flags, _PRIVATE_FILE)) as file:
+        file.write(content)
+    made.replace(path)
+
+
+def _inside(folder: Path, path: str) -> Path:
+    parts = [part for part in path.split("/") if part]
+    if ".." in parts or "." in parts:
+        raise InvalidValue(text=path, expected="a path without '.' and '..'")
+    return folder.joinpath(*parts)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a pod's folder with all that is in it, links but not what they lead to."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT) -> bool:
+    """Copy a log that is too long to LOG.1 (and that to LOG.2, ...) and empty it; whether it was done.
+
+    What is written between the copy and the emptying is lost.
+    """
+    try:
+        if log.stat().st_size <= bytes_max:
+            return False
+        for number in range(kept - 1, 0, -1):
+            older = log.with_name(f"{log.name}.{number}")
+            if older.exists():
+                older.replace(log.with_name(f"{log.name}.{number + 1}"))
+        shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        os.truncate(log, 0)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def size_of(log: Path) -> int:
+    """Bytes of a log; 0 if there is none yet."""
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def tail(log: Path, *, after: int = 0) -> str:
+    """The last lines of a log behind its first ``after`` bytes, for messages; of all if it is shorter by now."""
+    try:
+        with log.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(after if after <= end else 0, end - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-_TAIL_LINES:])

@@ -1,0 +1,93 @@
+"""The kubelet's probes as decisions: what a startup, liveness or exec readiness probe asks, when, and what follows.
+
+Input: a probe in Kubernetes' shape, then one outcome at a time; output: whether the container is fine, failing, or to be
+ended. HTTP and TCP readiness is the queue-proxy's own. Follows core/v1 Probe; its defaults are Kubernetes'.
+"""
+
+import enum
+from typing import Any
+
+import msgspec
+
+from serving.cluster.port import Object
+from serving.queueproxy.podspec import Probe, read_probe
+
+__all__ = ["ProbeKind", "ProbePlan", "ProbeState", "Verdict", "after_outcome", "listening_probe", "probe_plans"]
+
+_PERIOD_DEFAULT_S = 10.0
+
+
+class ProbeKind(enum.StrEnum):
+    """What a probe decides: whether the app has begun, lives, or takes requests."""
+
+    STARTUP = "startupProbe"
+    LIVENESS = "livenessProbe"
+    READINESS = "readinessProbe"
+
+
+class Verdict(enum.StrEnum):
+    """What follows from the outcomes so far."""
+
+    UNKNOWN = "unknown"
+    PASSED = "passed"
+    FAILED = "failed"
+
+
+class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a container is asked. ``command`` is executed; without one it is the HTTP or TCP ``probe``. Times in seconds.
+
+    ``success_min`` and ``failure_max`` are outcomes in a row.
+    """
+
+    kind: ProbeKind
+    probe: Probe
+    command: tuple[str, ...] = ()
+    initial_delay_s: float = 0.0
+    period_s: float = _PERIOD_DEFAULT_S
+    success_min: int = 1
+    failure_max: int = 3
+
+
+class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcomes in a row, and what was last decided."""
+
+    successes: int = 0
+    failures: int = 0
+    verdict: Verdict = Verdict.UNKNOWN
+
+
+def probe_plans(container: Object) -> list[ProbePlan]:
+    """The probes that are the kubelet's: startup, liveness, and readiness if it is a command."""
+    plans = [_plan(kind, container[kind]) for kind in ProbeKind if container.get(kind)]
+    return [plan for plan in plans if plan.kind is not ProbeKind.READINESS or plan.command]
+
+
+def listening_probe(container: Object) -> Probe:
+    """How to find out whether an app takes requests: its readiness probe, or a connection."""
+    return _plan(ProbeKind.READINESS, container.get("readinessProbe") or {}).probe
+
+
+def _plan(kind: ProbeKind, probe: Object) -> ProbePlan:
+    # The manifest's port is not the one that the app was given here.
+    own = {handler: {**probe[handler], "port": 0} for handler in ("httpGet", "tcpSocket") if handler in probe}
+    numbers: dict[str, Any] = {key: value for key, value in probe.items() if isinstance(value, int | float)}
+    return ProbePlan(
+        kind=kind,
+        probe=read_probe(msgspec.json.encode({**numbers, **own}).decode()),
+        command=tuple((probe.get("exec") or {}).get("command", ())),
+        initial_delay_s=probe.get("initialDelaySeconds") or 0.0,
+        period_s=probe.get("periodSeconds") or _PERIOD_DEFAULT_S,
+        success_min=probe.get("successThreshold") or 1,
+        failure_max=probe.get("failureThreshold") or 3,
+    )
+
+
+def after_outcome(state: ProbeState, plan: ProbePlan, *, ok: bool) -> ProbeState:
+    """One outcome more. With 3 failures allowed, the third in a row is FAILED; the first success after it PASSED."""
+    successes, failures = (state.successes + 1, 0) if ok else (0, state.failures + 1)
+    verdict = state.verdict
+    if successes >= plan.success_min:
+        verdict = Verdict.PASSED
+    elif failures >= plan.failure_max:
+        verdict = Verdict.FAILED
+    return ProbeState(successes=successes, failures=failures, verdict=verdict)

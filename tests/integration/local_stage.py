@@ -1,0 +1,178 @@
+"""A template process and a kubelet over a store in this process: real pods, and nothing else of ``serving up``."""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from serving.cluster.kinds import POD, REVISION
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import EventType, Object
+from serving.local.host import Host
+from serving.local.kubelet import Kubelet
+from serving.local.manager import Manager
+from serving.local.pod import Node
+from serving.local.state import StateFolder
+from serving.local.workloads import is_ready
+from tests.tidy.sources import ROOT
+
+__all__ = ["HELLO", "Machine", "Template", "controlled", "deployment", "manifest", "status_of", "template_process"]
+
+HELLO = ROOT / "serving" / "samples" / "hello.py"
+_GRACE_S = 5
+
+
+class Template:
+    """The process, which can be started again on the same socket."""
+
+    def __init__(self, state: StateFolder) -> None:
+        self.state = state
+        self._listener = state.listen_template()
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        descriptor = self._listener.fileno()
+        with (self.state.logs / "template.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "serving.local.template"],
+                cwd=ROOT,
+                env={**os.environ, "SERVING_LISTEN_FDS": json.dumps({"template": descriptor})},
+                pass_fds=[descriptor],
+                stderr=log,
+            )
+
+    def restart(self) -> None:
+        """Kill it, and start it again."""
+        self.process.kill()
+        self.process.wait()
+        self.process = self._started()
+
+    def stop(self) -> None:
+        """End it in peace."""
+        self.process.terminate()
+        self.process.wait()
+        self._listener.close()
+
+
+@contextlib.contextmanager
+def template_process(folder: Path) -> Iterator[Template]:
+    """A template in a state folder of its own."""
+    state = StateFolder(folder)
+    state.hold()
+    template = Template(state)
+    try:
+        yield template
+    finally:
+        template.stop()
+        assert state._lock_fd is not None
+        os.close(state._lock_fd)
+
+
+class Machine:
+    """The store, and what can be asked of the pods in it."""
+
+    def __init__(self, cluster: MemoryCluster, state: StateFolder, kubelet: Kubelet) -> None:
+        self.cluster, self.state, self.kubelet = cluster, state, kubelet
+
+    async def start(self, pod: Object) -> Object:
+        """Make a pod."""
+        return await self.cluster.create(POD, pod)
+
+    async def until(self, holds: Callable[[Object], object], name: str = "p", *, within_s: float = 20) -> Object:
+        """The pod as it is when something holds of it first."""
+        async with asyncio.timeout(within_s), self.cluster.watch(POD, resource_version="0") as events:
+            async for event in events:
+                is_it = event.type is not EventType.DELETED and event.object["metadata"]["name"] == name
+                if is_it and holds(event.object):
+                    return event.object
+        raise AssertionError("the watch ended")
+
+    async def until_gone(self, name: str = "p", *, within_s: float = 20) -> None:
+        """Wait until a pod's object has been removed."""
+        async with asyncio.timeout(within_s):
+            listing = await self.cluster.list(POD)
+            if all(one["metadata"]["name"] != name for one in listing.items):
+                return
+            async with self.cluster.watch(POD, resource_version=listing.resource_version) as events:
+                async for event in events:
+                    if event.type is EventType.DELETED and event.object["metadata"]["name"] == name:
+                        return
+
+    async def ready(self, name: str = "p") -> Object:
+        """The pod when it is ready."""
+        return await self.until(is_ready, name)
+
+    async def get(self, pod: Object, path: str = "/") -> tuple[int, str]:
+        """A request to a pod's queue-proxy: status and body."""
+        reader, writer = await asyncio.open_connection(pod["status"]["podIP"], 8012)
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+            async with asyncio.timeout(20):
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.close()
+        return int(head.split(b" ")[1]), body.decode()
+
+    def log(self, name: str, container: str = "user-container") -> str:
+        """What a container has written."""
+        return (self.state.logs / "pods" / "default" / name / f"{container}.log").read_text()
+
+
+@contextlib.asynccontextmanager
+async def controlled(state: StateFolder) -> AsyncIterator[Machine]:
+    """A kubelet and a manager at work, as the control process has them; leaving it is that process's end."""
+    cluster = MemoryCluster()
+    metadata = {"name": "hello-00001", "namespace": "default"}
+    await cluster.create(REVISION, {"metadata": metadata, "spec": {"containerConcurrency": 1}})
+    host = Host(state.template)
+    node = Node(
+        cluster=cluster,
+        host=host,
+        pods=state.pods,
+        logs=state.logs / "pods",
+        stats_url="ws://127.0.0.1:1/stats",
+        key=bytes(range(32)),
+    )
+    kubelet = Kubelet(node)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(host.run())]
+        await kubelet.take_over()
+        tasks += [group.create_task(kubelet.run()), group.create_task(Manager(cluster).run())]
+        yield Machine(cluster, state, kubelet)
+        for task in tasks:
+            task.cancel()
+    await cluster.close()
+
+
+def manifest(name: str = "p", command: str = f"{sys.executable} {HELLO}", **container: Any) -> Object:  # noqa: ANN401 - fields of the API
+    """A pod with one container."""
+    labels = {"serving.knative.dev/revision": "hello-00001", "app": "hello"}
+    metadata = {"name": name, "namespace": "default", "labels": labels, "annotations": {"serving.dev/command": command}}
+    spec = {
+        "nodeName": "local",
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "containers": [{"name": "user-container", "image": "hello", **container}],
+    }
+    return {"metadata": metadata, "spec": spec}
+
+
+def deployment(replicas: int, command: str = f"{sys.executable} {HELLO}") -> Object:
+    """A Deployment of such pods."""
+    pod = manifest(command=command)
+    template = {"metadata": {key: pod["metadata"][key] for key in ("labels", "annotations")}, "spec": pod["spec"]}
+    return {
+        "metadata": {"name": "hello", "namespace": "default"},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "hello"}}, "template": template},
+    }
+
+
+def status_of(pod: Object) -> Object:
+    """The status of its container; empty before there is one."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
+    found: Object = statuses[0]
+    return found

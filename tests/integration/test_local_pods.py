@@ -1,0 +1,306 @@
+"""Pods as real processes: started from the template, answered by their queue-proxy, restarted, drained, taken over."""
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET
+from serving.cluster.port import Object
+from serving.local.workloads import is_ready
+from tests.integration.activator_stage import until
+from tests.integration.local_stage import Machine, controlled, deployment, manifest, status_of, template_process
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as made:
+            yield made
+
+
+def python(program: str) -> str:
+    return f"{sys.executable} -u -c {shlex.quote(program)}"
+
+
+def process_of(body: str) -> int:
+    return int(body.rsplit(maxsplit=1)[-1])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def until_dead(pid: int) -> None:
+    await until(lambda: not is_alive(pid))
+
+
+async def test_a_pod_comes_up_and_answers_through_its_queue_proxy(machine: Machine) -> None:
+    await machine.start(manifest(env=[{"name": "TARGET", "value": "you"}]))
+    pod = await machine.ready()
+    status, body = await machine.get(pod)
+    assert (status, body.split(",")[0]) == (200, "Hello you from nobody")
+    assert pod["status"]["podIP"].startswith("127.64.")
+    assert status_of(pod)["ready"]
+
+
+async def test_an_app_that_is_killed_is_started_again(machine: Machine) -> None:
+    await machine.start(manifest())
+    pod = await machine.ready()
+    os.kill(process_of((await machine.get(pod))[1]), signal.SIGKILL)
+    again = await machine.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
+    assert status_of(again)["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
+    assert (await machine.get(again))[0] == 200
+
+
+async def test_a_queue_proxy_that_is_killed_is_started_again(machine: Machine) -> None:
+    await machine.start(manifest())
+    pod = await machine.ready()
+    keeper = next(iter(machine.kubelet._running.values()))._keepers["queue-proxy"]
+    assert keeper.process is not None
+    keeper.process.send(signal.SIGKILL)
+    await machine.until(lambda one: not is_ready(one))
+    assert (await machine.get(await machine.ready()))[0] == 200
+    assert status_of(pod)["restartCount"] == 0
+
+
+async def test_a_deleted_pod_answers_who_is_in_flight_and_then_ends(machine: Machine) -> None:
+    await machine.start(manifest())
+    pod = await machine.ready()
+    app = process_of((await machine.get(pod))[1])
+    asked = asyncio.create_task(machine.get(pod, "/sleep/2"))
+    await until_busy(pod["status"]["podIP"])
+    await machine.cluster.delete(POD, "default", "p")
+    assert (await asked)[0] == 200
+    await machine.until_gone()
+    assert not is_alive(app)
+    assert list(machine.state.pods.iterdir()) == []
+
+
+async def until_busy(address: str) -> None:
+    """Wait until the queue-proxy has a request inside."""
+    while "queueproxy_requests_inside 1" not in await admin(address, "/metrics"):  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.01)
+
+
+async def until_draining(address: str) -> None:
+    """Wait until the queue-proxy has been told to end."""
+    while "503" not in await admin(address, "/readyz"):  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.01)
+
+
+async def admin(address: str, path: str) -> str:
+    reader, writer = await asyncio.open_connection(address, 8022)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+    text = (await reader.read()).decode()
+    writer.close()
+    return text
+
+
+async def test_a_pod_that_is_deleted_by_force_ends_at_once(machine: Machine) -> None:
+    await machine.start(manifest())
+    app = process_of((await machine.get(await machine.ready()))[1])
+    await machine.cluster.delete(POD, "default", "p", grace_s=0)
+    await until_dead(app)
+
+
+async def test_an_app_that_exits_tells_its_code_and_its_last_lines(machine: Machine) -> None:
+    await machine.start(manifest(command=python("print('no such luck'); raise SystemExit(3)")))
+    pod = await machine.until(
+        lambda one: status_of(one).get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+    )
+    terminated = status_of(pod)["lastState"]["terminated"]
+    assert (terminated["exitCode"], terminated["message"]) == (3, "no such luck")
+    assert "starts again in 1 s" in status_of(pod)["state"]["waiting"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [("/no/such/command", "/no/such/command: No such file or directory"), ("", "annotation serving.dev/command")],
+)
+async def test_what_cannot_be_run_is_told(machine: Machine, command: str, said: str) -> None:
+    await machine.start(manifest(command=command))
+    pod = await machine.until(lambda one: said in str(status_of(one).get("state")))
+    assert not is_ready(pod)
+
+
+async def test_an_app_that_ignores_sigterm_is_killed(machine: Machine) -> None:
+    program = "import signal,time; signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(1000)"
+    made = manifest(command=python(program))
+    made["spec"]["terminationGracePeriodSeconds"] = 1
+    await machine.start(made)
+    await machine.until(lambda one: "running" in status_of(one).get("state", {}))
+    await machine.cluster.delete(POD, "default", "p")
+    await machine.until_gone()
+
+
+async def test_what_an_app_has_forked_away_ends_with_it(machine: Machine) -> None:
+    program = (
+        "import os,time\n"
+        "if os.fork() == 0:\n"
+        "  os.setsid()\n"
+        "  if os.fork() == 0:\n"
+        "    print('away', os.getpid()); time.sleep(1000)\n"
+        "  os._exit(0)\n"
+        "os.wait(); time.sleep(1000)"
+    )
+    await machine.start(manifest(command=python(program)))
+    await machine.until(lambda one: "running" in status_of(one).get("state", {}))
+    await until(lambda: "away" in machine.log("p"))
+    away = process_of(machine.log("p"))
+    assert is_alive(away)
+    await machine.cluster.delete(POD, "default", "p", grace_s=0)
+    await until_dead(away)
+
+
+async def test_an_environment_has_nothing_but_what_is_asked_for(machine: Machine) -> None:
+    await machine.start(manifest(command="env", env=[{"name": "A", "value": "b"}]))
+    await machine.until(lambda one: "lastState" in status_of(one))
+    names = {line.partition("=")[0] for line in machine.log("p").splitlines()}
+    assert names == {"A", "HOME", "PATH", "PORT"}
+
+
+async def test_no_descriptor_leaks_into_an_app(machine: Machine) -> None:
+    await machine.start(manifest(command=python("import os; print(sorted(os.listdir('/proc/self/fd')))")))
+    await machine.until(lambda one: "lastState" in status_of(one))
+    # The fourth is the listing's own.
+    assert machine.log("p").splitlines()[0] == "['0', '1', '2', '3']"
+
+
+async def test_config_maps_and_secrets_become_environment_and_files(machine: Machine) -> None:
+    await machine.cluster.create(SECRET, {"metadata": {"name": "s", "namespace": "default"}, "data": {"k": "aGk="}})
+    made = manifest(
+        command="sh -c 'echo $WHO; cat $HOME/etc/config/key'",
+        env=[{"name": "WHO", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+        volumeMounts=[{"name": "v", "mountPath": "/etc/config"}],
+    )
+    made["spec"]["volumes"] = [{"name": "v", "configMap": {"name": "c"}}]
+    await machine.start(made)
+    pod = await machine.until(
+        lambda one: status_of(one).get("state", {}).get("waiting", {}).get("reason") == "CreateContainerConfigError"
+    )
+    assert "a ConfigMap that exists" in status_of(pod)["state"]["waiting"]["message"]
+    await machine.cluster.create(
+        CONFIG_MAP, {"metadata": {"name": "c", "namespace": "default"}, "data": {"key": "there"}}
+    )
+    await machine.until(lambda one: "lastState" in status_of(one))
+    assert machine.log("p").startswith("hi\nthere")
+
+
+async def test_a_liveness_probe_that_fails_restarts_the_app(machine: Machine) -> None:
+    probe = {"exec": {"command": ["sh", "-c", "test ! -e sick"]}, "periodSeconds": 0.1, "failureThreshold": 2}
+    await machine.start(manifest(livenessProbe=probe))
+    pod = await machine.ready()
+    (folder,) = machine.state.pods.iterdir()
+    (folder / "sick").touch()
+    await machine.until(lambda one: status_of(one)["restartCount"] == 1)
+    (folder / "sick").unlink()
+    events = (await machine.cluster.list(EVENT)).items
+    assert [one["reason"] for one in events] == ["Unhealthy"]
+    assert pod["status"]["podIP"]
+
+
+async def test_a_command_that_fails_keeps_a_pod_from_being_ready(machine: Machine) -> None:
+    probe = {"exec": {"command": ["sh", "-c", "test -e warm"]}, "periodSeconds": 0.05}
+    await machine.start(manifest(readinessProbe=probe))
+    await machine.until(lambda one: "running" in status_of(one).get("state", {}))
+    (folder,) = machine.state.pods.iterdir()
+    (folder / "warm").touch()
+    assert (await machine.get(await machine.ready()))[0] == 200
+
+
+async def test_an_app_above_its_memory_limit_is_killed_and_it_is_told(machine: Machine) -> None:
+    program = "x = bytearray(200_000_000); import time; time.sleep(1000)"
+    await machine.start(manifest(command=python(program), resources={"limits": {"memory": "64Mi", "cpu": "100m"}}))
+    pod = await machine.until(lambda one: "lastState" in status_of(one))
+    assert status_of(pod)["lastState"]["terminated"]["reason"] == "OOMKilled"
+    events = (await machine.cluster.list(EVENT)).items
+    assert [one["reason"] for one in events] == ["CpuLimitNotEnforced"]
+
+
+async def ready_pods(machine: Machine, count: int) -> list[Object]:
+    """Pods by name, once so many are ready."""
+    found: dict[str, Object] = {}
+    async with asyncio.timeout(20), machine.cluster.watch(POD, resource_version="0") as events:
+        async for event in events:
+            found[event.object["metadata"]["name"]] = event.object
+            if sum(map(is_ready, found.values())) >= count:
+                break
+    return [found[name] for name in sorted(found)]
+
+
+async def apps_of(machine: Machine, pods: list[Object]) -> list[int]:
+    return [process_of((await machine.get(pod))[1]) for pod in pods]
+
+
+async def test_pods_live_on_when_control_restarts_and_their_deployment_adopts_them(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.cluster.create(DEPLOYMENT, deployment(2))
+            pods = await ready_pods(machine, 2)
+            apps = await apps_of(machine, pods)
+        async with controlled(template.state) as machine:
+            # The controller makes Deployments again with the scale that they begin with.
+            await machine.cluster.create(DEPLOYMENT, deployment(1))
+            again = await ready_pods(machine, 2)
+            for pod in again:
+                await machine.until(lambda one: one["metadata"].get("ownerReferences"), pod["metadata"]["name"])
+            assert await apps_of(machine, again) == apps
+            assert [pod["status"]["podIP"] for pod in again] == [pod["status"]["podIP"] for pod in pods]
+            assert (await machine.cluster.get(DEPLOYMENT, "default", "hello"))["spec"]["replicas"] == 2
+
+
+async def test_an_app_that_ended_while_nobody_looked_is_started_again(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(manifest())
+            (app,) = await apps_of(machine, [await machine.ready()])
+        os.kill(app, signal.SIGKILL)
+        async with controlled(template.state) as machine:
+            pod = await machine.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
+            assert (await machine.get(pod))[0] == 200
+
+
+async def test_a_pod_whose_revision_is_gone_is_ended(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            pod = manifest()
+            pod["metadata"]["labels"]["serving.knative.dev/revision"] = "gone"
+            await machine.start(pod)
+            (app,) = await apps_of(machine, [await machine.ready()])
+        async with controlled(template.state) as machine:
+            assert (await machine.cluster.list(POD)).items == []
+            await until_dead(app)
+
+
+async def test_a_template_that_is_killed_takes_the_pods_along_and_they_come_back(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(manifest())
+            (app,) = await apps_of(machine, [await machine.ready()])
+            template.restart()
+            await machine.until(lambda one: not is_ready(one))
+            assert (await machine.get(await machine.ready()))[0] == 200
+            assert not is_alive(app)
+
+
+async def test_what_was_draining_goes_on_draining_when_control_restarts(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(manifest())
+            pod = await machine.ready()
+            asked = asyncio.create_task(machine.get(pod, "/sleep/2"))
+            await until_busy(pod["status"]["podIP"])
+            await machine.cluster.delete(POD, "default", "p")
+            await until_draining(pod["status"]["podIP"])
+        async with controlled(template.state) as machine:
+            assert (await asked)[0] == 200
+            await machine.until_gone()

@@ -1,52 +1,54 @@
 """``make demo``: a service from zero to many pods and back with real requests, and what happens when parts are killed.
 
-Starts the whole system on ports of its own, with state in a folder of its own, and prints a timeline. Exit 0 only if all
-holds; the last line says what held.
+Starts the whole system on ports of its own, with state in a folder of its own, and prints a timeline and how many pods
+there were. Exit 0 only if all holds; the last line says what held. About a minute and a half.
 """
 
 import asyncio
-import collections
-import json
+import contextlib
+import math
 import os
-import re
 import signal
-import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.load import Load, ask, loaded
+from bench.system import System, running_system
 from serving.samples import hello
 
-__all__ = ["Demo", "main"]
+__all__ = ["main"]
 
-HOST = b"hello.default.localhost"
-WORKERS = 60
+SERVICE = "hello"
+HOST = "hello.default.localhost"
+APP = Path(hello.__file__)
+MANY_CLIENTS, FEW_CLIENTS = 60, 16
 LOAD_S = 8.0
+SETTLE_S = 2.0
 ZERO_WITHIN_S = 60.0
+SPLIT_REQUESTS = 2000
+NEW_PERCENT = 10
+# A right split lies outside of four standard deviations once in 16,000 times.
+DEVIATIONS = 4
+BARS = " ▁▂▃▄▅▆▇█"
+PERIOD_S = 0.5
 
 
-class Demo:
-    """A running system with the sample service, and what was seen of it."""
+class Story:
+    """The system, what is told of it, and what held."""
 
-    def __init__(self, state: str) -> None:
-        self.state = state
-        self.began_s = time.monotonic()
+    def __init__(self, system: System) -> None:
+        self.system = system
         self.held: list[str] = []
-        ports = [f"--{name}-port=0" for name in ("public", "inner", "api", "stats")]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "serving", "up", "--state", state, *ports], stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout
-        match = re.search(r"localhost:(\d+)", self.process.stdout.readline())
-        assert match, "serving up says where services answer"
-        self.port = int(match[1])
+        self.pods: list[int] = []
+        self._began_s = time.monotonic()
 
     def say(self, text: str) -> None:
         """A line of the timeline."""
-        print(f"{time.monotonic() - self.began_s:6.1f} s  {text}", flush=True)
+        print(f"{time.monotonic() - self._began_s:6.1f} s  {text}", flush=True)
 
     def check(self, what: str, *, holds: bool) -> None:
         """Note that something holds; end at once if it does not."""
@@ -55,113 +57,147 @@ class Demo:
             raise SystemExit(1)
         self.held.append(what)
 
-    def serving(self, *arguments: str) -> str:
-        """Output of a command of the CLI."""
-        command = [sys.executable, "-m", "serving", *arguments, "--state", self.state]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    def deploy(self, target: str) -> str:
+        """A new revision that greets somebody; its name, once it is ready."""
+        command = ["--command", f"{sys.executable} {APP}", "--concurrency", "10", "--env", f"TARGET={target}"]
+        window = ["--annotate", "autoscaling.knative.dev/window=6s"]
+        self.system.serving("deploy", SERVICE, str(APP.parent), *command, *window)
+        name: str = self.system.revisions()[-1]["metadata"]["name"]
+        return name
 
-    def revision(self) -> tuple[int, str]:
-        """Pods that the newest revision has, and its serving state."""
-        config = json.loads((Path(self.state) / "kubeconfig").read_text())
-        server = config["clusters"][0]["cluster"]["server"]
-        listing = subprocess.run(
-            ["curl", "-sf", f"{server}/apis/serving.knative.dev/v1/namespaces/default/revisions"],  # noqa: S607
-            check=True,
-            capture_output=True,
-        ).stdout
-        newest = json.loads(listing)["items"][-1]
-        return newest.get("status", {}).get("actualReplicas") or 0, newest["spec"]["servingState"]
+    def split(self, **percents: int) -> None:
+        """Divide the traffic between revisions."""
+        traffic = [{"revisionName": name, "percent": percent} for name, percent in percents.items()]
+        path = f"/apis/serving.knative.dev/v1/namespaces/default/services/{SERVICE}"
+        generation = self.system.ask(path, {"spec": {"traffic": traffic}}, method="PATCH")["metadata"]["generation"]
+        while True:
+            status = self.system.ask(path).get("status", {})
+            ready = [one["status"] for one in status.get("conditions", ()) if one["type"] == "Ready"]
+            if status.get("observedGeneration") == generation and ready == ["True"]:
+                return
+            time.sleep(0.1)
 
-    async def get(self, path: str = "/") -> tuple[str, str]:
-        """Status line and body of one request on a connection of its own."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            writer.write(b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (path.encode(), HOST))
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        finally:
-            writer.close()
-        return head.split(b"\r\n")[0].decode(), body.decode()
+    def is_there(self) -> set[str]:
+        """The names of all pods that are ready."""
+        return {
+            pod["metadata"]["name"]
+            for pod in self.system.pods(SERVICE)
+            for one in pod.get("status", {}).get("conditions", ())
+            if (one["type"], one["status"]) == ("Ready", "True")
+        }
 
-    async def load(self, duration_s: float) -> tuple[collections.Counter[str], int]:
-        """Answers by status, and the most pods seen meanwhile."""
-        seen: collections.Counter[str] = collections.Counter()
-        until_s = time.monotonic() + duration_s
+    async def count_pods(self) -> None:
+        """Note how many there are, until cancelled."""
+        while True:
+            with contextlib.suppress(OSError):
+                self.pods.append(len(await asyncio.to_thread(self.system.pods, SERVICE)))
+            await asyncio.sleep(PERIOD_S)
 
-        async def work() -> None:
-            while time.monotonic() < until_s:
-                try:
-                    status, _ = await self.get("/sleep/0.3")
-                except OSError as error:
-                    status = type(error).__name__
-                seen[status or "no answer"] += 1
+    def plot(self) -> str:
+        """How many pods there were, each half second."""
+        most = max(self.pods, default=1) or 1
+        return "".join(BARS[math.ceil(count / most * (len(BARS) - 1))] for count in self.pods)
 
-        workers = asyncio.gather(*(work() for _ in range(WORKERS)))
-        most = 0
+    @contextlib.asynccontextmanager
+    async def under_load(self, clients: int = FEW_CLIENTS) -> AsyncIterator[Load]:
+        """Load for the block, with time to settle before and after."""
+        async with loaded(self.system.port, HOST, clients=clients, path="/sleep/0.1") as load:
+            await asyncio.sleep(SETTLE_S)
+            yield load
+            await asyncio.sleep(SETTLE_S)
+
+
+async def grow_and_shrink(story: Story) -> None:
+    """Zero, one, many, zero."""
+    revision = await asyncio.to_thread(story.deploy, "world")
+    story.say(f"deployed {revision}")
+    status, body = await ask(story.system.port, HOST)
+    story.check(f"a request is answered: {body.strip()}", holds=" 200 " in status)
+    async with loaded(story.system.port, HOST, clients=MANY_CLIENTS, path="/sleep/0.3") as load:
+        until_s = time.monotonic() + LOAD_S
         while time.monotonic() < until_s:
             await asyncio.sleep(1)
-            pods, _ = await asyncio.to_thread(self.revision)
-            most = max(most, pods)
-            self.say(f"{sum(seen.values()):6} answered, {pods:3} pods {'#' * pods}")
-        await workers
-        return seen, most
-
-    async def zero(self) -> bool:
-        """Whether the service comes to zero in time."""
-        until_s = time.monotonic() + ZERO_WITHIN_S
-        while time.monotonic() < until_s:
-            pods, state = await asyncio.to_thread(self.revision)
-            if (pods, state) == (0, "Reserve"):
-                return True
-            await asyncio.sleep(1)
-        return False
-
-    def kill(self, module: str) -> None:
-        """SIGKILL to one daemon of this system."""
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                command = (entry / "cmdline").read_bytes().decode().split("\0")
-            except OSError:
-                continue
-            if parent == self.process.pid and module in command:
-                os.kill(int(entry.name), signal.SIGKILL)
-                self.say(f"killed {module}")
-
-
-async def story(demo: Demo) -> None:
-    """What is shown, in order."""
-    folder, app = str(Path(hello.__file__).parent), hello.__file__
-    arguments = ["--command", f"{sys.executable} {app}", "--concurrency", "10"]
-    demo.serving("deploy", "hello", folder, *arguments, "--annotate", "autoscaling.knative.dev/window=6s")
-    demo.say("deployed hello")
-    status, body = await demo.get()
-    demo.check(f"a request is answered: {body.strip()}", holds=status == "HTTP/1.1 200 OK")
-    seen, most = await demo.load(LOAD_S)
-    demo.check(f"under {WORKERS} clients it grew to {most} pods", holds=most > 1)
-    demo.check(f"none of {sum(seen.values())} requests failed", holds=set(seen) == {"HTTP/1.1 200 OK"})
-    demo.check("silence brings it back to zero", holds=await demo.zero())
+            story.say(f"{load.answered:6} answered, {story.pods[-1]:3} pods {'#' * story.pods[-1]}")
+    story.check(f"under {MANY_CLIENTS} clients it grew to {max(story.pods)} pods", holds=max(story.pods) > 1)
+    story.check(f"none of {load.answered} requests failed (failed: {load.failures()})", holds=not load.failed)
+    came = await asyncio.to_thread(story.system.until_zero, SERVICE, ZERO_WITHIN_S)
+    story.check("silence brings it back to zero", holds=came)
     began_s = time.monotonic()
-    status, body = await demo.get()
+    status, _ = await ask(story.system.port, HOST)
     waited_ms = (time.monotonic() - began_s) * 1000
-    demo.check(f"a request from zero is answered within {waited_ms:.0f} ms", holds=status == "HTTP/1.1 200 OK")
-    demo.kill("serving.autoscaler.main")
-    status, _ = await demo.get()
-    demo.check("with the autoscaler killed a request is answered", holds=status == "HTTP/1.1 200 OK")
-    demo.kill("serving.activator.main")
-    status, _ = await demo.get()
-    demo.check("a request right after the activator was killed is answered", holds=status == "HTTP/1.1 200 OK")
+    story.check(f"a request from zero is answered within {waited_ms:.0f} ms", holds=" 200 " in status)
+
+
+async def roll_out(story: Story) -> None:
+    """A split by percent, and a new revision under load."""
+    async with story.under_load() as load:
+        old, new = story.system.revisions()[-1]["metadata"]["name"], await asyncio.to_thread(story.deploy, "again")
+        await asyncio.sleep(SETTLE_S)
+        rolled = load.answered_by[new]
+    story.check(f"a new revision took over under load, {load.answered} answered", holds=rolled > 0)
+    story.check(f"none failed meanwhile (failed: {load.failures()})", holds=not load.failed)
+    await asyncio.to_thread(story.split, **{old: 100 - NEW_PERCENT, new: NEW_PERCENT})
+    async with loaded(story.system.port, HOST, clients=FEW_CLIENTS) as load:
+        await load.until_answered(SPLIT_REQUESTS)
+    ratio, count = NEW_PERCENT / 100, load.answered
+    off = abs(load.answered_by[new] - count * ratio) / math.sqrt(count * ratio * (1 - ratio))
+    what = (
+        f"of {count} requests {load.answered_by[new]} went to the {NEW_PERCENT} % ({off:.1f} standard deviations off)"
+    )
+    story.check(what, holds=off < DEVIATIONS and not load.failed)
+    await asyncio.to_thread(story.split, **{old: 100})
+
+
+async def lose_a_pod(story: Story) -> None:
+    """Kill -9 on an app while it works."""
+    async with story.under_load() as load:
+        _, body = await ask(story.system.port, HOST)
+        os.kill(int(body.split()[-1]), signal.SIGKILL)
+        story.say("killed an app with -9")
+        await asyncio.sleep(SETTLE_S)
+    story.check(
+        f"a killed app: {load.failed} of {load.answered + load.failed} failed ({load.failures()})",
+        holds=not load.failed,
+    )
+
+
+async def lose_daemons(story: Story) -> None:
+    """Kill -9 on each daemon, under load."""
+    for module in ("serving.autoscaler.main", "serving.local.control", "serving.activator.main"):
+        before = await asyncio.to_thread(story.is_there)
+        async with story.under_load() as load:
+            story.system.kill(module)
+            story.say(f"killed {module} with -9")
+            await asyncio.sleep(SETTLE_S)
+        after = await asyncio.to_thread(story.is_there)
+        # What was inside a killed ingress is cut off, and no more than that.
+        allowed = FEW_CLIENTS if module == "serving.activator.main" else 0
+        what = f"{module} killed: {load.failed} of {load.answered + load.failed} failed ({load.failures()})"
+        story.check(what, holds=load.failed <= allowed and load.answered > 0)
+        story.check(f"its pods are the same ({len(before)} before, {len(after)} after)", holds=before <= after)
+
+
+async def tell(story: Story) -> None:
+    """All of it, in order."""
+    counting = asyncio.create_task(story.count_pods())
+    try:
+        for chapter in (grow_and_shrink, roll_out, lose_a_pod, lose_daemons):
+            await chapter(story)
+    finally:
+        counting.cancel()
+    came = await asyncio.to_thread(story.system.until_zero, SERVICE, ZERO_WITHIN_S)
+    story.check("and silence brings it back to zero again", holds=came)
 
 
 def main() -> int:
-    """Run the story and end the system."""
-    with tempfile.TemporaryDirectory() as state:
-        demo = Demo(state)
+    """Tell the story and end the system."""
+    with running_system() as system:
+        story = Story(system)
         try:
-            asyncio.run(story(demo))
+            asyncio.run(tell(story))
         finally:
-            demo.process.send_signal(signal.SIGTERM)
-            demo.process.wait()
-        print("held: " + "; ".join(demo.held))
+            print(f"pods, each {PERIOD_S} s, at most {max(story.pods, default=0)}:\n{story.plot()}")
+    print("held: " + "; ".join(story.held))
     return 0
 
 

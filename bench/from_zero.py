@@ -12,13 +12,12 @@ import argparse
 import asyncio
 import json
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.demo import Demo
+from bench.system import running_system
 
 __all__ = ["main"]
 
@@ -86,18 +85,13 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as state:
-        demo = Demo(state)
-        try:
-            command = f"{sys.executable} {SLEEPER}"
-            window = ["--annotate", "autoscaling.knative.dev/window=6s"]
-            demo.serving("deploy", "sleeper", str(SLEEPER.parent), "--command", command, "--concurrency", "10", *window)
-            if not asyncio.run(demo.zero()):
-                raise SystemExit("the service did not come to zero")
-            found = asyncio.run(measure(demo.port, options.clients))
-        finally:
-            demo.process.terminate()
-            demo.process.wait()
+    with running_system() as system:
+        command = ["--command", f"{sys.executable} {SLEEPER}", "--concurrency", "10"]
+        window = ["--annotate", "autoscaling.knative.dev/window=6s"]
+        system.serving("deploy", "sleeper", str(SLEEPER.parent), *command, *window)
+        if not system.until_zero("sleeper", GIVE_UP_S):
+            raise SystemExit("the service did not come to zero")
+        found = asyncio.run(measure(system.port, options.clients))
     print(json.dumps(found) if options.json else "\n".join(f"{key}: {value}" for key, value in found.items()))
     return 0 if found["seconds_to_all_at_once"] is not None and not found["errors"] else 1
 

@@ -3,11 +3,13 @@
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from serving.local.deathwish import die_with_parent
+from serving.local.ports import PORTS
 from serving.local.state import StateFolder, default_state_path
 from serving.local.supervisor import CHILDREN, Supervisor, bind
 from serving.model.errors import SettingsError
@@ -18,12 +20,16 @@ __all__ = ["up"]
 _EXIT_SETTINGS = 2
 
 
+def _port_options(command: Callable[..., None]) -> Callable[..., None]:
+    for port in reversed(PORTS):
+        option = click.option(f"--{port.name}-port", default=port.number, show_default=True, help=port.what)
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.option("--state", "state_path", type=click.Path(file_okay=False, path_type=Path), help="Folder for state.")
-@click.option("--public-port", default=8080, show_default=True, help="Port of all services.")
-@click.option("--inner-port", default=8081, show_default=True, help="Port of cluster-local services.")
-@click.option("--api-port", default=6080, show_default=True, help="Port of the Kubernetes API.")
-@click.option("--stats-port", default=6081, show_default=True, help="Port of the autoscaler.")
+@_port_options
 @click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
 def up(*, state_path: Path | None, sample: bool, **ports: int) -> None:
     """Run everything on this machine until interrupted."""

@@ -16,6 +16,7 @@ import pytest
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Object
+from serving.local.ports import PORTS
 from serving.model.errors import NotFound
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +67,7 @@ def parent_of(pid: int) -> int:
 
 
 def start(state: Path) -> subprocess.Popen[str]:
-    ports = [f"--{name}-port=0" for name in ("public", "inner", "api", "stats")]
+    ports = [f"--{port.name}-port=0" for port in PORTS]
     command = [sys.executable, "-m", "serving", "up", f"--state={state}", *ports]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -1,0 +1,88 @@
+"""Clients for the demo and benches: each asks again and again, a connection for each request, and checks the answer.
+
+A closed loop: a client asks next when it has been answered. Only 127.0.0.1 is ever asked.
+"""
+
+import asyncio
+import collections
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+__all__ = ["Load", "ask", "loaded"]
+
+_ANSWER_WITHIN_S = 60.0
+
+
+async def ask(port: int, host: str, path: str = "/") -> tuple[str, str]:
+    """Status line and body of one GET on a connection of its own. Raises ``OSError``."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        async with asyncio.timeout(_ANSWER_WITHIN_S):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return head.split(b"\r\n")[0].decode() or "closed without an answer", body.decode()
+
+
+class Load:
+    """What clients have seen: answers by status, and of those that are right, by who answered."""
+
+    def __init__(self) -> None:
+        self.statuses: collections.Counter[str] = collections.Counter()
+        self.answered_by: collections.Counter[str] = collections.Counter()
+        self.longest_s = 0.0
+        self._awaited: list[tuple[int, asyncio.Event]] = []
+
+    @property
+    def answered(self) -> int:
+        """Requests that got a right answer."""
+        return sum(self.answered_by.values())
+
+    @property
+    def failed(self) -> int:
+        """Requests that did not."""
+        return sum(self.statuses.values()) - self.answered
+
+    def failures(self) -> str:
+        """What went wrong how often, for people."""
+        wrong = {status: count for status, count in self.statuses.items() if " 200 " not in status}
+        return ", ".join(f"{count} x {status}" for status, count in wrong.items()) or "none"
+
+    async def until_answered(self, count: int) -> None:
+        """Wait for so many right answers."""
+        reached = asyncio.Event()
+        self._awaited.append((count, reached))
+        await reached.wait()
+
+    async def work(self, port: int, host: str, path: str) -> None:
+        """One client, until cancelled. Its last request, cut off by us, does not count."""
+        while True:
+            began_s = time.monotonic()
+            try:
+                status, body = await ask(port, host, path)
+            except (OSError, TimeoutError) as error:
+                status, body = type(error).__name__, ""
+            self.statuses[status] += 1
+            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+            words = body.split()
+            if " 200 " in status and words[:1] == ["Hello"]:
+                # "Hello world from REVISION, process N"
+                self.answered_by[words[3].rstrip(",")] += 1
+                for count, reached in self._awaited:
+                    if self.answered >= count:
+                        reached.set()
+
+
+@contextlib.asynccontextmanager
+async def loaded(port: int, host: str, *, clients: int, path: str = "/") -> AsyncIterator[Load]:
+    """Clients that ask for as long as the block lasts."""
+    load = Load()
+    tasks = [asyncio.create_task(load.work(port, host, path)) for _ in range(clients)]
+    try:
+        yield load
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,109 @@
+"""A whole ``serving up`` for benches and the demo: on ports of its own, with state in a folder of its own.
+
+Nothing here measures. It starts, deploys, asks and kills as a user would: through the CLI, the API and signals.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from serving.local.ports import PORTS
+
+__all__ = ["System", "running_system"]
+
+_SERVING_GROUP = "/apis/serving.knative.dev/v1/namespaces/default"
+_POLL_S = 0.2
+
+
+class System:
+    """A system that runs. ``port`` is the public one; ``server`` is the URL of its API, with its token."""
+
+    def __init__(self, state: Path, environment: Mapping[str, str]) -> None:
+        self.state = state
+        command = [sys.executable, "-m", "serving", "up", "--state", str(state)]
+        self.process = subprocess.Popen(
+            [*command, *(f"--{port.name}-port=0" for port in PORTS)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        assert self.process.stdout
+        match = re.search(r"localhost:(\d+)", self.process.stdout.readline())
+        assert match, "serving up says where services answer"
+        self.port = int(match[1])
+        config = json.loads((state / "kubeconfig").read_text())
+        self.server: str = config["clusters"][0]["cluster"]["server"]
+
+    def serving(self, *arguments: str) -> str:
+        """Output of a command of the CLI. What it says on its way to failing is not kept back."""
+        command = [sys.executable, "-m", "serving", *arguments, "--state", str(self.state)]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def ask(self, path: str, body: object = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON
+        """One call of the API."""
+        data = None if body is None else json.dumps(body).encode()
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        request = urllib.request.Request(  # noqa: S310 - our own server
+            self.server + path, data=data, method=method, headers={"Content-Type": kind}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+            return json.load(answer)
+
+    def revisions(self) -> list[dict[str, Any]]:
+        """All revisions, oldest first."""
+        found: list[dict[str, Any]] = self.ask(f"{_SERVING_GROUP}/revisions")["items"]
+        return sorted(found, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
+
+    def pods(self, service: str) -> list[dict[str, Any]]:
+        """The pods of a service that are there and not going."""
+        selector = f"serving.knative.dev/service={service}"
+        items = self.ask(f"/api/v1/namespaces/default/pods?labelSelector={selector}")["items"]
+        return [pod for pod in items if not pod["metadata"].get("deletionTimestamp")]
+
+    def until_zero(self, service: str, within_s: float) -> bool:
+        """Whether all of a service's revisions come to zero in time."""
+        until_s = time.monotonic() + within_s
+        while time.monotonic() < until_s:
+            mine = [
+                one for one in self.revisions() if one["metadata"]["labels"]["serving.knative.dev/service"] == service
+            ]
+            if all(one["spec"]["servingState"] == "Reserve" for one in mine) and not self.pods(service):
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    def daemon(self, module: str) -> int:
+        """The process id of a child of the supervisor."""
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                command = (entry / "cmdline").read_bytes().decode().split("\0")
+                if parent == self.process.pid and module in command:
+                    return int(entry.name)
+        raise LookupError(module)
+
+    def kill(self, module: str) -> None:
+        """SIGKILL to one daemon."""
+        os.kill(self.daemon(module), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def running_system(**environment: str) -> Iterator[System]:
+    """A system that ends with the block. ``environment`` is added to ours."""
+    with tempfile.TemporaryDirectory() as folder:
+        system = System(Path(folder), environment)
+        try:
+            yield system
+        finally:
+            system.process.send_signal(signal.SIGTERM)
+            system.process.wait()

@@ -1,0 +1,22 @@
+"""The ports of ``serving up``: the one table that its options, its docs and its tests are made from."""
+
+import msgspec
+
+__all__ = ["PORTS", "Port"]
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """A listening socket on 127.0.0.1 that the supervisor holds and hands down. ``number`` is its default."""
+
+    name: str
+    number: int
+    what: str
+
+
+PORTS = (
+    Port(name="public", number=8080, what="Port of all services."),
+    Port(name="inner", number=8081, what="Port of cluster-local services."),
+    Port(name="api", number=6080, what="Port of the Kubernetes API."),
+    Port(name="stats", number=6081, what="Port of the autoscaler."),
+)
+"""In the order in which people are told of them. ``--NAME-port=0`` takes any free one."""

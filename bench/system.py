@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -50,14 +51,17 @@ class System:
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def ask(self, path: str, body: object = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON
-        """One call of the API."""
+        """One call of the API. Raises ``OSError`` with its message."""
         data = None if body is None else json.dumps(body).encode()
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         request = urllib.request.Request(  # noqa: S310 - our own server
             self.server + path, data=data, method=method, headers={"Content-Type": kind}
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise OSError(json.load(error).get("message", error.reason)) from error
 
     def revisions(self) -> list[dict[str, Any]]:
         """All revisions, oldest first."""

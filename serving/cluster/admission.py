@@ -36,8 +36,18 @@ _TEMPLATES = {SERVING_SERVICE: ("spec", "template"), CONFIGURATION: ("spec", "te
 _SETTINGS = AutoscalerSettings()
 
 
-def admit(kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None) -> Object:
-    """The object as it is stored. ``old`` is the one before, None for a new one. Raises ``Invalid``."""
+def admit(
+    kind: Kind,
+    new: Object,
+    old: Object | None = None,
+    *,
+    subresource: Subresource | None = None,
+    scaling: AutoscalerSettings = _SETTINGS,
+) -> Object:
+    """The object as it is stored. ``old`` is the one before, None for a new one. Raises ``Invalid``.
+
+    ``scaling`` is what annotations are held to.
+    """
     crd = crds().get(kind)
     if crd is None:
         return _with_encoded_data(new) if kind == SECRET and "stringData" in new else new
@@ -49,7 +59,7 @@ def admit(kind: Kind, new: Object, old: Object | None = None, *, subresource: Su
         raise _invalid(kind, whole, problems, texts=[f"{one.where}: {one.what}" for one in problems])
     if subresource is None:
         broken = list(rule_breaches(kind, whole, old))
-        annotations = list(_annotation_problems(kind, whole))
+        annotations = list(_annotation_problems(kind, whole, scaling))
         if broken or annotations:
             # Knative puts what is wrong before where it is.
             texts = [*(f"{one.what}: {one.where}" for one in broken), *map(str, annotations)]
@@ -76,9 +86,9 @@ def annotation_warnings(kind: Kind, body: Object) -> list[str]:
     return [str(one) for one in read_annotations(annotations, _SETTINGS).warnings] if annotations else []
 
 
-def _annotation_problems(kind: Kind, body: Object) -> Iterator[Problem]:
+def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) -> Iterator[Problem]:
     annotations = _annotations(kind, body)
-    yield from read_annotations(annotations, _SETTINGS).problems if annotations else ()
+    yield from read_annotations(annotations, scaling).problems if annotations else ()
 
 
 def _annotations(kind: Kind, body: Object) -> dict[str, str]:

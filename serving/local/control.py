@@ -7,6 +7,7 @@ without its status and no slice without its pods.
 """
 
 import asyncio
+import functools
 import gc
 import os
 import sys
@@ -42,7 +43,7 @@ async def _body(stop: asyncio.Event) -> None:
     state = StateFolder(Path(os.environ["SERVING_STATE"]))
     controller = load(CONTROLLER, registry=DAEMONS, environment=os.environ).settings
     scaling = load(AUTOSCALER, registry=DAEMONS, environment=os.environ).settings
-    cluster = MemoryCluster(Journal(state.journal), admit=admit)
+    cluster = MemoryCluster(Journal(state.journal), admit=functools.partial(admit, scaling=scaling))
     host = Host(state.template)
     logs = state.logs / "pods"
     node = Node(

@@ -1,0 +1,138 @@
+"""What a request from zero costs beyond the app's own start: overhead = total - (exec to first accept) - handler.
+
+    python bench/cold_start.py [--app sockets|framework|binary] [--samples N] [--per-second N] [--json]
+
+Starts the whole system, makes N services that have never had a pod, and asks each of them once, at a steady pace. The app
+says when it was executed (by the clock of the shell that executes it, so that this shell's own start counts as
+overhead), when it accepted its first connection, and how long it took to answer; the client adds the total. The goal is
+a median of 30 ms and a 99th percentile of 60 ms.
+"""
+
+import argparse
+import asyncio
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.load import ask
+from bench.system import System, running_system
+
+__all__ = ["main"]
+
+APPS = Path(__file__).with_name("apps")
+SERVICES = "/apis/serving.knative.dev/v1/namespaces/default/services"
+READY_WITHIN_S = 300.0
+REST_S = 3.0
+GOAL_MEDIAN_MS, GOAL_P99_MS = 30.0, 60.0
+
+
+def command_of(app: str, folder: Path) -> list[str]:
+    """How an app is executed. The binary is compiled, and started by a script."""
+    if app != "binary":
+        return [sys.executable, str(APPS / f"{app}.py")]
+    binary, script = folder / "app", folder / "run.sh"
+    subprocess.run(["cc", "-O2", "-o", str(binary), str(APPS / "binary.c")], check=True)  # noqa: S607
+    script.write_text(f"#!/bin/sh\nexec {shlex.quote(str(binary))}\n")
+    script.chmod(0o700)
+    return [str(script)]
+
+
+def manifest(name: str, command: list[str]) -> dict[str, object]:
+    """A service that starts at zero and goes back to it soon."""
+    timed = ["bash", "-c", 'EXEC_S=$EPOCHREALTIME exec "$0" "$@"', *command]
+    annotations = {
+        "autoscaling.knative.dev/initial-scale": "0",
+        "autoscaling.knative.dev/window": "6s",
+        "serving.dev/command": shlex.join(timed),
+    }
+    spec = {"containerConcurrency": 1, "containers": [{"image": "app"}]}
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}},
+    }
+
+
+def deploy(system: System, count: int, command: list[str]) -> None:
+    """Make all services, and wait until all are ready, at zero."""
+    for number in range(count):
+        system.ask(SERVICES, manifest(f"cold-{number}", command), method="POST")
+    until_s = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < until_s:
+        conditions = [one.get("status", {}).get("conditions", ()) for one in system.ask(SERVICES)["items"]]
+        ready = sum(any((one["type"], one["status"]) == ("Ready", "True") for one in these) for these in conditions)
+        if ready == count:
+            return
+        time.sleep(0.5)
+    raise SystemExit("the services did not become ready")
+
+
+async def sample(port: int, number: int) -> tuple[float, float]:
+    """Overhead and total of the one request of a service, in seconds."""
+    began_s = time.time()
+    status, body = await ask(port, f"cold-{number}.default.localhost")
+    total_s = time.time() - began_s
+    if " 200 " not in status:
+        raise OSError(status)
+    exec_s, accepted_s, handler_s = map(float, body.split())
+    return total_s - (accepted_s - exec_s) - handler_s, total_s
+
+
+async def measure(port: int, count: int, per_second: float) -> list[tuple[float, float] | BaseException]:
+    """One request each 1 / ``per_second`` seconds, whatever became of those before."""
+    tasks = []
+    for number in range(count):
+        tasks.append(asyncio.create_task(sample(port, number)))
+        await asyncio.sleep(1 / per_second)
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def report(found: list[tuple[float, float] | BaseException]) -> dict[str, object]:
+    """Percentiles in milliseconds, and what failed."""
+    good = [one for one in found if not isinstance(one, BaseException)]
+    overheads = sorted(overhead_s * 1000 for overhead_s, _ in good)
+    cuts = statistics.quantiles(overheads, n=100, method="inclusive")
+    errors = [one for one in found if isinstance(one, BaseException)]
+    return {
+        "samples": len(good),
+        "overhead_median_ms": round(cuts[49], 1),
+        "overhead_p90_ms": round(cuts[89], 1),
+        "overhead_p99_ms": round(cuts[98], 1),
+        "overhead_max_ms": round(overheads[-1], 1),
+        "total_median_ms": round(statistics.median(total_s * 1000 for _, total_s in good), 1),
+        "errors": len(errors),
+        "first_error": repr(errors[0]) if errors else "",
+    }
+
+
+def main() -> int:
+    """Run, and print what was measured; exit 0 only if the goal is met."""
+    parser = argparse.ArgumentParser(description="What a request from zero costs beyond the app's own start.")
+    parser.add_argument("--app", choices=["sockets", "framework", "binary"], default="sockets")
+    parser.add_argument("--samples", type=int, default=500)
+    parser.add_argument("--per-second", type=float, default=1.0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_system(SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE="true") as system,
+    ):
+        deploy(system, options.samples, command_of(options.app, Path(folder)))
+        time.sleep(REST_S)
+        found = report(asyncio.run(measure(system.port, options.samples, options.per_second)))
+    found = {"app": options.app, "per_second": options.per_second, **found}
+    print(json.dumps(found) if options.json else "\n".join(f"{key}: {value}" for key, value in found.items()))
+    is_met = float(str(found["overhead_median_ms"])) <= GOAL_MEDIAN_MS
+    return 0 if is_met and float(str(found["overhead_p99_ms"])) <= GOAL_P99_MS and not found["errors"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -59,7 +59,8 @@ class WorkQueue(Generic[Key]):
         self._active: set[Key] = set()
         self._again: set[Key] = set()
         self._failures: dict[Key, int] = {}
-        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        # With its time: uvloop's handle of what is due now does not know it.
+        self._timers: dict[Key, tuple[float, asyncio.Handle]] = {}
         self._has_work = asyncio.Event()
         self._is_quiet = asyncio.Event()
         self._is_quiet.set()
@@ -92,9 +93,9 @@ class WorkQueue(Generic[Key]):
         loop = asyncio.get_running_loop()
         due_s = loop.time() + delay_s
         timer = self._timers.get(key)
-        if timer is None or timer.when() > due_s:
+        if timer is None or timer[0] > due_s:
             self._cancel_timer(key)
-            self._timers[key] = loop.call_at(due_s, self.add, key)
+            self._timers[key] = (due_s, loop.call_at(due_s, self.add, key))
 
     def forget(self, key: Key) -> None:
         """Drop a key that is waiting, and how often it has failed: its object is gone."""
@@ -182,7 +183,7 @@ class WorkQueue(Generic[Key]):
     def _cancel_timer(self, key: Key) -> None:
         timer = self._timers.pop(key, None)
         if timer is not None:
-            timer.cancel()
+            timer[1].cancel()
 
     def _note_quiet(self) -> None:
         if not self._ready and not self._active:

@@ -5,6 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from serving.aio.clock import now_s
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
@@ -215,3 +216,14 @@ def test_a_failure_is_logged_where_nobody_else_is_told(caplog: pytest.LogCapture
     one.add("a")
     run_virtually(run_for(one, Worker(failures=1), seconds=1))
     assert [record.getMessage() for record in caplog.records] == ["work.failed"]
+
+
+def test_a_key_that_is_due_at_once_can_be_asked_for_again_on_uvloop() -> None:
+    async def twice() -> None:
+        one = queue()
+        # uvloop rounds to milliseconds: this one is due now.
+        one.add_after("a", 0.0001)
+        one.add_after("a", 0.00005)
+        assert repr(one) == "WorkQueue(test, 0 ready, 0 active, 1 later)"
+
+    uvloop.run(twice())

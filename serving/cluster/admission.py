@@ -51,8 +51,10 @@ def admit(
     crd = crds().get(kind)
     if crd is None:
         return _with_encoded_data(new) if kind == SECRET and "stringData" in new else new
-    whole = _completed(kind, new)
-    parts = [key for key in whole if key not in _OWN_PARTS]
+    # What a write has not touched was completed and checked when it was written.
+    same = frozenset(key for key, value in new.items() if old is not None and value is old.get(key))
+    whole = _completed(kind, new, same)
+    parts = [key for key in whole if key not in _OWN_PARTS and key not in same]
     properties = crd.schema.get("properties", {})
     problems = [one for key in parts for one in breaches(properties.get(key, {}), whole[key], key)]
     if problems:
@@ -98,15 +100,17 @@ def _annotations(kind: Kind, body: Object) -> dict[str, str]:
     return {key: text for key, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
 
 
-def _completed(kind: Kind, body: Object) -> Object:
+def _completed(kind: Kind, body: Object, same: frozenset[str]) -> Object:
+    """The object with all defaults; parts named in ``same`` have them already."""
     schema = crds()[kind].schema
     known = schema.get("properties", {})
     result = {key: value for key, value in body.items() if key in known and value is not None}
-    rest = {key: value for key, value in result.items() if key not in _OWN_PARTS}
-    wanted = {key: one for key, one in known.items() if key not in _OWN_PARTS}
+    done = _OWN_PARTS | same
+    rest = {key: value for key, value in result.items() if key not in done}
+    wanted = {key: one for key, one in known.items() if key not in done}
     result |= completed({"type": "object", "properties": wanted}, rest)
     spec = result.get("spec")
-    if isinstance(spec, dict):
+    if isinstance(spec, dict) and "spec" not in same:
         if kind in {SERVING_SERVICE, CONFIGURATION}:
             _fill_pod(_below(_below(spec, "template"), "spec"))
         if kind == REVISION:

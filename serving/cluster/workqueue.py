@@ -141,6 +141,8 @@ class WorkQueue(Generic[Key]):
                 if delay_s is not None and key not in self._ready:
                     self.add_after(key, delay_s)
             self._note_quiet()
+            # Work that never waits, as on the memory port, must not keep everybody else waiting.
+            await asyncio.sleep(0)
 
     async def _next(self) -> Key:
         while True:

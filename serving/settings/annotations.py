@@ -5,6 +5,7 @@ everything that is accepted without effect. Each key may be written in both of K
 ``minScale``). Ranges are Knative's (98e5ef90, pkg/apis/autoscaling/annotation_validation.go).
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field,
 __all__ = ["GROUP", "ReadAnnotations", "ScalingAnnotations", "read_annotations"]
 
 GROUP = "autoscaling.knative.dev/"
+_READ_KEPT = 1024
 _OWN_CLASS_SUFFIX = ".knative.dev"
 _INT32_MAX = 2**31 - 1
 _SCALE = Knob(unit=COUNT, key="", low=0, high=_INT32_MAX)
@@ -105,6 +107,19 @@ class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_annotations(annotations: Mapping[str, str], settings: AutoscalerSettings) -> ReadAnnotations:
     """Read a revision's annotations against the settings that are in force."""
+    # Read at each write of a service and everything below it: nearly always the same few. Those of others are left out.
+    ours = tuple(one for one in annotations.items() if one[0].startswith(GROUP) or one[0] in _known())
+    return _read(ours, settings)
+
+
+@functools.cache
+def _known() -> frozenset[str]:
+    return frozenset(name for field in fields_of(ScalingAnnotations) for name in _spellings(field.knob.key))
+
+
+@functools.lru_cache(_READ_KEPT)
+def _read(pairs: tuple[tuple[str, str], ...], settings: AutoscalerSettings) -> ReadAnnotations:
+    annotations = dict(pairs)
     problems: list[Problem] = []
     values: dict[str, Value] = {}
     spelled: set[str] = set()

@@ -8,6 +8,7 @@ A ``Unit`` says how a value is written in a ConfigMap (in Knative's own way: "60
 in the environment and in flags, where it is always the plain value that the field's name promises (60 seconds, 0.7).
 """
 
+import functools
 import typing
 from collections.abc import Callable, Iterator
 
@@ -188,18 +189,23 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         return "_".join(self.path).upper()
 
 
-def fields_of(record: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Iterator[Field]:
+@functools.cache
+def fields_of(record: type[msgspec.Struct]) -> tuple[Field, ...]:
     """All knobs of a settings record in the order in which they are written, nested records included.
 
     A bare ``bool`` needs no ``Knob``: its key is its name. Quirks, which are nothing but flags, use that.
     """
+    return tuple(_fields_below(record, ()))
+
+
+def _fields_below(record: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[Field]:
     hints = typing.get_type_hints(record, include_extras=True)
     prefix = "".join(f"{part.replace('_', '-')}." for part in path)
     for info in msgspec.structs.fields(record):
         hint = hints[info.name]
         here = (*path, info.name)
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-            yield from fields_of(hint, here)
+            yield from _fields_below(hint, here)
             continue
         knob = _knob_of(info.name, hint)
         knob = msgspec.structs.replace(knob, key=prefix + knob.key)

@@ -1,0 +1,278 @@
+"""Pods per second through the whole chain, with a simulated kubelet, on the memory port and over HTTP; and the loop's lag.
+
+    python bench/control_plane.py [--revisions N ...] [--port memory|http] [--delay-s S] [--profile] [--json]
+
+N services are made and come to rest at zero. Then each is woken at once: the revision is written Active, its load told to
+the autoscaler; that decides and writes the scale; the manager makes the pod, the simulated kubelet says after its delay
+that it is ready, the manager puts it into its slice. The time is from the first write to the last ready endpoint. On
+the memory port all run in one loop; over HTTP the autoscaler and who wakes are in a process of their own, as in
+``serving up``. Goals: 2,500 pods a second on the memory port (what Dirigent published), 150 over HTTP; Knative has about 2.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import cProfile
+import json
+import os
+import pstats
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from serving.aio.clock import now_s, stamp
+from serving.autoscaler.loop import Autoscaler
+from serving.autoscaler.scaler import Source
+from serving.cluster.admission import admit
+from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE
+from serving.cluster.kube import KubeCluster
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Cluster, EventType, Object
+from serving.controller.loop import Controller
+from serving.local.manager import Manager
+from serving.local.podplan import Life, pod_status
+from serving.model.stat import Stat
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
+from tests.integration.api_server import served
+
+__all__ = ["main"]
+
+SCALING = AutoscalerSettings(allow_zero_initial_scale=True, initial_scale=0)
+NAMESPACE = "default"
+LAG_PERIOD_S = 0.01
+WAKERS = 64
+GIVE_UP_S = 900.0
+PROFILE_LINES = 40
+
+
+class Kubelet:
+    """Says of each new pod that it is ready, after a delay."""
+
+    def __init__(self, cluster: Cluster, *, delay_s: float) -> None:
+        self._cluster, self._delay_s = cluster, delay_s
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        listing = await self._cluster.list(POD)
+        async with (
+            asyncio.TaskGroup() as group,
+            self._cluster.watch(POD, resource_version=listing.resource_version) as events,
+        ):
+            async for event in events:
+                if event.type is EventType.ADDED:
+                    loop.call_later(self._delay_s, self._start, group, event.object)
+
+    def _start(self, group: asyncio.TaskGroup, pod: Object) -> None:
+        group.create_task(self._ready(pod))
+
+    async def _ready(self, pod: Object) -> None:
+        life = {"user-container": Life(is_running=True)}
+        status = pod_status(pod, life, address="127.64.0.1", ready=True, stamp=stamp())
+        await self._cluster.patch(
+            POD, NAMESPACE, pod["metadata"]["name"], patch={"status": status}, subresource="status"
+        )
+
+
+async def lag(found: list[float]) -> None:
+    """How late the loop is, again and again."""
+    while True:
+        began_s = now_s()
+        await asyncio.sleep(LAG_PERIOD_S)
+        found.append(now_s() - began_s - LAG_PERIOD_S)
+
+
+@contextlib.asynccontextmanager
+async def home(*, delay_s: float) -> AsyncIterator[MemoryCluster]:
+    """The store, with controller, manager and kubelet at work."""
+    cluster = MemoryCluster(admit=partial(admit, scaling=SCALING))
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(Manager(cluster).run()),
+            group.create_task(Kubelet(cluster, delay_s=delay_s).run()),
+        ]
+        controller = Controller(cluster, settings=ControllerSettings(), scaling=SCALING)
+        controlling = group.create_task(controller.run(stop))
+        yield cluster
+        stop.set()
+        await controlling
+        for task in tasks:
+            task.cancel()
+
+
+def service(number: int) -> dict[str, Any]:
+    """A service that starts at zero."""
+    annotations = {"autoscaling.knative.dev/initial-scale": "0"}
+    template = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"image": "app"}]}}
+    metadata = {"name": f"s-{number}", "namespace": NAMESPACE}
+    return {"metadata": metadata, "spec": {"template": template}}
+
+
+def is_ready(one: dict[str, Any]) -> bool:
+    """Whether the Ready condition says so."""
+    conditions = (one.get("status") or {}).get("conditions") or ()
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+
+async def in_parallel(count: int, what: Any) -> None:  # noqa: ANN401 - a coroutine function of a number
+    """Do something for each number, a few at a time."""
+    numbers = iter(range(count))
+
+    async def work() -> None:
+        for number in numbers:
+            await what(number)
+
+    await asyncio.gather(*(work() for _ in range(WAKERS)))
+
+
+async def until_services_ready(cluster: Cluster, count: int, version: str) -> None:
+    """Wait for the Ready condition of so many services."""
+    ready: set[str] = set()
+    async with cluster.watch(SERVING_SERVICE, NAMESPACE, resource_version=version) as events:
+        async for event in events:
+            if is_ready(event.object):
+                ready.add(event.object["metadata"]["name"])
+            if len(ready) == count:
+                return
+
+
+async def until_endpoints(cluster: Cluster, count: int, version: str) -> None:
+    """Wait for so many ready endpoints in slices."""
+    found: dict[str, int] = {}
+    async with cluster.watch(ENDPOINT_SLICE, NAMESPACE, resource_version=version) as events:
+        async for event in events:
+            ready = [one for one in event.object["endpoints"] if one["conditions"]["ready"]]
+            # The slices of pods, not those that ingresses are told.
+            if event.object["metadata"]["labels"]["kubernetes.io/service-name"].endswith("-private"):
+                found[event.object["metadata"]["name"]] = len(ready)
+            if sum(found.values()) >= count:
+                return
+
+
+async def measure(cluster: Cluster, count: int) -> dict[str, Any]:
+    """Make services, wake all, and count."""
+    lags: list[float] = []
+    version = (await cluster.list(SERVING_SERVICE, NAMESPACE)).resource_version
+    began_s = now_s()
+    waiting = asyncio.create_task(until_services_ready(cluster, count, version))
+    await in_parallel(count, lambda number: cluster.create(SERVING_SERVICE, service(number)))
+    await waiting
+    services_s = now_s() - began_s
+
+    async def proved() -> bool:
+        return True
+
+    stop = asyncio.Event()
+    autoscaler = Autoscaler(cluster, settings=SCALING, prove=proved)
+    running = asyncio.create_task(autoscaler.run(stop))
+    while autoscaler.revision_count < count:  # noqa: ASYNC110 - nobody tells when it has seen all
+        await asyncio.sleep(LAG_PERIOD_S)
+    revisions = (await cluster.list(REVISION, NAMESPACE)).items
+    version = (await cluster.list(ENDPOINT_SLICE, NAMESPACE)).resource_version
+    lagging = asyncio.create_task(lag(lags))
+    waiting = asyncio.create_task(until_endpoints(cluster, count, version))
+
+    async def wake(number: int) -> None:
+        name = revisions[number]["metadata"]["name"]
+        await cluster.patch(REVISION, NAMESPACE, name, patch={"spec": {"servingState": "Active"}})
+        stat = Stat(pod="activator", at_s=now_s(), concurrency=1.0, request_count=1.0)
+        autoscaler.record((NAMESPACE, name), stat, Source.ACTIVATOR)
+
+    began_s, began_cpu_s = now_s(), time.process_time()
+    await in_parallel(count, wake)
+    await waiting
+    took_s, cpu_s = now_s() - began_s, time.process_time() - began_cpu_s
+    lagging.cancel()
+    stop.set()
+    await running
+    lags.sort()
+    return {
+        "revisions": count,
+        "services_per_second": round(count / services_s),
+        "pods_per_second": round(count / took_s),
+        "cpu_us_per_pod_here": round(cpu_s / count * 1e6),
+        "lag_p99_ms": round(lags[int(len(lags) * 0.99)] * 1000, 1) if lags else None,
+        "lag_max_ms": round(lags[-1] * 1000, 1) if lags else None,
+    }
+
+
+async def on_memory(count: int, *, delay_s: float) -> dict[str, Any]:
+    """All in this loop."""
+    async with asyncio.timeout(GIVE_UP_S), home(delay_s=delay_s) as cluster:
+        return {"port": "memory", **await measure(cluster, count)}
+
+
+async def serve(delay_s: float) -> None:
+    """What the process on the other side of HTTP does, until its standard input ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with home(delay_s=delay_s) as cluster, served(cluster, Path(folder)) as server:
+            lags: list[float] = []
+            lagging = asyncio.create_task(lag(lags))
+            print(server.kubeconfig, flush=True)
+            await asyncio.to_thread(sys.stdin.read)
+            lagging.cancel()
+            lags.sort()
+            print(json.dumps([lags[int(len(lags) * 0.99)] * 1000, lags[-1] * 1000]), flush=True)
+
+
+async def over_http(count: int, *, delay_s: float) -> dict[str, Any]:
+    """The store and what it runs in another process."""
+    command = [sys.executable, __file__, "--serve", "--delay-s", str(delay_s)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - before anything is measured
+    assert process.stdout
+    assert process.stdin
+    path = process.stdout.readline().strip()
+    try:
+        async with asyncio.timeout(GIVE_UP_S), KubeCluster.from_kubeconfig(path) as cluster:
+            found = await measure(cluster, count)
+    finally:
+        process.stdin.close()
+        told = process.stdout.readline()
+        process.wait()
+    p99_ms, max_ms = json.loads(told)
+    server = {"server_lag_p99_ms": round(p99_ms, 1), "server_lag_max_ms": round(max_ms, 1)}
+    return {"port": "http", **found, **server}
+
+
+def main() -> int:
+    """Run, and print what was measured."""
+    parser = argparse.ArgumentParser(description="Pods per second through the whole chain.")
+    parser.add_argument("--revisions", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--port", choices=["memory", "http"], nargs="+", default=["memory", "http"])
+    parser.add_argument("--delay-s", type=float, default=0.02)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        uvloop.run(serve(options.delay_s))
+        return 0
+    profile = cProfile.Profile() if options.profile else None
+    for port in options.port:
+        for count in options.revisions:
+            run = on_memory if port == "memory" else over_http
+            if profile:
+                profile.enable()
+            found = uvloop.run(run(count, delay_s=options.delay_s))
+            if profile:
+                profile.disable()
+            print(json.dumps(found) if options.json else "  ".join(f"{key} {value}" for key, value in found.items()))
+    if profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(PROFILE_LINES)
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONPATH", str(Path(__file__).resolve().parents[1]))
+    sys.exit(main())

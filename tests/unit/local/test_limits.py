@@ -1,0 +1,19 @@
+import pytest
+
+from serving.local.limits import memory_limit_bytes, warnings_of
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted"), [({"memory": "64Mi"}, 64 * 2**20), ({"memory": "many"}, None), ({}, None), (None, None)]
+)
+def test_a_memory_limit_in_bytes(limits: object, wanted: int | None) -> None:
+    assert memory_limit_bytes({"resources": {"limits": limits}}) == wanted
+
+
+def test_what_is_not_held_is_said() -> None:
+    container = {"name": "c", "resources": {"limits": {"cpu": "100m"}}, "volumeMounts": [{"mountPath": "/etc/x"}]}
+    assert [reason for reason, _ in warnings_of(container)] == ["CpuLimitNotEnforced", "VolumesElsewhere"]
+
+
+def test_a_container_that_asks_for_nothing_hears_nothing() -> None:
+    assert warnings_of({"name": "c"}) == []

@@ -1,0 +1,29 @@
+import random
+import socket
+
+from serving.local.places import Places
+
+
+def places() -> Places:
+    return Places(random.Random(1))
+
+
+def test_no_two_have_the_same_place() -> None:
+    taken = [places_.take() for places_ in [places()] for _ in range(50)]
+    assert len({one.address for one in taken}) == len({one.port for one in taken}) == 50
+
+
+def test_what_somebody_else_listens_on_is_passed_over() -> None:
+    free = places().take()
+    with socket.create_server((free.address, 8012)), socket.create_server(("127.0.0.1", free.port)):
+        other = places().take()
+    assert other.address != free.address
+    assert other.port != free.port
+
+
+def test_a_place_that_was_left_can_be_had_again() -> None:
+    one = places()
+    first = one.take()
+    assert repr(one) == "Places(1 taken)"
+    one.leave(first)
+    assert repr(one) == "Places(0 taken)"

@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import pytest
+
+from serving.local.podfolder import make_folder, mount, remove_folder, rotate, size_of, tail
+from serving.model.errors import InvalidValue
+
+
+def test_a_volume_is_found_where_it_is_mounted(tmp_path: Path) -> None:
+    mount(tmp_path, {"v": {"a/b": b"x"}}, [{"name": "v", "mountPath": "/etc/c"}])
+    assert (tmp_path / "etc/c/a/b").read_bytes() == b"x"
+    assert (tmp_path / ".volumes/v/a/b").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_part_of_a_volume_can_be_mounted(tmp_path: Path) -> None:
+    mount(tmp_path, {"v": {"a": b"x", "b": b"y"}}, [{"name": "v", "mountPath": "/one", "subPath": "b"}])
+    assert (tmp_path / "one").read_bytes() == b"y"
+
+
+@pytest.mark.parametrize("path", ["/../x", "/a/../../x", "/./x"])
+def test_nothing_is_mounted_outside_of_the_folder(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InvalidValue):
+        mount(tmp_path, {"v": {}}, [{"name": "v", "mountPath": path}])
+
+
+def test_mounted_again_it_has_the_new_content(tmp_path: Path) -> None:
+    for content in (b"1", b"2"):
+        mount(tmp_path, {"v": {"a": content}}, [{"name": "v", "mountPath": "/m"}])
+    assert (tmp_path / "m/a").read_bytes() == b"2"
+
+
+def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "pod"
+    outside.write_text("stays")
+    make_folder(folder / "deep")
+    (folder / "link").symlink_to(outside)
+    remove_folder(folder)
+    assert not folder.exists()
+    assert outside.read_text() == "stays"
+
+
+def test_a_log_that_is_too_long_is_copied_away(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    for text in ("first", "second", "third"):
+        log.write_text(text)
+        assert rotate(log, bytes_max=2, kept=2)
+    assert log.read_text() == ""
+    assert [(tmp_path / f"a.log.{number}").read_text() for number in (1, 2)] == ["third", "second"]
+    assert not (tmp_path / "a.log.3").exists()
+
+
+def test_a_log_that_is_short_or_missing_stays(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    assert not rotate(log)
+    log.write_text("short")
+    assert not rotate(log)
+    assert size_of(log) == 5
+    assert size_of(tmp_path / "none") == 0
+
+
+def test_the_last_lines_of_what_came_after_the_start(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("old\n" + "".join(f"{number}\n" for number in range(20)))
+    assert tail(log, after=4).split("\n") == [str(number) for number in range(10, 20)]
+    assert tail(log, after=10**6).startswith("10")
+    assert tail(tmp_path / "none") == ""

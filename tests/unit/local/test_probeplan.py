@@ -1,0 +1,52 @@
+from serving.local.probeplan import (
+    ProbeKind,
+    ProbePlan,
+    ProbeState,
+    Verdict,
+    after_outcome,
+    listening_probe,
+    probe_plans,
+)
+
+GET = {"httpGet": {"path": "/x", "port": 8080}}
+
+
+def verdicts(plan: ProbePlan, outcomes: str) -> list[Verdict]:
+    """One for each outcome: "+" is a success."""
+    state, found = ProbeState(), []
+    for outcome in outcomes:
+        state = after_outcome(state, plan, ok=outcome == "+")
+        found.append(state.verdict)
+    return found
+
+
+def test_http_readiness_is_the_queue_proxys_and_the_rest_is_ours() -> None:
+    container = {"startupProbe": GET, "livenessProbe": GET, "readinessProbe": GET}
+    assert [plan.kind for plan in probe_plans(container)] == [ProbeKind.STARTUP, ProbeKind.LIVENESS]
+
+
+def test_a_command_that_asks_for_readiness_is_ours() -> None:
+    (plan,) = probe_plans({"readinessProbe": {"exec": {"command": ["test", "-f", "ready"]}, "periodSeconds": 2}})
+    assert (plan.kind, plan.command, plan.period_s) == (ProbeKind.READINESS, ("test", "-f", "ready"), 2)
+
+
+def test_kubernetes_defaults_hold() -> None:
+    (plan,) = probe_plans({"livenessProbe": GET})
+    assert (plan.initial_delay_s, plan.period_s, plan.success_min, plan.failure_max) == (0, 10, 1, 3)
+
+
+def test_the_port_is_the_apps_real_one() -> None:
+    probe = listening_probe({"readinessProbe": GET})
+    # None is "the app's own".
+    assert (probe.path, probe.port) == ("/x", None)
+
+
+def test_the_third_failure_in_a_row_counts() -> None:
+    (plan,) = probe_plans({"livenessProbe": GET})
+    assert verdicts(plan, "--+--") == [Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.PASSED, Verdict.PASSED, Verdict.PASSED]
+    assert verdicts(plan, "+---")[-1] is Verdict.FAILED
+
+
+def test_as_many_successes_in_a_row_as_are_asked_for() -> None:
+    plan = ProbePlan(kind=ProbeKind.READINESS, probe=listening_probe({}), success_min=2)
+    assert verdicts(plan, "+-++") == [Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.PASSED]

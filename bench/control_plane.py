@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import cProfile
+import gc
 import json
 import os
 import pstats
@@ -38,6 +39,7 @@ from serving.cluster.kube import KubeCluster
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Cluster, EventType, Object
 from serving.controller.loop import Controller
+from serving.local.control import GC_THRESHOLD
 from serving.local.manager import Manager
 from serving.local.podplan import Life, pod_status
 from serving.model.stat import Stat
@@ -50,7 +52,8 @@ __all__ = ["main"]
 SCALING = AutoscalerSettings(allow_zero_initial_scale=True, initial_scale=0)
 NAMESPACE = "default"
 LAG_PERIOD_S = 0.01
-WAKERS = 64
+WAKERS = 8
+KUBELET_WORKERS = 4
 GIVE_UP_S = 900.0
 PROFILE_LINES = 40
 
@@ -63,18 +66,20 @@ class Kubelet:
 
     async def run(self) -> None:
         """Until cancelled."""
-        loop = asyncio.get_running_loop()
+        due: asyncio.Queue[Object] = asyncio.Queue()
         listing = await self._cluster.list(POD)
-        async with (
-            asyncio.TaskGroup() as group,
-            self._cluster.watch(POD, resource_version=listing.resource_version) as events,
-        ):
-            async for event in events:
-                if event.type is EventType.ADDED:
-                    loop.call_later(self._delay_s, self._start, group, event.object)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(KUBELET_WORKERS):
+                group.create_task(self._work(due))
+            async with self._cluster.watch(POD, resource_version=listing.resource_version) as events:
+                async for event in events:
+                    if event.type is EventType.ADDED:
+                        asyncio.get_running_loop().call_later(self._delay_s, due.put_nowait, event.object)
 
-    def _start(self, group: asyncio.TaskGroup, pod: Object) -> None:
-        group.create_task(self._ready(pod))
+    async def _work(self, due: asyncio.Queue[Object]) -> None:
+        while True:
+            await self._ready(await due.get())
+            await asyncio.sleep(0)
 
     async def _ready(self, pod: Object) -> None:
         life = {"user-container": Life(is_running=True)}
@@ -255,6 +260,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    # As the control process has it.
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
     if options.serve:
         uvloop.run(serve(options.delay_s))
         return 0

@@ -29,6 +29,8 @@ Key = tuple[str, str]
 
 # A watch that lived so long, or brought anything, was no failure.
 _SOUND_S = 5.0
+# A watch that has much to tell never waits by itself; after so many events others get a turn: about 1 ms.
+_EVENTS_PER_TURN = 16
 
 
 class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +138,7 @@ class Reflector:
     async def _follow(self, version: str) -> None:
         """Watch until it is time to list again, taking up what ends. Raises ``ClusterError``."""
         until_s = now_s() + self._settings.relist_s * self._dice.uniform(0.8, 1.2)
+        taken = 0
         while now_s() < until_s:
             began_s = now_s()
             try:
@@ -145,6 +148,8 @@ class Reflector:
                             version = _version_of(event.object) or version
                             self._failures = 0
                             self._take(event)
+                            if (taken := taken + 1) % _EVENTS_PER_TURN == 0:
+                                await asyncio.sleep(0)
             except TimeoutError:
                 return
             finally:

@@ -32,9 +32,9 @@ from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS
 from serving.settings.load import load
 from serving.wire.tokens import read_key
 
-__all__ = ["main"]
+__all__ = ["GC_THRESHOLD", "main"]
 
-_GC_THRESHOLD = 50_000
+GC_THRESHOLD = 50_000
 # If it takes longer than this until everything is as it was, it has to be seen as it is.
 _REBUILD_S = 5.0
 
@@ -79,7 +79,7 @@ def main() -> int:
     """Run until told to stop; returns the exit code."""
     # Most objects live long: looking for cycles among all of them would stop the loop for tens of milliseconds.
     gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    gc.set_threshold(GC_THRESHOLD)
     return run_daemon("control", _body)
 
 

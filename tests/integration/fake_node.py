@@ -42,8 +42,8 @@ class FakeNode:
 
     async def _follow(self, deployment: Object) -> None:
         image = dig(deployment, "spec", "template", "spec")["containers"][0]["image"]
-        await self._show(deployment, image, is_let_go=self.let_go.is_set())
-        if image == "slow" and not self.let_go.is_set():
+        await self._show(deployment, image, is_let_go=False)
+        if image == "slow":
             await self.let_go.wait()
             await self._show(deployment, image, is_let_go=True)
 

@@ -17,11 +17,12 @@ import msgspec
 import uvloop
 
 from serving.aio.clock import stamp
-from serving.model.errors import ServingError
+from serving.model.errors import JournalDamaged, ServingError, SettingsError
 
-__all__ = ["LISTEN_FDS_VARIABLE", "inherited_sockets", "log_as_json", "run_daemon"]
+__all__ = ["CANNOT_START_EXIT", "LISTEN_FDS_VARIABLE", "inherited_sockets", "log_as_json", "run_daemon"]
 
 LISTEN_FDS_VARIABLE = "SERVING_LISTEN_FDS"
+CANNOT_START_EXIT = 2
 _RECORD_KEYS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 Body = Callable[[asyncio.Event], Coroutine[object, object, None]]
@@ -30,7 +31,8 @@ Body = Callable[[asyncio.Event], Coroutine[object, object, None]]
 def run_daemon(name: str, body: Body) -> int:
     """Run a daemon until it ends or is told to; return its exit code.
 
-    0: it ended because it was told to, or by itself. 1: it failed; the reason is logged.
+    0: it ended because it was told to, or by itself. 1: it failed; the reason is logged. 2: so it will at each start,
+    until somebody changes something.
     """
     log_as_json(name)
     try:
@@ -39,7 +41,7 @@ def run_daemon(name: str, body: Body) -> int:
         return 0
     except ServingError as error:
         logging.getLogger(name).error("daemon.failed", extra={"error": str(error)})  # noqa: TRY400 - the text says it all
-        return 1
+        return CANNOT_START_EXIT if isinstance(error, JournalDamaged | SettingsError) else 1
     except Exception:
         logging.getLogger(name).exception("daemon.failed")
         return 1

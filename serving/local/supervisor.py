@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from serving.local.deathwish import adopt_orphans, children_of, die_with_parent
 from serving.local.state import StateFolder
@@ -31,6 +32,8 @@ _STOP_S = 10.0
 # What was killed is gone by then, and whom that leaves behind is an orphan.
 _KILL_S = 0.05
 _TEMPLATE = "template"
+# What daemons say when they would end in the same way at each start (``serving.aio.daemon``).
+_CANNOT_START_EXIT = 2
 _BACKLOG = 4096
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 _IDLE_S = 3600.0
@@ -88,6 +91,7 @@ class Supervisor:
         self._sockets = sockets
         self._children = list(children)
         self._is_stopping = False
+        self._exit_code = 0
 
     def run(self, on_started: Callable[[], None] = lambda: None) -> int:
         """Start all, keep them, and end all on SIGTERM or SIGINT."""
@@ -107,7 +111,7 @@ class Supervisor:
                 if child.process is None and is_due and not self._is_stopping:
                     self._start(child)
         self._stop_all()
-        return 0
+        return self._exit_code
 
     def _next_start_s(self) -> float:
         waiting = [child.started_s + child.pause_s for child in self._children if child.process is None]
@@ -142,6 +146,7 @@ class Supervisor:
             "SERVING_AUTOSCALER_ACTIVATOR_ADDRESS": f"{public[0]}:{public[1]}",
             "SERVING_ACTIVATOR_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
             "SERVING_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
+            "SERVING_DASHBOARD_AUTOSCALER_URL": f"http://{stats[0]}:{stats[1]}",
             "SERVING_CONTROLLER_PUBLIC_PORT": str(public[1]),
         }
 
@@ -169,8 +174,13 @@ class Supervisor:
         if child.name == _TEMPLATE:
             # What pods had started themselves is ours now, and nobody's business any more.
             self._end_orphans()
-        if not self._is_stopping:
-            log = self._state.logs / f"{child.name}.log"
+        log = self._state.logs / f"{child.name}.log"
+        if self._is_stopping:
+            return
+        if code == _CANNOT_START_EXIT:
+            sys.stderr.write(f"serving: {child.name} cannot start: {_last_error(log)}\n")
+            self._exit_code, self._is_stopping = code, True
+        else:
             sys.stderr.write(f"serving: {child.name} ended with {code}, starts again; see {log}\n")
 
     def _stop_all(self) -> None:
@@ -208,3 +218,12 @@ class Supervisor:
 def _signal(child: Child, number: signal.Signals) -> None:
     if child.process is not None:
         child.process.send_signal(number)
+
+
+def _last_error(log: Path) -> str:
+    """What a daemon has written last: the error of a line of JSON, or the line as it is."""
+    lines = log.read_text(errors="replace").splitlines() or [f"see {log}"]
+    try:
+        return str(json.loads(lines[-1])["error"])
+    except (ValueError, KeyError, TypeError):
+        return lines[-1]

@@ -216,3 +216,14 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert f"--public-port: port {port} cannot be taken: Address already in use; expected a free port" in done.stderr
+
+
+def test_a_damaged_journal_ends_it_with_the_reason_and_is_kept(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    (state / "journal.db").write_bytes(b"no database" * 1000)
+    process = start(state)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"control cannot start: the journal {state}/journal.db cannot be used" in errors
+    assert (state / "journal.db").read_bytes() == b"no database" * 1000

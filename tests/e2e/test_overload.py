@@ -1,0 +1,102 @@
+"""More requests than a service that cannot start will ever answer: those that have a place wait, the rest hears at once."""
+
+import asyncio
+import re
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.kinds import SERVING_SERVICE
+from tests.e2e.test_up import HOST, Up, cluster_of, hello, start
+
+WAITING, REFUSED = 8_000, 12_000
+# Each connection costs the activator some kilobytes; a copy of everything would be gigabytes.
+RESIDENT_BYTES_MAX = 400 * 2**20
+REQUEST = b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % HOST
+AT_ONCE = 500
+SPARE = 2_000
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < WAITING + SPARE:
+        pytest.skip(f"needs {WAITING + SPARE} open files, {hard} are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    monkeypatch.setenv("SERVING_ACTIVATOR_QUEUE_DEPTH_MAX", str(WAITING))
+    # So that its route is there: one whose first revision was never ready is answered with 404.
+    monkeypatch.setenv("SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE", "true")
+    process = start(tmp_path / "state")
+    assert process.stdout is not None
+    match = re.search(r"localhost:(\d+)", process.stdout.readline())
+    assert match, process.communicate()
+    try:
+        yield Up(process, tmp_path / "state", int(match[1]))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=120)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def ask(port: int, gate: asyncio.Semaphore) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async with gate:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(REQUEST)
+        await writer.drain()
+        return reader, writer
+
+
+async def refusal(port: int, gate: asyncio.Semaphore) -> bytes:
+    async with gate:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(REQUEST)
+        try:
+            return await reader.readline()
+        finally:
+            writer.close()
+
+
+async def until_it_is_known(up: Up, waiting: list[asyncio.StreamWriter]) -> None:
+    """Ask until a request is held and no longer answered with 404; the one that is held stays."""
+    while True:
+        reader, writer = await asyncio.open_connection("127.0.0.1", up.port)
+        writer.write(REQUEST)
+        try:
+            await asyncio.wait_for(reader.readline(), 0.5)
+        except TimeoutError:
+            waiting.append(writer)
+            return
+        writer.close()
+
+
+async def test_8000_wait_and_12000_more_are_refused_in_time(up: Up) -> None:
+    gate = asyncio.Semaphore(AT_ONCE)
+    kept: list[asyncio.StreamWriter] = []
+    async with cluster_of(up) as cluster:
+        never = f"{sys.executable} -c 'import time; time.sleep(1000)'"
+        annotations = {
+            "serving.dev/command": never,
+            "autoscaling.knative.dev/max-scale": "1",
+            "autoscaling.knative.dev/initial-scale": "0",
+        }
+        await cluster.create(SERVING_SERVICE, hello(**annotations))
+        await until_it_is_known(up, kept)
+    waiting = await asyncio.gather(*(ask(up.port, gate) for _ in range(WAITING - 1)))
+    kept += [writer for _, writer in waiting]
+    async with asyncio.timeout(60):
+        answers = await asyncio.gather(*(refusal(up.port, gate) for _ in range(REFUSED)))
+    assert {answer.split(b" ")[1] for answer in answers} == {b"503"}
+    assert not any(reader.at_eof() for reader, _ in waiting)
+    assert resident_bytes(up.children()["serving.activator.main"]) < RESIDENT_BYTES_MAX
+    for writer in kept:
+        writer.transport.abort()

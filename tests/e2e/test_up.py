@@ -184,14 +184,30 @@ async def test_deleting_the_service_leaves_nothing(up: Up) -> None:
         assert (await up.get())[0] == 404
 
 
+async def failure(cluster: KubeCluster) -> str:
+    """What a service says of why it is not ready, once it says so for good."""
+    listing = await cluster.list(SERVING_SERVICE, "default")
+    async with cluster.watch(SERVING_SERVICE, "default", resource_version=listing.resource_version) as events:
+        async for event in events:
+            for one in (event.object.get("status") or {}).get("conditions") or ():
+                if (one["type"], one["status"]) == ("Ready", "False"):
+                    return str(one["message"])
+    raise AssertionError("the watch ended")
+
+
 async def test_a_command_that_cannot_run_is_told_in_the_services_status(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, hello(**{"serving.dev/command": "/no/such/command"}))
-        listing = await cluster.list(SERVING_SERVICE, "default")
-        async with cluster.watch(SERVING_SERVICE, "default", resource_version=listing.resource_version) as events:
-            async for event in events:
-                if "/no/such/command" in str(event.object.get("status")):
-                    break
+        assert "/no/such/command" in await failure(cluster)
+
+
+async def test_an_app_that_never_listens_is_told_in_the_services_status(up: Up) -> None:
+    never = f"{sys.executable} -c 'import time; time.sleep(1000)'"
+    annotations = {"serving.dev/command": never, "serving.knative.dev/progress-deadline": "2s"}
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, hello(**annotations))
+        message = await failure(cluster)
+    assert message == 'Revision "hello-00001" failed with message: no pod was ready within 2 s.'
 
 
 def test_a_second_one_on_the_same_state_is_told_who_holds_it(up: Up) -> None:

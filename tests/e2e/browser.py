@@ -1,0 +1,105 @@
+"""A headless Chromium by the WebDriver protocol: a process, and a few calls over HTTP, so that no library is needed."""
+
+import base64
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["Browser", "browser"]
+
+_WAIT_S = 20.0
+_POLL_S = 0.1
+
+
+class Browser:
+    """One window."""
+
+    def __init__(self, url: str, session: str) -> None:
+        self._url = f"{url}/session/{session}"
+
+    def open(self, url: str) -> None:
+        """Go there, and wait until it is loaded."""
+        _call("POST", f"{self._url}/url", {"url": url})
+
+    def run(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - JSON of the page
+        """What a script returns; ``arguments[0]`` is its first argument."""
+        return _call("POST", f"{self._url}/execute/sync", {"script": script, "args": list(arguments)})
+
+    def run_async(self, script: str) -> Any:  # noqa: ANN401 - as above
+        """What a script hands to its last argument."""
+        return _call("POST", f"{self._url}/execute/async", {"script": script, "args": []})
+
+    def until(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - as above
+        """What a script returns as soon as it is something."""
+        deadline_s = time.monotonic() + _WAIT_S
+        while not (found := self.run(script, *arguments)):
+            assert time.monotonic() < deadline_s, f"never true: {script}"
+            time.sleep(_POLL_S)
+        return found
+
+    def look(self, *, dark: bool, width: int, height: int) -> None:
+        """The system's theme and the size of the window."""
+        self._cdp("Emulation.setEmulatedMedia", features=[_theme(dark=dark)])
+        self._cdp(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+
+    def picture(self, path: Path) -> None:
+        """What is in the window, as a PNG."""
+        path.write_bytes(base64.b64decode(_call("GET", f"{self._url}/screenshot")))
+
+    def _cdp(self, command: str, **parameters: object) -> None:
+        _call("POST", f"{self._url}/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Browser]:
+    """A window while the context lasts; skips the test where there is no Chromium."""
+    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("chromium-browser")
+    if driver is None or chromium is None:
+        pytest.skip("needs chromium and chromedriver: apt-get install chromium chromium-driver")
+    process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        url = f"http://127.0.0.1:{_port(process)}"
+        arguments = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+        if os.geteuid() == 0:
+            arguments.append("--no-sandbox")
+        options = {"binary": chromium, "args": arguments}
+        capabilities = {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options}}
+        session = _call("POST", f"{url}/session", {"capabilities": capabilities})["sessionId"]
+        try:
+            yield Browser(url, session)
+        finally:
+            _call("DELETE", f"{url}/session/{session}")
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+def _port(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if match := re.search(r"started successfully on port (\d+)", line):
+            return int(match[1])
+    raise AssertionError("chromedriver did not start")
+
+
+def _call(method: str, url: str, body: object = None) -> Any:  # noqa: ANN401 - JSON of the driver
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"}, method=method)  # noqa: S310 - our own driver
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+        return json.load(answer)["value"]
+
+
+def _theme(*, dark: bool) -> dict[str, str]:
+    return {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

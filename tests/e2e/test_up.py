@@ -69,7 +69,21 @@ def parent_of(pid: int) -> int:
 def start(state: Path) -> subprocess.Popen[str]:
     ports = [f"--{port.name}-port=0" for port in PORTS]
     command = [sys.executable, "-m", "serving", "up", f"--state={state}", *ports]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # By this variable, or by their HOME in the state folder, all that it has started is found.
+    environment = {**os.environ, "SERVING_STARTED_FOR": str(state)}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def left_of(state: Path) -> list[str]:
+    """What still runs of all that was started with a state folder."""
+    found = []
+    for pid, command in processes():
+        with contextlib.suppress(OSError):
+            if str(state).encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(command)
+    return found
 
 
 @pytest.fixture
@@ -83,8 +97,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
-        left = [command for _, command in processes() if str(tmp_path) in command or str(SAMPLE) in command]
-        assert left == []
+        assert left_of(tmp_path / "state") == []
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,7 @@ ends, the pod does not, and the next one takes it over under the same name and a
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -98,6 +99,21 @@ class PodRun:
         """The folder of its logs."""
         return self._logs
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        found: Mapping[str, str] = self._manifest["metadata"].get("labels") or {}
+        return found
+
+    @property
+    def sessions(self) -> Mapping[str, int]:
+        """The session of each container that runs, which is the process id of its first process."""
+        return {
+            name: process.pid
+            for name, keeper in self._keepers.items()
+            if (process := keeper.process) is not None and process.pid and not process.ended.done()
+        }
+
     async def run(self) -> None:
         """Live until told to stop, then drain and disappear. Cancelled, leave everything as it is."""
         make_folder(self._folder)
@@ -123,16 +139,13 @@ class PodRun:
             self._lives.update(self._note.lives if self._note else {})
         revision, sources = await self._revision(), await self._sources()
         containers = self._manifest["spec"]["containers"]
-        starts: list[Kept] = [self._proxy_kept(revision)]
-        for container in containers:
-            kept = self._app_kept(container, sources)
-            if kept is not None:
-                starts.append(kept)
+        apps = [kept for container in containers if (kept := self._app_kept(container, sources)) is not None]
         self._keep_note()
-        if len(starts) == 1:
+        if not apps:
             # Nothing can be run: a queue-proxy alone would wait for ever.
             return
-        for kept in starts:
+        # The app first: it takes longer, and a queue-proxy is forked in the meantime.
+        for kept in (*apps, self._proxy_kept(revision)):
             keeper = self._keepers[kept.start.name] = Keeper(self._node.host, kept, self.stop)
             group.create_task(keeper.run(is_taken_over=is_old), name=kept.start.name)
         if not is_old:

@@ -39,7 +39,7 @@ from serving.cluster.kube import KubeCluster
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Cluster, EventType, Object
 from serving.controller.loop import Controller
-from serving.local.control import GC_THRESHOLD
+from serving.local.control import GC_THRESHOLDS
 from serving.local.manager import Manager
 from serving.local.podplan import Life, pod_status
 from serving.model.stat import Stat
@@ -262,7 +262,7 @@ def main() -> int:
     options = parser.parse_args()
     # As the control process has it.
     gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
+    gc.set_threshold(*GC_THRESHOLDS)
     if options.serve:
         uvloop.run(serve(options.delay_s))
         return 0

@@ -32,9 +32,11 @@ from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS
 from serving.settings.load import load
 from serving.wire.tokens import read_key
 
-__all__ = ["GC_THRESHOLD", "main"]
+__all__ = ["GC_THRESHOLDS", "main"]
 
-GC_THRESHOLD = 50_000
+# What lives long here is the store, millions of small objects without a cycle: a look at all of them stops the loop for
+# seconds. So only the young are looked at, and everything once in a thousand million new objects.
+GC_THRESHOLDS = (50_000, 20, 1_000)
 # If it takes longer than this until everything is as it was, it has to be seen as it is.
 _REBUILD_S = 5.0
 
@@ -79,7 +81,7 @@ def main() -> int:
     """Run until told to stop; returns the exit code."""
     # Most objects live long: looking for cycles among all of them would stop the loop for tens of milliseconds.
     gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
+    gc.set_threshold(*GC_THRESHOLDS)
     return run_daemon("control", _body)
 
 

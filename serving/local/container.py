@@ -29,6 +29,7 @@ _SIGNAL_EXIT = 128
 _RESTARTS = RestartSettings()
 _KILLED_BY_US_GRACE_S = 5.0
 # As a queue-proxy asks an app that is not ready yet, but later: at the first start it is quick anyway.
+_STARTUP_PAUSE_FIRST_S = 0.02
 _LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.1
 
 
@@ -157,9 +158,11 @@ class Keeper:
         """Ask again and again. A startup probe ends with True when it passes; startup and liveness kill when they fail."""
         state = ProbeState()
         await asyncio.sleep(plan.initial_delay_s)
+        if plan.kind is ProbeKind.STARTUP:
+            await self._until_it_may_pass(plan)
         while True:
             began_s = now_s()
-            ok = await (self._executed(plan) if plan.command else attempt(plan.probe, ("127.0.0.1", self._kept.port)))
+            ok = await self._outcome(plan)
             before, state = state, after_outcome(state, plan, ok=ok)
             if state.verdict is not before.verdict:
                 self.verdicts[plan.kind] = state.verdict
@@ -175,6 +178,16 @@ class Keeper:
                     await self.process.end(grace_s=_KILLED_BY_US_GRACE_S)
                     return False
             await asyncio.sleep(max(0.0, plan.period_s - (now_s() - began_s)))
+
+    async def _until_it_may_pass(self, plan: ProbePlan) -> None:
+        """Ask more often in the first period, so that an app is not late by a whole one; failures do not count yet."""
+        until_s, pause_s = now_s() + plan.period_s, _STARTUP_PAUSE_FIRST_S
+        while not await self._outcome(plan) and now_s() + pause_s < until_s:
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+
+    async def _outcome(self, plan: ProbePlan) -> bool:
+        return await (self._executed(plan) if plan.command else attempt(plan.probe, ("127.0.0.1", self._kept.port)))
 
     async def _executed(self, plan: ProbePlan) -> bool:
         """Whether a command, run as the app is, ends with 0 in time."""

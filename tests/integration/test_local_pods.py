@@ -208,6 +208,11 @@ async def test_a_liveness_probe_that_fails_restarts_the_app(machine: Machine) ->
     assert pod["status"]["podIP"]
 
 
+async def test_an_app_is_ready_long_before_the_second_startup_probe(machine: Machine) -> None:
+    await machine.start(manifest(startupProbe={"tcpSocket": {"port": 8080}, "periodSeconds": 3600}))
+    await machine.ready()
+
+
 async def test_a_command_that_fails_keeps_a_pod_from_being_ready(machine: Machine) -> None:
     probe = {"exec": {"command": ["sh", "-c", "test -e warm"]}, "periodSeconds": 0.05}
     await machine.start(manifest(readinessProbe=probe))

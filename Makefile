@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all check format config bench clean
+.PHONY: help setup setup-monitoring run demo test test-all check format config bench soak clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -42,12 +42,19 @@ format: $(VENV)/.ready  ## Let ruff format and mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-config: $(VENV)/.ready  ## Write config/config-*.yaml and docs/settings.md from the settings records
+config: $(VENV)/.ready  ## Write config/config-*.yaml, docs/settings.md and docs/metrics.md from the code
 	$(BIN)/serving config defaults --write config
 	$(BIN)/serving config defaults --page > docs/settings.md
+	$(BIN)/serving config metrics > docs/metrics.md
+
+setup-monitoring:  ## Install Debian's prometheus with promtool; without them their tests are skipped
+	apt-get install --yes --no-install-recommends prometheus
 
 bench: $(VENV)/.ready  ## Benchmarks, each as a ratio measured in one run
 	$(BIN)/python bench/decisions.py
+
+soak: $(VENV)/.ready  ## Ten minutes of mixed traffic through the data path; memory flat, nothing left over
+	$(BIN)/python bench/soak.py
 
 clean:  ## Remove what was built here
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

@@ -11,7 +11,7 @@ What is urgent is answered by the call itself. The rest (pokes, flips, requests 
 import enum
 import heapq
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -120,6 +120,15 @@ class Desk(Generic[RequestId]):
         """Requests inside, of all revisions."""
         return sum(entry.holder.level for entry in self._entries.values())
 
+    @property
+    def keys(self) -> Collection[RevisionKey]:
+        """All revisions that there are, and those that have requests."""
+        return self._facts.keys() | self._entries.keys()
+
+    def inside(self) -> list[tuple[RevisionKey, int, int]]:
+        """Each revision that has requests: how many are inside, and how many of those wait."""
+        return [(key, entry.holder.level, entry.holder.waiting_count) for key, entry in self._entries.items()]
+
     def facts_of(self, key: RevisionKey) -> RevisionFacts | None:
         """What is known of a revision."""
         return self._facts.get(key)
@@ -189,7 +198,7 @@ class Desk(Generic[RequestId]):
         return [_go(entry, run) for run in runs] if runs else ()
 
     def come_back(self, key: RevisionKey, request: RequestId, now_s: float) -> Sequence[Go[RequestId]]:
-        """The pod of a request was not there and never saw it; who runs by it."""
+        """The pod of a request was not there, or died before it answered; who runs by it."""
         entry = self._entries.get(key)
         if entry is None:
             return ()

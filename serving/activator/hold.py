@@ -66,7 +66,8 @@ _SHUN_MAX_S = 1.0
 class Holder(Generic[RequestId]):
     """The requests of one revision in one activator. Before ``set_pods`` was called once all of them wait.
 
-    ``random`` gives numbers from 0 to below 1. Calls with a request that is not inside do nothing.
+    ``random`` gives numbers from 0 to below 1. Calls with
+    a request that is not inside do nothing.
     """
 
     __slots__ = (
@@ -81,7 +82,13 @@ class Holder(Generic[RequestId]):
         "_shunned",
     )
 
-    def __init__(self, *, settings: ActivatorSettings, random: Callable[[], float], now_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        settings: ActivatorSettings,
+        random: Callable[[], float],
+        now_s: float,
+    ) -> None:
         self._settings = settings
         self._random = random
         self._balancer: Balancer | None = None
@@ -144,7 +151,7 @@ class Holder(Generic[RequestId]):
         return self._begun(self._breaker.release(request, now_s), runs)
 
     def come_back(self, request: RequestId, now_s: float) -> Sequence[Run[RequestId]]:
-        """The pod of a request was not there and never saw it; who runs by it, this one first.
+        """The pod of a request was not there, or died before it answered; who runs by it, this one first.
 
         It goes to another pod, or waits before all others. The pod is left alone for 50 ms, then 100, 200 ... 1000 ms
         while it stays on the list and still is not there.

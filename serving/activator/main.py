@@ -26,7 +26,9 @@ from serving.activator.server import Ingress
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster
+from serving.metrics.server import serve_page
 from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.proxy.accesslog import stdout_log
 from serving.proxy.exchange import Exchange
 from serving.proxy.server import HttpServer
 from serving.settings.activator import ActivatorSettings
@@ -52,7 +54,8 @@ class Activator:
     def __init__(self, settings: ActivatorSettings, cluster: Cluster, *, key: bytes) -> None:
         draw = random.Random().random  # noqa: S311 - spreads requests and pauses
         self.settings = settings
-        self.server = HttpServer(settings.http)
+        self.access_log = stdout_log(settings.http)
+        self.server = HttpServer(settings.http, access_log=self.access_log)
         self.client = StatsClient(settings, key=key, draw=draw, on_connected=self._connected)
         self.ingress = Ingress(
             settings,
@@ -63,6 +66,9 @@ class Activator:
             clock=self.server.clock,
             on_wake=self._wake,
         )
+        metrics, client = self.ingress.metrics, self.client
+        metrics.lost_frames = lambda: client.dropped_count
+        metrics.connection.set_function(lambda: client.is_connected)
         self.view = ClusterView(cluster, self.ingress, clock=self.server.clock)
         self.addresses: dict[Listener, tuple[str, int]] = {}
         self.is_serving = asyncio.Event()
@@ -101,22 +107,29 @@ class Activator:
         )
 
     async def _drain(self) -> None:
-        """Take nothing more; those who run or wait have some time, then they are refused or cut."""
+        """Be unready, take what comes for the lag, then nothing more; who runs or waits has some time, then is refused or cut."""
         self.ingress.is_draining = True
         self.server.drain()
+        await asyncio.sleep(self.settings.drain_lag_s)
         closing = asyncio.get_running_loop().call_later(self.settings.drain_grace_s, self.ingress.close)
         # Refusals of the last moment still have to reach their clients.
         cut_count = await self.server.finish(grace_s=self.settings.drain_grace_s + _REFUSAL_S)
         closing.cancel()
         self.ingress.close()
+        if self.access_log is not None:
+            await self.access_log.close()
         _log.info("activator.stopped", extra={"cut": cut_count, "dropped_frames": self.client.dropped_count})
 
     def _wake(self, wakes: Sequence[Wake]) -> None:
         self.client.tell([(wake.key, wake.poke.load) for wake in wakes if wake.poke is not None])
         for wake in wakes:
+            rows = self.ingress.metrics.of(wake.key)
             if wake.flip:
+                rows.woken("flip")
                 self.view.flip(wake)
             poke = wake.poke
+            if poke is not None:
+                rows.woken(poke.reason)
             said = {"poke": poke.reason.value, "concurrency": poke.load.concurrency} if poke else {}
             _log.info(
                 "revision.wanted",
@@ -167,7 +180,10 @@ def main() -> int:
 
     async def body(stop: asyncio.Event) -> None:
         async with KubeCluster(os.environ.get("KUBECONFIG")) as cluster:
-            await Activator(settings, cluster, key=key).run(stop, sockets=inherited_sockets())
+            activator, sockets = Activator(settings, cluster, key=key), inherited_sockets()
+            where = sockets.get("activator-metrics") or settings.metrics_address
+            async with serve_page(activator.ingress.metrics.page, where):
+                await activator.run(stop, sockets=sockets)
 
     return run_daemon("activator", body)
 

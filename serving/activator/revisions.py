@@ -35,6 +35,7 @@ _TIMEOUT_DEFAULT_S = 300.0
 # Where queue-proxies listen when a slice names no port.
 _PORT_DEFAULT = 8012
 REVISION_LABEL = "serving.knative.dev/revision"
+_CONFIGURATION_LABEL = "serving.knative.dev/configuration"
 _TARGET = "autoscaling.knative.dev/target"
 _METRIC = "autoscaling.knative.dev/metric"
 
@@ -52,7 +53,7 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``container_concurrency`` 0 means no limit. ``target_concurrency`` is what its annotation asks for, None without one.
     ``desired_count`` is the number of pods that its status tells of. ``failure`` is the message of a Ready condition that
-    is False: its pods fail, or none came up in time.
+    is False: its pods fail, or none came up in time. ``configuration`` is the name of its Configuration, "" without one.
     """
 
     key: RevisionKey
@@ -65,6 +66,7 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     target_concurrency: float | None = None
     desired_count: int = 0
     failure: str | None = None
+    configuration: str = ""
 
 
 class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +163,7 @@ def revision_of(revision: Mapping[str, Any]) -> RevisionFacts | NoData:
         target_concurrency=_target_of(metadata.annotations or {}),
         desired_count=max(0, read.status.desired_replicas or 0),
         failure=_failure_of(read.status),
+        configuration=(metadata.labels or {}).get(_CONFIGURATION_LABEL, ""),
     )
 
 

@@ -16,8 +16,9 @@ import msgspec
 
 from serving.activator.desk import Desk, Go, Outcome, Turned, Wake
 from serving.activator.probes import is_probe_agent, probe_answer
-from serving.activator.revisions import PodFacts
+from serving.activator.revisions import PodFacts, RevisionFacts
 from serving.activator.routes import Listener, RevisionKey, Routes, Site, choose
+from serving.metrics.activator import ActivatorMetrics, RevisionRows, trace_id_of
 from serving.proxy.exchange import Exchange, Timeouts
 from serving.proxy.lines import header_lines
 from serving.proxy.requesthead import RequestHead
@@ -40,10 +41,13 @@ _WAYS_MAX = 65_536
 class _Visit:
     """What we know of a request besides what it says."""
 
-    __slots__ = ("is_cold", "key", "tries")
+    __slots__ = ("cold_turn", "is_cold", "key", "rows", "trace_id", "tries")
 
-    def __init__(self, key: RevisionKey) -> None:
+    def __init__(self, key: RevisionKey, rows: RevisionRows) -> None:
         self.key = key
+        self.rows = rows
+        self.trace_id: str | None = None
+        self.cold_turn = 0
         self.tries = 1
         self.is_cold = False
 
@@ -82,7 +86,14 @@ class Ingress:
         self._draw = draw
         self._clock = clock
         self._on_wake = on_wake
+        self.metrics = ActivatorMetrics(
+            configuration_of=self._configuration_of,
+            keys=lambda: self.desk.keys,
+            inside=self.desk.inside,
+            has_old_names=settings.metrics_old_names,
+        )
         self._ways: dict[str, _Way] = {}
+        self._timeouts: dict[RevisionKey, tuple[RevisionFacts, Timeouts]] = {}
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
         self._later_s = math.inf
@@ -96,7 +107,7 @@ class Ingress:
         """Find the revision of a request, and a pod or a place in the queue."""
         head = exchange.head
         site = self.routes.find(Listener(exchange.listener), head.host.decode("latin-1"))
-        tag, agent = _tag_and_agent(head)
+        tag, agent, trace = _tag_agent_and_trace(head)
         is_marked = head.reserved or is_probe_agent(agent)
         if (site is None or is_marked) and self._is_answered(exchange, site, agent=agent):
             return
@@ -104,23 +115,30 @@ class Ingress:
         if is_marked:
             exchange.head = _without_agent(head)
         key = choose(site, tag=tag, draw=self._draw)
-        visit = exchange.context = _Visit(key)
-        exchange.answer_headers = _REVISION % key[1].encode()
+        visit = exchange.context = _Visit(key, self.metrics.of(key))
+        if trace:
+            visit.trace_id = trace_id_of(trace)
+        if self._settings.tell_revision:
+            exchange.answer_headers = _REVISION % key[1].encode()
+        exchange.is_timed = self._settings.tell_timing
         exchange.timeouts = self._timeouts_of(key)
         self._arrive(exchange, visit)
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """A pod is gone and has seen nothing of the request: on to another, or back to the head of the queue."""
-        visit = exchange.context
-        assert isinstance(visit, _Visit)
         self.counts["pod-unreachable"] += 1
-        if visit.tries >= self._settings.pod_tries_max:
+        self.metrics.unreachable.inc()
+        if not self._goes_elsewhere(exchange):
+            visit = exchange.context
+            assert isinstance(visit, _Visit)
             text = f"revision {visit.key[1]}: no connection to any of {visit.tries} pods: {error}"
             exchange.answer(502, text.encode(), _TEXT + exchange.answer_headers)
-            return
-        visit.tries += 1
-        self._send_all(self.desk.come_back(visit.key, exchange, self._clock()))
-        self.tick_soon()
+
+    def lost(self, exchange: Exchange, reason: str) -> bool:
+        """A pod died before it answered: on to another, or back to the head of the queue."""
+        del reason
+        self.counts["pod-lost"] += 1
+        return self._goes_elsewhere(exchange)
 
     def overdue(self, exchange: Exchange) -> None:
         """Never: waits end by the desk's own time."""
@@ -130,9 +148,13 @@ class Ingress:
         """A request has ended: whoever is next runs."""
         visit = exchange.context
         self.counts[f"{exchange.status // 100}xx" if exchange.status else "no-answer"] += 1
-        if visit is not None:
+        if visit is None:
+            self.metrics.unmatched.inc()
+        else:
             assert isinstance(visit, _Visit)
-            go = self.desk.finish(visit.key, exchange, self._clock())
+            at_s = self._clock()
+            visit.rows.ended(exchange.status, at_s - exchange.started_s, visit.trace_id)
+            go = self.desk.finish(visit.key, exchange, at_s)
             if go:
                 self._send_all(go)
 
@@ -176,6 +198,17 @@ class Ingress:
             exchange.answer(404, b"no service has the host %b\n" % (head.host or b'""'))
         return answer is not None or site is None
 
+    def _goes_elsewhere(self, exchange: Exchange) -> bool:
+        """Let go of the pod of a request, which is left alone for a moment; whether another one may be tried."""
+        visit = exchange.context
+        assert isinstance(visit, _Visit)
+        if visit.tries >= self._settings.pod_tries_max:
+            return False
+        visit.tries += 1
+        self._send_all(self.desk.come_back(visit.key, exchange, self._clock()))
+        self.tick_soon()
+        return True
+
     def _arrive(self, exchange: Exchange, visit: _Visit) -> None:
         weight_bytes = self._weight_of(exchange)
         answer = self.desk.arrive(visit.key, exchange, self._clock(), weight_bytes=weight_bytes)
@@ -185,6 +218,7 @@ class Ingress:
             self._refuse(answer)
         else:
             visit.is_cold = not self.desk.pods_of(visit.key)
+            visit.cold_turn = visit.rows.cold_turn
         self.tick_soon()
 
     def _weight_of(self, exchange: Exchange) -> int:
@@ -202,9 +236,14 @@ class Ingress:
     def _send(self, go: Go[Exchange]) -> None:
         exchange = go.request
         visit = exchange.context
-        if isinstance(visit, _Visit) and visit.is_cold:
+        assert isinstance(visit, _Visit)
+        if go.waited_s:
+            visit.rows.waited(go.waited_s)
+        if visit.is_cold:
             visit.is_cold = False
-            exchange.answer_headers += _COLD_START
+            visit.rows.started_cold(self._clock() - exchange.started_s, visit.cold_turn)
+            if self._settings.tell_cold_start:
+                exchange.answer_headers += _COLD_START
         way = self._ways.get(go.pod.address)
         if way is None or way.pod != go.pod:
             way = self._remember(go.pod)
@@ -225,18 +264,32 @@ class Ingress:
     def _refuse(self, turned: Turned[Exchange]) -> None:
         exchange = turned.request
         self.counts[f"refused-{turned.reason}"] += 1
+        visit = exchange.context
+        assert isinstance(visit, _Visit)
+        visit.rows.refused(turned.reason)
         exchange.answer(503, f"{turned.text}\n".encode(), _RETRY + exchange.answer_headers)
+
+    def _configuration_of(self, key: RevisionKey) -> str:
+        facts = self.desk.facts_of(key)
+        return "" if facts is None else facts.configuration
 
     def _timeouts_of(self, key: RevisionKey) -> Timeouts:
         facts = self.desk.facts_of(key)
         if facts is None:
             return Timeouts(total_s=self._settings.queue_wait_max_s, text=_TIMEOUT_TEXT)
-        return Timeouts(
+        known = self._timeouts.get(key)
+        if known is not None and known[0] is facts:
+            return known[1]
+        if len(self._timeouts) >= _WAYS_MAX:
+            self._timeouts.clear()
+        timeouts = Timeouts(
             total_s=facts.timeout_s,
             answer_start_s=math.inf if facts.response_start_timeout_s is None else facts.response_start_timeout_s,
             idle_s=math.inf if facts.idle_timeout_s is None else facts.idle_timeout_s,
             text=_TIMEOUT_TEXT,
         )
+        self._timeouts[key] = (facts, timeouts)
+        return timeouts
 
     def _tick(self) -> None:
         self._soon = None
@@ -253,14 +306,16 @@ class Ingress:
         self._tick()
 
 
-def _tag_and_agent(head: RequestHead) -> tuple[str | None, bytes]:
-    tag, agent = None, b""
+def _tag_agent_and_trace(head: RequestHead) -> tuple[str | None, bytes, bytes]:
+    tag, agent, trace = None, b"", b""
     for line in head.lines:
         if line.name == b"user-agent":
             agent = line.value
         elif line.name == b"knative-serving-tag":
             tag = line.value.decode("latin-1")
-    return tag, agent
+        elif line.name == b"traceparent":
+            trace = line.value
+    return tag, agent, trace
 
 
 def _without_agent(head: RequestHead) -> RequestHead:

@@ -41,7 +41,7 @@ class ClassicLimit(enum.StrEnum):
     AT_LEAST_ONE = "at-least-one"
 
 
-class ClassicDecision(msgspec.Struct, frozen=True, kw_only=True):
+class ClassicDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An answer of the classic algorithm. Concurrencies are means over points, counts of pods before the ceiling.
 
     ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. On idleness

@@ -1,7 +1,7 @@
 """What the autoscaler asks of others: writes through the port, and the proof that the activator is in the path.
 
-``ScaleClient`` makes the only three writes there are: a revision into reserve, a Deployment's scale, and which pods are
-idle. ``Prober`` asks the public listener as Knative's prober does (knative/serving 98e5ef90,
+``ScaleClient`` makes the only writes that scale: a revision into reserve or out of it, a Deployment's scale, and which pods
+are idle. ``PolicyClient`` follows ScalingPolicies, writes their status and reads what pods use, ``EventWriter`` tells of changes. ``Prober`` asks the public listener as Knative's prober does (knative/serving 98e5ef90,
 pkg/reconciler/autoscaling/kpa/scaler.go) and believes nothing but the activator's own answer.
 """
 
@@ -9,16 +9,29 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from serving.aio.clock import now_s, stamp, wall_s
+from serving.autoscaler.changes import EventBudget, event_of
+from serving.autoscaler.entry import Entry
+from serving.autoscaler.merge import Proposal
+from serving.autoscaler.policy import PolicyKey, policy_of
 from serving.autoscaler.revision import DELETION_COST_ANNOTATION, DeploymentFacts, RevisionFacts, ServingState
-from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
-from serving.cluster.port import Cluster, Object
-from serving.model.errors import ClusterError, Conflict, NotFound
+from serving.autoscaler.scaler import ScalerFacts
+from serving.autoscaler.triggering import Requests, Triggers
+from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
+from serving.autoscaler.usage import Usages, container_uses, observed_pods, requests_of
+from serving.cluster.kinds import DEPLOYMENT, EVENT, POD, POD_METRICS, REVISION, SCALING_POLICY
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Reflector
+from serving.cluster.workqueue import WorkQueue
+from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["Prober", "ScaleClient", "WriteCounts"]
+__all__ = ["EventWriter", "PolicyClient", "Prober", "ScaleClient", "WriteCounts"]
 
 _log = logging.getLogger("autoscaler")
 
@@ -29,6 +42,12 @@ _ANSWER_BYTES_MAX = 8192
 _NAME = b"activator"
 # Pods that are marked before one change of a scale: a hundred patches take a real server 0.3 s.
 _MARKED_MAX = 100
+# Events that wait to be written; more than that are changes of hundreds of revisions in a second.
+_EVENTS_WAITING_MAX = 500
+# What changes together is told together.
+_NEWS_LAG_S = 0.1
+# Least time between two writes of one status, in periods of evaluation; a bit less than one, so that none is left out.
+_STATUS_PERIODS = 0.9
 
 
 class WriteCounts(msgspec.Struct, kw_only=True):
@@ -37,6 +56,7 @@ class WriteCounts(msgspec.Struct, kw_only=True):
     scale_writes: int = 0
     reserve_writes: int = 0
     reserve_conflicts: int = 0
+    wake_writes: int = 0
     victim_writes: int = 0
 
 
@@ -62,6 +82,19 @@ class ScaleClient:
             return False, None
         self.counts.reserve_writes += 1
         return True, written
+
+    async def wake(self, revision: RevisionFacts) -> Object | None:
+        """Take a revision out of reserve if it is as it was seen; None if it is not, or is gone."""
+        patch = {
+            "metadata": {"resourceVersion": revision.resource_version},
+            "spec": {"servingState": ServingState.ACTIVE.value},
+        }
+        try:
+            written = await self._cluster.patch(REVISION, *revision.key, patch=patch)
+        except (Conflict, NotFound):
+            return None
+        self.counts.wake_writes += 1
+        return written
 
     async def scale(self, deployment: DeploymentFacts, count: int) -> str | None:
         """Set a Deployment's scale; its version after that, None if there is no such Deployment any more."""
@@ -90,6 +123,149 @@ class ScaleClient:
             _log.debug("pod.unmarked", extra={"namespace": namespace, "pod": name, "error": str(error)})
         else:
             self.counts.victim_writes += 1
+
+
+class EventWriter:
+    """Writes changes of scale as Events, one after the other, off the path of decisions. ``run`` it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.left_out_count = 0
+        self._cluster = cluster
+        self._budget = EventBudget()
+        self._waiting: asyncio.Queue[dict[str, object]] = asyncio.Queue(_EVENTS_WAITING_MAX)
+
+    def add(self, revision: RevisionFacts, sentence: str) -> None:
+        """A change; left out when its revision, or all together, say too much."""
+        leave = self._budget.take(revision.uid, now_s())
+        if leave is None or self._waiting.full():
+            self.left_out_count += 1
+            return
+        self._waiting.put_nowait(event_of(revision, sentence, leave=leave, now=stamp()))
+
+    async def run(self) -> None:
+        """Write until cancelled. An Event that cannot be written is no reason for anything."""
+        while True:
+            event = await self._waiting.get()
+            try:
+                try:
+                    await self._cluster.create(EVENT, event)
+                except AlreadyExists:
+                    await self._cluster.replace(EVENT, event)
+            except ClusterError as error:
+                self.left_out_count += 1
+                _log.debug("event.unwritten", extra={"error": str(error)})
+
+
+class PolicyClient:
+    """Follows ScalingPolicies, writes their status, and looks at what pods use. ``run`` it.
+
+    ``triggers`` decides. A status is written when it says something new about the attachment, else once a period.
+    """
+
+    def __init__(self, cluster: Cluster, settings: AutoscalerSettings, *, requests: Requests) -> None:
+        self.triggers = Triggers(settings.triggers, requests=requests, on_news=self._news)
+        self.usages = Usages()
+        self.policies = Reflector(cluster, SCALING_POLICY)
+        self.status_write_count = 0
+        self.failure_count = 0
+        self._cluster = cluster
+        self._settings = settings
+        self._statuses: WorkQueue[PolicyKey] = WorkQueue("policies", on_error=self._failed)
+        self._written: dict[PolicyKey, tuple[float, Object]] = {}
+        self._is_usage_told = False
+        self.policies.on_change(self._changed)
+
+    def proposals(
+        self, entry: Entry, facts: ScalerFacts, pods: Mapping[tuple[str, str], Object]
+    ) -> tuple[Proposal, ...]:
+        """What the policy of a revision wants. ``pods`` are all Pods."""
+        revision, scaler, at_s = entry.revision, entry.scaler, now_s()
+        if revision is None or scaler is None:
+            return ()
+
+        def uses(name: str) -> tuple[ContainerUse, ...]:
+            key = (revision.key[0], name)
+            used = self.usages.used(key, at_s)
+            pod = pods.get(key) if used else None
+            return () if pod is None else container_uses(requests_of(pod["spec"].get("containers") or ()), used)
+
+        def observe() -> ObservedPods:
+            return observed_pods(
+                present_scale=facts.present_scale,
+                ready=entry.ready_names,
+                troubles=entry.troubles.values(),
+                pods=scaler.pods,
+                uses=uses,
+                occupied_concurrency=self._settings.triggers.occupied_concurrency,
+            )
+
+        return self.triggers.proposals(
+            revision, observe, present_scale=facts.present_scale, now_s=at_s, wall_offset_s=wall_s() - at_s
+        )
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.policies.run(), name="autoscaler policies")
+            group.create_task(self._statuses.run(1, self._tell), name="autoscaler policy status")
+            group.create_task(self._look(), name="autoscaler usage")
+
+    def _changed(self, change: CacheChange) -> None:
+        policy = None if change.type is EventType.DELETED else policy_of(change.new)
+        if policy is None:
+            self._written.pop(change.key, None)
+            self.triggers.drop_policy(change.key)
+        else:
+            self.triggers.take_policy(policy)
+
+    def _news(self, key: PolicyKey) -> None:
+        """Whether a target is there is known once each revision has been decided on."""
+        is_followed = self.triggers.is_followed(key)
+        self._statuses.add_after(key, _NEWS_LAG_S if is_followed else self._settings.decision_period_s + _NEWS_LAG_S)
+
+    async def _tell(self, key: PolicyKey) -> float | None:
+        """Write the status of a policy if it is time to; when to look again."""
+        at_s = now_s()
+        status = self.triggers.status(key, now_s=at_s, wall_offset_s=wall_s() - at_s, stamp=stamp)
+        if status is None:
+            return None
+        written_s, written = self._written.get(key, (-math.inf, {}))
+        if status == written:
+            return None
+        wait_s = written_s + _STATUS_PERIODS * self._settings.triggers.period_s - at_s
+        if wait_s > 0 and status["conditions"] == written.get("conditions"):
+            return wait_s
+        try:
+            await self._cluster.patch(SCALING_POLICY, *key, patch={"status": status}, subresource="status")
+        except NotFound:
+            return None
+        self._written[key] = (at_s, status)
+        self.status_write_count += 1
+        return None
+
+    async def _look(self) -> None:
+        """List what all pods use while a policy wants to know."""
+        while True:
+            if self.triggers.wants_usage:
+                try:
+                    listing = await self._cluster.list(POD_METRICS)
+                except ClusterError as error:
+                    self._tell_unknown(error)
+                else:
+                    self.usages.take(listing.items, now_s())
+                    self._is_usage_told = False
+            await asyncio.sleep(self._settings.triggers.usage_period_s)
+
+    def _tell_unknown(self, error: ClusterError) -> None:
+        """Say once that nobody measures; triggers have no data then, and nothing is taken away because of them."""
+        self.failure_count += 1
+        if not self._is_usage_told:
+            _log.warning("usage.unknown", extra={"error": str(error)})
+        self._is_usage_told = True
+
+    def _failed(self, key: PolicyKey, error: Exception) -> None:
+        self.failure_count += 1
+        _log.warning("policy.status_failed", extra={"namespace": key[0], "policy": key[1], "error": str(error)})
 
 
 class Prober:

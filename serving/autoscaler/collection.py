@@ -13,11 +13,11 @@ import math
 import msgspec
 
 from serving.autoscaler.spec import SAFE, KpaQuirks, Metric, WindowKind
-from serving.autoscaler.window import Window, window_of
+from serving.autoscaler.window import Seen, Window, window_of
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 
-__all__ = ["Collection", "Observation"]
+__all__ = ["Collection", "Observation", "Windows"]
 
 _NOTHING_SEEN = NoData(missing="no stat in the stable window")
 
@@ -27,6 +27,15 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     stable: float
     panic: float
+
+
+class Windows(msgspec.Struct, frozen=True, kw_only=True):
+    """What the windows of one metric hold, to decide on it again elsewhere; widths in seconds."""
+
+    stable_window_s: float
+    panic_window_s: float
+    stable: Seen
+    panic: Seen
 
 
 class Collection:
@@ -69,13 +78,23 @@ class Collection:
         ``silence_is_idle`` says that nothing sends stats while there is no load, so that an empty window reads 0. In
         Knative that holds with a target burst capacity of -1, when only activators report; our pods always do.
         """
-        if metric is Metric.CONCURRENCY:
-            stable, panic = self._concurrency_stable, self._concurrency_panic
-        else:
-            stable, panic = self._rps_stable, self._rps_panic
+        stable, panic = self._of(metric)
         if not silence_is_idle and stable.is_empty(now_s):
             return _NOTHING_SEEN
         return Observation(stable=stable.average(now_s), panic=panic.average(now_s))
+
+    def windows(self, metric: Metric) -> "Windows":
+        """What both windows of a metric hold."""
+        stable, panic = self._of(metric)
+        return Windows(
+            stable_window_s=stable.window_s, panic_window_s=panic.window_s, stable=stable.seen(), panic=panic.seen()
+        )
+
+    def restore(self, metric: Metric, windows: "Windows") -> None:
+        """Fill empty windows with what others held; a panic window of another width gets it from their stable one."""
+        stable, panic = self._of(metric)
+        stable.restore(windows.stable)
+        panic.restore(windows.panic if panic.window_s == windows.panic_window_s else windows.stable)
 
     def reshape(self, *, stable_window_s: float, panic_window_s: float, kind: WindowKind, now_s: float) -> None:
         """Change the widths and the way of averaging; what was seen stays as far as it fits."""
@@ -92,6 +111,11 @@ class Collection:
         """Assert what holds between any two calls; tests call it after every step."""
         for window, _ in self._windows(0, 0):
             window.validate()
+
+    def _of(self, metric: Metric) -> tuple[Window, Window]:
+        if metric is Metric.CONCURRENCY:
+            return self._concurrency_stable, self._concurrency_panic
+        return self._rps_stable, self._rps_panic
 
     def _windows(self, stable_window_s: float, panic_window_s: float) -> tuple[tuple[Window, float], ...]:
         return (

@@ -75,7 +75,7 @@ class KpaState(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the first decision on data; None before it."""
 
 
-class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True):
+class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Pods wanted, and how that came about; enough to decide the same again."""
 
     desired_count: int

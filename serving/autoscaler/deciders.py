@@ -10,12 +10,13 @@ It does not know bounds, the gate to zero, or who told what.
 """
 
 import abc
+from typing import Self
 
 import msgspec
 
 from serving.autoscaler.classic import ClassicDecision, ClassicMode, ClassicScaler
-from serving.autoscaler.collection import Collection, Observation
-from serving.autoscaler.decide import ScaleDecision, ScaleLimit, decide, starting_state
+from serving.autoscaler.collection import Collection, Observation, Windows
+from serving.autoscaler.decide import KpaState, ScaleDecision, ScaleLimit, decide, starting_state
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.sources import Load, Second
 from serving.autoscaler.spec import KpaQuirks, Metric, ScalerSpec
@@ -68,6 +69,15 @@ class Decider(abc.ABC):
     def decide(self, spec: ScalerSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
         """How many pods are wanted now."""
 
+    @property
+    @abc.abstractmethod
+    def state(self) -> KpaState | None:
+        """What the last decision left to the next; None of an algorithm whose state is its points."""
+
+    @abc.abstractmethod
+    def windows(self, spec: ScalerSpec) -> Windows | None:
+        """What the last decision looked at, until a second is taken; None of an algorithm that keeps points."""
+
     @abc.abstractmethod
     def begin_anew(self, spec: ScalerSpec) -> None:
         """Forget the load of the past, but not what was decided on it."""
@@ -84,7 +94,7 @@ class KpaDecider(Decider):
         self, spec: ScalerSpec, *, quirks: KpaQuirks, ready_count: int, present_scale: int, now_s: float
     ) -> None:
         self._quirks = quirks
-        self._collection = self._new_collection(spec)
+        self._collection = self._asked = self._new_collection(spec)
         self._state = starting_state(
             ready_count=ready_count, present_scale=present_scale, spec=spec, now_s=now_s, quirks=quirks
         )
@@ -92,6 +102,23 @@ class KpaDecider(Decider):
     def __repr__(self) -> str:
         """One line."""
         return f"KpaDecider({self._collection})"
+
+    @classmethod
+    def restored(cls, spec: ScalerSpec, *, quirks: KpaQuirks, state: KpaState, windows: Windows) -> Self:
+        """One that goes on from a state and windows of which there is a record."""
+        made = cls(spec, quirks=quirks, ready_count=0, present_scale=0, now_s=0.0)
+        made._state = state
+        made._collection.restore(spec.metric, windows)
+        return made
+
+    @property
+    def state(self) -> KpaState:
+        """What the last decision left to the next."""
+        return self._state
+
+    def windows(self, spec: ScalerSpec) -> Windows:
+        """What the last decision looked at, until a second is taken."""
+        return self._asked.windows(spec.metric)
 
     def target(self, spec: ScalerSpec) -> float:
         """Load that one pod should have."""
@@ -105,6 +132,7 @@ class KpaDecider(Decider):
 
     def decide(self, spec: ScalerSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
         """How many pods are wanted now."""
+        self._asked = self._collection
         observed = self._collection.query(now_s, spec.metric)
         if inside.is_waiting or isinstance(observed, NoData):
             observed = _at_least(observed, inside.amount(spec.metric))
@@ -159,6 +187,13 @@ class ClassicDecider(Decider):
     def __repr__(self) -> str:
         """One line."""
         return f"ClassicDecider({self._scaler})"
+
+    @property
+    def state(self) -> None:
+        """Its state is its points."""
+
+    def windows(self, spec: ScalerSpec) -> None:
+        """It keeps points."""
 
     def target(self, spec: ScalerSpec) -> float:
         """Load that one pod should have."""

@@ -26,7 +26,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class MergeDecision(msgspec.Struct, frozen=True, kw_only=True):
+class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The answer for one revision, and how it came about."""
 
     desired_count: int

@@ -24,6 +24,7 @@ __all__ = [
     "RevisionFacts",
     "RevisionKey",
     "ServingState",
+    "Trouble",
     "deployment_of",
     "is_older",
     "pod_of",
@@ -35,8 +36,12 @@ RevisionKey = tuple[str, str]
 
 REVISION_LABEL = "serving.knative.dev/revision"
 DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
+_CONFIGURATION_LABEL = "serving.knative.dev/configuration"
+_SERVICE_LABEL = "serving.knative.dev/service"
 _ROUTING_STATE_LABEL = "serving.knative.dev/routingState"
 _UNREACHABLE = "reserve"
+# Why a container waits that nothing is wrong with; None of one that does not wait.
+_STARTING = (None, "ContainerCreating", "PodInitializing")
 _BECAME_READY_ANNOTATION = "serving.dev/became-ready"
 _OURS = (KPA_CLASS, CLASSIC_CLASS)
 
@@ -60,6 +65,11 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     container_concurrency: int
     was_ready: bool
     spec: ScalerSpec
+    configuration: str = ""
+    """Name of the Configuration that it is of; "" if it is of none."""
+
+    service: str = ""
+    """Name of the Service that it is of; "" if it is of none."""
 
 
 class DeploymentFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +82,16 @@ class DeploymentFacts(msgspec.Struct, frozen=True, kw_only=True):
     resource_version: str
 
 
+class Trouble(enum.StrEnum):
+    """What keeps a pod from starting."""
+
+    PENDING = "pending"
+    """No node has room for it."""
+
+    FAILING = "failing"
+    """One of its containers cannot be started, or ended and waits to be started again."""
+
+
 class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A pod of a revision. One that is being deleted is not ready, whatever it says of itself."""
 
@@ -81,6 +101,9 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_ending: bool
     deletion_cost: str
     """What its annotation says; pods of the least cost go first. "" if it has none."""
+
+    trouble: Trouble | None = None
+    """What keeps it from starting; None if nothing does, or if it is ready or ending."""
 
 
 def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> RevisionFacts | None:
@@ -107,6 +130,8 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Revis
             container_concurrency=container_concurrency,
             reachable=labels.get(_ROUTING_STATE_LABEL) != _UNREACHABLE,
         ),
+        configuration=labels.get(_CONFIGURATION_LABEL, ""),
+        service=labels.get(_SERVICE_LABEL, ""),
     )
 
 
@@ -137,13 +162,26 @@ def pod_of(found: Mapping[str, Any]) -> PodFacts | None:
     if revision is None:
         return None
     is_ending = bool(metadata.get("deletionTimestamp"))
+    is_ready = not is_ending and _is_true(found, "Ready")
     return PodFacts(
         name=metadata["name"],
         key=(metadata.get("namespace", ""), revision),
-        is_ready=not is_ending and _is_true(found, "Ready"),
+        is_ready=is_ready,
         is_ending=is_ending,
         deletion_cost=(metadata.get("annotations") or {}).get(DELETION_COST_ANNOTATION, ""),
+        trouble=None if is_ready or is_ending else _trouble(found.get("status") or {}),
     )
+
+
+def _trouble(status: Mapping[str, Any]) -> Trouble | None:
+    for one in status.get("conditions") or ():
+        if (one.get("type"), one.get("status")) == ("PodScheduled", "False"):
+            return Trouble.PENDING
+    for one in status.get("containerStatuses") or ():
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in _STARTING:
+            return Trouble.FAILING
+    return None
 
 
 def is_older(version: str, other: str) -> bool:

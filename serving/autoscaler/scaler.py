@@ -14,18 +14,20 @@ from collections.abc import Sequence
 
 import msgspec
 
+from serving.autoscaler.collection import Windows
+from serving.autoscaler.decide import KpaState
 from serving.autoscaler.deciders import ClassicDecider, Decided, Decider, Inside, KpaDecider
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.autoscaler.resolve import classic_target
 from serving.autoscaler.revision import RevisionFacts, ServingState
 from serving.autoscaler.sources import Load, Sources
-from serving.autoscaler.spec import Metric
+from serving.autoscaler.spec import KpaQuirks, Metric, ScalerSpec
 from serving.autoscaler.zero import Action, GateDecision, GateFacts, GateState, InactiveReason, Phase, step
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
 
-__all__ = ["Cause", "Outcome", "Scaler", "ScalerFacts", "Source"]
+__all__ = ["Cause", "Inputs", "Outcome", "Scaler", "ScalerFacts", "Source", "conclude"]
 
 _WOKEN = Proposal(decider="activator", desired=1, reason="active at scale 0")
 
@@ -59,11 +61,28 @@ class ScalerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Last time that the activator was proved to be in the path; None if it never was."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision: what to do, and how it came about."""
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a decision is made of, but for the windows, which are asked for when somebody keeps a record."""
 
     at_s: float
     cause: Cause
+    facts: ScalerFacts
+    inside: Inside
+    beside: tuple[Proposal, ...]
+    """Proposals of deciders beside the algorithm."""
+
+    spec: ScalerSpec
+    quirks: KpaQuirks
+    kpa: KpaState | None
+    """What the decision before left; None of the classic algorithm, whose state is its points."""
+
+    gate: GateState
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision: what it is made of, what to do, and how it came about."""
+
+    inputs: Inputs
 
     apply_count: int | None
     """Scale to set; None to leave it."""
@@ -77,12 +96,30 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     recheck_in_s: float | None
     """When the clock alone may change the answer; None: not before the next period."""
 
-    facts: ScalerFacts
-    present: Load
     decided: Decided
     merged: MergeDecision | NoData
     gate: GateDecision
     phase: Phase
+
+    @property
+    def at_s(self) -> float:
+        """When it was made."""
+        return self.inputs.at_s
+
+    @property
+    def cause(self) -> Cause:
+        """Why it was made."""
+        return self.inputs.cause
+
+    @property
+    def facts(self) -> ScalerFacts:
+        """What the cluster said."""
+        return self.inputs.facts
+
+    @property
+    def present(self) -> Load:
+        """What was inside."""
+        return self.inputs.inside.present
 
     def is_like(self, other: "Outcome") -> bool:
         """Whether another decision said the same, so that one of them is enough to remember."""
@@ -156,40 +193,27 @@ class Scaler:
         """Decide. ``proposals`` are those of deciders beside the algorithm."""
         self._advance(now_s)
         self._facts = facts
-        inside = self._inside(now_s)
-        decided = self._decider.decide(self._spec, inside, ready_count=facts.ready_count, now_s=now_s)
-        self._latest_count = decided.desired_count
-        woken = (_WOKEN,) if facts.serving_state is ServingState.ACTIVE and facts.present_scale == 0 else ()
-        merged = merge(
-            (decided.proposal, *proposals, *woken),
-            present_scale=facts.present_scale,
-            spec=self._spec,
-            is_initialized=self._gate.is_initialized,
-        )
-        self._gate, gate = step(
-            self._gate,
-            self._gate_facts(facts, merged, now_s),
-            spec=self._spec,
-            now_s=now_s,
-            quirks=self._settings.quirks,
-        )
-        apply_count = gate.wanted if gate.action is Action.APPLY and isinstance(gate.wanted, int) else None
-        if apply_count and not facts.present_scale:
-            self._decider.begin_anew(self._spec)
-        return Outcome(
+        inputs = Inputs(
             at_s=now_s,
             cause=cause,
-            apply_count=apply_count,
-            to_reserve=apply_count == 0 and facts.serving_state is ServingState.ACTIVE,
-            to_prove=gate.action is Action.PROBE,
-            recheck_in_s=gate.recheck_in_s,
             facts=facts,
-            present=inside.present,
-            decided=decided,
-            merged=merged,
-            gate=gate,
-            phase=self._gate.phase,
+            inside=self._inside(now_s),
+            beside=tuple(proposals),
+            spec=self._spec,
+            quirks=self._settings.quirks,
+            kpa=self._decider.state,
+            gate=self._gate,
         )
+        decided = self._decider.decide(self._spec, inputs.inside, ready_count=facts.ready_count, now_s=now_s)
+        self._latest_count = decided.desired_count
+        self._gate, outcome = conclude(inputs, decided)
+        if outcome.apply_count and not facts.present_scale:
+            self._decider.begin_anew(self._spec)
+        return outcome
+
+    def windows(self) -> Windows | None:
+        """What the latest decision looked at, in the same turn of the loop; None of the classic algorithm."""
+        return self._decider.windows(self._spec)
 
     def _advance(self, now_s: float) -> None:
         for second in self._sources.complete(now_s):
@@ -204,15 +228,40 @@ class Scaler:
     def _target(self) -> float:
         return self._decider.target(self._spec)
 
-    def _gate_facts(self, facts: ScalerFacts, merged: MergeDecision | NoData, now_s: float) -> GateFacts:
-        return GateFacts(
-            desired=merged if isinstance(merged, NoData) else merged.desired_count,
-            present_scale=facts.present_scale,
-            ready_count=facts.ready_count,
-            # On one machine the activators never leave the path: they have been in it for the grace period, always.
-            proxy_since_s=now_s - self._spec.scale_to_zero_grace_s,
-            proved_at_s=facts.proved_at_s,
-        )
+
+def conclude(inputs: Inputs, decided: Decided) -> tuple[GateState, Outcome]:
+    """From the algorithm's proposal to what is to be done: the others' proposals, bounds, gate; and the gate after it."""
+    facts, spec, now_s = inputs.facts, inputs.spec, inputs.at_s
+    woken = (_WOKEN,) if facts.serving_state is ServingState.ACTIVE and facts.present_scale == 0 else ()
+    merged = merge(
+        (decided.proposal, *inputs.beside, *woken),
+        present_scale=facts.present_scale,
+        spec=spec,
+        is_initialized=inputs.gate.is_initialized,
+    )
+    gate_facts = GateFacts(
+        desired=merged if isinstance(merged, NoData) else merged.desired_count,
+        present_scale=facts.present_scale,
+        ready_count=facts.ready_count,
+        # On one machine the activators never leave the path: they have been in it for the grace period, always.
+        proxy_since_s=now_s - spec.scale_to_zero_grace_s,
+        proved_at_s=facts.proved_at_s,
+    )
+    state, gate = step(inputs.gate, gate_facts, spec=spec, now_s=now_s, quirks=inputs.quirks)
+    apply_count = gate.wanted if gate.action is Action.APPLY and isinstance(gate.wanted, int) else None
+    outcome = Outcome(
+        # The gate's story is for its own errors, and longer than all the rest.
+        inputs=msgspec.structs.replace(inputs, gate=msgspec.structs.replace(inputs.gate, story=())),
+        apply_count=apply_count,
+        to_reserve=apply_count == 0 and facts.serving_state is ServingState.ACTIVE,
+        to_prove=gate.action is Action.PROBE,
+        recheck_in_s=gate.recheck_in_s,
+        decided=decided,
+        merged=merged,
+        gate=gate,
+        phase=state.phase,
+    )
+    return state, outcome
 
 
 def _decider_of(

@@ -5,7 +5,8 @@ derived for exactly those names. Who speaks is known from the connection, so tha
 frame that does not decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays, so
 that a bad frame costs one pod one second. A new connection of the same pod takes the place of the old one.
 
-``/healthz`` says whether the cluster has been seen, ``/metrics`` the counts, ``/decisions?namespace=&revision=`` why.
+``/healthz`` says whether the cluster has been seen, ``/metrics`` the counts, ``/decisions?namespace=&revision=`` why; with
+``&follow`` as events while it happens.
 
 Handshake, control frames and errors are the sans-io protocol's of ``websockets``. Whole binary frames, which is what stats
 are, are cut out here and never reach it: its asyncio server takes 43 µs for one, this takes 6 to 11 (bench/stats.py).
@@ -18,9 +19,8 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from typing import cast
-from urllib.parse import parse_qs, urlsplit
 
-import msgspec
+from websockets.datastructures import Headers
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
@@ -31,16 +31,19 @@ except ImportError:  # a platform without a compiled wheel
     from websockets.utils import apply_mask
 
 from serving.aio.clock import now_s
+from serving.autoscaler.follow import asked
 from serving.autoscaler.lateness import LatenessState, is_late
 from serving.autoscaler.revision import RevisionKey
 from serving.autoscaler.scaler import Source
+from serving.autoscaler.servercounts import ServerCounts
+from serving.autoscaler.telling import DecisionBook
 from serving.autoscaler.websocket import HEAD_END, MASK_BYTES, cut
 from serving.model.errors import InvalidValue
 from serving.model.stat import Stat
 from serving.wire.frames import decode_activator_stats, decode_pod_stat
 from serving.wire.tokens import activator_token, matches, pod_token
 
-__all__ = ["ServerCounts", "StatsServer"]
+__all__ = ["StatsServer"]
 
 _log = logging.getLogger("autoscaler")
 # The protocol tells of each connection; that many pods come and go is no news.
@@ -53,43 +56,30 @@ _POD_FRAME_BYTES_MAX = 1024
 _HEAD_BYTES_MAX = 8192
 # Connections that wait to be accepted, where we listen ourselves: all pods come back at once after a restart.
 _BACKLOG = 4096
-# How often silent connections are looked for, in seconds, and after how many such looks one is cut off. Pods tell
-# something each second, and the clients of both ping each 20 s. A handshake has one look.
+# Seconds between looks for silent connections (clients ping each 20 s), and looks until one is cut; a handshake has one.
 _LOOK_PERIOD_S = 15.0
 _SILENT_LOOKS_MAX = 4
 # Frames of one connection that count within one second: an activator pokes each 50 ms for each of its revisions.
 _POD_FRAMES_PER_S_MAX = 10
 _ACTIVATOR_FRAMES_PER_S_MAX = 2000
+# Bytes that wait for somebody who follows decisions and does not read.
+_FOLLOWER_BYTES_MAX = 4 * 2**20
 _BEARER = "Bearer "
 
 Record = Callable[[RevisionKey, Stat, Source], None]
 """Called with each stat that passed, stamped with the time of its receipt."""
 
 
-class ServerCounts(msgspec.Struct, kw_only=True):
-    """What became of connections and frames since the start."""
-
-    frames: int = 0
-    malformed_frames: int = 0
-    late_frames: int = 0
-    flooding_frames: int = 0
-    connections: int = 0
-    replaced_connections: int = 0
-    silent_connections: int = 0
-    unauthorized_connections: int = 0
-    refused_connections: int = 0
-
-
 class StatsServer:
-    """Takes stats and hands each to ``record``. ``decisions``, ``numbers`` and ``is_well`` are what people are told."""
+    """Takes stats and hands each to ``record``; the rest is what people are told, ``page`` for an Accept header."""
 
     def __init__(
         self,
         *,
         key: bytes,
         record: Record,
-        decisions: Callable[[RevisionKey], bytes],
-        numbers: Callable[[], dict[str, int]],
+        decisions: DecisionBook,
+        page: Callable[[str], tuple[str, str]],
         is_well: Callable[[], bool],
         connections_max: int,
     ) -> None:
@@ -97,7 +87,7 @@ class StatsServer:
         self.record = record
         self._key = key
         self._decisions = decisions
-        self._numbers = numbers
+        self._page = page
         self._is_well = is_well
         self._connections_max = connections_max
         self._all: set[_Connection] = set()
@@ -105,6 +95,11 @@ class StatsServer:
 
     def __repr__(self) -> str:
         return f"StatsServer({len(self._all)} connections, {self.counts.frames} frames)"
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """All counts by name, for metrics."""
+        return self.counts.numbers | {"stats_connections_open": len(self._senders)}
 
     @contextlib.asynccontextmanager
     async def serve(self, where: socket.socket | tuple[str, int]) -> AsyncIterator[tuple[str, int]]:
@@ -137,25 +132,20 @@ class StatsServer:
 
     def answer(self, protocol: ServerProtocol, request: Request, connection: "_Connection") -> Response:
         """The answer to a request's head; a switch to websockets for those who may speak."""
-        url = urlsplit(request.path)
-        # Of a name that comes twice, nothing is believed.
-        found = parse_qs(url.query, keep_blank_values=True)
-        names = {name: values[0] if len(values) == 1 else "" for name, values in found.items()}
-        match url.path:
+        path, names = asked(request.path)
+        match path:
             case "/stats":
                 return self._let_in(protocol, request, connection, names=names)
-            case "/healthz" if self._is_well():
-                return protocol.reject(http.HTTPStatus.OK, "ok\n")
             case "/healthz":
-                return protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, "the cluster has not been seen yet\n")
+                status = http.HTTPStatus.OK if self._is_well() else http.HTTPStatus.SERVICE_UNAVAILABLE
+                return protocol.reject(status, "ok\n" if status == http.HTTPStatus.OK else "not synced yet\n")
             case "/metrics":
-                return protocol.reject(http.HTTPStatus.OK, self._metrics())
+                return _typed(protocol, *self._page(",".join(request.headers.get_all("Accept"))))
+            case "/decisions" if "follow" in names:
+                connection.follow(lambda: self._decisions.follow(names, connection.write))
+                return Response(http.HTTPStatus.OK, "OK", Headers({"Content-Type": "text/event-stream"}))
             case "/decisions":
-                decisions = self._decisions((names.get("namespace", "default"), names.get("revision", "")))
-                response = protocol.reject(http.HTTPStatus.OK, decisions.decode())
-                del response.headers["Content-Type"]
-                response.headers["Content-Type"] = "application/json"
-                return response
+                return _typed(protocol, self._decisions.told(names).decode(), "application/json")
         return protocol.reject(http.HTTPStatus.NOT_FOUND, "there are /stats, /healthz, /metrics and /decisions\n")
 
     def _let_in(
@@ -194,12 +184,6 @@ class StatsServer:
             return None
         return sender if matches(given[0].removeprefix(_BEARER), expected) else None
 
-    def _metrics(self) -> str:
-        """All counts as Prometheus reads them."""
-        numbers = {f"stats_{name}_total": value for name, value in msgspec.structs.asdict(self.counts).items()}
-        numbers |= {"stats_connections_open": len(self._senders)} | self._numbers()
-        return "".join(f"autoscaler_{name} {value}\n" for name, value in numbers.items())
-
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_PERIOD_S)
@@ -207,6 +191,13 @@ class StatsServer:
                 if not one.was_heard():
                     self.counts.silent_connections += 1
                     one.abort()
+
+
+def _typed(protocol: ServerProtocol, text: str, content_type: str) -> Response:
+    response = protocol.reject(http.HTTPStatus.OK, text)
+    del response.headers["Content-Type"]
+    response.headers["Content-Type"] = content_type
+    return response
 
 
 class _Sender:
@@ -283,7 +274,7 @@ class _Sender:
 class _Connection(asyncio.Protocol):
     """One connection: a head, then frames."""
 
-    __slots__ = ("_protocol", "_rest", "_server", "_silent_looks", "_transport", "sender")
+    __slots__ = ("_is_follower", "_protocol", "_rest", "_server", "_silent_looks", "_transport", "_unfollow", "sender")
 
     def __init__(self, server: StatsServer) -> None:
         self.sender: _Sender | None = None
@@ -292,6 +283,8 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._rest = b""
         self._silent_looks = 0
+        self._is_follower = False
+        self._unfollow: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connects."""
@@ -303,6 +296,8 @@ class _Connection(asyncio.Protocol):
         """The connection has ended, one way or another."""
         del exc
         self._server.lost(self)
+        if self._unfollow is not None:
+            self._unfollow()
 
     def pause_writing(self) -> None:
         """A client that pings and reads no answer; answers to people may be long."""
@@ -327,15 +322,35 @@ class _Connection(asyncio.Protocol):
     def was_heard(self) -> bool:
         """Whether something came since it was asked some times; before it may speak, since it was asked first."""
         self._silent_looks += 1
-        return self._silent_looks < (_SILENT_LOOKS_MAX if self.sender is not None else 2)
+        return self._is_follower or self._silent_looks < (_SILENT_LOOKS_MAX if self.sender is not None else 2)
 
     def abort(self) -> None:
         """Cut it off."""
         if self._transport is not None:
             self._transport.abort()
 
+    def follow(self, begin: Callable[[], Callable[[], None]]) -> None:
+        """Get events from now on, after the head of the answer; ``begin`` gives what ends it."""
+
+        def begun() -> None:
+            if self._transport is not None and not self._transport.is_closing():
+                self._unfollow = begin()
+
+        self._is_follower = True
+        asyncio.get_running_loop().call_soon(begun)
+
+    def write(self, event: bytes) -> bool:
+        """An event for a follower; one that does not read is cut off."""
+        assert self._transport is not None
+        self._transport.write(event)
+        if self._transport.get_write_buffer_size() > _FOLLOWER_BYTES_MAX:
+            self.abort()
+        return not self._transport.is_closing()
+
     def end(self, code: CloseCode) -> None:
         """Say goodbye."""
+        if self._is_follower:
+            self.abort()
         self._protocol.fail(code)
         self._send()
 
@@ -378,5 +393,5 @@ class _Connection(asyncio.Protocol):
         for data in self._protocol.data_to_send():
             if data:
                 self._transport.write(data)
-            else:
+            elif not self._is_follower:
                 self._transport.close()

@@ -1,16 +1,21 @@
-"""The last decisions about one revision, bounded, for those who ask why.
+"""The last decisions about one revision, bounded, for those who ask why; and which of them go into the log.
 
 A decision that says the same as the one before it takes its place and adds to its count, so that an idle hour is one line
-and what led to it is still there.
+and what led to it is still there. The log gets each decision that says something new, and a sample of the others now and
+then, with all that it takes to decide again (``serving.autoscaler.replay``).
 """
 
 from collections import deque
 
 import msgspec
 
+from serving.autoscaler.collection import Windows
 from serving.autoscaler.scaler import Outcome
 
-__all__ = ["Remembered", "Story"]
+__all__ = ["Record", "Remembered", "Story"]
+
+# Time after which a decision that says nothing new is logged all the same, in seconds.
+_SAMPLE_PERIOD_S = 60.0
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,14 +25,31 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     repeated_count: int
     outcome: Outcome
 
+    at_wall_s: float = 0.0
+    """When it was made, in seconds since the epoch."""
+
+    since_wall_s: float = 0.0
+    """When the first of the row was."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the decision log."""
+
+    namespace: str
+    revision: str
+    told: Remembered
+    windows: Windows | None
+    """What the algorithm looked at; None of the classic one, whose answer can only be taken as it was."""
+
 
 class Story:
     """Decisions, oldest first, ``count_max`` at most."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_sampled_s", "_told")
 
     def __init__(self, count_max: int) -> None:
         self._told: deque[Remembered] = deque(maxlen=count_max)
+        self._sampled_s = 0.0
 
     def __len__(self) -> int:
         """Decisions that are remembered."""
@@ -37,14 +59,30 @@ class Story:
         """One line."""
         return f"Story({len(self._told)} of {self._told.maxlen})"
 
-    def add(self, outcome: Outcome) -> bool:
-        """Remember a decision; whether it says anything new."""
+    def add(self, outcome: Outcome, *, at_wall_s: float = 0.0) -> Remembered | None:
+        """Remember a decision; what goes into the log, None if nothing does.
+
+        That is each that says something new (``repeated_count`` is 0), and one a minute of those that do not.
+        """
         last = self._told[-1] if self._told else None
         if last is not None and outcome.is_like(last.outcome):
-            self._told[-1] = Remembered(since_s=last.since_s, repeated_count=last.repeated_count + 1, outcome=outcome)
-            return False
-        self._told.append(Remembered(since_s=outcome.at_s, repeated_count=0, outcome=outcome))
-        return True
+            told = Remembered(
+                since_s=last.since_s,
+                repeated_count=last.repeated_count + 1,
+                outcome=outcome,
+                at_wall_s=at_wall_s,
+                since_wall_s=last.since_wall_s,
+            )
+            self._told[-1] = told
+            if outcome.at_s - self._sampled_s < _SAMPLE_PERIOD_S:
+                return None
+        else:
+            told = Remembered(
+                since_s=outcome.at_s, repeated_count=0, outcome=outcome, at_wall_s=at_wall_s, since_wall_s=at_wall_s
+            )
+            self._told.append(told)
+        self._sampled_s = outcome.at_s
+        return told
 
     def told(self) -> list[Remembered]:
         """All of them."""

@@ -13,9 +13,11 @@ import abc
 import math
 from operator import mul
 
+import msgspec
+
 from serving.autoscaler.spec import SAFE, KpaQuirks, WindowKind
 
-__all__ = ["LinearWindow", "WeightedWindow", "Window", "window_of"]
+__all__ = ["LinearWindow", "Seen", "WeightedWindow", "Window", "window_of"]
 
 # Six decimals of a linear average, as the original keeps them: less load than that is none.
 _AVERAGE_SCALE = 1e6
@@ -26,6 +28,13 @@ _WEIGHT_WITHIN_RATIO = 0.9999
 _SMOOTHING_MIN = 0.2
 # Buckets worth weighing: 0.8^200 is 4e-20, below the last bit of a double.
 _WEIGHED_BUCKETS_MAX = 200
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """Buckets of a window, oldest first, and the number of the first of them."""
+
+    first: int
+    values: tuple[float, ...]
 
 
 class Window(abc.ABC):
@@ -85,6 +94,18 @@ class Window(abc.ABC):
             if self._first is None or bucket < self._first:
                 self._first = bucket
         self._ring[bucket % self._bucket_count] += value
+
+    def seen(self) -> "Seen":
+        """What it holds, for a record of it; an empty one if nothing ever came."""
+        if self._last is None:
+            return Seen(first=0, values=())
+        count = self._seen_bucket_count
+        return Seen(first=self._last - count + 1, values=tuple(reversed(self._newest_first(count))))
+
+    def restore(self, seen: "Seen") -> None:
+        """Record again what another window held: the averages are the same to the last bit."""
+        for age, value in enumerate(seen.values):
+            self.record_in(seen.first + age, value)
 
     def is_empty(self, now_s: float) -> bool:
         """Whether nothing came within the window that ends at ``now_s``."""

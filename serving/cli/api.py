@@ -1,20 +1,35 @@
-"""How the CLI speaks to the API of a running ``serving up``: few calls, one at a time, so the standard library is enough."""
+"""How the CLI speaks to a Kubernetes API: that of a running ``serving up``, or a cluster's.
 
+Which one: ``--kubeconfig``, else ``--state``, else what KUBECONFIG names, else the default state folder. One call at a time,
+the answer whole or in pieces. What the API refuses ends the command with its message.
+"""
+
+import contextlib
+import copy
+import functools
 import json
+import os
+import re
 import sys
-import urllib.error
-import urllib.request
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import msgspec
 
+from serving.cli.connection import Answer, Request, connect
+from serving.cli.progress import Progress, say_aside
 from serving.local.state import default_state_path
+from serving.model.errors import ServingError, SettingsError, Unavailable
 
-__all__ = ["Api", "fail", "state_option"]
+__all__ = ["Api", "Call", "api_options", "fail", "fail_usage", "message_of", "state_option"]
 
 _EXIT_FAILED = 1
+_EXIT_USAGE = 2
 _TIMEOUT_S = 30.0
+_MERGE = "application/merge-patch+json"
 
 state_option = click.option(
     "--state",
@@ -26,42 +41,155 @@ state_option = click.option(
 
 def fail(message: str) -> NoReturn:
     """Say what went wrong, and end with 1."""
-    click.echo(message, err=True)
+    say_aside(message)
     sys.exit(_EXIT_FAILED)
 
 
-class Api:
-    """Calls with the kubeconfig of a state folder. What the API refuses ends the command with its message."""
+def fail_usage(message: str) -> NoReturn:
+    """Say what was asked for wrongly, and end with 2."""
+    say_aside(message)
+    sys.exit(_EXIT_USAGE)
 
-    def __init__(self, state_path: Path | None) -> None:
-        path = (state_path or default_state_path()) / "kubeconfig"
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One call. ``query`` values that are empty are left out; ``media`` is the body's type."""
+
+    method: str = "GET"
+    path: str
+    query: Mapping[str, str] = {}
+    body: object = None
+    media: str = ""
+    accept: str = "application/json"
+
+
+class Api:
+    """Calls to one API. Nothing is connected before the first."""
+
+    def __init__(
+        self,
+        state_path: Path | None = None,
+        *,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        # Whose API it is: a state folder's, or somebody's kubeconfig.
+        self.state_path: Path | None = None
+        if kubeconfig is None and state_path is None and os.environ.get("KUBECONFIG"):
+            kubeconfig = Path(os.environ["KUBECONFIG"].split(os.pathsep)[0])
+        if kubeconfig is None:
+            self.state_path = state_path or default_state_path()
+            kubeconfig = self.state_path / "kubeconfig"
+            if not kubeconfig.exists():
+                fail(f"{kubeconfig}: there is none; start the system with `serving up`")
+        elif (kubeconfig.parent / "ports.json").exists():
+            self.state_path = kubeconfig.parent
+        self._kubeconfig = kubeconfig
         try:
-            config = json.loads(path.read_text())
-        except FileNotFoundError:
-            fail(f"{path}: there is none; start the system with `serving up`")
-        self._server: str = config["clusters"][0]["cluster"]["server"]
-        self._token: str = config["users"][0]["user"]["token"]
+            self._connection = connect(kubeconfig, context)
+        except SettingsError as error:
+            fail_usage(str(error))
+        self.namespace = namespace or self._connection.namespace
+
+    def within(self, namespace: str) -> "Api":
+        """The same API, looking at another namespace."""
+        other = copy.copy(self)
+        other.namespace = namespace
+        return other
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Status and decoded answer of one call."""
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-        if method == "PATCH":
-            headers["Content-Type"] = "application/merge-patch+json"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._server + path, data=data, headers=headers, method=method)  # noqa: S310 - our own server
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as above
-                for warning in answer.headers.get_all("Warning", ()):
-                    click.echo(f"warning: {warning.split(' ', 2)[-1].strip(chr(34))}", err=True)
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-        except OSError as error:
-            fail(f"the API does not answer: {error}; is `serving up` running?")
+        return self.ask(Call(method=method, path=path, body=body))
 
     def done(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON of the API
         """The answer of a call that must succeed."""
-        status, answer = self.call(method, path, body)
+        return self.must(Call(method=method, path=path, body=body))
+
+    def must(self, call: Call) -> Any:  # noqa: ANN401 - as above
+        """The same, of a call in full."""
+        status, answer = self.ask(call)
         if status >= 400:
-            fail(str(answer.get("message", answer)))
+            fail(message_of(answer))
         return answer
+
+    def ask(self, call: Call) -> tuple[int, Any]:
+        """Status and decoded answer; warnings of the server are printed. One that does not answer ends the command."""
+        with Progress("waiting for the API"):
+            try:
+                answer = self._send(call, timeout_s=_TIMEOUT_S)
+                with contextlib.closing(answer):
+                    text = b"".join(answer.pieces())
+            except Unavailable as error:
+                fail(self.absence(error))
+        for warning in answer.values("Warning"):
+            say_aside(f"warning: {_warning_text(warning)}")
+        try:
+            return answer.status, json.loads(text)
+        except ValueError:
+            return answer.status, {"message": text.decode("utf-8", "replace").strip() or f"status {answer.status}"}
+
+    @contextlib.contextmanager
+    def stream(self, call: Call) -> Iterator[Answer]:
+        """An answer that lasts. Raises ``Unavailable``, and ``ServingError`` with what the API says if it refuses."""
+        with contextlib.closing(self._send(call, timeout_s=None)) as answer:
+            if answer.status >= 400:
+                text = b"".join(answer.pieces())
+                with contextlib.suppress(ValueError):
+                    raise ServingError(message_of(json.loads(text)))
+                raise ServingError(text.decode("utf-8", "replace").strip())
+            yield answer
+
+    def absence(self, error: Unavailable) -> str:
+        """What to say when the server does not answer."""
+        text = f"the API at {self._connection.server} does not answer: {error}"
+        if self.state_path is None:
+            return f"{text}; {self._kubeconfig} names it"
+        return f"{text}; is `serving up` running? Its state folder is {self.state_path}"
+
+    def _send(self, call: Call, *, timeout_s: float | None) -> Answer:
+        query = urllib.parse.urlencode({key: value for key, value in call.query.items() if value})
+        headers = {"Accept": call.accept}
+        if call.body is not None:
+            headers["Content-Type"] = call.media or (_MERGE if call.method == "PATCH" else "application/json")
+        return self._connection.send(
+            Request(
+                method=call.method,
+                path=f"{call.path}?{query}" if query else call.path,
+                headers=headers,
+                body=None if call.body is None else json.dumps(call.body).encode(),
+                timeout_s=timeout_s,
+            )
+        )
+
+
+def api_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say which API, for a command that takes it as ``api``."""
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over
+        places = {name: given.pop(name) for name in ("state_path", "kubeconfig", "context", "namespace")}
+        command(api=Api(**places), **given)
+
+    for option in (
+        click.option("--context", help="Context in the kubeconfig.", metavar="NAME"),
+        click.option(
+            "--kubeconfig",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Another API's kubeconfig; $KUBECONFIG if neither this nor --state is given.",
+        ),
+        state_option,
+        click.option("-n", "--namespace", metavar="NAME", help="Namespace; the kubeconfig's, or default."),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def message_of(answer: object) -> str:
+    """What a refusal says."""
+    return str(answer.get("message", answer)) if isinstance(answer, dict) else str(answer)
+
+
+def _warning_text(header: str) -> str:
+    """The text of a ``Warning`` header: 299 - "text"."""
+    quoted = header.split(" ", 2)[-1].strip()
+    return re.sub(r"\\(.)", r"\1", quoted.removeprefix('"').removesuffix('"'))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from serving.metrics.render import render_page as render_metrics_page
 from serving.model.errors import Problem, SettingsError
 from serving.settings.configmap import ConfigMap
 from serving.settings.daemons import DAEMONS
@@ -19,7 +20,7 @@ from serving.settings.parse import read_config_maps
 from serving.settings.record import SettingsRecord
 from serving.settings.render import config_map_names, render_config_map, render_page
 
-__all__ = ["check", "config", "defaults", "show"]
+__all__ = ["check", "config", "defaults", "metrics", "show"]
 
 _EXIT_SETTINGS = 2
 _BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
@@ -90,6 +91,12 @@ def defaults(name: str | None, write: Path | None, *, page: bool) -> None:
             (write / f"{one}.yaml").write_text(text, encoding="utf-8")
         return
     click.echo("---\n".join(texts.values()), nl=False)
+
+
+@config.command()
+def metrics() -> None:
+    """Print the documentation page of all metrics."""
+    click.echo(render_metrics_page(), nl=False)
 
 
 def _read(paths: Iterable[Path]) -> tuple[list[ConfigMap], list[Problem]]:

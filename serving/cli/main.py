@@ -1,21 +1,45 @@
-"""The command ``serving``: a group of subcommands, each in a module of its own."""
+"""The command ``serving``: a group of subcommands, each in a module of its own that is loaded when it is asked for."""
 
 import click
 
 from serving import __version__
-from serving.cli.config import config
-from serving.cli.services import delete, deploy, get, url
-from serving.cli.simulate import simulate
-from serving.cli.up import up
+from serving.cli.lazy import LazyGroup, Section
 
-__all__ = ["main"]
+__all__ = ["SECTIONS", "main"]
+
+# A new command is one line: its name, where it is, and what the help says of it.
+SECTIONS: dict[str, Section] = {
+    "The system": {
+        "up": ("serving.cli.up:up", "Run everything on this machine."),
+        "dashboard": ("serving.cli.dashboard:dashboard", "Where the dashboard is; or serve one for a cluster."),
+        "top": ("serving.cli.top:top", "What runs now, in the terminal."),
+        "doctor": ("serving.cli.doctor:doctor", "Is this machine fit, does the system run and answer."),
+        "completion": ("serving.cli.completion:completion", "Make a shell complete commands and names."),
+        "install": ("serving.cli.install:install", "Put the system on a Kubernetes cluster, or take it off."),
+        "config": ("serving.cli.config:config", "Show, check and print settings."),
+    },
+    "Services": {
+        "apply": ("serving.cli.apply:apply", "Make or change what manifests describe."),
+        "deploy": ("serving.cli.deploy:deploy", "Run a command as a service."),
+        "get": ("serving.cli.get:get", "Show services, revisions, pods, ..."),
+        "describe": ("serving.cli.describe:describe", "All about one service: state, traffic, pods, events."),
+        "logs": ("serving.cli.logs:logs", "What the pods of a service write."),
+        "invoke": ("serving.cli.invoke:invoke", "Send a request to a service."),
+        "url": ("serving.cli.url:url", "Where a service answers."),
+        "traffic": ("serving.cli.traffic:traffic", "Split traffic between revisions, tag them, roll back."),
+        "scale": ("serving.cli.scale:scale", "Bound the number of pods of a service."),
+        "wait": ("serving.cli.wait:wait", "Wait until a service is ready, gone or at zero."),
+        "delete": ("serving.cli.delete:delete", "Delete services with their revisions and pods."),
+    },
+    "Decisions": {
+        "why": ("serving.cli.why:why", "Why a service has as many pods as it has."),
+        "replay": ("serving.cli.replay:replay", "Decide again what the decision log has."),
+        "simulate": ("serving.cli.simulate:simulate", "Run a service on the virtual clock."),
+    },
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="serving")
 def main() -> None:
     """Request-driven serverless: HTTP traffic decides how many pods run."""
-
-
-for command in (config, delete, deploy, get, simulate, up, url):
-    main.add_command(command)

@@ -34,13 +34,14 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
 def up(*, state_path: Path | None, sample: bool, **ports: int) -> None:
     """Run everything on this machine until interrupted."""
     state = StateFolder((state_path or default_state_path()).absolute())
-    by_name = {name.removesuffix("_port"): port for name, port in ports.items()}
+    by_name = {name.removesuffix("_port").replace("_", "-"): port for name, port in ports.items()}
     try:
         # First of all: who holds the state holds its ports too, and is the better answer.
         state.hold()
         sockets = bind(by_name)
         api_host, api_port = sockets["api"].getsockname()
         state.open(f"http://{api_host}:{api_port}")
+        state.write_ports({name: one.getsockname()[1] for name, one in sockets.items()})
         sockets["template"] = state.listen_template()
     except SettingsError as error:
         click.echo(str(error), err=True)

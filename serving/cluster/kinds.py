@@ -16,7 +16,9 @@ __all__ = [
     "LEASE",
     "NAMESPACE",
     "NODE",
+    "NODE_METRICS",
     "POD",
+    "POD_METRICS",
     "REVISION",
     "ROUTE",
     "SCALING_POLICY",
@@ -93,6 +95,11 @@ ENDPOINT_SLICE = Kind(
     group="discovery.k8s.io", version="v1", name="EndpointSlice", plural="endpointslices", has_status=False
 )
 LEASE = Kind(group="coordination.k8s.io", version="v1", name="Lease", plural="leases", has_status=False)
+# What nodes and pods use. In a cluster metrics-server has it, which lists and does not watch.
+NODE_METRICS = Kind(
+    group="metrics.k8s.io", version="v1beta1", name="NodeMetrics", plural="nodes", namespaced=False, has_status=False
+)
+POD_METRICS = Kind(group="metrics.k8s.io", version="v1beta1", name="PodMetrics", plural="pods", has_status=False)
 SERVING_SERVICE = _knative("Service", "services", "kservice", "ksvc", categories=("all", "knative", "serving"))
 CONFIGURATION = _knative("Configuration", "configurations", "config", "cfg", categories=("all", "knative", "serving"))
 REVISION = _knative("Revision", "revisions", "rev", categories=("all", "knative", "serving"))
@@ -117,6 +124,8 @@ KINDS: tuple[Kind, ...] = (
     DEPLOYMENT,
     ENDPOINT_SLICE,
     LEASE,
+    NODE_METRICS,
+    POD_METRICS,
     SERVING_SERVICE,
     CONFIGURATION,
     REVISION,

@@ -21,6 +21,7 @@ import msgspec
 
 from serving.cluster.kinds import Kind
 from serving.cluster.port import EventType, Listing, Object, PatchType, Subresource, WatchEvent
+from serving.cluster.recorder import recorder_from_environment
 from serving.cluster.replies import error_of, event_error
 from serving.model.errors import Unavailable
 
@@ -62,6 +63,7 @@ class KubeCluster:
         self._timeouts = timeouts or KubeTimeouts()
         self._client: ApiClient | None = None
         self._opening = asyncio.Lock()
+        self._recorder = recorder_from_environment()
 
     def __repr__(self) -> str:
         return f"KubeCluster({self._kubeconfig or 'in-cluster'})"
@@ -255,6 +257,8 @@ class KubeCluster:
         content_type: str = "application/json",
     ) -> aiohttp.ClientResponse:
         client = self._client or await self._open()
+        if self._recorder is not None:
+            self._recorder.add(method, path, query)
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "serving"}
         await client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = f"{client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")

@@ -11,7 +11,13 @@ import msgspec
 
 from serving.cluster.kinds import SCALING_POLICY, Kind
 from serving.model.errors import Problem
-from serving.model.scalingpolicy import LIMIT_PERCENT_DEFAULT, ScalingPolicySpec, check_scaling_policy
+from serving.model.scalingpolicy import (
+    LIMIT_PERCENT_DEFAULT,
+    ScalingPolicySpec,
+    TargetRef,
+    check_scaling_policy,
+    target_problems,
+)
 
 __all__ = ["POLICY_RULES", "TRIGGER_TYPES"]
 
@@ -42,6 +48,12 @@ def _down_has_no_limit(self: Any, _: Any, path: str) -> Iterator[Problem]:
         yield Problem(where=f"{path}.limitPercent", what=what, expected=expected)
 
 
+def _target_can_be_scaled(self: Any, _: Any, path: str) -> Iterator[Problem]:
+    # What is left out was filled in, or was refused by the schema.
+    target = TargetRef(kind=self["kind"], name=self["name"], api_version=self["apiVersion"])
+    yield from target_problems(target, path)
+
+
 def _is_usable(self: Any, _: Any, path: str) -> Iterator[Problem]:
     try:
         spec = msgspec.convert(self, type=ScalingPolicySpec)
@@ -54,6 +66,10 @@ def _is_usable(self: Any, _: Any, path: str) -> Iterator[Problem]:
 _Row = tuple[str, tuple[Kind, ...], str, str, str, Callable[[Any, Any, str], Iterator[Problem]]]
 _POLICY = (SCALING_POLICY,)
 _LIMITED = f"(has(self.limitPercent) ? self.limitPercent : {LIMIT_PERCENT_DEFAULT}) >= self.usagePercent"
+_NAMED = (
+    "self.apiVersion == 'serving.knative.dev/v1' && self.kind in ['Service', 'Configuration', 'Revision']"
+    " && self.name != ''"
+)
 
 POLICY_RULES: tuple[_Row, ...] = (
     (
@@ -79,6 +95,14 @@ POLICY_RULES: tuple[_Row, ...] = (
         "!has(self.limitPercent)",
         "only up triggers have a limitPercent",
         _down_has_no_limit,
+    ),
+    (
+        "target-can-be-scaled",
+        _POLICY,
+        "spec.targetRef",
+        _NAMED,
+        "targetRef must name a Service, Configuration or Revision of serving.knative.dev/v1",
+        _target_can_be_scaled,
     ),
     ("policy-is-usable", _POLICY, "spec", "", "the policy cannot be used", _is_usable),
 )

@@ -9,6 +9,7 @@ refuses for good is told in the status. Nothing is remembered that a restart wou
 import asyncio
 import contextlib
 import logging
+import time
 from collections import OrderedDict
 
 from serving.aio.clock import now_s, stamp
@@ -21,6 +22,7 @@ from serving.controller.events import event_name, new_event, repeated
 from serving.controller.knowledge import Knowledge, WorkKey
 from serving.controller.objects import name_of, namespace_of, version_of
 from serving.controller.writes import Create, Delete, Note, Patch, Plan, Resource, Write
+from serving.metrics.controller import ControllerMetrics
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
@@ -38,9 +40,15 @@ class Controller:
     """What runs as one: knowledge, queue, and the hand that writes."""
 
     def __init__(
-        self, cluster: Cluster, *, settings: ControllerSettings | None = None, scaling: AutoscalerSettings | None = None
+        self,
+        cluster: Cluster,
+        *,
+        settings: ControllerSettings | None = None,
+        scaling: AutoscalerSettings | None = None,
+        metrics: ControllerMetrics | None = None,
     ) -> None:
         self._cluster = cluster
+        self._metrics = metrics
         self._settings = settings or ControllerSettings()
         self._knowledge = Knowledge(self._settings, scaling or AutoscalerSettings())
         patience = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
@@ -49,6 +57,9 @@ class Controller:
         self._told: OrderedDict[tuple[str, str], Object] = OrderedDict()
         self._reflectors = {resource: self._reflector(resource) for resource in Resource}
         self.writes_count = 0
+        if metrics is not None:
+            metrics.waiting = lambda: len(self._queue)
+            metrics.writes = lambda: self.writes_count
 
     def __repr__(self) -> str:
         return f"Controller({self._knowledge}, {self._queue}, {self.writes_count} writes)"
@@ -65,7 +76,9 @@ class Controller:
             # Decided on half of what there is, a child that is not seen yet would be made twice.
             for one in reflectors:
                 await one.synced.wait()
-            tasks.append(group.create_task(self._queue.run(self._settings.workers, self._work), name="controller-work"))
+            tasks.append(
+                group.create_task(self._queue.run(self._settings.workers, self._measured_work), name="controller-work")
+            )
             await every(self._settings.resync_period_s, self._resync, stop=stop, on_error=_log_resync)
             for task in tasks:
                 task.cancel()
@@ -92,6 +105,20 @@ class Controller:
                 if (namespace, name) not in reflector.cache:
                     self._wake(self._knowledge.drop(resource, (namespace, name)))
         self._wake(set(self._knowledge.keys(Resource.CONFIGURATION)))
+
+    async def _measured_work(self, key: WorkKey) -> float | None:
+        if self._metrics is None:
+            return await self._work(key)
+        begun_s, result = time.perf_counter(), "failed"
+        try:
+            again_after_s = await self._work(key)
+            result = "done"
+        except Conflict:
+            result = "conflict"
+            raise
+        finally:
+            self._metrics.looked(key[0].value, time.perf_counter() - begun_s, result)
+        return again_after_s
 
     async def _work(self, key: WorkKey) -> float | None:
         """One decision about one resource, carried out; returns when to look again."""
@@ -199,6 +226,7 @@ async def run(
     *,
     settings: ControllerSettings | None = None,
     scaling: AutoscalerSettings | None = None,
+    metrics: ControllerMetrics | None = None,
 ) -> None:
     """Reconcile everything in a cluster until told to stop."""
-    await Controller(cluster, settings=settings, scaling=scaling).run(stop)
+    await Controller(cluster, settings=settings, scaling=scaling, metrics=metrics).run(stop)

@@ -11,6 +11,8 @@ import sys
 from serving.aio.daemon import run_daemon
 from serving.cluster.kube import KubeCluster
 from serving.controller.loop import run
+from serving.metrics.controller import ControllerMetrics
+from serving.metrics.server import serve_page
 from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS
 from serving.settings.load import load
 
@@ -22,7 +24,9 @@ async def _body(stop: asyncio.Event) -> None:
     scaling = load(AUTOSCALER, registry=DAEMONS, environment=os.environ).settings
     kubeconfig = os.environ.get("KUBECONFIG")
     async with KubeCluster(kubeconfig) as cluster:
-        await run(cluster, stop, settings=settings, scaling=scaling)
+        metrics = ControllerMetrics()
+        async with serve_page(metrics.page, settings.metrics_address):
+            await run(cluster, stop, settings=settings, scaling=scaling, metrics=metrics)
 
 
 def main() -> int:

@@ -28,6 +28,8 @@ from serving.local.pod import Node
 from serving.local.podlogs import FilePodLogs
 from serving.local.rebuilt import until_rebuilt
 from serving.local.state import StateFolder
+from serving.metrics.controller import ControllerMetrics, LocalMetrics
+from serving.metrics.server import measured, serve_page
 from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS
 from serving.settings.load import load
 from serving.wire.tokens import read_key
@@ -58,6 +60,8 @@ async def _body(stop: asyncio.Event) -> None:
     )
     kubelet, manager = Kubelet(node), Manager(cluster)
     api = application(cluster, ApiOptions(token=state.token.read_text()), logs=FilePodLogs(logs))
+    metrics, sockets = ControllerMetrics(), inherited_sockets()
+    api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).answered))
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(host.run(), name="host")]
@@ -66,10 +70,11 @@ async def _body(stop: asyncio.Event) -> None:
             tasks.append(group.create_task(manager.run(), name="manager"))
             tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
             controlling = group.create_task(
-                run_controller(cluster, stop, settings=controller, scaling=scaling), name="controller"
+                run_controller(cluster, stop, settings=controller, scaling=scaling, metrics=metrics), name="controller"
             )
             await until_rebuilt(cluster, within_s=_REBUILD_S)
-            async with running(api, inherited_sockets()["api"]):
+            page = serve_page(metrics.page, sockets.get("control-metrics") or controller.metrics_address)
+            async with page, running(api, sockets["api"]):
                 await controlling
             for task in tasks:
                 task.cancel()

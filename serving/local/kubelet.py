@@ -20,6 +20,7 @@ from serving.local.places import Places
 from serving.local.pod import REVISION_LABEL, Node, PodNote, PodRun
 from serving.local.podfolder import remove_folder, rotate
 from serving.local.resident import resident_bytes_by_session
+from serving.local.usage import UsageTeller
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 
 __all__ = ["NODE_NAME", "Kubelet"]
@@ -42,10 +43,16 @@ class Kubelet:
         self._pods = Reflector(node.cluster, POD, field_selector=f"spec.nodeName={NODE_NAME}")
         self._pods.on_change(self._changed)
         self._running: dict[str, PodRun] = {}
+        self._usage = UsageTeller(node.cluster, self._running.values)
         self._group: asyncio.TaskGroup | None = None
 
     def __repr__(self) -> str:
         return f"Kubelet({len(self._running)} pods, {self._places})"
+
+    @property
+    def pod_count(self) -> int:
+        """Pods that run, those that start or end included."""
+        return len(self._running)
 
     async def take_over(self) -> None:
         """Make the objects of pods that the template has. Waits for the template."""
@@ -78,6 +85,7 @@ class Kubelet:
                 group.create_task(self._run_pod(uid, pod), name=f"pod {pod.key[0]}/{pod.key[1]}")
             group.create_task(self._watch_memory(), name="memory")
             group.create_task(self._rotate_logs(), name="logs")
+            group.create_task(self._usage.run(), name="usage")
             await self._pods.run()
 
     async def _register(self) -> None:

@@ -105,6 +105,7 @@ def proxy_environment(pod: Object, revision: Object, *, app_port: int, address: 
         "SERVING_QUEUEPROXY_RESPONSE_START_TIMEOUT_S": spec.get("responseStartTimeoutSeconds"),
         "SERVING_QUEUEPROXY_IDLE_TIMEOUT_S": spec.get("idleTimeoutSeconds"),
         "SERVING_POD_READINESS": _readiness(pod),
+        "SERVING_POD_PROTOCOL": _protocol(pod),
     }
     metadata = pod["metadata"]
     return {
@@ -127,6 +128,12 @@ def _readiness(pod: Object) -> str | None:
             kinds = {kind: {**probe[kind], "port": 0} for kind in ("httpGet", "tcpSocket") if kind in probe}
             return msgspec.json.encode({**probe, **kinds}).decode()
     return None
+
+
+def _protocol(pod: Object) -> str | None:
+    """What the app speaks: h2c when the port of the container that serves is named so; None for HTTP/1.1, which needs no word."""
+    ports = [port for one in _containers(pod) if serves(pod, one) for port in one.get("ports", ())]
+    return "h2c" if any(port.get("name") == "h2c" for port in ports) else None
 
 
 def pod_status(pod: Object, lives: Mapping[str, Life], *, address: str, ready: bool, stamp: str) -> Object:

@@ -18,5 +18,8 @@ PORTS = (
     Port(name="inner", number=8081, what="Port of cluster-local services."),
     Port(name="api", number=6080, what="Port of the Kubernetes API."),
     Port(name="stats", number=6081, what="Port of the autoscaler."),
+    Port(name="activator-metrics", number=6082, what="Port of the activator's metrics."),
+    Port(name="control-metrics", number=6083, what="Port of the metrics of control."),
+    Port(name="dashboard", number=6090, what="Port of the dashboard."),
 )
 """In the order in which people are told of them. ``--NAME-port=0`` takes any free one."""

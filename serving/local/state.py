@@ -5,10 +5,11 @@ The folder is 0700 and everything secret in it 0600: the API's token is the righ
 
 import contextlib
 import fcntl
+import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from serving.cluster.api.kubeconfig import kubeconfig
@@ -34,6 +35,7 @@ class StateFolder:
         self.key = path / "key"
         self.token = path / "token"
         self.kubeconfig = path / "kubeconfig"
+        self.ports = path / "ports.json"
         self.journal = path / "journal.db"
         self.logs = path / "logs"
         self.pods = path / "pods"
@@ -66,6 +68,10 @@ class StateFolder:
         if not self.token.exists():
             _write_private(self.token, secrets.token_urlsafe(_KEY_BYTES).encode())
         _write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text()).encode())
+
+    def write_ports(self, ports: Mapping[str, int]) -> None:
+        """Note the ports by name, for those who look for a daemon later."""
+        _write_private(self.ports, json.dumps(ports).encode())
 
     def listen_template(self) -> socket.socket:
         """The listening socket for orders to the template, in a folder that is held and therefore nobody else's."""

@@ -56,9 +56,10 @@ def CHILDREN() -> list[Child]:  # noqa: N802 - a fresh list of what is always th
     """Who is started, in this order."""
     return [
         Child(_TEMPLATE, "serving.local.template", _TEMPLATE),
-        Child("control", "serving.local.control", "api"),
+        Child("control", "serving.local.control", "api", "control-metrics"),
         Child("autoscaler", "serving.autoscaler.main", "stats"),
-        Child("activator", "serving.activator.main", "public", "inner"),
+        Child("dashboard", "serving.dashboard.main", "dashboard"),
+        Child("activator", "serving.activator.main", "public", "inner", "activator-metrics"),
     ]
 
 
@@ -138,7 +139,8 @@ class Supervisor:
         child.started_s = time.monotonic()
 
     def _addresses(self) -> dict[str, str]:
-        public, stats = (self._sockets[name].getsockname() for name in ("public", "stats"))
+        names = ("public", "inner", "stats", "activator-metrics")
+        public, inner, stats, metrics = (self._sockets[name].getsockname() for name in names)
         return {
             "KUBECONFIG": str(self._state.kubeconfig),
             "SERVING_KEY_FILE": str(self._state.key),
@@ -147,7 +149,9 @@ class Supervisor:
             "SERVING_ACTIVATOR_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
             "SERVING_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
             "SERVING_DASHBOARD_AUTOSCALER_URL": f"http://{stats[0]}:{stats[1]}",
+            "SERVING_DASHBOARD_ACTIVATOR_METRICS_URL": f"http://{metrics[0]}:{metrics[1]}/metrics",
             "SERVING_CONTROLLER_PUBLIC_PORT": str(public[1]),
+            "SERVING_CONTROLLER_INNER_PORT": str(inner[1]),
         }
 
     def _reap(self) -> None:

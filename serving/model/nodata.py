@@ -9,7 +9,7 @@ import msgspec
 __all__ = ["NoData"]
 
 
-class NoData(msgspec.Struct, frozen=True, kw_only=True):
+class NoData(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """No answer, and why: ``missing`` names the input that is not there, as in "no point in the stable window"."""
 
     missing: str

@@ -17,12 +17,22 @@ from serving.model.resources import Resources
 
 __all__ = [
     "LIMIT_PERCENT_DEFAULT",
+    "TARGET_API_VERSION",
+    "TARGET_KINDS",
     "Direction",
     "ScalingPolicySpec",
+    "TargetRef",
     "Trigger",
     "check_scaling_policy",
     "limit_percent_of",
+    "target_problems",
 ]
+
+TARGET_API_VERSION = "serving.knative.dev/v1"
+"""Of all that a policy can be attached to."""
+
+TARGET_KINDS = ("Revision", "Configuration", "Service")
+"""What a policy can be attached to; the first is the closest to the pods."""
 
 # The limit of an up trigger that names none. Source: maestro, also for its old-style trigger block.
 LIMIT_PERCENT_DEFAULT = 90
@@ -82,8 +92,21 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     is empty. That of ``up`` also holds the limit of panic scale."""
 
 
+class TargetRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What a policy is for, in its own namespace. That of a Service or a Configuration holds for each of its revisions."""
+
+    kind: str
+    """Service, Configuration or Revision."""
+
+    name: str
+    api_version: str = TARGET_API_VERSION
+
+
 class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """What a ScalingPolicy asks for."""
+
+    target_ref: TargetRef | None = None
+    """What it is for. None only where a policy is decided on without a cluster; a manifest names it."""
 
     min_count: int = msgspec.field(default=0, name="min")
     """Fewest pods; below it, pods are added at once. 0: none."""
@@ -119,6 +142,7 @@ def check_scaling_policy(
     then not checked.
     """
     return (
+        *(() if spec.target_ref is None else target_problems(spec.target_ref)),
         *_count_problems(spec),
         *_direction_problems(spec.up, "spec.up", known_types),
         *_direction_problems(spec.down, "spec.down", known_types),
@@ -128,6 +152,18 @@ def check_scaling_policy(
         *_overlap_problems(spec),
         *_request_problems(spec, container_requests or {}),
     )
+
+
+def target_problems(target: TargetRef, where: str = "spec.targetRef") -> Iterator[Problem]:
+    """What is wrong with the name of a target, field by field."""
+    if target.kind not in TARGET_KINDS:
+        what = f"a policy cannot be attached to a {target.kind or 'thing without a kind'}"
+        yield Problem(where=f"{where}.kind", what=what, expected=" or ".join(sorted(TARGET_KINDS)))
+    elif target.api_version != TARGET_API_VERSION:
+        what = f"there is no {target.kind} to scale in {target.api_version or 'an empty group'}"
+        yield Problem(where=f"{where}.apiVersion", what=what, expected=TARGET_API_VERSION)
+    if not target.name:
+        yield Problem(where=f"{where}.name", what="it is empty", expected=f"the name of a {target.kind or 'Service'}")
 
 
 _Located = tuple[str, Trigger]

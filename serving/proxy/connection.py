@@ -17,6 +17,7 @@ from typing import Protocol, cast
 from serving.proxy.body import BadBody, ChunkedBody, LengthBody
 from serving.proxy.client import Pause
 from serving.proxy.exchange import Exchange, Wiring
+from serving.proxy.preface import PREFACE, hand_over
 from serving.proxy.rendering import Peer, render_answer
 from serving.proxy.requesthead import Refusal, RequestHead, read_request_head
 from serving.settings.http import HttpSettings
@@ -39,6 +40,7 @@ class Registry(Protocol):
     settings: HttpSettings
     draining: bool
     finishing: bool
+    sweep_s: float
 
     def opened(self, connection: "Connection", address: str) -> str | None:
         """A client has connected; a text says why it is one too many."""
@@ -98,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         name = self._transport.get_extra_info("peername")
         self._address = name[0] if isinstance(name, tuple) else "unknown"
-        self._peer = Peer(self._address)
+        self._peer = Peer(self._address, b"https" if transport.get_extra_info("sslcontext") else b"http")
         too_many = self._registry.opened(self, self._address)
         if too_many is not None:
             self._refuse(Refusal(503, too_many), headers=_TEXT + b"Retry-After: 1\r\n")
@@ -296,7 +298,12 @@ class Connection(asyncio.Protocol):
             head = read_request_head(data[:end], header_count_max=self._registry.settings.header_count_max)
             self._check_length(head)
         except Refusal as refusal:
-            self._refuse(refusal)
+            if not data.startswith(PREFACE):
+                self._refuse(refusal)
+            else:
+                self._closing = True
+                hand_over(data, self._registry, self._wiring, transport=self._transport, peer=self._peer)
+                self._registry.closed(self, self._address)
             return None
         self._buffer = b""
         self._blank_skipped = False
@@ -317,7 +324,16 @@ class Connection(asyncio.Protocol):
         if self._exchange is exchange:
             exchange.begin()
         if self._exchange is exchange:
-            self._registry.wake_by(self.check(now_s))
+            # Unless a sweep comes before this request can be late; asked of each request, so without a call.
+            limits, until_s = exchange.timeouts, self._registry.sweep_s - now_s
+            if (
+                limits.total_s < until_s
+                or limits.answer_start_s < until_s
+                or limits.idle_s < until_s
+                or exchange.wait_until_s - now_s < until_s
+                or self._reader is not None
+            ):
+                self._registry.wake_by(self.check(now_s))
         return data
 
     def _take_body(self, data: bytes) -> bytes:
@@ -379,4 +395,5 @@ class Connection(asyncio.Protocol):
 
     def _wait_until(self, due_s: float) -> None:
         self._due_s = due_s
-        self._registry.wake_by(due_s)
+        if due_s < self._registry.sweep_s:
+            self._registry.wake_by(due_s)

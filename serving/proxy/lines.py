@@ -74,7 +74,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     matters: bool
 
 
-_remembered: dict[bytes, Line] = {}
+class _Memory(dict[bytes, Line]):
+    """Lines that were read before; one that was not is read now."""
+
+    def __missing__(self, text: bytes) -> Line:
+        return read_line(text)
+
+
+_remembered = _Memory()
 
 
 def read_line(text: bytes) -> Line:
@@ -107,8 +114,7 @@ def read_lines(texts: Sequence[bytes]) -> list[Line]:
     Raises:
         BadLine: when one is against the grammar.
     """
-    known = _remembered.get
-    return [known(text) or read_line(text) for text in texts]
+    return list(map(_remembered.__getitem__, texts))
 
 
 def header_lines(*headers: tuple[bytes, bytes]) -> bytes:

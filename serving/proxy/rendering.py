@@ -12,9 +12,10 @@ from serving.proxy.answerhead import AnswerHead, Framing
 from serving.proxy.lines import header_lines
 from serving.proxy.requesthead import RequestHead
 
-__all__ = ["Peer", "render_answer", "render_forwarded_answer", "render_interim", "render_request"]
+__all__ = ["Peer", "render_answer", "render_forwarded_answer", "render_interim", "render_request", "render_timing"]
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_CHUNKED = Framing.CHUNKED
 _CLOSE = b"Connection: close\r\n"
 
 
@@ -88,7 +89,7 @@ def render_forwarded_answer(head: AnswerHead, *, framing: Framing, close: bool, 
     """An upstream's answer as its head goes to the client; ``framing`` is how we send its body."""
     wire = head.wire
     tail = extra
-    if framing is Framing.CHUNKED:
+    if framing is _CHUNKED:
         tail += b"Transfer-Encoding: chunked\r\n"
         if head.trailer is not None:
             tail += b"Trailer: %b\r\n" % head.trailer
@@ -117,6 +118,11 @@ def render_answer(
         _CLOSE if close else b"",
         b"" if bodiless else body,
     )
+
+
+def render_timing(*, queue_s: float, upstream_s: float) -> bytes:
+    """The line Server-Timing (W3C): how long a request waited here, and then for its upstream's answer to begin."""
+    return b"Server-Timing: queue;dur=%.3f, upstream;dur=%.3f\r\n" % (1000 * queue_s, 1000 * upstream_s)
 
 
 def _forwarded(way: bytes, host: bytes, scheme: bytes) -> bytes:

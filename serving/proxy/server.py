@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from socket import socket
 
+from serving.proxy.accesslog import AccessLog
 from serving.proxy.connection import Connection
-from serving.proxy.exchange import Handler, Wiring
+from serving.proxy.exchange import Exchange, Handler, Wiring
 from serving.proxy.pool import Pool
 from serving.settings.http import HttpSettings
 
@@ -29,9 +30,15 @@ class HttpServer:
     """A proxy's side towards its clients, with the pool of connections towards its upstreams."""
 
     def __init__(
-        self, settings: HttpSettings, *, pool: Pool | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: HttpSettings,
+        *,
+        pool: Pool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        access_log: AccessLog | None = None,
     ) -> None:
         self.settings = settings
+        self.access_log = access_log
         self.draining = False
         self.finishing = False
         self.clock = clock
@@ -40,7 +47,7 @@ class HttpServer:
         self._connections: set[Connection] = set()
         self._per_address: dict[str, int] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        self._sweep_s = math.inf
+        self.sweep_s = math.inf
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -120,23 +127,27 @@ class HttpServer:
 
     def wake_by(self, due_s: float) -> None:
         """Have a sweep at that time, or soon after."""
-        if due_s < self._sweep_s:
+        if due_s < self.sweep_s:
             if self._sweep is not None:
                 self._sweep.cancel()
             delay_s = max(_SWEEP_SPACING_S, due_s - self.clock())
-            self._sweep_s = self.clock() + delay_s
+            self.sweep_s = self.clock() + delay_s
             self._sweep = asyncio.get_running_loop().call_later(delay_s, self._look_at_all)
 
     def _look_at_all(self) -> None:
         now_s = self.clock()
         # Nobody may set a sweep while this one runs: what they say is in its result.
-        self._sweep_s = -math.inf
+        self.sweep_s = -math.inf
         due_s = min([connection.check(now_s) for connection in list(self._connections)], default=math.inf)
         due_s = min(due_s, self.pool.expire(now_s))
         self._sweep = None
-        self._sweep_s = math.inf
+        self.sweep_s = math.inf
         if due_s < math.inf:
             self.wake_by(due_s)
+
+    def _note(self, exchange: Exchange) -> None:
+        assert self.access_log is not None
+        self.access_log.note(exchange, now_s=self.clock())
 
     def _wiring(self, handler: Handler, listener: str) -> Wiring:
         settings = self.settings
@@ -146,5 +157,6 @@ class HttpServer:
             clock=self.clock,
             listener=listener,
             held_bytes_max=settings.body_held_bytes_max,
+            on_end=self._note if self.access_log is not None else None,
             tunnel_limits=(settings.tunnel_idle_max_s or math.inf, settings.tunnel_age_max_s or math.inf),
         )

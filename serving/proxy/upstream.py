@@ -16,6 +16,8 @@ from serving.proxy.requesthead import RequestHead
 __all__ = ["Address", "Home", "Taker", "Upstream"]
 
 Address = tuple[str, int]
+# Looked up once: an attribute of an enum costs 60 ns.
+_NONE, _LENGTH = Framing.NONE, Framing.LENGTH
 
 
 class Taker(Protocol):
@@ -241,13 +243,19 @@ class Upstream(asyncio.Protocol):
     def _begin_answer(self, taker: Taker, head: AnswerHead, data: bytes) -> None:
         self._keep = head.keep_alive
         framing = head.framing
-        if framing is Framing.NONE:
+        if framing is _LENGTH and len(data) == head.content_length:
+            # The common case: head and body in one piece.
+            taker.on_answer(head, data, done=True)
+            if self._taker is taker:
+                self._complete(taker, rest=b"")
+            return
+        if framing is _NONE:
             taker.on_answer(head, b"", done=True)
             if self._taker is taker:
                 self._complete(taker, rest=data)
             return
         reader: LengthBody | ChunkedBody | CloseBody
-        if framing is Framing.LENGTH:
+        if framing is _LENGTH:
             assert head.content_length is not None
             reader = LengthBody(head.content_length)
         else:

@@ -5,6 +5,7 @@ Environment (all names of one pod; its secrets are derived by whoever starts it,
 - ``SERVING_POD_NAMESPACE``, ``SERVING_POD_REVISION``, ``SERVING_POD_NAME``: who it is. Needed.
 - ``SERVING_POD_APP``: where its app listens, "127.0.0.1:8080". Needed.
 - ``SERVING_POD_LISTEN``, ``SERVING_POD_ADMIN_LISTEN``: where it listens itself; "0.0.0.0:8012" and "0.0.0.0:8022".
+- ``SERVING_POD_PROTOCOL``: the name of the app's port, "http1" or "h2c" (HTTP/2 with prior knowledge); "http1".
 - ``SERVING_LISTEN_FDS``: bound sockets in the place of those, as JSON: ``{"requests": 3, "admin": 4}``.
 - ``SERVING_POD_READINESS``: the app's readinessProbe (core/v1) as JSON; without it a TCP connection to the app.
 - ``SERVING_POD_STATS_URL``, ``SERVING_POD_STATS_TOKEN``: the autoscaler's websocket, "ws://127.0.0.1:6081/stats".
@@ -28,11 +29,13 @@ import sys
 
 from serving.aio.daemon import run_daemon
 from serving.model.errors import SettingsError
+from serving.proxy.accesslog import stdout_log
 from serving.proxy.server import HttpServer
 from serving.queueproxy.client import StatsClient
 from serving.queueproxy.loop import ReadinessPipe, drain, report_stats, watch_app
 from serving.queueproxy.podspec import Address, PodSpec, spec_from_environment
 from serving.queueproxy.server import AdminHandler, PodHandler
+from serving.queueproxy.tally import series
 
 __all__ = ["main", "run", "serve"]
 
@@ -65,13 +68,18 @@ def run(spec: PodSpec) -> int:
 
 async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set, or POST /drain, and drain."""
-    server = HttpServer(spec.settings.http)
+    log = stdout_log(spec.settings.http)
+    server = HttpServer(spec.settings.http, access_log=log)
+    if spec.is_http2:
+        from serving.proxy.http2.upstream import Http2Pool  # noqa: PLC0415 - most apps need none of it
+
+        server.pool = Http2Pool(spec.settings.http, clock=server.clock)
     pod = PodHandler(spec, clock=server.clock)
     pipe = ReadinessPipe(spec.ready_fd)
     client = StatsClient(spec, dice=random.Random()) if spec.stats_url else None  # noqa: S311 - spreads pauses
 
     def numbers() -> bytes:
-        return _numbers(pod, server, client)
+        return _numbers(pod, server, client, revision=spec.revision)
 
     admin_server = HttpServer(spec.settings.http)
     admin = AdminHandler(pod, on_drain=stop.set, numbers=numbers)
@@ -95,6 +103,8 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         for task in tasks:
             task.cancel()
     await admin_server.finish(grace_s=0)
+    if log is not None:
+        await log.close()
 
 
 def _where(spec: PodSpec, name: str, address: Address) -> socket.socket | Address:
@@ -107,15 +117,14 @@ def _where(spec: PodSpec, name: str, address: Address) -> socket.socket | Addres
     return inherited
 
 
-def _numbers(pod: PodHandler, server: HttpServer, client: StatsClient | None) -> bytes:
+def _numbers(pod: PodHandler, server: HttpServer, client: StatsClient | None, *, revision: str) -> bytes:
     """All counts as Prometheus reads them; the sidecar needs no library for that."""
-    answers = pod.status_counts
-    lines = [
-        f'queueproxy_requests_total{{class="{f"{hundreds}xx" if hundreds else "none"}"}} {count}'
-        for hundreds, count in enumerate(answers)
-    ]
+    lines = pod.tally.page(revision=revision)
+    lines.append(series("kn_serving_queue_depth", pod.waiting_count, revision=revision))
     lines.append(f"queueproxy_requests_inside {pod.inside_count}")
     lines.append(f"queueproxy_requests_waiting {pod.waiting_count}")
+    if server.access_log is not None:
+        lines.append(f"queueproxy_access_log_dropped_total {server.access_log.dropped_count}")
     lines.append(f"queueproxy_client_connections {server.connection_count}")
     lines.append(f"queueproxy_app_connections {server.pool.open_count}")
     lines.append(f"queueproxy_app_ready {int(pod.is_ready)}")

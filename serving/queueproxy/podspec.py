@@ -43,7 +43,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     ``listen`` and ``admin`` are the addresses for requests and for orders; a descriptor in ``listen_fds`` under
     "requests" or "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` nothing is reported.
     ``secret`` is what a request must carry to be believed; without one nobody is. ``ready_fd`` is a pipe to push readiness
-    into.
+    into. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c.
     """
 
     namespace: str
@@ -58,6 +58,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     stats_token: str = ""
     secret: str = ""
     ready_fd: int | None = None
+    is_http2: bool = False
     settings: QueueProxySettings = QueueProxySettings()
 
 
@@ -146,6 +147,12 @@ def _read_name(text: str) -> str:
     return text
 
 
+def _read_protocol(text: str) -> bool:
+    if text not in ("http1", "h2c"):
+        raise ValueError(text)
+    return text == "h2c"
+
+
 _PORT_MAX = 65535
 _A_NAME = "a name as Kubernetes writes it"
 _AN_ADDRESS = 'an address with a port, as in "127.64.0.1:8012"'
@@ -162,6 +169,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "stats_url": ("SERVING_POD_STATS_URL", str, "a URL of a websocket"),
     "stats_token": ("SERVING_POD_STATS_TOKEN", str, "a token"),
     "secret": ("SERVING_POD_SECRET", str, "a secret"),
+    "is_http2": ("SERVING_POD_PROTOCOL", _read_protocol, "http1 or h2c, the name of the app's port"),
     "ready_fd": ("SERVING_READY_FD", int, "the number of a descriptor"),
     "listen_fds": (
         "SERVING_LISTEN_FDS",

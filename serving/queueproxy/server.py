@@ -15,6 +15,7 @@ from serving.proxy.phase import Outcome
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.timeouts import Timeouts
 from serving.queueproxy.podspec import PodSpec
+from serving.queueproxy.tally import RequestTally
 from serving.traffic.breaker import Admitted, Breaker, Queued
 from serving.traffic.meter import Meter, Report
 from serving.wire.tokens import matches
@@ -37,8 +38,8 @@ class PodHandler:
         self.is_ready = False
         self.is_draining = False
         self.last_request_s = -math.inf
-        self.status_counts = [0] * 6
-        """Answers by the hundreds of their status; at 0 those without one, because the client left."""
+        self.tally = RequestTally()
+        """What became of the requests that ended."""
         self._app = spec.app
         self._secret = spec.secret.encode()
         self._clock = clock
@@ -99,7 +100,13 @@ class PodHandler:
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """The app takes no connection."""
-        exchange.answer(502, b"the app takes no connection: %b" % str(error).encode())
+        if not self._is_handed_back(exchange):
+            exchange.answer(502, b"the app takes no connection: %b" % str(error).encode())
+
+    def lost(self, exchange: Exchange, reason: str) -> bool:
+        """The app died before it answered."""
+        del reason
+        return self._is_handed_back(exchange)
 
     def overdue(self, exchange: Exchange) -> None:
         """Somebody has waited for a slot for as long as anybody may; others may have, too."""
@@ -113,8 +120,8 @@ class PodHandler:
         if marks is None:
             return
         assert isinstance(marks, tuple)
-        self.status_counts[exchange.status // 100] += 1
         now_s = self._clock()
+        self.tally.note(exchange.status, now_s - exchange.started_s)
         self._meter.leave(now_s, proxied=marks[0])
         breaker = self._breaker
         if breaker is not None:
@@ -126,6 +133,14 @@ class PodHandler:
         marks = exchange.context
         assert isinstance(marks, tuple)
         exchange.forward(self._app, host=marks[1], trusted=marks[0])
+
+    def _is_handed_back(self, exchange: Exchange) -> bool:
+        """Break off instead of answering, if an activator made the request and may send it to another pod."""
+        marks = exchange.context
+        if not (isinstance(marks, tuple) and marks[0] and exchange.head.may_be_repeated):
+            return False
+        exchange.cut()
+        return True
 
     def _is_believed(self, head: RequestHead) -> bool:
         given = head.get(b"k-pod-secret")
@@ -180,6 +195,10 @@ class AdminHandler:
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """Nothing is forwarded here."""
         raise NotImplementedError(exchange, error)
+
+    def lost(self, exchange: Exchange, reason: str) -> bool:
+        """Nothing is forwarded here."""
+        raise NotImplementedError(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
         """Nothing waits here."""

@@ -1,6 +1,7 @@
 """The sample service: says hello, and who said it. Standard library only.
 
-``PORT`` is where it listens, ``TARGET`` whom it greets; ``/sleep/SECONDS`` takes that long to answer.
+``PORT`` is where it listens, ``TARGET`` whom it greets; ``/sleep/SECONDS`` takes that long to answer, ``/burn/SECONDS``
+keeps a core busy for that long.
 """
 
 import os
@@ -19,6 +20,10 @@ class Hello(BaseHTTPRequestHandler):
         """Greet, after a rest if one is asked for."""
         if self.path.startswith("/sleep/"):
             time.sleep(float(self.path.removeprefix("/sleep/")))
+        if self.path.startswith("/burn/"):
+            end_s = time.monotonic() + float(self.path.removeprefix("/burn/"))
+            while time.monotonic() < end_s:
+                pass
         target, revision = os.environ.get("TARGET", "world"), os.environ.get("K_REVISION", "nobody")
         body = f"Hello {target} from {revision}, process {os.getpid()}\n".encode()
         self.send_response(200)

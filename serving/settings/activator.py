@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from serving.settings.http import HttpSettings
-from serving.settings.knob import BYTES, COUNT, DURATION, NUMBER, PERCENT, TEXT, Knob
+from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, NUMBER, PERCENT, TEXT, Knob
 from serving.settings.record import SettingsRecord
 
 __all__ = ["ORIGINAL", "ActivatorSettings", "ShareQuirks"]
@@ -98,13 +98,36 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = "ws://127.0.0.1:6081/stats"
     """The autoscaler's websocket for statistics. Default: ours, the port of `serving up`."""
 
+    metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6082"
+    """Where the page of metrics is, unless a socket is inherited: address and port. It asks for no token. Default: ours,
+    127.0.0.1:6082; in a cluster :9090 is usual."""
+
+    metrics_old_names: Annotated[bool, Knob(key="metrics-old-names", unit=FLAG)] = False
+    """Whether the page also counts requests under the name and labels of Knative up to 1.18. Default: ours, false."""
+
     name: Annotated[str, Knob(key="name", unit=TEXT)] = "activator"
     """What this activator calls itself to the autoscaler; unique among activators. Default: ours."""
+
+    drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 0.0
+    """Time for which requests are still taken when we are told to stop, in seconds: whoever sends here has to hear first
+    that we are going. Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and nobody is refused;
+    behind a load balancer its probe period, such as 5s."""
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600)] = 10.0
     """Time that requests have to end when we are told to stop, in seconds; those that wait for a pod are then refused
     with 503, those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator, or wait
     at the socket for the next."""
+
+    tell_revision: Annotated[bool, Knob(key="tell-revision", unit=FLAG)] = True
+    """Whether answers tell in X-Serving-Revision which revision gave them. Default: ours, true; off for those who must not
+    tell the world their revisions."""
+
+    tell_cold_start: Annotated[bool, Knob(key="tell-cold-start", unit=FLAG)] = True
+    """Whether an answer to a request that waited for a pod to start says so in X-Serving-Cold-Start. Default: ours, true."""
+
+    tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG)] = True
+    """Whether answers tell in Server-Timing how many milliseconds their request waited for a pod ("queue") and then for
+    the pod's answer to begin ("upstream"). Default: ours, true; browsers show it."""
 
     http: HttpSettings = HttpSettings()
     """Limits of the HTTP engine."""

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from serving.settings.classic import ClassicSettings
 from serving.settings.knob import (
+    BYTES,
     COUNT,
     DURATION,
     FLAG,
@@ -151,6 +152,14 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     decisions_kept: Annotated[int, Knob(key="decisions-kept", unit=COUNT, low=1, high=10_000)] = 50
     """Decisions of each revision that are kept to say why; one that says the same as the one before takes no place.
     Range: 1 to 10000. Default: ours, 50."""
+
+    decision_log_bytes_max: Annotated[int, Knob(key="decision-log-bytes", unit=BYTES, low=0, high=2**34)] = 64 * 2**20
+    """Disk that the decision log takes in the state folder of one machine, in bytes, over all its files. 0 means no log.
+    Range: 0 to 16Gi. Default: ours, 64Mi, some 20000 decisions."""
+
+    metrics_old_names: Annotated[bool, Knob(key="metrics-old-names", unit=FLAG)] = False
+    """Whether the page of metrics also has each family of a revision under the name and labels that it had up to Knative
+    1.18, for dashboards that ask for those. Default: ours, false."""
 
     classic: ClassicSettings = ClassicSettings()
     """The algorithm of June 2018."""

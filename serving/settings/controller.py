@@ -157,6 +157,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Port at which clients reach the cluster-local listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours,
     8081, that of ``serving up``."""
 
+    metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6083"
+    """Where the page of metrics is, unless a socket is inherited: address and port. It asks for no token. Default: ours,
+    127.0.0.1:6083; in a cluster :9090 is usual."""
+
     workers: Annotated[int, Knob(key="workers", unit=COUNT, low=1, high=100)] = 8
     """Resources that are worked on at once; one resource never is twice. Range: 1 to 100. Default: ours, 8."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from serving.settings.knob import BYTES, COUNT, DURATION, Knob
+from serving.settings.knob import BYTES, COUNT, DURATION, PERCENT, Knob
 
 __all__ = ["HttpSettings"]
 
@@ -60,6 +60,10 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     upstream_idle_max_s: Annotated[float, Knob(key="upstream-idle-max", unit=DURATION, above=0, high=86400)] = 60.0
     """Time for which an idle connection to an upstream is kept. Range: above 0 to 24h. Default: ours; Go's transport
     keeps them 90s, Node and uvicorn close theirs after 5s, which is what the single retry is for."""
+
+    access_log_ratio: Annotated[float, Knob(key="access-log-percentage", unit=PERCENT, low=0, high=1)] = 0.0
+    """Part of all requests that get a line in the access log, as JSON on standard output. 0 means no log. Range: 0 to
+    100 percent. Default: ours, 0: a line costs as much as a request."""
 
     tunnel_idle_max_s: Annotated[float, Knob(key="tunnel-idle-max", unit=DURATION, low=0, high=86400)] = 600.0
     """Longest silence of both sides of a tunnel (websocket); then it is closed. 0 means no limit. Range: 0 to 24h.

@@ -133,6 +133,18 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """Root taken of the deviation in LoadVariationRiskBalancing: 2 is the square root, so that small deviations count
     more. Range: above 0. Default: Trimaran, 1."""
 
+    load_period_s: Annotated[float, Knob(key="load-period", unit=DURATION, low=0, high=300)] = 15.0
+    """Time between two looks at what nodes use (metrics.k8s.io), in seconds; 0 never looks. Range: 0 to 5m. Default:
+    ours, 15s, metrics-server's own resolution."""
+
+    load_samples_max: Annotated[int, Knob(key="load-samples", unit=COUNT, low=1, high=1000)] = 20
+    """Samples of each node from which mean and deviation of its load are taken, the newest ones. Range: 1 to 1000.
+    Default: ours, 20, five minutes."""
+
+    listen_address: Annotated[str, Knob(key="listen-address", unit=TEXT)] = "127.0.0.1:6082"
+    """Where a kube-scheduler asks, as host and port; a socket that is handed down goes before it. Plain HTTP, so that
+    beyond one machine it belongs behind a network policy. Default: ours, 127.0.0.1:6082."""
+
     quirks: PlacementQuirks = PlacementQuirks()
     """Behaviours of the originals that are off by default, one flag each."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from serving.settings.knob import COUNT, DURATION, FLAG, Knob
+from serving.settings.knob import COUNT, DURATION, FLAG, NUMBER, Knob
 
 __all__ = ["ORIGINAL", "TriggerQuirks", "TriggerSettings"]
 
@@ -105,6 +105,14 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     panic_lock_s: Annotated[float, Knob(key="panic-lock", unit=DURATION, above=0, high=3600)] = 60.0
     """Longest time for which one panic keeps another from starting, in seconds, from its start. Range: above 0 to 1h.
     Default: maestro's api.limitManager.keyTimeout, 1m."""
+
+    occupied_concurrency: Annotated[float, Knob(key="occupied-concurrency", unit=NUMBER, above=0, high=1)] = 0.5
+    """Requests in flight, on the average of a pod's last second, from which on the pod is occupied. Range: above 0 to 1.
+    Default: ours, 0.5, busy for most of the time; near 0, one short request a second occupies a pod."""
+
+    usage_period_s: Annotated[float, Knob(key="usage-period", unit=DURATION, low=0.5, high=300)] = 5.0
+    """Time between two looks at what pods use of cpu and memory, in seconds, while a policy wants to know. Range: 500ms
+    to 5m. Default: ours, 5s, two for each point; metrics-server has something new each 15s."""
 
     quirks: TriggerQuirks = TriggerQuirks()
     """Behaviours of the original that are off by default, one flag each."""

@@ -86,18 +86,25 @@ def left_of(state: Path) -> list[str]:
     return found
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    process = start(tmp_path / "state")
+@contextlib.contextmanager
+def running(state: Path) -> Iterator[Up]:
+    """A system that is up, and gone without a trace afterwards."""
+    process = start(state)
     assert process.stdout is not None
     match = re.search(r"localhost:(\d+)", process.stdout.readline())
     assert match, process.communicate()
     try:
-        yield Up(process, tmp_path / "state", int(match[1]))
+        yield Up(process, state, int(match[1]))
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
-        assert left_of(tmp_path / "state") == []
+        assert left_of(state) == []
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    with running(tmp_path / "state") as up:
+        yield up
 
 
 @contextlib.asynccontextmanager

@@ -138,10 +138,11 @@ async def test_why_is_told() -> None:
             await stage.store.scaled(15)
         status, text = await stage.get(f"/decisions?namespace=default&revision={NAME}")
         assert status == 200
-        outcomes = [one["outcome"] for one in json.loads(text)]
-        woke = next(one for one in outcomes if one["apply_count"] == 15)
-        assert woke["cause"] == "load"
-        assert woke["present"]["concurrency"] == 100.0
+        told = next(one for one in json.loads(text) if one["told"]["outcome"]["apply_count"] == 15)
+        assert told["sentence"] == "0 → 15: panic; 100.0 in flight and nobody to serve them, target 7 each"
+        woke = told["told"]["outcome"]
+        assert woke["inputs"]["cause"] == "load"
+        assert woke["inputs"]["inside"]["present"]["concurrency"] == 100.0
         assert woke["decided"]["detail"]["desired_stable_count"] == 15
         assert await stage.get("/decisions?revision=nobody") == (200, "[]")
 
@@ -204,7 +205,7 @@ async def test_a_new_connection_of_a_pod_takes_the_place_of_the_old_one() -> Non
         await second.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))
         async with asyncio.timeout(5):
             await stage.store.scaled(1)
-        assert "autoscaler_stats_connections_open 1\n" in (await stage.get("/metrics"))[1]
+        assert "autoscaler_stats_connections_open 1.0\n" in (await stage.get("/metrics"))[1]
 
 
 async def test_connections_have_a_bound() -> None:
@@ -221,7 +222,7 @@ async def test_a_stat_of_a_revision_that_nobody_knows_is_counted() -> None:
         await connection.send(load(5.0))
         async with asyncio.timeout(5):
             await stage.store.scaled(1)
-        assert "autoscaler_unknown_stats_total 1\n" in (await stage.get("/metrics"))[1]
+        assert "autoscaler_unknown_stats_total 1.0\n" in (await stage.get("/metrics"))[1]
 
 
 async def test_numbers_are_told_and_other_paths_are_not_there() -> None:
@@ -231,8 +232,8 @@ async def test_numbers_are_told_and_other_paths_are_not_there() -> None:
             await stage.store.scaled(1)
         assert await stage.get("/healthz") == (200, "ok\n")
         numbers = (await stage.get("/metrics"))[1]
-        assert "autoscaler_stats_frames_total 1\n" in numbers
-        assert "autoscaler_scale_writes_total 1\n" in numbers
+        assert "autoscaler_stats_frames_total 1.0\n" in numbers
+        assert "autoscaler_scale_writes_total 1.0\n" in numbers
         assert (await stage.get("/nothing"))[0] == 404
 
 

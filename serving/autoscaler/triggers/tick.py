@@ -161,7 +161,7 @@ def decide(
     decision = TickDecision(
         rule=choice.rule,
         change=change,
-        desired_count=_desired_count(choice.rule, change, observed, spec=spec, has_down=bool(down)),
+        desired_count=_desired_count(choice.rule, change, observed, spec=spec, has_down=bool(down), usages=usages),
         verdicts=choice.verdicts,
         acting=choice.acting,
         usages=usages,
@@ -229,8 +229,9 @@ def _choose(
             return _from_evaluation(shrunk, verdicts, Phase.OVERDIMENSIONED)
     else:
         verdicts = grown.verdicts
-    has_data = any(not isinstance(usage, NoData) for usage in situation.usages.values())
-    rule = Rule.IN_SYNC if has_data else Rule.NO_DATA
+    known = [not isinstance(usage, NoData) for usage in situation.usages.values()]
+    # Without triggers nothing is missing.
+    rule = Rule.IN_SYNC if any(known) or not known else Rule.NO_DATA
     return _Choice(rule=rule, verdicts=verdicts, phase=Phase.IN_SYNC)
 
 
@@ -247,7 +248,13 @@ def _from_evaluation(evaluation: Evaluation, verdicts: tuple[TriggerVerdict, ...
 
 
 def _desired_count(
-    rule: Rule, change: Change, observed: ObservedPods, *, spec: ScalingPolicySpec, has_down: bool
+    rule: Rule,
+    change: Change,
+    observed: ObservedPods,
+    *,
+    spec: ScalingPolicySpec,
+    has_down: bool,
+    usages: Mapping[str, float | NoData],
 ) -> int | NoData:
     """The wish that goes to the merger, where the larger one wins.
 
@@ -260,7 +267,9 @@ def _desired_count(
     if rule is Rule.NO_DATA:
         return NoData(missing="a usage that any trigger watches")
     if rule is Rule.IN_SYNC and not has_down:
-        return spec.min_count
+        # What one trigger cannot see may need the pods that the others do not ask for.
+        unknown = [kind for kind, usage in usages.items() if isinstance(usage, NoData)]
+        return NoData(missing=f"a usage of type {unknown[0]}") if unknown else spec.min_count
     count = observed.available_count + change.delta
     is_last_and_idle = count == observed.available_count == 1 and not observed.occupied_count
     wants_no_more = rule is Rule.IN_SYNC or (rule is Rule.POINTS and change.wanted_delta < 0)

@@ -14,6 +14,8 @@ from serving.cluster.port import Object
 __all__ = ["LogOptions", "PodLogs", "log_options"]
 
 _TRUE = {"1", "true", "True"}
+# Runs beside the containers of a local pod, whose spec does not name it.
+_QUEUE_PROXY = "queue-proxy"
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +76,7 @@ def _container(pod: Object, wanted: str) -> str:
     chosen = wanted or default or (names[0] if len(names) == 1 else "")
     if not chosen:
         raise Fault(400, f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
-    if chosen not in names:
+    if chosen not in {*names, _QUEUE_PROXY}:
         raise Fault(400, f"container {chosen} is not valid for pod {name}")
     return str(chosen)
 

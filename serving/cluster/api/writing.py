@@ -15,6 +15,7 @@ from serving.cluster.api.content import decode_body, duplicate_fields
 from serving.cluster.api.effects import effectless
 from serving.cluster.api.fields import check_fields, touched
 from serving.cluster.api.paths import Target
+from serving.cluster.api.remarks import record_remarks
 from serving.cluster.api.status import Fault, success
 from serving.cluster.kinds import REVISION
 from serving.cluster.port import Cluster, Object, PatchType, Subresource
@@ -51,7 +52,9 @@ async def create(cluster: Cluster, target: Target, sent: Sent) -> Written:
     body = _object_of(target, sent)
     warnings = _field_warnings(target, [body], sent)
     made = await cluster.create(target.kind, body, dry_run=_dry_run(sent.query))
-    return Written(object=made, status=201, warnings=(*warnings, *_told(target, [body])))
+    return Written(
+        object=made, status=201, warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent))
+    )
 
 
 async def replace(cluster: Cluster, target: Target, sent: Sent) -> Written:
@@ -60,7 +63,7 @@ async def replace(cluster: Cluster, target: Target, sent: Sent) -> Written:
     body = _object_of(target, sent)
     warnings = _field_warnings(target, [body], sent)
     made = await cluster.replace(target.kind, body, subresource=_part(target), dry_run=_dry_run(sent.query))
-    return Written(object=made, warnings=(*warnings, *_told(target, [body])))
+    return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent)))
 
 
 async def patch(cluster: Cluster, target: Target, sent: Sent) -> Written:
@@ -86,7 +89,7 @@ async def patch(cluster: Cluster, target: Target, sent: Sent) -> Written:
         subresource=_part(target),
         dry_run=_dry_run(sent.query),
     )
-    return Written(object=made, warnings=(*warnings, *_told(target, parts)))
+    return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, parts, made=made, sent=sent)))
 
 
 async def delete(cluster: Cluster, target: Target, sent: Sent) -> Written:
@@ -189,6 +192,14 @@ def _told(target: Target, parts: Iterable[Object]) -> list[str]:
         text for part in parts for text in (*effectless(target.kind, part), *annotation_warnings(target.kind, part))
     ]
     return list(dict.fromkeys(told))
+
+
+async def _tell(cluster: Cluster, target: Target, parts: Iterable[Object], *, made: Object, sent: Sent) -> list[str]:
+    """What to say of a write, which stays to be read as Events of the object, unless nothing was written."""
+    told = _told(target, parts)
+    if told and target.kind.namespaced and not _dry_run(sent.query):
+        await record_remarks(cluster, target.kind, made, texts=told)
+    return told
 
 
 def _must_name(target: Target) -> None:

@@ -141,6 +141,8 @@ class Forwarder:
         self.begun: list[Exchange] = []
         self.finished: list[Exchange] = []
         self.one_finished = asyncio.Event()
+        self.losses: list[str] = []
+        self.elsewhere: tuple[str, int] | None = None
 
     def begin(self, exchange: Exchange) -> None:
         self.begun.append(exchange)
@@ -149,6 +151,14 @@ class Forwarder:
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         exchange.answer(502, str(error).encode())
+
+    def lost(self, exchange: Exchange, reason: str) -> bool:
+        """Give up, unless there is somewhere else to go; once."""
+        self.losses.append(reason)
+        elsewhere, self.elsewhere = self.elsewhere, None
+        if elsewhere is not None:
+            exchange.forward(elsewhere)
+        return elsewhere is not None
 
     def overdue(self, exchange: Exchange) -> None:
         exchange.answer(503)

@@ -251,7 +251,6 @@ async def test_what_could_be_understood_in_two_ways_is_refused_and_never_forward
 
 
 OTHER_REFUSALS = {
-    "HTTP/2 by prior knowledge": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"505"),
     "HTTP/1.2": (b"GET / HTTP/1.2\r\nHost: h\r\n\r\n", b"505"),
     "CONNECT": (b"CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\n\r\n", b"405"),
     "another expectation": (b"GET / HTTP/1.1\r\nHost: h\r\nExpect: 200-ok\r\n\r\n", b"417"),

@@ -193,5 +193,7 @@ def test_the_admin_port_neither_forwards_nor_queues() -> None:
     with pytest.raises(NotImplementedError):
         admin.unreachable(exchange, OSError())
     with pytest.raises(NotImplementedError):
+        admin.lost(exchange, "")
+    with pytest.raises(NotImplementedError):
         admin.overdue(exchange)
     assert repr(handler) == "PodHandler(no limit, Meter(inside 0, proxied 0, arrived 0 in 0.000 s))"

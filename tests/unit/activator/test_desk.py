@@ -347,3 +347,10 @@ def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> Non
         inside -= {turned.request for turned in outcome.turned}
         made.validate()
         assert made.level == len(inside)
+
+
+def test_who_is_inside_is_told_by_revision() -> None:
+    desk = Desk[str](ActivatorSettings(), random=lambda: 0.0)
+    desk.arrive(("default", "hello-00001"), "a", 0.0)
+    assert desk.inside() == [(("default", "hello-00001"), 1, 1)]
+    assert set(desk.keys) == {("default", "hello-00001")}

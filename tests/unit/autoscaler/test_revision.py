@@ -6,6 +6,7 @@ from serving.autoscaler.revision import (
     DeploymentFacts,
     PodFacts,
     ServingState,
+    Trouble,
     deployment_of,
     is_older,
     pod_of,
@@ -150,3 +151,35 @@ def test_a_pod_without_the_label_is_not_ours() -> None:
 )
 def test_versions_are_numbers_that_grow(one: str, other: str, older: bool) -> None:
     assert is_older(one, other) is older
+
+
+@pytest.mark.parametrize(
+    ("status", "trouble"),
+    [
+        ({}, None),
+        ({"conditions": [{"type": "PodScheduled", "status": "False"}]}, Trouble.PENDING),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}, Trouble.FAILING),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}, {}]}, None),
+        ({"containerStatuses": [{"state": {"running": {}}}]}, None),
+    ],
+)
+def test_a_pod_says_what_keeps_it_from_starting(status: dict[str, Any], trouble: Trouble | None) -> None:
+    found = pod_of({"metadata": {"name": "p", "labels": LABEL}, "status": status})
+    assert found is not None
+    assert found.trouble is trouble
+
+
+def test_a_pod_that_ends_or_serves_is_in_no_trouble() -> None:
+    waiting = [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    ready = {"conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": waiting}
+    for metadata, status in (({"deletionTimestamp": "now"}, {"containerStatuses": waiting}), ({}, ready)):
+        found = pod_of({"metadata": {"name": "p", "labels": LABEL, **metadata}, "status": status})
+        assert found is not None
+        assert found.trouble is None
+
+
+def test_a_revision_says_whose_it_is() -> None:
+    labels = {"serving.knative.dev/configuration": "c", "serving.knative.dev/service": "s"}
+    found = revision_of(revision(labels=labels), SETTINGS)
+    assert found is not None
+    assert (found.configuration, found.service) == ("c", "s")

@@ -5,7 +5,7 @@ from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with
 def test_decisions_that_say_the_same_take_one_place() -> None:
     world, story = World(revision_with(), facts_of(1)), Story(10)
     world.live(70, load=5)
-    assert [story.add(world.decide()) for _ in range(3)] == [True, False, False]
+    assert [story.add(world.decide()) is not None for _ in range(3)] == [True, False, False]
     (one,) = story.told()
     assert one.repeated_count == 2
     assert one.outcome is world.outcomes[-1]
@@ -29,3 +29,15 @@ def test_the_oldest_decisions_are_forgotten() -> None:
     assert len(story) == 2
     assert [one.outcome.facts.present_scale for one in story.told()] == [8, 72]
     assert repr(story) == "Story(2 of 2)"
+
+
+def test_of_what_says_nothing_new_one_a_minute_goes_into_the_log() -> None:
+    world, story = World(revision_with(), facts_of(1)), Story(10)
+    world.live(70, load=5)
+    logged = []
+    for _ in range(62):
+        world.live(2, load=5)
+        logged.append(story.add(world.outcomes[-1], at_wall_s=world.now_s + 5))
+    told = [one for one in logged if one is not None]
+    assert [one.repeated_count for one in told] == [0, 30, 60]
+    assert told[-1].at_wall_s - told[-1].since_wall_s == 120

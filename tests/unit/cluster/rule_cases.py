@@ -44,6 +44,11 @@ def policy(**spec: object) -> Json:
     return {"metadata": {"name": "hello"}, "spec": spec}
 
 
+def target(**fields: str) -> Json:
+    """What a policy is for."""
+    return {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello"} | fields
+
+
 def container(**fields: object) -> Json:
     """A container that needs nothing else."""
     return {"image": "gcr.io/x/hello", "name": "user-container"} | fields
@@ -338,6 +343,7 @@ _CHANGE_CASES: list[Case] = [
 ]
 
 _UP = {"usagePercent": 70}
+_TARGET_RULES = {"target-can-be-scaled", "policy-is-usable"}
 _POLICY_CASES: list[Case] = [
     ("a policy", SCALING_POLICY, policy(min=1, max=2, up={"triggers": [_UP]}), None, set()),
     ("min above max", SCALING_POLICY, policy(min=3, max=2), None, {"min-below-max", "policy-is-usable"}),
@@ -365,6 +371,12 @@ _POLICY_CASES: list[Case] = [
     ),
     ("an unknown trigger", SCALING_POLICY, policy(up={"triggers": [{**_UP, "type": "x"}]}), None, {"policy-is-usable"}),
     ("a field that is not ours", SCALING_POLICY, policy(other=1), None, {"policy-is-usable"}),
+    ("a policy for a service", SCALING_POLICY, policy(targetRef=target()), None, set()),
+    ("a policy for a revision", SCALING_POLICY, policy(targetRef=target(kind="Revision")), None, set()),
+    *(
+        (f"a target with {fields}", SCALING_POLICY, policy(targetRef=target(**fields)), None, _TARGET_RULES)
+        for fields in ({"kind": "Deployment"}, {"kind": ""}, {"apiVersion": "v1"}, {"apiVersion": ""}, {"name": ""})
+    ),
 ]
 
 CASES: list[Case] = [*_NAME_CASES, *_CHANGE_CASES, *_POD_CASES, *_TRAFFIC_CASES, *_POLICY_CASES]

@@ -174,9 +174,13 @@ def test_a_change_of_a_revision_is_refused() -> None:
 
 
 def test_a_policy_gets_its_defaults() -> None:
-    made = admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": {"up": {"triggers": [{"usagePercent": 70}]}}})
+    target = {"kind": "Service", "name": "hello"}
+    spec = {"targetRef": target, "up": {"triggers": [{"usagePercent": 70}]}}
+    made = admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": spec})
+    assert made["spec"]["targetRef"] == {"apiVersion": "serving.knative.dev/v1", **target}
     trigger = {"type": "room", "usagePercent": 70, "thresholdPercent": 80, "timeSeconds": 600}
-    assert made["spec"] == {"up": {"triggers": [trigger], "cooldownSeconds": 600, "delta": 1}, "min": 0, "max": 0}
+    up = {"triggers": [trigger], "cooldownSeconds": 600, "delta": 1}
+    assert made["spec"] | {"targetRef": {}} == {"targetRef": {}, "up": up, "min": 0, "max": 0}
 
 
 def test_a_secrets_texts_become_data() -> None:
@@ -216,3 +220,14 @@ def test_manifests_that_people_have_are_taken_without_an_unknown_field(path: Pat
     body = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert unknown(SERVING_SERVICE, body) == []
     admit(SERVING_SERVICE, body)
+
+
+def test_a_policy_for_what_cannot_be_scaled_is_told_so() -> None:
+    policy = {"metadata": {"name": "p"}, "spec": {"targetRef": {"apiVersion": "v1", "kind": "Service", "name": "a"}}}
+    with pytest.raises(Invalid, match=r"there is no Service to scale in v1: spec\.targetRef\.apiVersion"):
+        admit(SCALING_POLICY, policy)
+
+
+def test_a_policy_without_a_target_is_told_so() -> None:
+    with pytest.raises(Invalid, match=r"spec\.targetRef: Required value"):
+        admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": {"min": 1}})

@@ -11,7 +11,10 @@ SOURCES = {CONFIG: {"A": b"1", "B": b"2"}, SECRET: {"K": b"hush"}}
 
 
 def pod(container: Object, *volumes: Object) -> Object:
-    return {"metadata": {"name": "p", "namespace": "n", "labels": {"l": "v"}}, "spec": {"containers": [container], "volumes": volumes}}
+    return {
+        "metadata": {"name": "p", "namespace": "n", "labels": {"l": "v"}},
+        "spec": {"containers": [container], "volumes": volumes},
+    }
 
 
 def environment(**container: object) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """A proxy without sockets or loop: bytes are put in by hand, and what comes out at both ends is looked at."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from serving.proxy.connection import Connection
@@ -60,6 +61,7 @@ class Bench:
         self.settings = settings or HttpSettings()
         self.draining = False
         self.finishing = False
+        self.sweep_s = math.inf
         self.pool = Pool(self.settings, clock=lambda: self.now_s)
         wiring = Wiring(
             handler=self,
@@ -102,6 +104,9 @@ class Bench:
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         raise NotImplementedError(exchange, error)
+
+    def lost(self, exchange: Exchange, reason: str) -> bool:
+        raise NotImplementedError(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
         raise NotImplementedError(exchange)

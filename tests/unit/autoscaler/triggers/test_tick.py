@@ -237,3 +237,14 @@ def test_rebasing_moves_every_time() -> None:
 
 def test_rebasing_moves_no_time_that_is_not_there() -> None:
     assert rebased(TriggerState(), by_s=10.0) == TriggerState()
+
+
+def test_a_policy_without_triggers_misses_nothing() -> None:
+    decision = run(policy(min_count=1, max_count=9), pods(idle=5))
+    assert (decision.rule, decision.desired_count) == (Rule.IN_SYNC, 1)
+
+
+def test_what_one_trigger_cannot_see_is_not_let_go_by_another() -> None:
+    spec = policy(up=(trigger(70), trigger(70, kind="cpu")))
+    decision = run(spec, pods(idle=5))
+    assert (decision.rule, isinstance(decision.desired_count, NoData)) == (Rule.IN_SYNC, True)

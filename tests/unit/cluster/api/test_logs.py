@@ -59,3 +59,7 @@ def test_a_container_that_is_not_there_is_refused() -> None:
 def test_a_number_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Fault, match="tailLines"):
         log_options(pod("a"), {"tailLines": text})
+
+
+def test_the_queue_proxy_may_be_asked_for_though_no_spec_names_it() -> None:
+    assert log_options(pod("app"), {"container": "queue-proxy"}).container == "queue-proxy"

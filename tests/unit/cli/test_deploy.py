@@ -1,10 +1,8 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from serving.cli.main import main
-from serving.cli.services import Deployment, manifest_of
+from serving.cli.deploy import Deployment, manifest_of
 from serving.cluster.admission import admit
 from serving.cluster.kinds import SERVING_SERVICE
 
@@ -39,18 +37,27 @@ def test_a_pair_without_a_value_is_told(capsys: pytest.CaptureFixture[str]) -> N
     assert "'A' is not right; expected NAME=VALUE" in capsys.readouterr().err
 
 
-def test_without_a_running_system_it_says_how_to_start_one(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["get", "--state", str(tmp_path)])
-    assert (done.exit_code, done.stderr) == (
-        1,
-        f"{tmp_path}/kubeconfig: there is none; start the system with `serving up`\n",
+def test_only_what_is_said_is_written() -> None:
+    plain = manifest_of(Deployment(name="a", folder=Path("/b"), command="c"))["spec"]["template"]
+    assert plain["spec"] == {"containers": [{"image": "a", "env": []}]}
+    told = Deployment(
+        name="a",
+        folder=Path("/b"),
+        command="c",
+        image="registry/x",
+        port=9000,
+        concurrency=0,
+        timeout=5,
+        scaling={"min_scale": "1", "window": "6s"},
     )
-
-
-def test_an_api_that_is_not_there_is_told(tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text(
-        '{"clusters": [{"cluster": {"server": "http://127.0.0.1:9"}}], "users": [{"user": {"token": "t"}}]}'
+    template = manifest_of(told)["spec"]["template"]
+    assert template["spec"] == {
+        "containers": [{"image": "registry/x", "env": [], "ports": [{"containerPort": 9000}]}],
+        "containerConcurrency": 0,
+        "timeoutSeconds": 5,
+    }
+    annotations = template["metadata"]["annotations"]
+    assert (annotations["autoscaling.knative.dev/min-scale"], annotations["autoscaling.knative.dev/window"]) == (
+        "1",
+        "6s",
     )
-    done = CliRunner().invoke(main, ["get", "--state", str(tmp_path)])
-    assert done.exit_code == 1
-    assert "is `serving up` running?" in done.stderr

@@ -1,0 +1,124 @@
+"""The dashboard with 500 revisions and 5,000 pods: what a tick costs the server, and the page's main thread in a browser.
+
+``python bench/dashboard.py [REVISIONS [PODS]]``. All revisions change with each tick, which is the worst case. Without
+chromium and chromedriver only the server is measured.
+"""
+
+import asyncio
+import random
+import shutil
+import statistics
+import sys
+import time
+
+import msgspec
+from aiohttp import web
+
+from serving.dashboard.board import Board
+from serving.dashboard.server import Pages
+from serving.settings.dashboard import DashboardSettings
+from tests.integration.browser import Browser, browser
+
+TICKS = 12
+PERIOD_S = 2.0
+DICE = random.Random(1)
+WATCH = """
+window.tasks = [];
+new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((one) => one.duration)))
+  .observe({ type: "longtask", buffered: true });
+"""
+
+
+def filled(revision_count: int, pod_count: int) -> Board:
+    """A board with an hour of rows."""
+    board = Board(1800)
+    for number in range(revision_count):
+        service, name = f"service-{number:03}", f"service-{number:03}-00001"
+        traffic = [{"revision": name, "percent": 100, "tag": ""}]
+        common = {"namespace": "default", "ready": "True", "conditions": [], "created": ""}
+        board.put("service", f"default/{service}", {**common, "name": service, "url": "http://x", "traffic": traffic})
+        shown = {**common, "name": name, "service": service, "state": "Active", "concurrency": 10, "scaling": {}}
+        board.put("revision", f"default/{name}", shown)
+    for number in range(pod_count):
+        revision = f"service-{number % revision_count:03}-00001"
+        pod = {
+            "namespace": "default",
+            "name": f"{revision}-{number}",
+            "revision": revision,
+            "ready": True,
+            "ending": False,
+        }
+        requests = {"cpu_millicores": 100, "memory_bytes": 2**20}
+        more = {"node": f"node-{number % 50}", "phase": "Running", "reason": "", "restarts": 0, "requests": requests}
+        board.put("pod", f"default/{pod['name']}", pod | more)
+    for number in range(50):
+        node = {
+            "namespace": "",
+            "name": f"node-{number}",
+            "ready": "True",
+            "cpu_millicores": 4000,
+            "memory_bytes": 2**34,
+        }
+        board.put("node", f"/node-{number}", {**node, "taints": []})
+    for second in range(1800):
+        change(board, revision_count, time.time() - 3600 + 2 * second)
+    return board
+
+
+def change(board: Board, revision_count: int, at_s: float) -> dict[str, list[float | None]]:
+    """New numbers of all revisions, and their row."""
+    for number in range(revision_count):
+        running = DICE.uniform(0, 100)
+        sample = {"namespace": "default", "revision": f"service-{number:03}-00001", "at_wall_s": at_s, "pods": {}}
+        load = {"running": running, "held": DICE.uniform(0, 9), "target": 70.0, "observed_stable": running}
+        board.sample(sample | load | {"desired_count": DICE.randrange(1, 12), "is_panic": DICE.random() < 0.1})
+    return board.tick(at_s)
+
+
+async def measure(revision_count: int, pod_count: int) -> None:
+    """Serve, tick, and look."""
+    board = filled(revision_count, pod_count)
+    pages = Pages(board, DashboardSettings(), is_well=lambda: True)
+    runner = web.AppRunner(pages.application())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = "http://{}:{}".format(*runner.addresses[0][:2])
+    ticks_ms: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            rows = change(board, revision_count, time.time())
+            began_s = time.perf_counter()
+            pages.tick(time.time(), rows)
+            ticks_ms.append((time.perf_counter() - began_s) * 1000)
+            await asyncio.sleep(PERIOD_S)
+
+    ticking = asyncio.create_task(tick())
+    if shutil.which("chromedriver"):
+        with browser() as window:
+            await asyncio.to_thread(look, window, url)
+    else:
+        await asyncio.sleep(TICKS * PERIOD_S)
+    ticking.cancel()
+    await runner.cleanup()
+    size = len(msgspec.json.encode(board.rows))
+    print(f"{revision_count} revisions, {pod_count} pods: tick {statistics.median(ticks_ms):.1f} ms, rows {size} bytes")
+
+
+def look(window: Browser, url: str) -> None:
+    """Open the page, let it live, and say how long its main thread was busy at once."""
+    window.open(url)
+    window.run(WATCH)
+    window.until("return document.querySelectorAll('.u-wrap canvas').length >= 2")
+    paint_ms = window.run("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    time.sleep(PERIOD_S)
+    window.run("window.tasks.length = 0")
+    time.sleep(TICKS * PERIOD_S)
+    tasks_ms = sorted(window.run("return window.tasks"))
+    longest = f"longest {tasks_ms[-1]:.0f} ms, {len(tasks_ms)} above 50 ms" if tasks_ms else "none above 50 ms"
+    print(f"first paint {paint_ms:.0f} ms; tasks of the main thread in {TICKS} updates: {longest}")
+
+
+if __name__ == "__main__":
+    given = [int(one) for one in sys.argv[1:]]
+    asyncio.run(measure(*given, *(500, 5000)[len(given) :]))

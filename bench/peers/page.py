@@ -1,0 +1,79 @@
+"""The page docs/performance.md, of what ``bench/data_path.py`` has measured."""
+
+from pathlib import Path
+from typing import Any
+
+__all__ = ["write_page"]
+
+_BAR_COLUMNS = 40
+_INTRO = """# Performance of the data path
+
+Written by `python bench/data_path.py --write`. The proxy has one core, load (wrk) and backend (nginx, 200 bytes) the other;
+heads have 12 lines; medians of alternating rounds. Absolute figures are of one shared machine and move by a third from
+day to day; the ratios inside a round do not. "Go" is a bare `httputil.ReverseProxy` (bench/peers/reverse_proxy.go) without
+limit, counting or timeouts; the queue-proxy and the activator run with all of theirs. Nothing here was measured over a
+real network.
+"""
+
+
+def write_page(found: dict[str, Any], path: Path, *, keep: bool) -> str:
+    """The page as text; written to ``path`` unless the one there is to be kept."""
+    parts = [_INTRO, "## Requests of one core", *_throughput(found), "", _plot(found), *_rest(found), ""]
+    page = "\n".join(parts)
+    if not keep:
+        path.write_text(page)
+    return page
+
+
+def _throughput(found: dict[str, Any]) -> list[str]:
+    lines = [
+        "",
+        "| connections | proxy | requests/s | to Go, same round (lowest to highest) | CPU µs/request | p50 ms | p99 ms | errors |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for connections, players in found["throughput"].items():
+        for name, one in players.items():
+            ratio = f"{one['ratio']:.2f} ({one['ratio_low']:.2f} to {one['ratio_high']:.2f})"
+            cells = (connections, name, f"{one['per_second']:,.0f}", ratio, f"{one['cpu_us']:.1f}")
+            lines.append(f"| {' | '.join(cells)} | {one['p50_ms']:.2f} | {one['p99_ms']:.2f} | {one['errors']:.0f} |")
+    return lines
+
+
+def _plot(found: dict[str, Any]) -> str:
+    """Bars of CPU time per request at the largest number of connections."""
+    connections, players = list(found["throughput"].items())[-1]
+    most_us = max(one["cpu_us"] for one in players.values())
+    lines = [f"CPU µs per request, {connections} connections", ""]
+    for name, one in players.items():
+        lines.append(f"{name:12}{'█' * round(_BAR_COLUMNS * one['cpu_us'] / most_us)} {one['cpu_us']:.1f}")
+    return "\n".join(["```", *lines, "```", ""])
+
+
+def _rest(found: dict[str, Any]) -> list[str]:
+    ratios = ", ".join(f"{count}: {ratio}" for count, ratio in found["activator_cpu_to_queue_proxy"].items())
+    lines = [f"CPU of the activator over the queue-proxy's, by connections: {ratios}.", ""]
+    lines += [
+        "## One connection, everything on one core",
+        "",
+        "| proxy | added at the median, µs | p99 ms |",
+        "|---|---|---|",
+    ]
+    for name, one in found["one_core"].items():
+        lines.append(f"| {name} | {one['added_us']:.0f} | {one['p99_ms']:.2f} |")
+    limit = found["hard_limit_10_at_64"]
+    lines += [
+        "",
+        "## Waiting",
+        "",
+        f"Hard limit 10 with 64 connections: p50 {limit['p50_ms']:.2f} ms, p99 {limit['p99_ms']:.2f} ms.",
+        "",
+        "| proxy | 1,000 requests of 100 ms at once: requests/s | p99 ms | errors | 10 MiB up, MiB/s | down |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, one in found["before_the_app"].items():
+        cells = (f"{one['slow_per_second']:,.0f}", f"{one['slow_p99_ms']:.0f}", f"{one['slow_errors']:.0f}")
+        sizes = (f"{one['up_mib_per_second']:,.0f}", f"{one['down_mib_per_second']:,.0f}")
+        lines.append(f"| {name} | {' | '.join(cells + sizes)} |")
+    lines += ["", "## Start and memory", "", "| what | value |", "|---|---|"]
+    lines += [f"| {name} | {value:.1f} |" for name, value in found["start_and_memory"].items()]
+    return lines

@@ -1,0 +1,92 @@
+"""Lines that go to a file off the loop: bounded in memory, bounded on disk, and never waited for.
+
+``add`` puts a line into a queue and returns; a thread writes what is there and sleeps. When the disk is slower than the
+lines for so long that the queue is full, lines are dropped and counted. When the file has reached its size it becomes
+``NAME.1`` and what was that ``NAME.2``, up to ``files_max`` in all; the oldest goes. A disk that fails costs lines, never
+the daemon.
+"""
+
+import logging
+import os
+import queue
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+__all__ = ["LineFile"]
+
+_log = logging.getLogger(__name__)
+
+# Lines that wait for the disk; some 3 kB each.
+_WAITING_MAX = 4096
+_PRIVATE = 0o600
+
+
+class LineFile:
+    """A file of lines; enter it to write. ``bytes_max`` is per file, of which there are ``files_max`` at most."""
+
+    def __init__(self, path: Path, *, bytes_max: int, files_max: int = 4) -> None:
+        self.dropped_count = 0
+        self._path = path
+        self._bytes_max = bytes_max
+        self._files_max = files_max
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(_WAITING_MAX)
+        self._thread = threading.Thread(target=self._write_all, name=f"write {path.name}", daemon=True)
+        self._is_failing = False
+
+    def __repr__(self) -> str:
+        return f"LineFile({self._path}, {self._waiting.qsize()} waiting, {self.dropped_count} dropped)"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Write what waits, and end."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def add(self, line: bytes) -> None:
+        """A line without its end."""
+        try:
+            self._waiting.put_nowait(line)
+        except queue.Full:
+            self.dropped_count += 1
+
+    def _write_all(self) -> None:
+        while (line := self._waiting.get()) is not None:
+            lines = [line]
+            is_over = False
+            while not self._waiting.empty():
+                more = self._waiting.get()
+                if more is None:
+                    is_over = True
+                    break
+                lines.append(more)
+            self._write(lines)
+            if is_over:
+                return
+
+    def _write(self, lines: list[bytes]) -> None:
+        try:
+            if self._path.exists() and self._path.stat().st_size >= self._bytes_max:
+                self._rotate()
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+            with os.fdopen(descriptor, "ab") as file:
+                file.write(b"".join(line + b"\n" for line in lines))
+        except OSError as error:
+            self.dropped_count += len(lines)
+            if not self._is_failing:
+                _log.warning("linefile.failed", extra={"path": str(self._path), "error": str(error)})
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    def _rotate(self) -> None:
+        for number in range(self._files_max - 2, -1, -1):
+            older = self._path.with_name(f"{self._path.name}.{number}") if number else self._path
+            if older.exists():
+                older.rename(self._path.with_name(f"{self._path.name}.{number + 1}"))

@@ -1,0 +1,93 @@
+"""Changes of scale as Events of the API, on the Revision; and how many of them there may be.
+
+Input: a revision, a sentence, a time. Output: a core/v1 Event, or nothing when that revision had its share: each has a few
+at once and one more each half minute, so that a scale that swings does not fill the API with Events. The first Event after
+some were left out says how many.
+"""
+
+import msgspec
+
+from serving.autoscaler.revision import RevisionFacts
+
+__all__ = ["EventBudget", "Leave", "event_of"]
+
+_COMPONENT = "serving-autoscaler"
+_BURST = 5
+_REFILL_S = 30.0
+# A revision's Events take each other's place after so many: a store of one machine keeps what it has.
+_NUMBERS = 20
+# The API refuses longer messages.
+_MESSAGE_LENGTH_MAX = 1024
+_NAME_LENGTH_MAX = 253
+
+
+class Leave(msgspec.Struct, frozen=True, kw_only=True):
+    """Leave to say something: the number of the Event, and how many changes before it were left out."""
+
+    number: int
+    left_out_count: int
+
+
+class _Purse(msgspec.Struct, frozen=True, kw_only=True):
+    tokens: float
+    at_s: float
+    number: int = 0
+    left_out_count: int = 0
+
+
+class EventBudget:
+    """What each revision may still say."""
+
+    __slots__ = ("_purses",)
+
+    def __init__(self) -> None:
+        self._purses: dict[str, _Purse] = {}
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"EventBudget({len(self._purses)} revisions)"
+
+    def take(self, uid: str, now_s: float) -> Leave | None:
+        """Leave for a revision to say something now; None if it said too much of late."""
+        purse = self._purses.get(uid) or _Purse(tokens=_BURST, at_s=now_s)
+        tokens = min(_BURST, purse.tokens + (now_s - purse.at_s) / _REFILL_S)
+        if tokens < 1:
+            left_out_count = purse.left_out_count + 1
+            self._purses[uid] = msgspec.structs.replace(purse, tokens=tokens, at_s=now_s, left_out_count=left_out_count)
+            return None
+        number = (purse.number + 1) % _NUMBERS
+        self._purses[uid] = _Purse(tokens=tokens - 1, at_s=now_s, number=number)
+        return Leave(number=purse.number, left_out_count=purse.left_out_count)
+
+    def forget(self, uid: str) -> None:
+        """A revision is gone."""
+        self._purses.pop(uid, None)
+
+
+def event_of(revision: RevisionFacts, sentence: str, *, leave: Leave, now: str) -> dict[str, object]:
+    """The Event of one change; ``now`` is the time as the API writes it."""
+    namespace, name = revision.key
+    suffix = f".scaled-{leave.number}"
+    more = f" (changes before it that are not told: {leave.left_out_count})" if leave.left_out_count else ""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name[: _NAME_LENGTH_MAX - len(suffix)]}{suffix}", "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": "serving.knative.dev/v1",
+            "kind": "Revision",
+            "name": name,
+            "namespace": namespace,
+            "uid": revision.uid,
+            "resourceVersion": revision.resource_version,
+        },
+        "type": "Normal",
+        "reason": "Scaled",
+        "message": f"{sentence}{more}"[:_MESSAGE_LENGTH_MAX],
+        "source": {"component": _COMPONENT},
+        "reportingComponent": _COMPONENT,
+        "reportingInstance": "",
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

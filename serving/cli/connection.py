@@ -1,0 +1,222 @@
+"""Two ways to send a request to a Kubernetes API: the standard library to our own, the ``kubernetes`` package to all others.
+
+Our own kubeconfig is the JSON that ``serving up`` writes: an address on this machine and a token. Anything else may need
+certificates, tokens that expire or plug-ins that fetch them, which that package knows; it takes half a second to import,
+so that it is imported only then.
+"""
+
+import contextlib
+import http.client
+import json
+import socket
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from serving.model.errors import Problem, SettingsError, Unavailable
+
+__all__ = ["Answer", "Connection", "Request", "connect"]
+
+_PIECE_BYTES = 65536
+_KUBECONFIG_EXPECTED = "a kubeconfig, as `serving up` or a cluster's tool writes it"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. ``timeout_s`` bounds each wait for bytes; None waits for as long as it takes."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | None = None
+    timeout_s: float | None = None
+
+
+class Answer(Protocol):
+    """One answer; whoever gets it closes it."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
+
+    def values(self, header: str) -> list[str]:
+        """All values of a header."""
+        ...
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body as it comes. Raises ``Unavailable`` when it is cut off."""
+        ...
+
+    def close(self) -> None:
+        """Drop the connection; may be called by another thread to end ``pieces``."""
+        ...
+
+
+class Connection(Protocol):
+    """Where requests go."""
+
+    @property
+    def server(self) -> str:
+        """The server's URL without secrets, for messages."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the kubeconfig's context; "default" if it says nothing."""
+        ...
+
+    def send(self, request: Request) -> Answer:
+        """Send and wait for the head of the answer. Raises ``Unavailable``."""
+        ...
+
+
+def connect(path: Path, context: str | None = None) -> Connection:
+    """A connection as a kubeconfig says; none is opened yet. Raises ``SettingsError``."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        problem = Problem(where=str(path), what=f"not readable: {reason}", expected=_KUBECONFIG_EXPECTED)
+        raise SettingsError([problem]) from error
+    own = _read_own(text)
+    if own is not None and context in (None, own["current-context"]):
+        return _Local(own)
+    return _Foreign(path, context)
+
+
+def _read_own(text: str) -> dict[str, Any] | None:
+    """What ``serving up`` has written; None for any other kubeconfig."""
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        found: dict[str, Any] = json.loads(text)
+        if isinstance(found["users"][0]["user"]["token"], str) and isinstance(found["current-context"], str):
+            is_ours = found["clusters"][0]["cluster"]["server"].startswith("http://127.0.0.1:")
+            return found if is_ours and len(found["clusters"]) == 1 else None
+    return None
+
+
+class _Local:
+    """Our own API, by ``http.client``, a connection each."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        url = urllib.parse.urlsplit(config["clusters"][0]["cluster"]["server"])
+        self._host, self._port = url.hostname or "", url.port or 80
+        self._token = str(config["users"][0]["user"]["token"])
+        context = config["contexts"][0].get("context") or {}
+        self.namespace: str = context.get("namespace") or "default"
+        self.server = f"http://{self._host}:{self._port}"
+
+    def send(self, request: Request) -> Answer:
+        """As the protocol."""
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=request.timeout_s)
+        headers = {"Authorization": f"Bearer {self._token}", **request.headers}
+        try:
+            connection.request(request.method, request.path, body=request.body, headers=headers)
+            # Kept apart: after the answer's head the connection lets go of a socket that will close.
+            channel = connection.sock
+            return _LocalAnswer(connection, connection.getresponse(), channel)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise Unavailable(_reason(error)) from error
+
+
+class _LocalAnswer:
+    def __init__(
+        self, connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, channel: socket.socket
+    ) -> None:
+        self._connection, self._answer, self._channel = connection, answer, channel
+        self.status: int = answer.status
+
+    def values(self, header: str) -> list[str]:
+        return self._answer.headers.get_all(header, [])
+
+    def pieces(self) -> Iterator[bytes]:
+        try:
+            while piece := self._answer.read1(_PIECE_BYTES):
+                yield piece
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise Unavailable(_reason(error)) from error
+
+    def close(self) -> None:
+        # What wakes a thread that reads; a closed file alone does not.
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+class _Foreign:
+    """Any Kubernetes API, by the connections of the ``kubernetes`` package."""
+
+    def __init__(self, path: Path, context: str | None) -> None:
+        # Half a second, and our own API does not need it.
+        import yaml  # noqa: PLC0415 - as said
+        from kubernetes import config  # noqa: PLC0415 - as above
+        from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415 - as above
+
+        expected = "one of its contexts, whole: server, certificates and user"
+        try:
+            contexts, current = config.list_kube_config_contexts(str(path))  # type: ignore[no-untyped-call]
+            chosen = next((one for one in contexts if one["name"] == context), current) if context else current
+            if context and chosen["name"] != context:
+                expected = f"one of {', '.join(one['name'] for one in contexts)}"
+                raise ConfigException(f"there is no context {context}")  # noqa: TRY301 - told like its own
+            self._client = config.new_client_from_config(str(path), context=context)  # type: ignore[no-untyped-call]
+        except (ConfigException, yaml.YAMLError, LookupError, TypeError, AttributeError, OSError, ValueError) as error:
+            what = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise SettingsError([Problem(where=str(path), what=what, expected=expected)]) from error
+        self.namespace: str = (chosen.get("context") or {}).get("namespace") or "default"
+        self.server = str(self._client.configuration.host)
+
+    def send(self, request: Request) -> Answer:
+        """As the protocol."""
+        import urllib3  # noqa: PLC0415 - comes with the package above
+
+        headers = dict(request.headers)
+        # Asking for them fetches a new token when the old one has expired.
+        for setting in self._client.configuration.auth_settings().values():
+            if setting["in"] == "header" and setting["value"]:
+                headers[setting["key"]] = setting["value"]
+        timeout = urllib3.Timeout(connect=request.timeout_s or 30.0, read=request.timeout_s)
+        try:
+            answer = self._client.rest_client.pool_manager.request(
+                request.method,
+                self.server + request.path,
+                body=request.body,
+                headers=headers,
+                timeout=timeout,
+                retries=False,
+                preload_content=False,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise Unavailable(_reason(error)) from error
+        return _ForeignAnswer(answer)
+
+
+class _ForeignAnswer:
+    def __init__(self, answer: Any) -> None:  # noqa: ANN401 - urllib3 is not imported here
+        self._answer = answer
+        self.status: int = answer.status
+
+    def values(self, header: str) -> list[str]:
+        return list(self._answer.headers.getlist(header))
+
+    def pieces(self) -> Iterator[bytes]:
+        try:
+            while piece := self._answer.read1(_PIECE_BYTES):
+                yield piece
+        except Exception as error:  # whatever the library raises when a stream is cut off or closed
+            raise Unavailable(_reason(error)) from error
+
+    def close(self) -> None:
+        connection = self._answer.connection
+        with contextlib.suppress(OSError, AttributeError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+        self._answer.close()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__

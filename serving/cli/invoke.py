@@ -1,0 +1,159 @@
+"""``serving invoke``: one request to a service through the public port, and how it was answered."""
+
+import contextlib
+import http.client
+import json
+import sys
+import time
+from typing import Any
+
+import click
+import msgspec
+
+from serving.cli.api import Api, api_options, fail, fail_usage
+from serving.cli.completion import complete_service
+from serving.cli.objects import condition, service_of
+from serving.cli.progress import Progress, paint
+from serving.cli.url import Address, address_of
+
+__all__ = ["Answered", "invoke"]
+
+_REVISION = "X-Serving-Revision"
+_COLD_START = "X-Serving-Cold-Start"
+_TIMEOUT_S = 300.0
+_PIECE_BYTES = 65536
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer: times are from the first byte of the request to the head of the answer, and to its end."""
+
+    status: int
+    reason: str
+    revision: str
+    is_cold_start: bool
+    head_after_s: float
+    done_after_s: float
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.argument("path", default="/")
+@click.option("-d", "--data", help="A body; @FILE reads it from a file, @- from standard input. Makes it a POST.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header of the request.")
+@click.option("-X", "--request", "method", metavar="METHOD", help="GET, POST, ...")
+@click.option("--tag", default="", help="Ask one tag of the traffic.")
+@click.option("-i", "--include", is_flag=True, help="The answer's headers too.")
+@click.option("--timeout", "timeout_s", default=_TIMEOUT_S, show_default=True, help="Longest silence, in seconds.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def invoke(*, api: Api, name: str, path: str, include: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Send one request to a service and print the answer; its status, revision and time go to standard error.
+
+    Exits with 1 if the status is 400 or more.
+    """
+    service = service_of(api, name)
+    address = address_of(api, service, tag=asked["tag"])
+    body = _body(asked["data"])
+    method = asked["method"] or ("GET" if body is None else "POST")
+    headers = {"Host": address.url.partition("//")[2], **_headers(asked["headers"])}
+    if body is not None and not any(key.lower() == "content-type" for key in headers):
+        headers["Content-Type"] = "application/json" if _is_json(body) else "application/x-www-form-urlencoded"
+    target = path if path.startswith("/") else f"/{path}"
+    with Progress(f"{method} {address.url}{target}"):
+        answered = _ask(address, (method.upper(), target, headers, body), timeout_s=asked["timeout_s"])
+    if output == "json":
+        click.echo(json.dumps(_as_json(answered), indent=2))
+    else:
+        click.echo(_told(answered), err=True)
+        if include:
+            for key, value in answered.headers:
+                click.echo(f"{key}: {value}")
+            click.echo()
+        sys.stdout.buffer.write(answered.body)
+        if answered.body and not answered.body.endswith(b"\n") and sys.stdout.isatty():
+            click.echo()
+        sys.stdout.flush()
+    if answered.status >= 400:
+        ready = condition(service)
+        if ready.get("status") != "True":
+            click.echo(f"{name} is not ready: {ready.get('reason')}; `serving describe {name}` shows why", err=True)
+        sys.exit(1)
+
+
+def _ask(address: Address, request: tuple[str, str, dict[str, str], bytes | None], *, timeout_s: float) -> Answered:
+    method, target, headers, body = request
+    connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
+    with contextlib.closing(connection):
+        try:
+            connection.connect()
+            begun_s = time.monotonic()
+            connection.request(method, target, body=body, headers=headers)
+            answer = connection.getresponse()
+            head_s = time.monotonic()
+            pieces = b"".join(iter(lambda: answer.read(_PIECE_BYTES), b""))
+            done_s = time.monotonic()
+        except (ValueError, http.client.InvalidURL) as error:
+            fail_usage(f"{target!r}: {error}")
+        except (OSError, http.client.HTTPException) as error:
+            where = f"{address.connect_host}:{address.connect_port}"
+            said = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            fail(f"{where} does not answer: {said}; `serving doctor` looks for the cause")
+    return Answered(
+        status=answer.status,
+        reason=answer.reason,
+        revision=answer.headers.get(_REVISION, ""),
+        is_cold_start=answer.headers.get(_COLD_START, "") == "true",
+        head_after_s=head_s - begun_s,
+        done_after_s=done_s - begun_s,
+        headers=list(answer.headers.items()),
+        body=pieces,
+    )
+
+
+def _told(answered: Answered) -> str:
+    """One line: "200 OK from hello-00001 in 134 ms, a cold start"."""
+    color = "green" if answered.status < 400 else "red"
+    who = f" from {answered.revision}" if answered.revision else ""
+    start = ", a cold start" if answered.is_cold_start else ""
+    status = f"{answered.status} {answered.reason}".rstrip()
+    return f"{paint(status, color)}{who} in {_duration(answered.head_after_s)}{start}"
+
+
+def _as_json(answered: Answered) -> dict[str, object]:
+    found: dict[str, object] = msgspec.to_builtins(answered, builtin_types=(bytes,))
+    return {**found, "headers": answered.headers, "body": answered.body.decode("utf-8", "replace")}
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.2f} s"
+        if seconds >= 1
+        else f"{seconds * 1000:.0f} ms"
+        if seconds >= 0.01
+        else f"{seconds * 1000:.1f} ms"
+    )
+
+
+def _body(data: str | None) -> bytes | None:
+    if data is None or not data.startswith("@"):
+        return None if data is None else data.encode()
+    if data == "@-":
+        return sys.stdin.buffer.read()
+    with open(data[1:], "rb") as file:  # noqa: PTH123 - a path as a person writes it
+        return file.read()
+
+
+def _is_json(body: bytes) -> bool:
+    with contextlib.suppress(ValueError):
+        return isinstance(json.loads(body), dict | list)
+    return False
+
+
+def _headers(texts: tuple[str, ...]) -> dict[str, str]:
+    for text in texts:
+        name, colon, _ = text.partition(":")
+        if not colon or not name.strip():
+            fail_usage(f"--header: {text!r} is not right; expected NAME:VALUE")
+    return {name.strip(): value.strip() for name, _, value in (text.partition(":") for text in texts)}

@@ -1,0 +1,37 @@
+"""The end of what a revision's pod has written, for messages about it. What cannot be read is left out."""
+
+import contextlib
+
+from serving.cli.api import Api, Call
+from serving.cli.objects import at, items_of, name_of
+from serving.cli.resources import path_of
+from serving.cluster.kinds import POD
+from serving.cluster.port import Object
+from serving.model.errors import ServingError
+
+__all__ = ["QUEUE_PROXY", "app_container", "last_lines"]
+
+QUEUE_PROXY = "queue-proxy"
+_OF_REVISION = "serving.knative.dev/revision={}"
+
+
+def app_container(pod: Object) -> str:
+    """The container of the app: the first that is not the queue-proxy."""
+    names = [str(one.get("name", "")) for one in at(pod, "spec", "containers") or ()]
+    return next((name for name in names if name != QUEUE_PROXY), "")
+
+
+def last_lines(api: Api, revision: str, *, count: int) -> list[str]:
+    """The last lines of the app in the newest pod of a revision."""
+    pods = items_of(api, POD, _OF_REVISION.format(revision))
+    for pod in sorted(pods, key=lambda one: str(at(one, "metadata", "creationTimestamp")), reverse=True):
+        query = {"container": app_container(pod), "tailLines": str(count)}
+        path = path_of(POD, api.namespace, name_of(pod), subresource="log")
+        with (
+            contextlib.suppress(ServingError),
+            api.stream(Call(path=path, query=query, accept="*/*")) as answer,
+        ):
+            text = b"".join(answer.pieces()).decode("utf-8", "replace")
+            if text.strip():
+                return text.splitlines()
+    return []

@@ -1,0 +1,154 @@
+"""Manifests as people keep them: files and folders of YAML or JSON, many documents in each, read before anything is sent.
+
+Input: paths, "-" for standard input; output: the documents with their place, or ``SettingsError`` with everything that
+is wrong in any of them, so that half of a broken folder is never applied.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import yaml
+
+from serving.cluster.kinds import CONFIG_MAP, KINDS, NAMESPACE, SECRET, Kind, kind_of
+from serving.cluster.port import Object
+from serving.model.errors import Problem, SettingsError
+
+__all__ = ["Manifest", "read_manifests"]
+
+_SUFFIXES = {".yaml", ".yml", ".json"}
+# Manifests are ten deep; a hundred is no accident.
+_DEPTH_MAX = 100
+# What others need is made before them, whatever the order of files is.
+_FIRST = {NAMESPACE: 0, CONFIG_MAP: 1, SECRET: 1}
+_SERVING = "serving.knative.dev/"
+_EXPECTED = "a manifest: apiVersion, kind and metadata.name"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One document: what it says, of which kind, and where it stands."""
+
+    kind: Kind
+    body: Object
+    where: str
+
+    @property
+    def name(self) -> str:
+        """The name of the object."""
+        return str(self.body["metadata"]["name"])
+
+
+def read_manifests(paths: Sequence[str]) -> list[Manifest]:
+    """All documents, those first that others need. Raises ``SettingsError`` with every problem."""
+    found: list[Manifest] = []
+    problems: list[Problem] = []
+    for path in paths:
+        for name, text in _texts(path, problems):
+            for where, document in _documents(name, text, problems):
+                found += _manifests(where, document, problems)
+    if problems:
+        raise SettingsError(problems)
+    return sorted(found, key=lambda one: _FIRST.get(one.kind, 2))
+
+
+class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+    """Without dates: in JSON they are texts, and so they are meant."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
+    """Name and text of each file that is meant."""
+    if path == "-":
+        yield "standard input", sys.stdin.read()
+        return
+    if path.startswith(("http://", "https://")):
+        expected = "a file, a folder or -; fetch it with curl and pipe it in"
+        problems.append(Problem(where=path, what="nothing is fetched from elsewhere", expected=expected))
+        return
+    place = Path(path)
+    files = [place]
+    if place.is_dir():
+        files = sorted(one for one in place.iterdir() if one.suffix in _SUFFIXES and one.is_file())
+        if not files:
+            problems.append(Problem(where=path, what="no manifest in it", expected="files *.yaml, *.yml or *.json"))
+    for file in files:
+        try:
+            yield str(file), file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a text file"
+            problems.append(Problem(where=str(file), what=f"not readable: {reason}", expected="a file of YAML or JSON"))
+
+
+def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
+    """Each document with its place; an empty one is none."""
+    try:
+        _check_depth(text)
+        loader = _Loader(text)
+        while loader.check_node():
+            node = loader.get_node()
+            document = loader.construct_document(node)
+            if document is not None:
+                yield f"{name}:{node.start_mark.line + 1}", document
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}" if mark else name
+        what = getattr(error, "problem", None) or str(error).splitlines()[0]
+        problems.append(Problem(where=where, what=f"not YAML: {what}", expected="YAML or JSON"))
+
+
+def _check_depth(text: str) -> None:
+    """Raise ``YAMLError`` for what would need more stack than there is: the library builds nodes by recursion."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _DEPTH_MAX:
+                raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=event.start_mark)  # type: ignore[arg-type] # the C library has marks of its own
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _manifests(where: str, document: Any, problems: list[Problem]) -> Iterator[Manifest]:  # noqa: ANN401 - YAML
+    if not isinstance(document, dict):
+        what = f"{_shown(document)} is not an object"
+        problems.append(Problem(where=where, what=what, expected=_EXPECTED))
+        return
+    version, name = document.get("apiVersion"), document.get("kind")
+    if isinstance(name, str) and name.endswith("List") and isinstance(document.get("items"), list):
+        for number, item in enumerate(document["items"]):
+            yield from _manifests(f"{where} items[{number}]", item, problems)
+        return
+    problem = _problem(version, name, document.get("metadata"))
+    if problem:
+        problems.append(Problem(where=where, what=problem[0], expected=problem[1]))
+        return
+    kind = kind_of(str(version), str(name))
+    assert kind is not None
+    yield Manifest(kind=kind, body=document, where=where)
+
+
+def _problem(version: object, name: object, metadata: object) -> tuple[str, str] | None:
+    """What is wrong with the head of a document, and what would be right."""
+    if not isinstance(version, str) or not isinstance(name, str):
+        missing = "apiVersion" if not isinstance(version, str) else "kind"
+        return f"{missing} is missing or not a text", _EXPECTED
+    if kind_of(version, name) is None:
+        known = [kind.api_version for kind in KINDS if kind.name == name]
+        if version.startswith(_SERVING) and known:
+            return f"{version} {name} is of an older version", f"{_SERVING}v1"
+        expected = f"apiVersion {known[0]}" if known else f"one of {', '.join(sorted({one.name for one in KINDS}))}"
+        return f"there is no kind {name} in {version}", expected
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
+        return "metadata.name is missing or not a text", "a name"
+    return None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,111 @@
+"""What the CLI reads out of objects of the API, all of it JSON that may lack anything."""
+
+import datetime as dt
+from typing import Any
+
+from serving.cli.api import Api, Call, fail
+from serving.cli.resources import path_of
+from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
+from serving.cluster.port import Object
+
+__all__ = [
+    "ROUTED_BY_SERVICE",
+    "at",
+    "condition",
+    "is_settled",
+    "items_of",
+    "name_of",
+    "object_of",
+    "revisions_of",
+    "seconds_since",
+    "selector_of",
+    "service_of",
+]
+
+ROUTED_BY_SERVICE = "serving.knative.dev/service"
+
+
+def at(one: object, *keys: str | int) -> Any:  # noqa: ANN401 - JSON
+    """What is at a place; None where there is nothing."""
+    for key in keys:
+        if isinstance(one, dict):
+            one = one.get(key)
+        elif isinstance(one, list) and isinstance(key, int) and -len(one) <= key < len(one):
+            one = one[key]
+        else:
+            return None
+    return one
+
+
+def name_of(one: Object) -> str:
+    """Its name."""
+    return str(at(one, "metadata", "name") or "")
+
+
+def condition(one: Object, wanted: str = "Ready") -> dict[str, str]:
+    """A condition of it, {} if it has none such."""
+    return next((found for found in at(one, "status", "conditions") or () if found.get("type") == wanted), {})
+
+
+def is_settled(service: Object) -> bool:
+    """Whether what it says of itself is about what was asked of it last, and final."""
+    observed = at(service, "status", "observedGeneration")
+    return observed == at(service, "metadata", "generation") and condition(service).get("status") in {"True", "False"}
+
+
+def seconds_since(stamp: object, now_s: float) -> float | None:
+    """How long ago the API's time is; None for what is none."""
+    if not isinstance(stamp, str):
+        return None
+    try:
+        return now_s - dt.datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return None
+
+
+def selector_of(service: str) -> str:
+    """The selector of all that belongs to a service."""
+    return f"{ROUTED_BY_SERVICE}={service}"
+
+
+def object_of(api: Api, kind: Kind, name: str) -> Object:
+    """One object; its absence ends the command, with the names that there are."""
+    status, found = api.call("GET", path_of(kind, api.namespace, name))
+    if status == 404:
+        others = [name_of(one) for one in items_of(api, kind)]
+        known = f"there are {', '.join(sorted(others))}" if others else "there is none"
+        fail(f"no {kind.name.lower()} {name} in namespace {api.namespace}; {known}")
+    if status >= 400:
+        fail(str(found.get("message", found)))
+    assert isinstance(found, dict)
+    return found
+
+
+def service_of(api: Api, name: str) -> Object:
+    """One Knative Service, as ``object_of``."""
+    return object_of(api, SERVING_SERVICE, name)
+
+
+def items_of(api: Api, kind: Kind, selector: str = "", *, everywhere: bool = False) -> list[Object]:
+    """All objects of a kind in the namespace, or in all of them, by name."""
+    path = path_of(kind, None if everywhere else api.namespace)
+    found = api.must(Call(path=path, query={"labelSelector": selector}))
+    # Items of a list do not say their kind; one alone does.
+    own = {"apiVersion": kind.api_version, "kind": kind.name}
+    return sorted(({**own, **one} for one in found.get("items", ())), key=_place)
+
+
+def revisions_of(api: Api, service: str) -> list[Object]:
+    """The revisions of a service, the newest first."""
+    found = items_of(api, REVISION, selector_of(service))
+    return sorted(found, key=_age_order, reverse=True)
+
+
+def _place(one: Object) -> tuple[str, str]:
+    return str(at(one, "metadata", "namespace") or ""), name_of(one)
+
+
+def _age_order(one: Object) -> tuple[int, str, str]:
+    text = at(one, "metadata", "labels", "serving.knative.dev/configurationGeneration")
+    number = int(text) if isinstance(text, str) and text.isdecimal() else 0
+    return number, str(at(one, "metadata", "creationTimestamp")), name_of(one)

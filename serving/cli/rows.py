@@ -1,0 +1,130 @@
+"""What ``serving get`` shows of each kind, one row an object.
+
+Services and revisions have columns of their own, that fit into 80 characters and say what people look for: whether it is
+at zero, where traffic goes, why it is not ready. Everything else comes in the server's own columns.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from serving.cli.api import Api, Call
+from serving.cli.objects import ROUTED_BY_SERVICE, at, condition, items_of, name_of, seconds_since
+from serving.cli.resources import path_of
+from serving.cli.table import age_text
+from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
+from serving.cluster.port import Object
+
+__all__ = [
+    "Row",
+    "header_of",
+    "pods_of",
+    "revision_row",
+    "rows_of",
+    "server_table",
+    "service_row",
+    "table_rows",
+    "traffic_text",
+]
+
+Row = list[str]
+
+_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+_HEADERS: dict[Kind, Row] = {
+    SERVING_SERVICE: ["NAME", "READY", "PODS", "TRAFFIC", "AGE", "URL"],
+    REVISION: ["NAME", "READY", "STATE", "PODS", "AGE", "REASON"],
+}
+
+
+def header_of(kind: Kind, *, everywhere: bool = False) -> Row | None:
+    """Our own columns; None for kinds that are shown in the server's."""
+    header = _HEADERS.get(kind)
+    return header and ["NAMESPACE", *header] if everywhere else header
+
+
+def rows_of(api: Api, kind: Kind, objects: Iterable[Object], *, now_s: float, everywhere: bool = False) -> list[Row]:
+    """A row for each object, of a kind that has columns of its own."""
+    objects = list(objects)
+    if kind == REVISION:
+        rows = [revision_row(one, now_s=now_s) for one in objects]
+    else:
+        pods = pods_of(items_of(api, REVISION, everywhere=everywhere)) if objects else {}
+        rows = [service_row(one, pods=pods.get(_key(one), ""), now_s=now_s) for one in objects]
+    if everywhere:
+        rows = [[str(at(one, "metadata", "namespace") or ""), *row] for one, row in zip(objects, rows, strict=True)]
+    return rows
+
+
+def service_row(service: Object, *, pods: str, now_s: float) -> Row:
+    """NAME, READY, PODS, TRAFFIC, AGE, URL; in the place of a URL that is not there yet, why not."""
+    ready = condition(service)
+    status = ready.get("status", "Unknown")
+    where = str(at(service, "status", "url") or "")
+    if status != "True" and ready.get("reason"):
+        hint = f"; see `serving describe {name_of(service)}`" if status == "False" else ""
+        where = f"{ready['reason']}{hint}"
+    age = age_text(seconds_since(at(service, "metadata", "creationTimestamp"), now_s))
+    return [name_of(service), status, pods, traffic_text(service), age, where]
+
+
+def revision_row(revision: Object, *, now_s: float) -> Row:
+    """NAME, READY, STATE, PODS, AGE, REASON."""
+    ready = condition(revision)
+    age = age_text(seconds_since(at(revision, "metadata", "creationTimestamp"), now_s))
+    state = str(at(revision, "spec", "servingState") or "")
+    return [name_of(revision), ready.get("status", "Unknown"), state, _pods(revision), age, ready.get("reason", "")]
+
+
+def traffic_text(service: Object) -> str:
+    """Where traffic goes, short: "00002" or "00001 90% 00002 10%"."""
+    prefix = f"{name_of(service)}-"
+    shares: dict[str, int] = defaultdict(int)
+    for target in at(service, "status", "traffic") or ():
+        shares[str(target.get("revisionName", "")).removeprefix(prefix)] += target.get("percent") or 0
+    parts = [(name, percent) for name, percent in shares.items() if percent]
+    return parts[0][0] if len(parts) == 1 else " ".join(f"{name} {percent}%" for name, percent in parts)
+
+
+def pods_of(revisions: Iterable[Object]) -> dict[tuple[str, str], str]:
+    """Ready pods of each service, by namespace and name: "2", or "1/2" while some of those wanted are missing."""
+    actual: dict[tuple[str, str], int] = defaultdict(int)
+    wanted: dict[tuple[str, str], int] = defaultdict(int)
+    for one in revisions:
+        key = _key(one, str(at(one, "metadata", "labels", ROUTED_BY_SERVICE) or ""))
+        actual[key] += at(one, "status", "actualReplicas") or 0
+        wanted[key] += at(one, "status", "desiredReplicas") or 0
+    return {key: _of(actual[key], wanted[key]) for key in wanted}
+
+
+def server_table(api: Api, kind: Kind, *, name: str, selector: str, everywhere: bool) -> tuple[Row, list[Row]]:
+    """Header and rows as the server shows them, without what it shows to who asks for more."""
+    path = path_of(kind, None if everywhere else api.namespace, name)
+    table = api.must(Call(path=path, query={"labelSelector": selector}, accept=_TABLE))
+    return table_rows(table, everywhere=everywhere)
+
+
+def table_rows(table: Object, *, everywhere: bool) -> tuple[Row, list[Row]]:
+    """Header and rows of a ``Table`` of the API."""
+    columns: Sequence[Object] = table.get("columnDefinitions") or ()
+    shown = [number for number, column in enumerate(columns) if not column.get("priority")]
+    header = [str(columns[number]["name"]).upper() for number in shown]
+    rows = []
+    for row in table.get("rows") or ():
+        cells = [_cell(row["cells"][number]) for number in shown]
+        rows.append([_cell(at(row, "object", "metadata", "namespace")), *cells] if everywhere else cells)
+    return ["NAMESPACE", *header] if everywhere else header, rows
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _pods(revision: Object) -> str:
+    return _of(at(revision, "status", "actualReplicas") or 0, at(revision, "status", "desiredReplicas") or 0)
+
+
+def _of(actual: int, wanted: int) -> str:
+    return str(actual) if actual == wanted else f"{actual}/{wanted}"
+
+
+def _key(one: Object, name: str = "") -> tuple[str, str]:
+    return str(at(one, "metadata", "namespace") or ""), name or name_of(one)

@@ -1,0 +1,124 @@
+"""What ``serving doctor`` looks at while ``serving up`` runs: are its daemons there, do they answer, do they stay."""
+
+import http.client
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from serving.cli.checks import Finding
+from serving.cli.connection import Request, connect
+from serving.local.deathwish import children_of
+from serving.local.ports import PORTS
+from serving.local.supervisor import CHILDREN
+from serving.model.errors import ServingError
+
+__all__ = ["check_daemons", "check_reach"]
+
+_LOOPBACK = "127.0.0.1"
+_TIMEOUT_S = 5.0
+_SLOW_S = 1.0
+# One that is younger while the system is older has ended lately.
+_YOUNG_S = 15.0
+_LOG_END_BYTES = 16_384
+_MODULE = re.compile(rb"\0-m\0(serving\.[\w.]+)\0")
+
+
+def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
+    """Each child of the supervisor: that it is there, and that it does not start again and again."""
+    modules = {found: pid for pid in children_of(holder) if (found := _module_of(pid))}
+    up_s = _age_s(holder)
+    for child in CHILDREN():
+        pid, log = modules.get(child.module), state / "logs" / f"{child.name}.log"
+        if pid is None:
+            yield Finding(name=child.name, state="fail", text=f"does not run{_last_words(log)}", advice=f"see {log}")
+        elif up_s - _age_s(pid) > _YOUNG_S > _age_s(pid):
+            text = f"started {_age_s(pid):.0f} s ago, the system {up_s:.0f} s ago"
+            yield Finding(name=child.name, state="warn", text=f"{text}{_last_words(log)}", advice=f"see {log}")
+        else:
+            yield Finding(name=child.name, state="ok", text=f"process {pid}")
+
+
+def check_reach(state: Path) -> Iterator[Finding]:
+    """Each port: that somebody answers HTTP there, and soon; and that the API takes our token."""
+    try:
+        ports: dict[str, int] = json.loads((state / "ports.json").read_text())
+    except (OSError, ValueError) as error:
+        yield Finding(name="ports", state="fail", text=f"ports.json: {error}", advice="start `serving up` again")
+        return
+    for port in PORTS:
+        if port.name in ports:
+            yield _reached(port.name, ports[port.name])
+    try:
+        connection = connect(state / "kubeconfig")
+        answer = connection.send(Request(method="GET", path="/version", headers={}, timeout_s=_TIMEOUT_S))
+        status = answer.status
+        answer.close()
+    except ServingError as error:
+        yield Finding(name="token", state="fail", text=str(error), advice="see the log of control")
+        return
+    if status == http.client.OK:
+        yield Finding(name="token", state="ok", text="the API takes the kubeconfig's token")
+    else:
+        advice = "another system listens there; start `serving up` again"
+        yield Finding(name="token", state="fail", text=f"the API answers {status}", advice=advice)
+
+
+def _reached(name: str, port: int) -> Finding:
+    begun_s = time.monotonic()
+    connection = http.client.HTTPConnection(_LOOPBACK, port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/healthz", headers={"Host": f"localhost:{port}"})
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        said = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        advice = "see the logs in the state folder"
+        return Finding(name=f"port {name}", state="fail", text=f"{port}: {said}", advice=advice)
+    finally:
+        connection.close()
+    took_s = time.monotonic() - begun_s
+    text = f"{port} answers in {took_s * 1000:.1f} ms"
+    if took_s > _SLOW_S:
+        return Finding(name=f"port {name}", state="warn", text=text, advice="the machine or the daemon is overloaded")
+    return Finding(name=f"port {name}", state="ok", text=text)
+
+
+def _module_of(pid: int) -> str:
+    try:
+        match = _MODULE.search(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return ""
+    return match[1].decode() if match else ""
+
+
+def _last_words(log: Path) -> str:
+    """The last error in a daemon's log, "" if it has none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_END_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    for line in reversed(lines):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            # Python's own last line: what was raised.
+            if re.match(r"[\w.]+(Error|Exception)\b", line):
+                return f"; {line}"
+            continue
+        if isinstance(entry, dict) and entry.get("level") == "error":
+            return f"; {entry.get('error') or entry.get('event')}"
+    return ""
+
+
+def _age_s(pid: int) -> float:
+    """How long a process has lived; 0 when it is gone."""
+    try:
+        started_ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        up_s = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0.0, up_s - started_ticks / os.sysconf("SC_CLK_TCK"))

@@ -1,0 +1,68 @@
+"""``serving scale``: bounds of the number of pods of a service, as annotations of its template: a new revision."""
+
+import json
+from typing import Any
+
+import click
+
+from serving.cli.api import Api, api_options, fail_usage
+from serving.cli.completion import complete_service
+from serving.cli.objects import at, service_of
+from serving.cli.progress import Progress
+from serving.cli.resources import path_of
+from serving.cli.waiting import until_ready
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.settings.annotations import GROUP
+
+__all__ = ["scale"]
+
+_TIMEOUT_S = 300.0
+# Knative's other spelling, which would say something else beside ours.
+_OTHER = {"min-scale": "minScale", "max-scale": "maxScale"}
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.argument("count", type=click.IntRange(0), required=False)
+@click.option("--min", "min_count", type=click.IntRange(0), help="Fewest pods; 0 lets it go to zero.")
+@click.option("--max", "max_count", type=click.IntRange(0), help="Most pods; 0 is no limit.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Until the new revision is ready.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def scale(*, api: Api, name: str, count: int | None, wait: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Have at least --min and at most --max pods, or always COUNT.
+
+    It makes a new revision, as each change of what runs does.
+    """
+    low, high = asked["min_count"], asked["max_count"]
+    if count is not None and (low is not None or high is not None):
+        fail_usage("COUNT says both bounds: leave --min and --max away")
+    if count == 0:
+        fail_usage(f"0 pods always is no service: `serving scale {name} --min 0` lets it go to zero")
+    low, high = (count, count) if count is not None else (low, high)
+    if low is None and high is None:
+        fail_usage("say COUNT, --min or --max")
+    service = service_of(api, name)
+    bounds = {"min-scale": low, "max-scale": high}
+    annotations: dict[str, str | None] = {}
+    for key, value in bounds.items():
+        if value is not None:
+            annotations |= {GROUP + key: str(value), GROUP + _OTHER[key]: None}
+    metadata: dict[str, object] = {"annotations": annotations}
+    if at(service, "spec", "template", "metadata", "name"):
+        # A named revision cannot change; the new one gets a name of its own.
+        metadata["name"] = None
+    patch = {"spec": {"template": {"metadata": metadata}}}
+    with Progress(f"scaling {name}"):
+        service = api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name), patch)
+        if wait:
+            service = until_ready(api, name, timeout_s=_TIMEOUT_S)
+    if output == "json":
+        click.echo(json.dumps(service, indent=2))
+        return
+    found = at(service, "spec", "template", "metadata", "annotations") or {}
+    least = found.get(f"{GROUP}min-scale") or found.get(f"{GROUP}minScale") or "0"
+    most = found.get(f"{GROUP}max-scale") or found.get(f"{GROUP}maxScale") or "0"
+    revision = at(service, "status", "latestCreatedRevisionName") or ""
+    shown = "no limit" if most == "0" else f"at most {most}"
+    click.echo(f"{name}: at least {least} pods, {shown}{f' ({revision})' if wait else ''}")

@@ -1,0 +1,69 @@
+"""How the CLI speaks to the autoscaler: its decisions as lists and as events, by plain HTTP on the stats port.
+
+On one machine the port stands in the state folder; of a cluster, say where a port-forward listens (``--autoscaler``).
+"""
+
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+import msgspec
+
+from serving.autoscaler.telling import Explained
+from serving.cli.api import fail
+from serving.local.state import default_state_path
+
+__all__ = ["Stats", "autoscaler_option", "url_of"]
+
+_TIMEOUT_S = 30.0
+
+autoscaler_option = click.option(
+    "--autoscaler",
+    metavar="URL",
+    help="The autoscaler's address, as http://127.0.0.1:6081; else the state folder says.",
+)
+
+
+class Stats:
+    """Questions to one autoscaler. What it does not answer ends the command."""
+
+    def __init__(self, url: str | None, state_path: Path | None) -> None:
+        self._url = (url or url_of("stats", state_path)).rstrip("/")
+
+    def decisions(self, **names: str) -> list[Explained]:
+        """Those that are remembered, oldest first."""
+        with self._get(names, timeout_s=_TIMEOUT_S) as answer:
+            return msgspec.json.decode(answer.read(), type=list[Explained])
+
+    def events(self, **names: str) -> Iterator[tuple[str, bytes]]:
+        """Kind and body of each event, until the autoscaler ends."""
+        with self._get({"follow": "", **names}, timeout_s=None) as answer:
+            event = ""
+            for line in answer:
+                name, _, value = line.rstrip(b"\n").partition(b": ")
+                if name == b"event":
+                    event = value.decode()
+                elif name == b"data":
+                    yield event, value
+
+    def _get(self, names: Mapping[str, str], *, timeout_s: float | None) -> http.client.HTTPResponse:
+        url = f"{self._url}/decisions?{urllib.parse.urlencode(names)}"
+        try:
+            answer: http.client.HTTPResponse = urllib.request.urlopen(url, timeout=timeout_s)  # noqa: S310 - our own server
+        except OSError as error:
+            fail(f"the autoscaler does not answer at {self._url}: {error}; is `serving up` running?")
+        return answer
+
+
+def url_of(port: str, state_path: Path | None) -> str:
+    """Address of a daemon of a running ``serving up``, by the name of its port. Ends the command if there is none."""
+    path = (state_path or default_state_path()) / "ports.json"
+    try:
+        return f"http://127.0.0.1:{json.loads(path.read_text())[port]}"
+    except (FileNotFoundError, KeyError):
+        fail(f"{path} names no port {port}; start the system with `serving up`, or say where it is (see --help)")

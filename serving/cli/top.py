@@ -1,0 +1,134 @@
+"""``serving top``: revisions, pods and why, in the terminal: what the dashboard shows, from its ``/state``."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from serving.cli.api import fail, state_option
+from serving.cli.stats import url_of
+
+__all__ = ["screen_of", "top"]
+
+_PERIOD_S = 2.0
+_TIMEOUT_S = 10.0
+_TONES = {"active": "green", "starting": "yellow", "failed": "red", "at zero": "dim"}
+# Columns from which on the reasons have room beside the numbers.
+_WIDE = 110
+_BELOW_MAX = 5
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print it once and end, as when the output is no terminal.")
+@click.option("--dashboard", "url", metavar="URL", help="A dashboard's address; else the state folder says.")
+@click.option("-n", "--namespace", default="", help="Only this namespace.")
+@state_option
+def top(*, once: bool, url: str | None, namespace: str, state_path: Path | None) -> None:
+    """What runs now: revisions with load, pods and the last decision. Ends with Ctrl-C."""
+    url = (url or url_of("dashboard", state_path)).rstrip("/")
+    console = Console()
+    if once or not console.is_terminal:
+        console.print(screen_of(_state(url), namespace=namespace, width=console.width))
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(screen_of(_state(url), namespace=namespace, width=console.width), refresh=True)
+            time.sleep(_PERIOD_S)
+
+
+def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WIDE) -> Group:
+    """All that is shown of one state of the dashboard, busiest revisions first; a narrow screen has the why below."""
+    is_wide = width >= _WIDE
+    rows = [_Row(state, one) for one in state["objects"] if one["kind"] == "revision"]
+    rows = [row for row in rows if namespace in {"", row.view["namespace"]}]
+    rows.sort(key=lambda row: (-row.load, -row.number("ready"), row.key))
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
+    for name in ("REVISION", "STATE"):
+        table.add_column(name, no_wrap=True)
+    for name in ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("MODE", no_wrap=True)
+    if is_wide:
+        table.add_column("WHY", ratio=1, overflow="ellipsis", no_wrap=True)
+    below: list[Text] = []
+    for row in rows:
+        decision = state["decisions"].get(row.key)
+        said = Text("" if decision is None else _said(decision))
+        table.add_row(*row.cells(), *([said] if is_wide else ()))
+        below.append(Text.assemble((f"{row.view['name']} ", "bold"), said))
+    ready = sum(row.number("ready") for row in rows)
+    count = len(rows)
+    title = Text.assemble(("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {ready:g} pods ready")
+    return Group(title, Text(), table, *(() if is_wide else (Text(), *below[:_BELOW_MAX])))
+
+
+class _Row:
+    """One revision of a state."""
+
+    def __init__(self, state: Mapping[str, Any], one: Mapping[str, Any]) -> None:
+        self.key: str = one["key"]
+        self.view: Mapping[str, Any] = one["view"]
+        self._numbers = dict(zip(state["columns"], state["rows"].get(self.key, ()), strict=False))
+
+    @property
+    def load(self) -> float:
+        return self.number("running") + self.number("held")
+
+    def number(self, name: str) -> float:
+        return self._numbers.get(name) or 0.0
+
+    def cells(self) -> list[Text]:
+        state = self._state()
+        rates = [self._numbers.get(f"rps_{one}xx") for one in "2345"]
+        seconds = self._numbers.get("p95_s")
+        target = self.number("target")
+        return [
+            Text(self.view["name"]),
+            Text(state, style=_TONES[state]),
+            Text(self._pods()),
+            Text.assemble(f"{self.number('running'):.1f} ", (_bar(self.load, target), "cyan")),
+            Text(f"{self.number('held'):.1f}", style="yellow" if self.number("held") >= 1 else ""),
+            Text(f"{target:g}"),
+            Text("-" if rates[0] is None else f"{sum(rate or 0.0 for rate in rates):.1f}"),
+            Text("-" if rates[3] is None else f"{rates[3]:.1f}", style="red" if rates[3] else ""),
+            Text("-" if seconds is None else f"{seconds * 1000:.0f} ms"),
+            Text("panic", style="bold red") if self.number("is_panic") else Text("stable", style="dim"),
+        ]
+
+    def _state(self) -> str:
+        if self.view["ready"] == "False":
+            return "failed"
+        if self.view["state"] != "Active":
+            return "at zero"
+        return "active" if self.number("ready") else "starting"
+
+    def _pods(self) -> str:
+        ready, desired = self.number("ready"), self._numbers.get("desired")
+        return f"{ready:g}" if desired is None or desired == ready else f"{ready:g}→{desired:g}"
+
+
+def _bar(load: float, target: float) -> str:
+    """A bar of eighths: full at the target."""
+    return _BARS[min(8, round(8 * load / target))] if target else _BARS[0]
+
+
+def _said(decision: Mapping[str, Any]) -> str:
+    return f"{time.strftime('%H:%M:%S', time.localtime(decision['at_s']))} {decision['sentence']}"
+
+
+def _state(url: str) -> Mapping[str, Any]:
+    try:
+        with urllib.request.urlopen(f"{url}/state", timeout=_TIMEOUT_S) as answer:  # noqa: S310 - our own server
+            found: Mapping[str, Any] = json.load(answer)
+    except OSError as error:
+        fail(f"the dashboard does not answer at {url}: {error}; is `serving up` running?")
+    return found

@@ -1,0 +1,162 @@
+"""``serving traffic``: shows and sets which revisions get which share of a service's requests, and their tags."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from serving.cli.api import Api, api_options, fail_usage
+from serving.cli.completion import complete_revision, complete_service
+from serving.cli.objects import at, condition, name_of, revisions_of, service_of
+from serving.cli.progress import Progress
+from serving.cli.resources import path_of
+from serving.cli.table import aligned
+from serving.cli.waiting import until_ready
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.port import Object
+from serving.model.errors import InvalidValue, ServingError
+
+__all__ = ["Asked", "desired_traffic", "rollback_target", "traffic"]
+
+_TIMEOUT_S = 300.0
+_ALL_PERCENT = 100
+_LATEST = "@latest"
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for: shares by revision, revisions by tag, tags that go. A revision "@latest" is the newest ready."""
+
+    shares: Mapping[str, int] = {}
+    tags: Mapping[str, str] = {}
+    untagged: Sequence[str] = ()
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.argument("shares", nargs=-1, metavar="[REVISION=PERCENT]...", shell_complete=complete_revision)
+@click.option("--tag", "tags", multiple=True, metavar="REVISION=TAG", help="Give a revision a host of its own.")
+@click.option("--untag", "untagged", multiple=True, metavar="TAG", help="Take a tag away.")
+@click.option("--to-latest", is_flag=True, help="All traffic to the newest revision that is ready, now and later.")
+@click.option("--rollback", is_flag=True, help="All traffic to the revision before the one that has most of it.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is so.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def traffic(*, api: Api, name: str, shares: tuple[str, ...], output: str, wait: bool, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Show how traffic is split, or split it: hello-00001=90 hello-00002=10.
+
+    A revision may be said short, 00002 or 2, and @latest is the newest that is ready. Tags stay unless --untag takes them.
+    """
+    if sum((bool(shares), asked["to_latest"], asked["rollback"])) > 1:
+        fail_usage("REVISION=PERCENT, --to-latest and --rollback say where all traffic goes: only one of them")
+    service = service_of(api, name)
+    if shares or asked["to_latest"] or asked["rollback"] or asked["tags"] or asked["untagged"]:
+        revisions = revisions_of(api, name)
+        try:
+            wanted = _asked(service, revisions, asked, shares=shares)
+            targets = desired_traffic(service, wanted)
+        except ServingError as error:
+            fail_usage(str(error))
+        with Progress(f"moving traffic of {name}"):
+            path = path_of(SERVING_SERVICE, api.namespace, name)
+            service = api.done("PATCH", path, {"spec": {"traffic": targets}})
+            if wait:
+                service = until_ready(api, name, timeout_s=_TIMEOUT_S)
+    _print(service, output)
+
+
+def desired_traffic(service: Object, asked: Asked) -> list[Object]:
+    """The targets of the service's spec. Raises ``ServingError``."""
+    tags = {one["tag"]: _revision_of(one) for one in at(service, "spec", "traffic") or () if one.get("tag")}
+    shares = dict(asked.shares)
+    if not shares:
+        for one in at(service, "spec", "traffic") or ():
+            shares[_revision_of(one)] = shares.get(_revision_of(one), 0) + (one.get("percent") or 0)
+    total = sum(shares.values())
+    if total != _ALL_PERCENT:
+        text = " ".join(f"{revision}={percent}" for revision, percent in shares.items())
+        raise ServingError(f"{text} is {total} % together; expected 100 %")
+    for tag in asked.untagged:
+        if tags.pop(tag, None) is None:
+            raise InvalidValue(text=tag, expected=f"a tag of it; there are {', '.join(sorted(tags)) or 'none'}")
+    tags.update(asked.tags)
+    targets = [_target(revision, percent=percent) for revision, percent in shares.items() if percent]
+    for tag, revision in tags.items():
+        plain = next((one for one in targets if _revision_of(one) == revision and "tag" not in one), None)
+        if plain is not None:
+            plain["tag"] = tag
+        else:
+            targets.append({**_target(revision, percent=0), "tag": tag})
+    return targets
+
+
+def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
+    """The newest ready revision that is older than the one with most traffic. Raises ``ServingError``."""
+    shares: dict[str, int] = {}
+    for one in at(service, "status", "traffic") or ():
+        revision = str(one.get("revisionName", ""))
+        shares[revision] = shares.get(revision, 0) + (one.get("percent") or 0)
+    names = [name_of(one) for one in revisions]
+    main = max(shares, key=lambda one: shares[one], default="")
+    older = revisions[names.index(main) + 1 :] if main in names else []
+    found = next((name_of(one) for one in older if condition(one).get("status") == "True"), "")
+    if not found:
+        has = f"{main} has most of the traffic" if main else "no revision has traffic"
+        raise ServingError(f"{has}, and no older revision is ready: there is nothing to go back to")
+    return found
+
+
+def _asked(service: Object, revisions: Sequence[Object], asked: Mapping[str, Any], *, shares: Sequence[str]) -> Asked:
+    names = [name_of(one) for one in revisions]
+    wanted: dict[str, int] = {}
+    if asked["to_latest"]:
+        wanted = {_LATEST: _ALL_PERCENT}
+    elif asked["rollback"]:
+        wanted = {rollback_target(service, revisions): _ALL_PERCENT}
+    for text in shares:
+        word, _, percent = text.partition("=")
+        if not percent.removesuffix("%").isdecimal():
+            raise InvalidValue(text=text, expected="REVISION=PERCENT, as hello-00001=90")
+        wanted[_named(word, service, names)] = int(percent.removesuffix("%"))
+    tags = {}
+    for text in asked["tags"]:
+        word, _, tag = text.partition("=")
+        if not tag:
+            raise InvalidValue(text=text, expected="REVISION=TAG, as hello-00002=canary")
+        tags[tag] = _named(word, service, names)
+    return Asked(shares=wanted, tags=tags, untagged=asked["untagged"])
+
+
+def _named(word: str, service: Object, names: Sequence[str]) -> str:
+    """The revision that a person means."""
+    if word == _LATEST:
+        return word
+    prefix = f"{name_of(service)}-"
+    for name in names:
+        if word == name or prefix + word == name or (word.isdecimal() and name == f"{prefix}{int(word):05}"):
+            return name
+    raise InvalidValue(text=word, expected=f"a revision of it; there are {', '.join(names) or 'none'}, and @latest")
+
+
+def _revision_of(target: Object) -> str:
+    return str(target.get("revisionName") or _LATEST)
+
+
+def _target(revision: str, *, percent: int) -> Object:
+    if revision == _LATEST:
+        return {"latestRevision": True, "percent": percent}
+    return {"revisionName": revision, "latestRevision": False, "percent": percent}
+
+
+def _print(service: Object, output: str) -> None:
+    targets = at(service, "status", "traffic") or ()
+    if output == "json":
+        click.echo(json.dumps(targets, indent=2))
+        return
+    rows = [["PERCENT", "REVISION", "TAG", "URL"]]
+    for one in targets:
+        latest = " (latest)" if one.get("latestRevision") else ""
+        url = one.get("url") or at(service, "status", "url") or ""
+        rows.append([f"{one.get('percent') or 0}%", f"{one.get('revisionName', '')}{latest}", one.get("tag", ""), url])
+    click.echo("\n".join(aligned(rows)))

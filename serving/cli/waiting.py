@@ -1,0 +1,78 @@
+"""Waiting for a service: until it is ready, gone or at zero. What goes wrong meanwhile ends the command with its reason."""
+
+import time
+
+from serving.cli.api import Api, fail
+from serving.cli.logtail import last_lines
+from serving.cli.objects import at, condition, is_settled, items_of, name_of, selector_of
+from serving.cli.progress import Progress
+from serving.cli.resources import path_of
+from serving.cluster.kinds import POD, SERVING_SERVICE
+from serving.cluster.port import Object
+
+__all__ = ["failure_text", "until_gone", "until_ready", "until_zero"]
+
+_POLL_S = 0.1
+_POLL_SLOWLY_S = 0.5
+_LOG_LINES = 10
+
+
+def until_ready(api: Api, name: str, *, timeout_s: float, patient: bool = False) -> Object:
+    """The service when it is ready. ``patient`` lets it recover from what has failed until the time is over."""
+    deadline_s = time.monotonic() + timeout_s
+    with Progress(f"waiting for {name} to be ready") as progress:
+        while True:
+            service = api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
+            ready = condition(service)
+            if is_settled(service) and ready.get("status") == "True":
+                return dict(service)
+            if is_settled(service) and not patient:
+                fail(failure_text(api, service))
+            why = " ".join(ready.get("message", "").split()) or ready.get("reason", "")
+            progress.tell(f"waiting for {name} to be ready{': ' if why else ''}{why}")
+            if time.monotonic() >= deadline_s:
+                fail(f"{name} is not ready after {timeout_s:g} s\n{failure_text(api, service)}")
+            time.sleep(_POLL_S)
+
+
+def until_gone(api: Api, name: str, *, timeout_s: float) -> None:
+    """Return when neither the service nor any of its pods is there."""
+    deadline_s = time.monotonic() + timeout_s
+    with Progress(f"waiting for {name} to be gone") as progress:
+        while True:
+            status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
+            count = len(items_of(api, POD, selector_of(name)))
+            if status == 404 and not count:
+                return
+            state = f"{count} pod{'s' if count != 1 else ''} left" if status == 404 else "the service is there"
+            progress.tell(f"waiting for {name} to be gone: {state}")
+            if time.monotonic() >= deadline_s:
+                fail(f"{name} is not gone after {timeout_s:g} s: {state}")
+            time.sleep(_POLL_SLOWLY_S)
+
+
+def until_zero(api: Api, name: str, *, timeout_s: float) -> None:
+    """Return when the service has no pod."""
+    deadline_s = time.monotonic() + timeout_s
+    with Progress(f"waiting for {name} to be at zero") as progress:
+        while True:
+            # That it exists is checked each time: one that is deleted is at zero for another reason.
+            api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
+            count = len(items_of(api, POD, selector_of(name)))
+            if not count:
+                return
+            progress.tell(f"waiting for {name} to be at zero: {count} pod{'s' if count != 1 else ''}")
+            if time.monotonic() >= deadline_s:
+                fail(f"{name} is not at zero after {timeout_s:g} s: {count} pod{'s' if count != 1 else ''}")
+            time.sleep(_POLL_SLOWLY_S)
+
+
+def failure_text(api: Api, service: Object) -> str:
+    """Why a service is not ready, with the end of what its newest revision's pod wrote."""
+    ready = condition(service)
+    told = f"{ready.get('reason') or 'Unknown'}: {ready.get('message') or 'nothing is known yet'}"
+    revision = str(at(service, "status", "latestCreatedRevisionName") or "")
+    lines = last_lines(api, revision, count=_LOG_LINES) if revision else []
+    shown = [line for line in lines if line.strip() and line.strip() not in told]
+    log = "".join(f"\n  {line}" for line in shown)
+    return f"{name_of(service)}: {told}" + (f"\nlast lines of the log of {revision}:{log}" if log else "")

@@ -1,0 +1,128 @@
+"""``serving why``: each change of a service's or revision's scale, in one sentence with its numbers.
+
+What the autoscaler remembers comes from itself; what it has forgotten, or forgot when it restarted, from the decision log
+in the state folder.
+"""
+
+import datetime as dt
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from serving.autoscaler.replay import read_record
+from serving.autoscaler.telling import DECISION_LOG, DECISION_LOG_FILES, Explained, explained
+from serving.cli.api import Api, api_options, fail, fail_usage
+from serving.cli.stats import Stats, autoscaler_option
+from serving.model.errors import InvalidValue
+from serving.model.quantity import parse_duration_s
+
+__all__ = ["line_of", "log_files", "merged", "why"]
+
+_REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
+_SERVICE_LABEL = "serving.knative.dev/service"
+_NOT_FOUND = 404
+# What a service calls its revisions that are given no name.
+_NUMBER = r"\d{5,}"
+
+
+@click.command()
+@click.argument("name")
+@click.option("--since", default="1h", show_default=True, metavar="TIME", help="How far back, as 90s, 10m, 2h.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is decided from now on.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@autoscaler_option
+@api_options
+def why(*, api: Api, name: str, since: str, follow: bool, output: str, autoscaler: str | None) -> None:
+    """Why the service or revision NAME has as many pods as it has."""
+    try:
+        since_s = time.time() - parse_duration_s(since)
+    except InvalidValue as error:
+        fail_usage(f"--since: {error}")
+    stats = Stats(autoscaler, api.state_path)
+    ours = _Ours(api, name)
+    remembered = [one for one in stats.decisions(namespace=api.namespace) if one.revision in ours]
+    if api.state_path is not None and not autoscaler:
+        remembered = merged(remembered, _logged(api.state_path, ours))
+    _print((one for one in remembered if one.told.at_wall_s >= since_s), output)
+    if not remembered and not follow:
+        fail(f"nothing was decided about {name} in {api.namespace}; is there such a service or revision?")
+    if follow:
+        events = stats.events(namespace=api.namespace, since=f"{time.time()}")
+        decided = (msgspec.json.decode(body, type=Explained) for event, body in events if event == "decision")
+        _print((one for one in decided if one.revision in ours and not one.told.repeated_count), output)
+
+
+def line_of(one: Explained) -> str:
+    """One line: when, who, what, why, and how often it was said since."""
+    told = one.told
+    again = f" ({told.repeated_count} times more, until {_clock(told.at_wall_s)})" if told.repeated_count else ""
+    return f"{_clock(told.since_wall_s)} {one.revision} {one.sentence}{again}"
+
+
+def merged(remembered: list[Explained], logged: Iterable[Explained]) -> list[Explained]:
+    """What was logged of a revision before the first thing that is remembered of it, then what is remembered."""
+    first_s: dict[str, float] = {}
+    for one in remembered:
+        first_s.setdefault(one.revision, one.told.since_wall_s)
+    older = [one for one in logged if one.told.at_wall_s < first_s.get(one.revision, float("inf"))]
+    # Samples repeat what was said.
+    older = [one for one in older if not one.told.repeated_count]
+    return sorted((*older, *remembered), key=lambda one: one.told.since_wall_s)
+
+
+def log_files(state_path: Path) -> list[Path]:
+    """The files of the decision log, oldest first."""
+    found = [state_path / f"{DECISION_LOG}.{number}" for number in range(DECISION_LOG_FILES - 1, 0, -1)]
+    return [path for path in (*found, state_path / DECISION_LOG) if path.exists()]
+
+
+class _Ours:
+    """The revisions that are meant by a name: that revision, and those of the service of that name."""
+
+    def __init__(self, api: Api, name: str) -> None:
+        self._api = api
+        self._name = name
+        self._known: dict[str, bool] = {}
+
+    def __contains__(self, revision: str) -> bool:
+        if revision not in self._known:
+            self._known[revision] = revision == self._name or self._is_of_service(revision)
+        return self._known[revision]
+
+    def _is_of_service(self, revision: str) -> bool:
+        # Revisions are called after their service, so that few questions are asked.
+        if not revision.startswith(f"{self._name}-"):
+            return False
+        status, found = self._api.call("GET", f"{_REVISIONS.format(namespace=self._api.namespace)}/{revision}")
+        if status == _NOT_FOUND:
+            # One that is gone has no labels any more; its name is all there is.
+            return re.fullmatch(_NUMBER, revision.removeprefix(f"{self._name}-")) is not None
+        return (found["metadata"].get("labels") or {}).get(_SERVICE_LABEL) == self._name
+
+
+def _logged(state_path: Path, ours: _Ours) -> Iterator[Explained]:
+    for path in log_files(state_path):
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    record = read_record(line)
+                except InvalidValue:
+                    # The end of a line that a crash cut off, or of another version.
+                    continue
+                if record.revision in ours:
+                    yield explained((record.namespace, record.revision), record.told)
+
+
+def _print(found: Iterable[Explained], output: str) -> None:
+    for one in found:
+        click.echo(line_of(one) if output == "text" else msgspec.json.encode(one).decode())
+
+
+def _clock(at_s: float) -> str:
+    moment = dt.datetime.fromtimestamp(at_s).astimezone()
+    is_today = moment.date() == dt.datetime.now().astimezone().date()
+    return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")

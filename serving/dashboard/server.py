@@ -1,0 +1,163 @@
+"""The page and what it is fed with: static files, one hour of a revision, and server-sent events.
+
+``/`` is the page; ``/events?revision=NAMESPACE/NAME`` brings everything once and then what changes, with the pods of that
+revision; ``/history?revision=`` its hour; ``/state`` everything once as JSON, for the terminal; ``/healthz``.
+
+Nothing can be changed here. A request whose Host is none of ours is refused, so that no other site can read the page by
+rebinding its name; there are no cookies; the page may load nothing but its own files.
+"""
+
+import asyncio
+import importlib.resources
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from serving.dashboard.board import Board
+from serving.dashboard.history import COLUMNS
+from serving.dashboard.views import View
+from serving.settings.dashboard import DashboardSettings
+
+__all__ = ["HEADERS", "Pages"]
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
+_LOCAL = {"localhost", "127.0.0.1", "[::1]"}
+# Events that wait for a page; one that is further behind begins anew by connecting again.
+_WAITING_MAX = 30
+_encode = msgspec.json.Encoder().encode
+
+
+class _Page:
+    """One open page: what it has, what it looks at, and what waits for it."""
+
+    def __init__(self, revision: str, version: int) -> None:
+        self.revision = revision
+        self.version = version
+        self.waiting: asyncio.Queue[bytes] = asyncio.Queue(_WAITING_MAX)
+        self.is_lost = False
+
+    def send(self, event: str, body: object) -> None:
+        if self.waiting.full():
+            self.is_lost = True
+            return
+        self.waiting.put_nowait(b"event: %b\ndata: %b\n\n" % (event.encode(), _encode(body)))
+
+
+class Pages:
+    """All open pages over one board."""
+
+    def __init__(self, board: Board, settings: DashboardSettings, *, is_well: Callable[[], bool]) -> None:
+        self._board = board
+        self._is_well = is_well
+        self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
+        self._pages_max = settings.connections_max
+        self._pages: set[_Page] = set()
+        folder = importlib.resources.files("serving.dashboard") / "static"
+        self._files = {one.name: one.read_bytes() for one in folder.iterdir() if one.name.rsplit(".", 1)[-1] in _TYPES}
+
+    def __repr__(self) -> str:
+        return f"Pages({len(self._pages)} open, {self._board})"
+
+    def application(self) -> web.Application:
+        """What aiohttp serves."""
+        app = web.Application(middlewares=[self._guard])
+        app.on_response_prepare.append(_add_headers)
+        app.router.add_get("/", self._file)
+        app.router.add_get("/events", self._events)
+        app.router.add_get("/history", self._history)
+        app.router.add_get("/state", self._state)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/{name}", self._file)
+        return app
+
+    def tick(self, at_s: float, rows: dict[str, list[float | None]]) -> None:
+        """Tell all pages what has changed."""
+        changes: dict[int, list[View]] = {}
+        nodes = self._board.nodes()
+        for page in self._pages:
+            if page.version not in changes:
+                changes[page.version] = self._board.since(page.version)
+            body = {"at_s": at_s, "rows": rows, "objects": changes[page.version], "nodes": nodes}
+            page.send("tick", {**body, "pods": self._board.pods(page.revision)})
+            page.version = self._board.version
+
+    def decide(self, decision: View) -> None:
+        """Tell all pages a decision."""
+        for page in self._pages:
+            page.send("decision", decision)
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        host = request.host.lower()
+        # A port may follow the name, also that of an IPv6 address in brackets.
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        if name not in self._hosts:
+            text = f"{name!r} is not one of this dashboard's host names; add it to host-names\n"
+            return web.Response(status=421, text=text)
+        return await handler(request)
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info.get("name", "index.html")
+        if name not in self._files:
+            raise web.HTTPNotFound(text="there is no such file\n")
+        return web.Response(body=self._files[name], content_type=_TYPES[name.rsplit(".", 1)[-1]], charset="utf-8")
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        del request
+        well = self._is_well()
+        return web.Response(status=200 if well else 503, text="ok\n" if well else "the cluster has not been seen yet\n")
+
+    async def _history(self, request: web.Request) -> web.StreamResponse:
+        revision = request.query.get("revision", "")
+        body = {**self._board.history.read(revision), "decisions": self._board.decisions(revision)}
+        return web.Response(body=_encode(body), content_type="application/json")
+
+    async def _state(self, request: web.Request) -> web.StreamResponse:
+        body = {**self._all(request.query.get("revision", "")), "decisions": self._board.last_decisions()}
+        return web.Response(body=_encode(body), content_type="application/json")
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if len(self._pages) >= self._pages_max:
+            raise web.HTTPServiceUnavailable(text="too many pages are open\n")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        page = _Page(request.query.get("revision", ""), self._board.version)
+        page.send("all", self._all(page.revision))
+        self._pages.add(page)
+        try:
+            while not page.is_lost:
+                await response.write(await page.waiting.get())
+        except ConnectionResetError:
+            # The page was closed.
+            pass
+        finally:
+            self._pages.discard(page)
+        return response
+
+    def _all(self, revision: str) -> View:
+        return {
+            "columns": COLUMNS,
+            "rows": self._board.rows,
+            "objects": self._board.since(0),
+            "nodes": self._board.nodes(),
+            "pods": self._board.pods(revision),
+        }
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    del request
+    response.headers.update(HEADERS)

@@ -1,0 +1,269 @@
+// What the page knows, and its tables. Everything that comes from outside is set as text, never as markup.
+import { Charts, clock, make, number } from "./charts.js";
+
+const by = (id) => document.getElementById(id);
+const ROWS_MAX = 1800;
+const objects = { service: new Map(), revision: new Map(), node: new Map() };
+let columns = [], rows = {}, pods = [], nodes = [], decisions = [], history = null, selected = "", source = null, seconds = 300;
+const charts = new Charts(by("charts"), by("spoken"));
+
+// What comes in.
+
+function connect() {
+  source?.close();
+  source = new EventSource(`events?revision=${encodeURIComponent(selected)}`);
+  source.addEventListener("open", () => link("live", "live"));
+  source.addEventListener("error", () => link("lost", "connection lost, trying again"));
+  source.addEventListener("all", (event) => {
+    const all = JSON.parse(event.data);
+    for (const kind of Object.values(objects)) kind.clear();
+    ({ columns, rows, pods, nodes } = all);
+    take(all.objects);
+    if (!selected) choose(first(), true);
+    else load();
+    show();
+  });
+  source.addEventListener("tick", (event) => {
+    const tick = JSON.parse(event.data);
+    take(tick.objects);
+    Object.assign(rows, tick.rows);
+    ({ pods, nodes } = tick);
+    append(tick.at_s);
+    if (!selected || !objects.revision.has(selected)) choose(first(), true);
+    show();
+  });
+  source.addEventListener("decision", (event) => {
+    const told = JSON.parse(event.data);
+    if (told.key !== selected || decisions.some((one) => one.at_s === told.at_s)) return;
+    decisions.push(told);
+    showDecisions();
+  });
+}
+
+function link(state, text) {
+  by("link").dataset.state = state;
+  if (by("link").textContent !== text) by("link").textContent = text;
+}
+
+function take(changes) {
+  for (const { kind, key, view } of changes) {
+    if (view) objects[kind].set(key, view);
+    else { objects[kind].delete(key); if (kind === "revision") delete rows[key]; }
+  }
+}
+
+async function load() {
+  const asked = selected;
+  const answer = await fetch(`history?revision=${encodeURIComponent(asked)}`);
+  const found = await answer.json();
+  if (asked !== selected) return;
+  decisions = found.decisions;
+  delete found.decisions;
+  history = found;
+  charts.draw(history, decisions, seconds);
+  showDecisions();
+}
+
+function append(at) {
+  if (!history) return;
+  const row = rows[selected];
+  if (!row || history.at_s.at(-1) >= at) return;
+  history.at_s.push(at);
+  columns.forEach((name, place) => history[name].push(row[place]));
+  if (history.at_s.length > ROWS_MAX + 100) for (const column of Object.values(history)) column.splice(0, 100);
+  if (!document.hidden) charts.draw(history, decisions, seconds);
+}
+
+// What is chosen.
+
+const load_of = (key) => (rows[key]?.[0] || 0) + (rows[key]?.[1] || 0);
+function first() {
+  return [...objects.revision.keys()].sort((a, b) => load_of(b) - load_of(a) || ready_of(b) - ready_of(a) || a.localeCompare(b))[0] || "";
+}
+const ready_of = (key) => rows[key]?.[5] || 0;
+
+function choose(key, quietly) {
+  if (key === selected) return;
+  selected = key;
+  history = null;
+  decisions = [];
+  pods = [];
+  if (quietly) window.history.replaceState(null, "", `#${key}`);
+  connect();
+}
+
+addEventListener("hashchange", () => {
+  const key = decodeURIComponent(location.hash.slice(1));
+  if (objects.revision.has(key)) choose(key);
+});
+
+// What is shown.
+
+const TONES = { True: "good", False: "bad", Unknown: "wait" };
+const badge = (text, tone) => make("span", { className: `state ${tone}`, textContent: text });
+
+// Rows keep their elements, so that focus and what was marked stay.
+function keyed(root, items, update, tag = "tr") {
+  const old = new Map([...root.children].map((node) => [node.dataset.key, node]));
+  let place = root.firstChild;
+  for (const [key, item] of items) {
+    const node = old.get(key) || make(tag);
+    old.delete(key);
+    node.dataset.key = key;
+    const text = JSON.stringify(item);
+    if (node.said !== text) { node.said = text; update(node, item); }
+    if (node === place) place = place.nextSibling;
+    else root.insertBefore(node, place);
+  }
+  for (const node of old.values()) node.remove();
+}
+
+const cells = (node, ...contents) => node.replaceChildren(...contents.map((one) => make("td", {}, one)));
+
+function revisionState(view, row) {
+  if (view.ready === "False") return ["Failed", "bad"];
+  if (view.state !== "Active") return [view.state === "Reserve" ? "At zero" : view.state, "off"];
+  if (row?.[5]) return ["Active", "good"];
+  return ["Starting", "wait"];
+}
+
+function show() {
+  if (document.hidden) return;
+  showServices();
+  showDetail();
+  showPods();
+  showNodes();
+  const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
+  const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+  by("totals").textContent = [many(objects.service.size, "service"), many(objects.revision.size, "revision"), `${many(ready, "pod")} ready`].join(" · ");
+}
+
+function showServices() {
+  const wanted = by("filter").value.trim().toLowerCase();
+  const groups = new Map([...objects.service].map(([key, view]) => [key, { view, revisions: [] }]));
+  for (const [key, view] of objects.revision) {
+    const service = `${view.namespace}/${view.service}`;
+    if (!groups.has(service)) groups.set(service, { view: { name: view.service || view.name, namespace: view.namespace, url: "", ready: "Unknown", traffic: [] }, revisions: [] });
+    groups.get(service).revisions.push([key, view]);
+  }
+  const items = [...groups].filter(([key, one]) => !wanted || key.includes(wanted) || one.revisions.some(([name]) => name.includes(wanted)))
+    .sort((a, b) => a[0].localeCompare(b[0]))
+    .map(([key, one]) => [key, { ...one, revisions: one.revisions.sort((a, b) => b[0].localeCompare(a[0])).map(([name, view]) => [name, view, rows[name]]), selected: one.revisions.some(([name]) => name === selected) && selected }]);
+  keyed(by("services"), items, drawService, "section");
+}
+
+function drawService(node, { view, revisions }) {
+  // Numbers change with each tick, names hardly ever.
+  const said = JSON.stringify([view.name, view.ready, view.url]);
+  if (node.headSaid !== said) {
+    node.headSaid = said;
+    node.className = "service";
+    const title = make("h2", {}, make("b", { textContent: view.name }), make("span", {}, badge(view.ready === "True" ? "Ready" : view.ready === "False" ? "Not ready" : "Pending", TONES[view.ready])));
+    const where = make("p");
+    if (view.url) where.append(make("a", { href: view.url, textContent: view.url.replace("http://", ""), rel: "noreferrer" }));
+    node.replaceChildren(title, where, node.children[2] || make("div"));
+  }
+  keyed(node.children[2], revisions.map(([key, one, row]) => [key, { key, one, row, share: share(view, one.name), isChosen: key === selected }]), drawRevision, "a");
+}
+
+const share = (service, name) => service.traffic.filter((one) => one.revision === name).reduce((sum, one) => sum + one.percent, 0);
+
+function drawRevision(node, { key, one, row, share: percent, isChosen }) {
+  const [text, tone] = revisionState(one, row);
+  if (!node.firstChild) {
+    node.className = "revision";
+    node.href = `#${key}`;
+    node.append(make("b", { textContent: one.name }), make("span"), make("small"), make("small"));
+  }
+  if (isChosen) node.setAttribute("aria-current", "true");
+  else node.removeAttribute("aria-current");
+  const count = row ? `${number(row[5])}${row[4] != null && row[4] !== row[5] ? ` → ${number(row[4])}` : ""} pod${row[5] === 1 && (row[4] ?? 1) === 1 ? "" : "s"}` : "–";
+  const [, state, traffic, load] = node.children;
+  if (state.className !== `state ${tone}`) state.className = `state ${tone}`;
+  write(state, text);
+  write(traffic, percent ? `${percent} % of traffic` : "no traffic");
+  write(load, `${count} · ${number(row ? (row[0] || 0) + (row[1] || 0) : 0)} in flight`);
+}
+
+function write(node, text) {
+  if (!node.firstChild) node.append(text);
+  else if (node.firstChild.data !== text) node.firstChild.data = text;
+}
+
+function showDetail() {
+  const view = objects.revision.get(selected);
+  by("name").textContent = view ? view.name : "No revision";
+  const row = rows[selected] || [];
+  const at = Object.fromEntries(columns.map((name, place) => [name, row[place]]));
+  if (!view) return;
+  const limit = view.concurrency ? `${view.concurrency} at once` : "no limit";
+  const [text, tone] = revisionState(view, row);
+  const facts = [["State", text, tone], ["Pods ready", number(at.ready)], ["Desired", number(at.desired)], ["Starting", number(at.starting)],
+    ["Running", number(at.running)], ["Held", number(at.held)], ["Target", number(at.target)], ["Mode", at.is_panic == null ? "–" : at.is_panic ? "panic" : "stable", at.is_panic ? "bad" : ""],
+    ["A pod takes", limit], ...Object.entries(view.scaling)];
+  keyed(by("facts"), facts.map((one) => [one[0], one]), (node, [name, value, kind]) =>
+    node.replaceChildren(make("dt", { textContent: name }), make("dd", { textContent: value, className: kind || "" })), "div");
+  const service = objects.service.get(`${view.namespace}/${view.service}`);
+  const conditions = [...view.conditions.map((one) => ["revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
+  keyed(by("conditions"), conditions.map(([of, one]) => [`${of} ${one.type}`, { of, ...one }]), (node, one) =>
+    cells(node, one.of, one.type, badge(one.status, TONES[one.status] || "wait"), [one.reason, one.message].filter(Boolean).join(": ") || "–"));
+}
+
+function showDecisions() {
+  const newest = decisions.slice(-60).reverse();
+  by("why").replaceChildren(...(newest.length ? [`${clock(newest[0].at_s)} `, ...headed(newest[0].sentence)] : ["Nothing was decided yet."]));
+  keyed(by("decisions"), newest.map((one) => [String(one.at_s), one]), (node, one) => {
+    node.className = one.is_change ? "change" : "";
+    cells(node, clock(one.at_s), one.sentence);
+    node.firstChild.className = "time";
+    node.lastChild.replaceChildren(...headed(one.sentence));
+  });
+}
+
+// What is to be done stands out from why.
+function headed(sentence) {
+  const end = sentence.indexOf(": ");
+  return [make("b", { textContent: sentence.slice(0, end) }), sentence.slice(end)];
+}
+
+function showPods() {
+  const limit = objects.revision.get(selected)?.concurrency || 0;
+  keyed(by("pods"), pods.map((one) => [one.name, one]), (node, one) => {
+    const [text, tone] = one.ending ? ["Ending", "off"] : one.ready ? ["Ready", "good"] : [one.reason || one.phase, "wait"];
+    const slots = make("span", { className: "slots", textContent: `${number(one.running)}${limit ? ` of ${limit}` : ""}` });
+    if (limit && one.running != null) {
+      const meter = make("meter", { min: 0, max: limit, value: one.running });
+      meter.setAttribute("aria-label", `slots in use of ${one.name}`);
+      slots.prepend(meter);
+    }
+    cells(node, one.name.replace(`${one.revision}-deployment-`, "") + (one.restarts ? ` (${one.restarts} restarts)` : ""), badge(text, tone), slots, one.node);
+  });
+}
+
+function showNodes() {
+  const part = (asked, all, unit, per) => all ? `${number(asked / per)} of ${number(all / per)} ${unit}` : `${number(asked / per)} ${unit}`;
+  keyed(by("nodes"), nodes.map((one) => [one.name, one]), (node, one) => cells(node, one.name, badge(one.ready === "True" ? "Ready" : one.ready, TONES[one.ready]),
+    String(one.pod_count), part(one.requested_millicores, one.cpu_millicores, "cores", 1000), part(one.requested_bytes, one.memory_bytes, "GiB", 2 ** 30), one.taints.join(", ") || "–"));
+}
+
+// What can be set.
+
+const isDark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+function nameTheme() { by("theme").textContent = isDark() ? "Light" : "Dark"; }
+by("theme").addEventListener("click", () => {
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  try { localStorage.setItem("theme", document.documentElement.dataset.theme); } catch { /* not kept then */ }
+  nameTheme();
+  charts.restyle();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { nameTheme(); charts.restyle(); });
+by("filter").addEventListener("input", showServices);
+by("range").addEventListener("change", (event) => {
+  seconds = Number(event.target.value);
+  if (history) charts.draw(history, decisions, seconds);
+});
+document.addEventListener("visibilitychange", () => { if (!document.hidden) { show(); if (history) charts.draw(history, decisions, seconds); } });
+
+nameTheme();
+selected = decodeURIComponent(location.hash.slice(1));
+connect();

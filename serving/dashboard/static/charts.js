@@ -1,0 +1,212 @@
+// The charts of one revision: five figures over shared columns, with panic shaded and decisions marked.
+
+const STEP = () => uPlot.paths.stepped({ align: 1 });
+export const CHARTS = [
+  { id: "concurrency", title: "Requests in flight", series: [
+    ["running", "running", "--a", "fill"], ["observed", "average", "--c"], ["target", "target of ready pods", "--b", "dash"]] },
+  { id: "pods", title: "Pods", note: "lines mark changes; point at one to read why", series: [
+    ["desired", "desired", "--b", "step"], ["ready", "ready", "--a", "step"], ["starting", "starting", "--d", "step"]] },
+  { id: "queue", title: "Queue", note: "requests that the activator holds", series: [["held", "held", "--b", "fill"]] },
+  { id: "requests", title: "Answers a second", from: "the activator", series: [
+    ["rps_2xx", "2xx", "--a"], ["rps_3xx", "3xx", "--c"], ["rps_4xx", "4xx", "--d"], ["rps_5xx", "5xx", "--b"]] },
+  { id: "latency", title: "Latency", unit: "ms", from: "the activator", scale: 1000, series: [
+    ["p50_s", "p50", "--a"], ["p95_s", "p95", "--d"], ["p99_s", "p99", "--b"]] },
+];
+const HEIGHT = 150, NEAR_PX = 9, TABLE_ROWS = 30, LEAST_S = 60;
+
+export const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false });
+export const number = (value) => value == null ? "–" : value >= 100 ? value.toFixed(0) : String(+value.toFixed(value < 10 ? 2 : 1));
+
+export function make(tag, properties = {}, ...children) {
+  const found = Object.assign(document.createElement(tag), properties);
+  found.append(...children);
+  return found;
+}
+
+// Where there is little room: minutes and seconds, or hours and minutes.
+function tickText(plot, at, step) {
+  if (plot.width >= 380) return clock(at);
+  return step < 60 ? clock(at).slice(3) : clock(at).slice(0, 5);
+}
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+export class Charts {
+  constructor(root, spoken) {
+    this.root = root;
+    this.spoken = spoken;
+    this.decisions = [];
+    this.times = [];
+    this.panic = [];
+    this.figures = CHARTS.map((chart) => this.#figure(chart));
+    root.replaceChildren(...this.figures.map((one) => one.node));
+    new ResizeObserver(() => this.#resize()).observe(root);
+  }
+
+  // New colours need new plots.
+  restyle() {
+    for (const one of this.figures) { one.plot?.destroy(); one.plot = null; }
+    if (this.columns) this.draw(this.columns, this.decisions, this.seconds);
+  }
+
+  draw(columns, decisions, seconds) {
+    Object.assign(this, { columns, decisions, seconds });
+    const all = columns.at_s, last = all.length ? all[all.length - 1] : Date.now() / 1000;
+    let begin = all.length;
+    while (begin > 0 && all[begin - 1] >= last - seconds) begin -= 1;
+    this.times = all.slice(begin);
+    this.panic = columns.is_panic.slice(begin);
+    for (const one of this.figures) this.#drawOne(one, begin, last);
+  }
+
+  #figure(chart) {
+    const holder = make("div", { className: "plot", tabIndex: 0 });
+    holder.setAttribute("role", "group");
+    holder.setAttribute("aria-label", `${chart.title}: chart; arrow keys move through time, the table below has the numbers`);
+    const empty = make("p", { className: "empty", hidden: true, textContent: chart.from ? `no numbers from ${chart.from} yet` : "no data yet" });
+    const body = make("tbody");
+    const head = make("tr", {}, ...["time", ...chart.series.map((one) => one[1])].map((text) => {
+      const cell = make("th", { textContent: text });
+      cell.scope = "col";
+      return cell;
+    }));
+    const details = make("details", {}, make("summary", { textContent: "Table" }), make("table", {}, make("thead", {}, head), body));
+    const caption = make("figcaption", { textContent: chart.title });
+    if (chart.unit || chart.note) caption.append(" ", make("small", { textContent: [chart.unit, chart.note].filter(Boolean).join(", ") }));
+    const one = { chart, holder, empty, body, details, plot: null, data: null, node: make("figure", {}, caption, holder, empty, details) };
+    details.addEventListener("toggle", () => this.#table(one));
+    holder.addEventListener("keydown", (event) => this.#key(one, event));
+    if (chart.id === "pods") {
+      one.tip = make("div", { className: "tip", hidden: true });
+      one.node.append(one.tip);
+    }
+    return one;
+  }
+
+  #drawOne(one, begin, last) {
+    const scale = one.chart.scale || 1;
+    one.data = [this.times, ...one.chart.series.map(([name]) =>
+      this.columns[name].slice(begin).map((value) => value == null ? null : value * scale))];
+    const hasData = one.data.slice(1).some((column) => column.some((value) => value != null));
+    one.holder.hidden = !hasData;
+    one.empty.hidden = hasData;
+    // A page that is young shows what there is, not an empty hour.
+    one.range = [Math.max(last - this.seconds, Math.min(this.times[0] ?? last, last - LEAST_S)), last];
+    if (!hasData) return;
+    if (one.plot) one.plot.setData(one.data);
+    else one.plot = new uPlot(this.#options(one), one.data, one.holder);
+    // Where nobody points, the legend says what is now.
+    if (one.plot.cursor.idx == null) one.plot.setLegend({ idx: this.times.length - 1 });
+    this.#table(one);
+  }
+
+  #options(one) {
+    const axis = { stroke: colour("--dim"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), size: 4 }, font: "11px system-ui, sans-serif" };
+    return {
+      width: Math.max(200, one.holder.clientWidth), height: HEIGHT, padding: [10, 10, 0, 0],
+      cursor: { y: false, sync: { key: "revision" }, drag: { x: false, y: false }, points: { size: 6 } },
+      legend: { live: true },
+      scales: { x: { range: () => one.range }, y: { range: (plot, low, high) => [0, Math.max(1, (high ?? 1) * 1.1)] } },
+      axes: [
+        { ...axis, space: 76, size: 26, values: (plot, ticks) => ticks.map((at) => tickText(plot, at, ticks[1] - ticks[0])) },
+        { ...axis, size: 44, values: (plot, ticks) => ticks.map(number) },
+      ],
+      series: [
+        { label: "time", value: (plot, at) => at == null ? "–" : clock(at) },
+        ...one.chart.series.map(([, label, name, style]) => ({
+          label, stroke: colour(name), width: 1.75, points: { show: false }, value: (plot, value) => number(value),
+          ...(style === "dash" && { dash: [6, 4] }),
+          ...(style === "fill" && { fill: colour(name) + "26" }),
+          ...(style === "step" && { paths: STEP() }),
+        })),
+      ],
+      hooks: { drawClear: [(plot) => this.#shade(plot)], draw: [(plot) => this.#mark(one, plot)], setCursor: [(plot) => this.#point(one, plot)] },
+    };
+  }
+
+  #shade(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.fillStyle = colour("--panic");
+    for (let at = 0; at < this.panic.length; at += 1) {
+      if (!this.panic[at]) continue;
+      let end = at;
+      while (end + 1 < this.panic.length && this.panic[end + 1]) end += 1;
+      const left = Math.max(bbox.left, plot.valToPos(this.times[at], "x", true));
+      const right = plot.valToPos(this.times[Math.min(end + 1, this.times.length - 1)], "x", true);
+      ctx.fillRect(left, bbox.top, Math.max(2, right - left), bbox.height);
+      at = end;
+    }
+    ctx.restore();
+  }
+
+  #marks(plot) {
+    return this.decisions.filter((one) => one.is_change && one.at_s >= plot.scales.x.min && one.at_s <= plot.scales.x.max);
+  }
+
+  #mark(one, plot) {
+    if (one.chart.id !== "pods") return;
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = ctx.fillStyle = colour("--mark");
+    ctx.lineWidth = devicePixelRatio;
+    ctx.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+    for (const decision of this.#marks(plot)) {
+      const x = Math.round(plot.valToPos(decision.at_s, "x", true));
+      const size = 4 * devicePixelRatio;
+      ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+      ctx.beginPath(); ctx.moveTo(x - size, bbox.top); ctx.lineTo(x + size, bbox.top); ctx.lineTo(x, bbox.top + size * 1.6); ctx.fill();
+    }
+    ctx.restore();
+  }
+
+  #near(plot) {
+    const left = plot.cursor.left;
+    if (left == null || left < 0) return null;
+    const far = (decision) => Math.abs(plot.valToPos(decision.at_s, "x") - left);
+    return this.#marks(plot).filter((decision) => far(decision) <= NEAR_PX).sort((a, b) => far(a) - far(b))[0] || null;
+  }
+
+  #point(one, plot) {
+    if (plot.cursor.idx == null && this.times.length) plot.setLegend({ idx: this.times.length - 1 }, false);
+    if (!one.tip) return;
+    const decision = this.#near(plot);
+    one.tip.hidden = !decision;
+    if (!decision) return;
+    one.tip.textContent = `${clock(decision.at_s)}  ${decision.sentence}`;
+    const x = plot.valToPos(decision.at_s, "x") + plot.over.offsetLeft + 14;
+    const room = one.node.clientWidth - one.tip.offsetWidth - 10;
+    one.tip.style.left = `${Math.max(8, Math.min(x, room))}px`;
+    one.tip.style.top = `${one.holder.offsetTop + HEIGHT - 34}px`;
+  }
+
+  #key(one, event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (step === undefined || !one.plot || !this.times.length) return;
+    event.preventDefault();
+    const last = this.times.length - 1;
+    const from = one.plot.cursor.idx ?? last;
+    const at = Math.max(0, Math.min(last, from + step));
+    one.plot.setCursor({ left: one.plot.valToPos(this.times[at], "x"), top: HEIGHT / 3 });
+    const said = one.chart.series.map(([, label], place) => `${label} ${number(one.data[place + 1][at])}`);
+    const decision = one.chart.id === "pods" ? this.#near(one.plot) : null;
+    this.spoken.textContent = `${clock(this.times[at])}: ${said.join(", ")}${decision ? `; ${decision.sentence}` : ""}`;
+  }
+
+  #table(one) {
+    if (!one.details.open || !one.data) return;
+    const rows = [];
+    for (let at = this.times.length - 1; at >= 0 && rows.length < TABLE_ROWS; at -= 1) {
+      rows.push(make("tr", {}, make("td", { className: "time", textContent: clock(this.times[at]) }),
+        ...one.data.slice(1).map((column) => make("td", { textContent: number(column[at]) }))));
+    }
+    one.body.replaceChildren(...rows);
+  }
+
+  #resize() {
+    for (const one of this.figures) {
+      const width = one.holder.clientWidth;
+      if (one.plot && width && width !== one.plot.width) one.plot.setSize({ width, height: HEIGHT });
+    }
+  }
+}

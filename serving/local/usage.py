@@ -1,0 +1,187 @@
+"""What the pods of this machine use, from /proc, told as metrics-server would: PodMetrics in the store.
+
+Each container leads a session, so that what an app forks counts too. Cpu is what its processes, and their children that
+have ended, took since the look before; memory is what they hold. Looked at each 2 s while a ScalingPolicy wants to know,
+else as often as metrics-server does, for ``kubectl top``. Nothing of it is journalled.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from serving.aio.clock import now_s, stamp
+from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
+from serving.cluster.port import Cluster, Object
+from serving.cluster.reflector import Key, Reflector
+from serving.model.errors import AlreadyExists, ClusterError, NotFound
+
+__all__ = ["Measured", "SessionUse", "UsageTeller", "Used", "pod_metrics", "read_sessions", "used_between"]
+
+_log = logging.getLogger("kubelet")
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# Fields of /proc/PID/stat after the name, see proc(5): utime, stime, cutime and cstime are its 14th to 17th of all.
+_SESSION, _CPU_TICKS, _RSS_PAGES = 3, slice(11, 15), 21
+_WATCHED_PERIOD_S = 2.0
+_PERIOD_S = 15.0
+_MEASURED_TYPES = frozenset({"cpu", "mem"})
+# Objects that are written before the loop may do something else.
+_WRITTEN_AT_ONCE = 50
+
+
+class SessionUse(msgspec.Struct, frozen=True):
+    """One session: the cpu that it has taken, in ticks, and what it holds."""
+
+    cpu_ticks: int = 0
+    resident_bytes: int = 0
+
+
+class Used(msgspec.Struct, frozen=True):
+    """One container over a window: thousandths of a core, and bytes."""
+
+    cpu_m: int
+    memory_bytes: int
+
+
+class Measured(Protocol):
+    """A pod whose containers can be measured."""
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        ...
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        ...
+
+    @property
+    def sessions(self) -> Mapping[str, int]:
+        """The session of each container that runs, by name."""
+        ...
+
+
+def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionUse]:
+    """All sessions of this machine, by the process id of the leader."""
+    ticks: dict[int, int] = {}
+    held: dict[int, int] = {}
+    for name in os.listdir(proc):  # noqa: PTH208 - thousands of entries, of which only names are wanted
+        if not name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            fields = (proc / name / "stat").read_bytes().rpartition(b")")[2].split()
+            session = int(fields[_SESSION])
+            ticks[session] = ticks.get(session, 0) + sum(map(int, fields[_CPU_TICKS]))
+            held[session] = held.get(session, 0) + int(fields[_RSS_PAGES]) * _PAGE_BYTES
+    return {session: SessionUse(taken, held[session]) for session, taken in ticks.items()}
+
+
+def used_between(before: SessionUse, after: SessionUse, *, window_s: float) -> Used:
+    """What a session used. 150 ticks of a hundredth of a second in 2 s are 750m.
+
+    An orphan that ends takes what it had used away with it: then it was less than it looked, never below 0.
+    """
+    ticks = max(0, after.cpu_ticks - before.cpu_ticks)
+    return Used(cpu_m=round(1000 * ticks / _TICKS_PER_S / window_s), memory_bytes=after.resident_bytes)
+
+
+def pod_metrics(pod: Measured, used: Mapping[str, Used], *, at: str, window_s: float) -> Object:
+    """A pod's PodMetrics, as metrics-server has them."""
+    containers = [
+        {"name": name, "usage": {"cpu": f"{one.cpu_m}m", "memory": f"{one.memory_bytes // 1024}Ki"}}
+        for name, one in used.items()
+    ]
+    return {
+        "apiVersion": POD_METRICS.api_version,
+        "kind": POD_METRICS.name,
+        "metadata": {"namespace": pod.key[0], "name": pod.key[1], "labels": dict(pod.labels)},
+        "timestamp": at,
+        "window": f"{window_s:.3f}s",
+        "containers": containers,
+    }
+
+
+class UsageTeller:
+    """Measures and tells. ``pods`` are those of this machine; ``run`` lasts until cancelled."""
+
+    def __init__(self, cluster: Cluster, pods: Callable[[], Iterable[Measured]]) -> None:
+        self._cluster = cluster
+        self._pods = pods
+        self._policies = Reflector(cluster, SCALING_POLICY)
+        self._wanted = asyncio.Event()
+        self._policies.on_change(lambda _: self._look_at_policies())
+        self._at_s = 0.0
+        self._sessions: dict[int, SessionUse] = {}
+        self._told: set[Key] = set()
+
+    def __repr__(self) -> str:
+        return f"UsageTeller({len(self._told)} pods, {'wanted' if self._wanted.is_set() else 'idle'})"
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._policies.run(), name="usage policies")
+            while True:
+                await self.look()
+                wanted = asyncio.ensure_future(self._wanted.wait())
+                await asyncio.wait([wanted], timeout=_PERIOD_S)
+                wanted.cancel()
+                # Who wants to know from now on wants a window, not a moment.
+                await asyncio.sleep(max(0.0, self._at_s + _WATCHED_PERIOD_S - now_s()))
+
+    async def look(self) -> None:
+        """Measure once, and tell of all pods that were there the last time, too."""
+        sessions = await asyncio.to_thread(read_sessions)
+        at_s, at = now_s(), stamp()
+        window_s, before = at_s - self._at_s, self._sessions
+        self._at_s, self._sessions = at_s, sessions
+        told: set[Key] = set()
+        for number, pod in enumerate(list(self._pods())):
+            used = {
+                name: used_between(before[session], sessions[session], window_s=window_s)
+                for name, session in pod.sessions.items()
+                if session in before and session in sessions
+            }
+            if used and await self._write(pod_metrics(pod, used, at=at, window_s=window_s)):
+                told.add(pod.key)
+            if number % _WRITTEN_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for key in self._told - told:
+            with contextlib.suppress(NotFound):
+                await self._cluster.delete(POD_METRICS, *key)
+        self._told = told
+
+    async def _write(self, metrics: Object) -> bool:
+        """Whether it is there now."""
+        key = (metrics["metadata"]["namespace"], metrics["metadata"]["name"])
+        try:
+            if key in self._told:
+                await self._cluster.replace(POD_METRICS, metrics)
+            else:
+                await self._cluster.create(POD_METRICS, metrics)
+        except AlreadyExists:
+            # Made by hand: the next round replaces it.
+            return True
+        except ClusterError as error:
+            # Deleted by hand, or with its namespace: the next round makes it again, if there is still a pod.
+            _log.debug("usage.untold", extra={"pod": key[1], "error": str(error)})
+            return False
+        return True
+
+    def _look_at_policies(self) -> None:
+        is_wanted = any(_looks_at_usage(policy) for policy in self._policies.cache.values())
+        (self._wanted.set if is_wanted else self._wanted.clear)()
+
+
+def _looks_at_usage(policy: Mapping[str, Any]) -> bool:
+    spec = policy.get("spec") or {}
+    directions = (spec.get("up") or {}, spec.get("down") or {})
+    return any(one.get("type") in _MEASURED_TYPES for way in directions for one in way.get("triggers") or ())

@@ -1,0 +1,194 @@
+"""The activator's page: what became of requests, what they waited for, what was done to get pods.
+
+``ActivatorMetrics.of`` gives the bound rows of one revision; what a request costs is then one observation, some 0.7 µs, and
+0.7 µs more if it waited. Rows of revisions that are gone are dropped when the page is made, or when there are too many.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import Metric as Family
+
+from serving.metrics.names import ACTIVATOR_METRICS, REVISION_LABELS, named
+from serving.metrics.page import Page, family_of
+
+__all__ = ["ActivatorMetrics", "Inside", "RevisionRows", "trace_id_of"]
+
+Inside = tuple[tuple[str, str], int, int]
+"""A revision, the requests inside, and those of them that wait."""
+
+# Up to Knative 1.18; its only sample is what the histogram counts too.
+_OLD_COUNT = "activator_request_count"
+_GONE_MAX = 100
+_CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
+# "00-" and 32 hexadecimal digits and "-": a trace as W3C's traceparent tells it.
+_TRACE_BYTES = 32
+_VERSION = b"00-"
+_ZERO_TRACE = "0" * _TRACE_BYTES
+_HEXADECIMAL = frozenset(b"0123456789abcdef")
+
+
+class RevisionRows:
+    """The rows of one revision, each made when it is first needed."""
+
+    __slots__ = ("_by_class", "_cold", "_labels", "_metrics", "_queue", "cold_turn", "is_gone")
+
+    def __init__(self, metrics: "ActivatorMetrics", labels: tuple[str, str, str]) -> None:
+        self._metrics = metrics
+        self._labels = labels
+        self._by_class: dict[int, Histogram] = {}
+        self._queue: Histogram | None = None
+        self._cold: Histogram | None = None
+        self.cold_turn = 0
+        """Cold starts that have ended: those who came in the same one know it by that."""
+        self.is_gone = False
+        """Whether the rows were dropped; requests that are still inside must not bring them back."""
+
+    def ended(self, status: int, duration_s: float, trace_id: str | None) -> None:
+        """A request has ended; ``status`` 0 means that nothing was answered."""
+        if self.is_gone:
+            return
+        by_class = status // 100
+        row = self._by_class.get(by_class)
+        if row is None:
+            text = _CLASSES[by_class] if by_class < len(_CLASSES) else "5xx"
+            row = self._by_class[by_class] = self._metrics.duration.labels(*self._labels, text)
+        row.observe(duration_s, None if trace_id is None else {"trace_id": trace_id})
+
+    def waited(self, waited_s: float) -> None:
+        """A request got its pod after it had waited."""
+        if self.is_gone:
+            return
+        if self._queue is None:
+            self._queue = self._metrics.queue.labels(*self._labels)
+        self._queue.observe(waited_s)
+
+    def started_cold(self, waited_s: float, turn: int) -> None:
+        """A request that came when there was no pod has one, the first of its ``turn``, or one of the others."""
+        if self.is_gone or turn != self.cold_turn:
+            return
+        self.cold_turn += 1
+        if self._cold is None:
+            self._cold = self._metrics.cold.labels(*self._labels)
+        self._cold.observe(waited_s)
+
+    def refused(self, reason: str) -> None:
+        """A request was answered with 503."""
+        if not self.is_gone:
+            self._metrics.refused.labels(*self._labels, reason).inc()
+
+    def woken(self, reason: str) -> None:
+        """Something was done to get pods."""
+        if not self.is_gone:
+            self._metrics.wakes.labels(*self._labels, reason).inc()
+
+
+class ActivatorMetrics:
+    """All rows. ``configuration_of`` names a revision's Configuration; ``keys`` and ``inside`` tell what there is now."""
+
+    def __init__(
+        self,
+        *,
+        configuration_of: Callable[[tuple[str, str]], str],
+        keys: Callable[[], Collection[tuple[str, str]]],
+        inside: Callable[[], Iterable[Inside]],
+        has_old_names: bool = False,
+    ) -> None:
+        self.page = page = Page(ACTIVATOR_METRICS)
+        self.duration = page.histogram("http_server_request_duration_seconds")
+        self.queue = page.histogram("serving_request_queue_seconds")
+        self.cold = page.histogram("serving_cold_start_duration_seconds")
+        self.wakes = page.counter("serving_wakes_total")
+        self.refused = page.counter("serving_requests_refused_total")
+        self.unmatched = page.counter("serving_requests_unmatched_total")
+        self.unreachable = page.counter("serving_pods_unreachable_total")
+        self.connection = page.gauge("kn_activator_stats_conn_reachable")
+        self.lost_frames: Callable[[], int] = lambda: 0
+        self._configuration_of = configuration_of
+        self._keys = keys
+        self._inside = inside
+        self._has_old_names = has_old_names
+        self._rows: dict[tuple[str, str], tuple[tuple[str, str, str], RevisionRows]] = {}
+        self._rows_max = _GONE_MAX
+        page.before = self._keep
+        page.pull(self._pull)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"ActivatorMetrics({len(self._rows)} revisions)"
+
+    def of(self, key: tuple[str, str]) -> RevisionRows:
+        """The rows of a revision."""
+        found = self._rows.get(key)
+        return found[1] if found is not None else self._made(key)
+
+    def _made(self, key: tuple[str, str]) -> RevisionRows:
+        if len(self._rows) >= self._rows_max:
+            self._keep()
+        labels = self._labels(key)
+        rows = RevisionRows(self, labels)
+        self._rows[key] = (labels, rows)
+        return rows
+
+    def _labels(self, key: tuple[str, str]) -> tuple[str, str, str]:
+        return key[0], self._configuration_of(key), key[1]
+
+    def _keep(self) -> None:
+        """Drop the rows of revisions that are gone."""
+        keys = set(self._keys())
+        for key, (labels, rows) in list(self._rows.items()):
+            # A revision may have been named before it was seen, and its Configuration not be known.
+            if key not in keys or labels != self._labels(key):
+                del self._rows[key]
+                rows.is_gone = True
+                self._drop(labels)
+        self._rows_max = 2 * len(self._rows) + _GONE_MAX
+
+    def _drop(self, labels: tuple[str, str, str]) -> None:
+        by_name = dict(zip(REVISION_LABELS, labels, strict=True))
+        families: tuple[Histogram | Counter, ...] = (self.duration, self.queue, self.cold, self.wakes, self.refused)
+        for family in families:
+            family.remove_by_labels(by_name)
+
+    def _pull(self) -> Iterator[Family]:
+        inside, waiting = (family_of(named(ACTIVATOR_METRICS, name)) for name in _GAUGES)
+        # Of those that have rows and nobody inside a 0 is told, so that a chart comes down.
+        levels = dict.fromkeys(self._rows, (0, 0)) | {key: (level, waiting) for key, level, waiting in self._inside()}
+        for key, (level, waiting_count) in levels.items():
+            labels = dict(zip(REVISION_LABELS, self._labels(key), strict=True))
+            inside.add_sample(inside.name, labels, level)
+            waiting.add_sample(waiting.name, labels, waiting_count)
+        lost = family_of(named(ACTIVATOR_METRICS, "serving_stat_frames_lost_total"))
+        lost.add_sample("serving_stat_frames_lost_total", {}, self.lost_frames())
+        yield from (inside, waiting, lost)
+        if self._has_old_names:
+            yield self._old_count()
+
+    def _old_count(self) -> Family:
+        family = Family(_OLD_COUNT, "Requests, by the name of Knative up to 1.18.", "counter")
+        for metric in self.duration.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_count"):
+                    labels = {_OLD_LABELS[name]: value for name, value in sample.labels.items()}
+                    family.add_sample(f"{_OLD_COUNT}_total", labels, sample.value)
+        return family
+
+
+_GAUGES = ("kn_revision_request_concurrency", "serving_requests_waiting")
+_OLD_LABELS = {
+    **dict(zip(REVISION_LABELS, ("namespace_name", "configuration_name", "revision_name"), strict=True)),
+    "response_code_class": "response_code_class",
+}
+
+
+def trace_id_of(traceparent: bytes) -> str | None:
+    """The trace that a W3C traceparent names; None if it is none."""
+    trace = traceparent[len(_VERSION) : len(_VERSION) + _TRACE_BYTES]
+    is_one = (
+        traceparent.startswith(_VERSION)
+        and len(trace) == _TRACE_BYTES
+        and traceparent[len(_VERSION) + _TRACE_BYTES :][:1] == b"-"
+        and _HEXADECIMAL.issuperset(trace)
+    )
+    text = trace.decode("latin-1")
+    return text if is_one and text != _ZERO_TRACE else None

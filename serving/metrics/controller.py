@@ -1,0 +1,66 @@
+"""The controller's page: looks at resources by result, how long they take, how many wait. On one machine also its pods.
+
+On one machine the store's API and the kubelet run in the same process and are on the same page.
+"""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric as Family
+
+from serving.metrics.names import CONTROLLER_METRICS, LOCAL_METRICS, Metric, named
+from serving.metrics.page import Page, family_of
+
+__all__ = ["ControllerMetrics", "LocalMetrics"]
+
+_CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
+
+
+class ControllerMetrics:
+    """``waiting`` and ``writes`` are asked when the page is made."""
+
+    def __init__(self) -> None:
+        self.page = Page((*CONTROLLER_METRICS, *LOCAL_METRICS))
+        self.waiting: Callable[[], int] = lambda: 0
+        self.writes: Callable[[], int] = lambda: 0
+        self._reconciles = self.page.counter("serving_reconciles_total")
+        self._duration = self.page.histogram("serving_reconcile_duration_seconds")
+        self.page.pull(self._pull)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"ControllerMetrics({self.page})"
+
+    def looked(self, resource: str, duration_s: float, result: str) -> None:
+        """A resource was looked at and its writes were made: done, conflict or failed."""
+        self._reconciles.labels(resource, result).inc()
+        self._duration.labels(resource).observe(duration_s)
+
+    def _pull(self) -> Iterator[Family]:
+        yield _one(named(CONTROLLER_METRICS, "serving_reconcile_queue_depth"), self.waiting())
+        yield _one(named(CONTROLLER_METRICS, "serving_controller_writes_total"), self.writes())
+
+
+class LocalMetrics:
+    """Added to the controller's page on one machine. ``pods`` counts those that run."""
+
+    def __init__(self, page: Page, *, pods: Callable[[], int]) -> None:
+        page.gauge("serving_local_pods").set_function(pods)
+        self._requests = page.counter("serving_api_requests_total")
+        self._duration = page.histogram("serving_api_request_duration_seconds")
+
+    def __repr__(self) -> str:
+        """One line."""
+        return "LocalMetrics()"
+
+    def answered(self, verb: str, status: int, duration_s: float) -> None:
+        """The API answered a call. ``verb`` is a method of HTTP, or watch, whose duration says nothing."""
+        by_class = status // 100
+        self._requests.labels(verb, _CLASSES[by_class] if by_class < len(_CLASSES) else "5xx").inc()
+        if verb != "watch":
+            self._duration.labels(verb).observe(duration_s)
+
+
+def _one(metric: Metric, value: float) -> Family:
+    family = family_of(metric)
+    family.add_sample(metric.name, {}, value)
+    return family

@@ -1,0 +1,20 @@
+"""How late the loop comes round: what keeps it from everybody else shows here first."""
+
+import asyncio
+import time
+
+from serving.metrics.names import COMMON_METRICS
+from serving.metrics.page import Page
+
+__all__ = ["watch_lag"]
+
+_PERIOD_S = 0.25
+
+
+async def watch_lag(page: Page) -> None:
+    """Measure until cancelled: ask to be woken after a quarter of a second, and see when that is."""
+    lag = page.histogram("serving_loop_lag_seconds", COMMON_METRICS)
+    while True:
+        due_s = time.perf_counter() + _PERIOD_S
+        await asyncio.sleep(_PERIOD_S)
+        lag.observe(max(0.0, time.perf_counter() - due_s))

@@ -1,0 +1,254 @@
+"""Every metric of every daemon: its name, kind, labels and meaning; the page docs/metrics.md is made of this table.
+
+Names of what Knative has too are Knative's of today (``kn_...`` and OpenTelemetry's ``http_server_...``, in the spelling
+that Prometheus uses); what others do not have begins with ``serving_``. ``old_name`` is what the same thing was called up
+to Knative 1.18. Labels are bounded: revisions that are gone take their rows with them, classes and reasons are closed
+lists, and nothing that a client sends becomes a label. Needs msgspec only, so that the sidecar may import it.
+"""
+
+import enum
+
+import msgspec
+
+__all__ = [
+    "ACTIVATOR_METRICS",
+    "AUTOSCALER_METRICS",
+    "BUCKETS_S",
+    "COMMON_METRICS",
+    "CONTROLLER_METRICS",
+    "LOCAL_METRICS",
+    "OLD_REVISION_LABELS",
+    "QUEUEPROXY_METRICS",
+    "REVISION_LABELS",
+    "TABLES",
+    "Kind",
+    "Metric",
+    "Table",
+    "named",
+]
+
+REVISION_LABELS = ("k8s_namespace_name", "kn_configuration_name", "kn_revision_name")
+OLD_REVISION_LABELS = ("namespace_name", "configuration_name", "revision_name")
+"""What the same three were called up to Knative 1.18."""
+
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Bounds of histograms of time: OpenTelemetry's for HTTP, finer below 5 ms, where a proxy lives, and up to a minute,
+which a cold start may take."""
+
+
+class Kind(enum.StrEnum):
+    """What may happen to a value: only up, up and down, or counted by size."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """One family of a page. ``help_text`` is its meaning in one sentence; ``old_name`` "" where it had none."""
+
+    name: str
+    kind: Kind
+    help_text: str
+    labels: tuple[str, ...] = ()
+    old_name: str = ""
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """The metrics of one daemon, and where its page is."""
+
+    daemon: str
+    where: str
+    metrics: tuple[Metric, ...]
+
+
+def _counter(name: str, help_text: str, *labels: str, old_name: str = "") -> Metric:
+    return Metric(name=name, kind=Kind.COUNTER, help_text=help_text, labels=labels, old_name=old_name)
+
+
+def _gauge(name: str, help_text: str, *labels: str, old_name: str = "") -> Metric:
+    return Metric(name=name, kind=Kind.GAUGE, help_text=help_text, labels=labels, old_name=old_name)
+
+
+def _histogram(name: str, help_text: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=Kind.HISTOGRAM, help_text=help_text, labels=labels)
+
+
+ACTIVATOR_METRICS = (
+    _histogram(
+        "http_server_request_duration_seconds",
+        "Time from a request's whole head to the end of its answer. response_code_class is 2xx to 5xx, or none where "
+        "nothing was answered. A traceparent that came in is its exemplar.",
+        *REVISION_LABELS,
+        "response_code_class",
+    ),
+    _histogram(
+        "serving_request_queue_seconds",
+        "Time that requests waited for a pod; those that found a free slot at once are not in it.",
+        *REVISION_LABELS,
+    ),
+    _histogram(
+        "serving_cold_start_duration_seconds",
+        "Time from the first request that found no pod to a pod that took it, once for each wake.",
+        *REVISION_LABELS,
+    ),
+    _counter(
+        "serving_wakes_total",
+        "What was done to get pods: flip made a revision Active; first, doubled and exceeded poked the autoscaler.",
+        *REVISION_LABELS,
+        "reason",
+    ),
+    _counter(
+        "serving_requests_refused_total",
+        "Requests that were answered with 503: queue-count, queue-bytes, waited, failed, unknown, retired, shut-down.",
+        *REVISION_LABELS,
+        "reason",
+    ),
+    _gauge(
+        "kn_revision_request_concurrency",
+        "Requests inside this activator, waiting and in flight.",
+        *REVISION_LABELS,
+    ),
+    _gauge("serving_requests_waiting", "Requests that wait for a pod now.", *REVISION_LABELS),
+    _counter("serving_requests_unmatched_total", "Requests for a host that no service has, and probes."),
+    _counter("serving_pods_unreachable_total", "Times that a pod was listed and could not be connected to."),
+    _counter("serving_stat_frames_lost_total", "Frames for the autoscaler that found no connection and were dropped."),
+    _gauge("kn_activator_stats_conn_reachable", "1 while the autoscaler takes this activator's stats."),
+)
+
+AUTOSCALER_METRICS = (
+    _gauge(
+        "kn_revision_pods_desired",
+        "Pods that the decision asks for, within the bounds.",
+        *REVISION_LABELS,
+        old_name="autoscaler_desired_pods",
+    ),
+    _gauge(
+        "kn_revision_pods_requested",
+        "Pods that the revision's scale asks for.",
+        *REVISION_LABELS,
+        old_name="autoscaler_requested_pods",
+    ),
+    _gauge("kn_revision_pods_count", "Pods that are ready.", *REVISION_LABELS, old_name="autoscaler_actual_pods"),
+    _gauge(
+        "kn_revision_panic_mode",
+        "1 while the panic window decides.",
+        *REVISION_LABELS,
+        old_name="autoscaler_panic_mode",
+    ),
+    _gauge(
+        "kn_revision_concurrency_stable",
+        "Mean requests in flight over the stable window.",
+        *REVISION_LABELS,
+        old_name="autoscaler_stable_request_concurrency",
+    ),
+    _gauge(
+        "kn_revision_concurrency_panic",
+        "The same over the panic window.",
+        *REVISION_LABELS,
+        old_name="autoscaler_panic_request_concurrency",
+    ),
+    _gauge(
+        "kn_revision_concurrency_target",
+        "Requests in flight that a pod should have.",
+        *REVISION_LABELS,
+        old_name="autoscaler_target_concurrency_per_pod",
+    ),
+    _gauge(
+        "kn_revision_rps_stable",
+        "Mean requests a second over the stable window, of revisions that scale on them.",
+        *REVISION_LABELS,
+        old_name="autoscaler_stable_requests_per_second",
+    ),
+    _gauge(
+        "kn_revision_rps_panic",
+        "The same over the panic window.",
+        *REVISION_LABELS,
+        old_name="autoscaler_panic_requests_per_second",
+    ),
+    _gauge(
+        "kn_revision_rps_target",
+        "Requests a second that a pod should have.",
+        *REVISION_LABELS,
+        old_name="autoscaler_target_requests_per_second",
+    ),
+    _gauge(
+        "kn_revision_capacity_excess",
+        "Requests that may still arrive at once beyond the burst capacity asked for; below 0 there is too little room.",
+        *REVISION_LABELS,
+        old_name="autoscaler_excess_burst_capacity",
+    ),
+    _counter("serving_decisions_total", "Decisions by the rule that had the last word on the count.", "rule"),
+    _gauge("autoscaler_revisions", "Revisions that are scaled."),
+    _gauge("autoscaler_policies", "ScalingPolicies that are followed."),
+    _gauge("autoscaler_stats_connections_open", "Pods and activators that are connected."),
+    _counter("autoscaler_decisions_total", "All decisions."),
+    _counter("autoscaler_decision_failures_total", "Decisions that ended in an error of ours."),
+    _counter("autoscaler_write_failures_total", "Writes that failed and come again."),
+    _counter("autoscaler_unknown_stats_total", "Stats of revisions that are not scaled here."),
+    _counter("autoscaler_scale_writes_total", "Scales that were written."),
+    _counter("autoscaler_reserve_writes_total", "Revisions that were put into reserve."),
+    _counter("autoscaler_wake_writes_total", "Revisions that were made Active because a policy wanted pods."),
+    _counter("autoscaler_reserve_conflicts_total", "Of those, writes that came too late."),
+    _counter("autoscaler_victim_writes_total", "Pods that were marked as the next to go."),
+    _counter("autoscaler_proofs_total", "Times that the activator was proved to be in the path."),
+    _counter("autoscaler_proof_failures_total", "Times that it was not."),
+    _counter("autoscaler_policy_status_writes_total", "Statuses of ScalingPolicies that were written."),
+    _counter("autoscaler_policy_failures_total", "ScalingPolicies that could not be worked on."),
+    _counter("autoscaler_stats_frames_total", "Frames of stats that arrived."),
+    _counter("autoscaler_stats_malformed_frames_total", "Of those, refused: not decodable or out of bounds."),
+    _counter("autoscaler_stats_late_frames_total", "Of those, refused: underway for too long."),
+    _counter("autoscaler_stats_flooding_frames_total", "Of those, refused: more in a second than a sender may send."),
+    _counter("autoscaler_stats_connections_total", "Connections that were let in."),
+    _counter("autoscaler_stats_replaced_connections_total", "Of those, in the place of an older one."),
+    _counter("autoscaler_stats_silent_connections_total", "Connections that were cut because nothing came."),
+    _counter("autoscaler_stats_unauthorized_connections_total", "Connections without the right token."),
+    _counter("autoscaler_stats_refused_connections_total", "Connections beyond the most that are kept."),
+)
+
+CONTROLLER_METRICS = (
+    _counter(
+        "serving_reconciles_total", "Looks at one resource by result: done, conflict, failed.", "resource", "result"
+    ),
+    _histogram("serving_reconcile_duration_seconds", "Time of one look with its writes.", "resource"),
+    _gauge("serving_reconcile_queue_depth", "Resources that wait to be looked at."),
+    _counter("serving_controller_writes_total", "Objects that were created, patched or deleted."),
+)
+
+LOCAL_METRICS = (
+    _gauge("serving_local_pods", "Pods that run on this machine."),
+    _histogram("serving_api_request_duration_seconds", "Time of one call of the API, watches left out.", "verb"),
+    _counter("serving_api_requests_total", "Calls of the API.", "verb", "response_code_class"),
+)
+
+QUEUEPROXY_METRICS = (
+    _counter(
+        "queueproxy_requests_total", "Requests that have ended, by class of the status, none without one.", "class"
+    ),
+    _gauge("queueproxy_requests_inside", "Requests inside this pod, waiting and in flight."),
+    _gauge("queueproxy_requests_waiting", "Requests that wait in this pod for the app."),
+    _gauge("queueproxy_client_connections", "Connections of clients that are open."),
+    _gauge("queueproxy_app_connections", "Connections to the app that are open."),
+    _gauge("queueproxy_app_ready", "1 while the app is ready."),
+    _counter("queueproxy_stats_sent_total", "Stats that reached the autoscaler's connection."),
+    _counter("queueproxy_stats_unsent_total", "Stats that found none and were dropped."),
+)
+
+COMMON_METRICS = (
+    _histogram("serving_loop_lag_seconds", "How much later than asked the loop comes round, four times a second."),
+)
+
+TABLES = (
+    Table(daemon="activator", where="`metrics-address` of its settings, 6082", metrics=ACTIVATOR_METRICS),
+    Table(daemon="autoscaler", where="the port of stats, 6081", metrics=AUTOSCALER_METRICS),
+    Table(daemon="controller", where="`metrics-address` of its settings, 6083", metrics=CONTROLLER_METRICS),
+    Table(daemon="control (one machine)", where="the same page as the controller", metrics=LOCAL_METRICS),
+    Table(daemon="queue-proxy", where="each pod, port 8022", metrics=QUEUEPROXY_METRICS),
+    Table(daemon="all but the queue-proxy", where="the page of each", metrics=COMMON_METRICS),
+)
+"""All there is, in the order of the documentation page."""
+
+
+def named(metrics: tuple[Metric, ...], name: str) -> Metric:
+    """The metric of a table with a name; it must be there."""
+    return next(one for one in metrics if one.name == name)

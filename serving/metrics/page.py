@@ -1,0 +1,153 @@
+"""One daemon's page of metrics: a registry of its own, written out as Prometheus or as OpenMetrics.
+
+Input: collectors of ``prometheus_client``. Output: the page in pieces, so that a long one does not keep the loop: a piece
+is ``SLICE_SAMPLES`` lines. The text is the same that ``prometheus_client`` writes, byte by byte (a test insists), in half
+the time. Exemplars are in OpenMetrics only; the older format has no place for them.
+"""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import Counter, Gauge, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CollectorRegistry
+from prometheus_client.core import Metric as Family
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar, Sample
+from prometheus_client.utils import floatToGoString
+
+from serving.metrics.names import BUCKETS_S, Kind, Metric, named
+
+__all__ = ["OPENMETRICS_TYPE", "TEXT_TYPE", "Page", "Pulled", "family_of", "is_openmetrics", "wanted_type"]
+
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_OPENMETRICS = "application/openmetrics-text"
+# A millisecond or two.
+_SLICE_SAMPLES = 500
+_TOTAL = "_total"
+
+
+class Pulled(Collector):
+    """Families that are made when somebody asks; ``pull`` gives them."""
+
+    def __init__(self, pull: Callable[[], Iterator[Family]]) -> None:
+        self._pull = pull
+
+    def describe(self) -> list[Family]:
+        """Nothing: what there is shows when it is asked for."""
+        return []
+
+    def collect(self) -> Iterator[Family]:
+        """The families as they are now."""
+        return self._pull()
+
+
+class Page:
+    """A registry, with what every daemon has: the process and its Python."""
+
+    def __init__(self, metrics: tuple[Metric, ...]) -> None:
+        # A line more for each counter and histogram that nobody reads.
+        disable_created_metrics()
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.before: Callable[[], None] = lambda: None
+        """What is done before the page is made: dropping rows, say."""
+        self._metrics = metrics
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Page({len(self._metrics)} metrics)"
+
+    def counter(self, name: str) -> Counter:
+        """The counter of this name in the daemon's table."""
+        metric = named(self._metrics, name)
+        return Counter(metric.name, metric.help_text, metric.labels, registry=self.registry)
+
+    def gauge(self, name: str) -> Gauge:
+        """The gauge of this name."""
+        metric = named(self._metrics, name)
+        return Gauge(metric.name, metric.help_text, metric.labels, registry=self.registry)
+
+    def histogram(self, name: str, metrics: tuple[Metric, ...] = ()) -> Histogram:
+        """The histogram of this name, in the daemon's table or another."""
+        metric = named(metrics or self._metrics, name)
+        return Histogram(metric.name, metric.help_text, metric.labels, registry=self.registry, buckets=BUCKETS_S)
+
+    def pull(self, pull: Callable[[], Iterator[Family]]) -> None:
+        """Ask for more families each time that the page is made."""
+        self.registry.register(Pulled(pull))
+
+    def slices(self, accept: str) -> Iterator[str]:
+        """The page, a piece at a time, in the format that an Accept header asks for."""
+        self.before()
+        is_open = is_openmetrics(accept)
+        for family in self.registry.collect():
+            yield _head(family, is_open=is_open)
+            samples = list(family.samples)
+            write = _openmetrics_line if is_open else _text_line
+            for start in range(0, len(samples), _SLICE_SAMPLES):
+                yield "".join([write(one) for one in samples[start : start + _SLICE_SAMPLES]])
+        if is_open:
+            yield "# EOF\n"
+
+    def text(self, accept: str) -> str:
+        """The whole page."""
+        return "".join(self.slices(accept))
+
+
+def family_of(metric: Metric, *, is_old: bool = False) -> Family:
+    """An empty family for values that are pulled; by its older name if ``is_old``."""
+    name = metric.old_name if is_old else metric.name
+    if metric.kind is Kind.GAUGE:
+        return GaugeMetricFamily(name, metric.help_text)
+    return Family(name.removesuffix(_TOTAL), metric.help_text, metric.kind.value)
+
+
+def is_openmetrics(accept: str) -> bool:
+    """Whether an Accept header names OpenMetrics; Prometheus names it first, people seldom do."""
+    return any(one.split(";")[0].strip() == _OPENMETRICS for one in accept.split(","))
+
+
+def wanted_type(accept: str) -> str:
+    """The Content-Type of the page for an Accept header."""
+    return OPENMETRICS_TYPE if is_openmetrics(accept) else TEXT_TYPE
+
+
+def _head(family: Family, *, is_open: bool) -> str:
+    # The older format names a counter as its sample, the newer one without the end.
+    name = family.name + (_TOTAL if family.type == "counter" and not is_open else "")
+    text = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
+    if is_open:
+        text = text.replace('"', r"\"")
+    unit = f"# UNIT {name} {family.unit}\n" if is_open and family.unit else ""
+    return f"# HELP {name} {text}\n# TYPE {name} {family.type}\n{unit}"
+
+
+def _text_line(sample: Sample) -> str:
+    labels = sample.labels
+    if not labels:
+        return f"{sample.name} {floatToGoString(sample.value)}\n"
+    return f"{sample.name}{{{_labels(labels)}}} {floatToGoString(sample.value)}\n"
+
+
+def _openmetrics_line(sample: Sample) -> str:
+    line = _text_line(sample)
+    return line if sample.exemplar is None else f"{line[:-1]} # {_exemplar(sample.exemplar)}\n"
+
+
+def _labels(labels: dict[str, str]) -> str:
+    # Names of Kubernetes need no escape: the common case is one look at the whole.
+    joined = ",".join([f'{name}="{labels[name]}"' for name in sorted(labels)])
+    if "\\" not in joined and "\n" not in joined and joined.count('"') == 2 * len(labels):
+        return joined
+    return ",".join([f'{name}="{_escaped(labels[name])}"' for name in sorted(labels)])
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _exemplar(exemplar: Exemplar) -> str:
+    when = "" if exemplar.timestamp is None else f" {exemplar.timestamp}"
+    return f"{{{_labels(exemplar.labels)}}} {floatToGoString(exemplar.value)}{when}"

@@ -1,0 +1,95 @@
+"""Where a daemon that has no other page shows its metrics: a small listener of its own, never the public port.
+
+``/metrics`` is the page and ``/healthz`` says that the loop turns. It asks for no token: it tells numbers and names of
+revisions, so that it listens on loopback unless settings say otherwise.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from serving.cluster.api.running import running
+from serving.metrics.lag import watch_lag
+from serving.metrics.page import Page, wanted_type
+from serving.model.errors import Problem, SettingsError
+
+__all__ = ["measured", "serve_page"]
+
+_BACKLOG = 128
+_VERBS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "watch"}
+# Nobody is kept waiting for somebody who reads a page.
+_SHUTDOWN_S = 0.5
+
+
+@contextlib.asynccontextmanager
+async def serve_page(page: Page, where: socket.socket | str) -> AsyncIterator[tuple[str, int]]:
+    """Show a page on a bound socket or an address while the context lasts, and measure the loop; gives the address.
+
+    Raises:
+        SettingsError: when the address is none, or is taken.
+    """
+    listener = where if isinstance(where, socket.socket) else _bound(where)
+    app = web.Application()
+    app.router.add_get("/metrics", _Shown(page).metrics)
+    app.router.add_get("/healthz", _healthz)
+    lag = asyncio.create_task(watch_lag(page), name="loop lag")
+    try:
+        async with running(app, listener, shutdown_s=_SHUTDOWN_S):
+            yield listener.getsockname()[:2]
+    finally:
+        lag.cancel()
+        if listener is not where:
+            listener.close()
+
+
+def measured(on_answer: Callable[[str, int, float], None]) -> Middleware:
+    """A middleware that tells each answer: the verb (watch for what streams), the status, and how long it took."""
+
+    @web.middleware
+    async def measure(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        begun_s, status = time.perf_counter(), 0
+        verb = "watch" if request.query.keys() & {"watch", "follow"} else request.method
+        try:
+            response = await handler(request)
+            status = response.status
+        finally:
+            on_answer(verb if verb in _VERBS else "other", status, time.perf_counter() - begun_s)
+        return response
+
+    return measure
+
+
+class _Shown:
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """The page; others have a turn of the loop between its pieces."""
+        accept = ",".join(request.headers.getall("Accept", []))
+        pieces = []
+        for piece in self._page.slices(accept):
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        response = web.Response(body="".join(pieces).encode(), headers={"Content-Type": wanted_type(accept)})
+        response.enable_compression()
+        return response
+
+
+async def _healthz(_: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+def _bound(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    try:
+        return socket.create_server((host.strip("[]"), int(port)), backlog=_BACKLOG)
+    except (OSError, ValueError) as error:
+        what = f"cannot be listened on: {error}"
+        raise SettingsError([Problem(where=address, what=what, expected="a free address and port")]) from error

@@ -1,0 +1,35 @@
+"""What one decision about a revision says in numbers: the record that a decision is measured by."""
+
+import msgspec
+
+__all__ = ["RevisionNumbers"]
+
+
+class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """One revision after one decision. Loads are requests in flight, or a second if ``is_rps``; None where nothing is known."""
+
+    namespace: str
+    configuration: str
+    revision: str
+
+    desired_count: int | None
+    """Pods wanted, within the bounds; None while there is no data to decide on."""
+
+    requested_count: int
+    """Pods that its scale asks for."""
+
+    ready_count: int
+
+    is_panic: bool
+    """Whether the panic window decides."""
+
+    rule: str
+    """The rule that had the last word; one of a closed list."""
+
+    is_rps: bool = False
+    stable_load: float | None = None
+    panic_load: float | None = None
+    target_load: float | None = None
+
+    excess_burst_capacity: int | None = None
+    """Requests that may still arrive at once; below 0 there is too little room."""

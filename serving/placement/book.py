@@ -1,0 +1,107 @@
+"""All nodes with what their pods ask for, kept up to date by single changes; as a table when somebody asks.
+
+Input: nodes and pods as they come and go, and what nodes use. Output: the ``NodeTable`` that node scores read, and how many pods a node has.
+A change of a pod costs a few additions; the table is made when it is asked for, and only the columns of nodes that have
+changed are made anew. A pod on a node that is not known yet is remembered. It knows no cluster and no scores.
+"""
+
+from collections.abc import Mapping
+
+from serving.model.nodata import NoData
+from serving.placement.facts import NodeFacts, PodFacts
+from serving.scheduler.metrics import NodeUsage
+from serving.scheduler.nodes import Node, NodeTable, node_table
+from serving.scheduler.pod import Demand, total_demand
+
+__all__ = ["NodeBook"]
+
+_NOTHING = Demand()
+_UNMEASURED = NoData(missing="entry for the node among the metrics")
+
+
+class NodeBook:
+    """Nodes and the pods on them."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, NodeFacts] = {}
+        self._pods: dict[tuple[str, str], PodFacts] = {}
+        self._by_node: dict[str, dict[tuple[str, str], Demand]] = {}
+        self._usages: dict[str, NodeUsage] = {}
+        self._dirty: set[str] = set()
+        self._is_other_set = True
+        self._table = node_table((), version=0)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"NodeBook({len(self._nodes)} nodes, {len(self._pods)} pods, version {self._table.version})"
+
+    def node(self, name: str) -> NodeFacts | None:
+        """A node; None if there is none by that name."""
+        return self._nodes.get(name)
+
+    def pod_count(self, node: str) -> int:
+        """Pods on a node."""
+        return len(self._by_node.get(node, ()))
+
+    def take_node(self, node: NodeFacts) -> None:
+        """A node that is new or has changed."""
+        before = self._nodes.get(node.name)
+        if before == node:
+            return
+        self._is_other_set = self._is_other_set or before is None
+        self._nodes[node.name] = node
+        self._dirty.add(node.name)
+
+    def drop_node(self, name: str) -> None:
+        """A node that is gone."""
+        if self._nodes.pop(name, None) is not None:
+            self._is_other_set = True
+
+    def take_pod(self, pod: PodFacts) -> None:
+        """A pod that is on a node, or has changed."""
+        before = self._pods.get(pod.key)
+        if before == pod:
+            return
+        self.drop_pod(pod.key)
+        self._pods[pod.key] = pod
+        self._by_node.setdefault(pod.node, {})[pod.key] = pod.demand
+        self._dirty.add(pod.node)
+
+    def drop_pod(self, key: tuple[str, str]) -> None:
+        """A pod that is gone, or has ended."""
+        pod = self._pods.pop(key, None)
+        if pod is None:
+            return
+        pods = self._by_node[pod.node]
+        del pods[key]
+        if not pods:
+            del self._by_node[pod.node]
+        self._dirty.add(pod.node)
+
+    def take_usages(self, usages: Mapping[str, NodeUsage]) -> None:
+        """What all nodes use that anybody has measured."""
+        self._dirty |= usages.keys() | self._usages.keys()
+        self._usages = dict(usages)
+
+    def table(self) -> NodeTable:
+        """All nodes as they are now; the same object for as long as nothing changes."""
+        version = self._table.version + 1
+        if self._is_other_set:
+            self._table = node_table((self._row(name) for name in sorted(self._nodes)), version=version)
+        else:
+            changed = sorted(self._dirty & self._nodes.keys())
+            if changed:
+                self._table = self._table.with_nodes((self._row(name) for name in changed), version=version)
+        self._dirty.clear()
+        self._is_other_set = False
+        return self._table
+
+    def _row(self, name: str) -> Node:
+        node, pods = self._nodes[name], self._by_node.get(name)
+        return Node(
+            name=name,
+            allocatable_cpu_m=node.allocatable_cpu_m,
+            allocatable_memory_bytes=node.allocatable_memory_bytes,
+            demand=total_demand(pods.values()) if pods else _NOTHING,
+            usage=self._usages.get(name, _UNMEASURED),
+        )

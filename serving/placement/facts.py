@@ -1,0 +1,89 @@
+"""What placement reads from objects: a Node's capacity, and what a Pod asks for.
+
+Input: objects as the API has them. Output: small records, or None for a pod that takes nothing of any node. An amount that
+cannot be read counts as absent: whoever wrote it was refused by the server, so there is none.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.model.errors import InvalidValue
+from serving.model.quantity import parse_bytes, parse_millicores
+from serving.model.resources import Resources
+from serving.scheduler.pod import Container, Demand, Pod, pod_demand
+
+__all__ = ["NodeFacts", "PodFacts", "demand_of", "node_of", "pod_of"]
+
+_OVER = ("Succeeded", "Failed")
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as placement sees it. ``pod_count_max`` is how many pods it may run; None if it does not say."""
+
+    name: str
+    allocatable_cpu_m: int
+    allocatable_memory_bytes: int
+    pod_count_max: int | None
+
+
+class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that is on a node, and what it takes of it."""
+
+    key: tuple[str, str]
+    node: str
+    demand: Demand
+
+
+def node_of(found: Mapping[str, Any]) -> NodeFacts:
+    """A Node."""
+    allocatable = (found.get("status") or {}).get("allocatable") or {}
+    amounts = _resources(allocatable)
+    pods = str(allocatable.get("pods", ""))
+    return NodeFacts(
+        name=found["metadata"]["name"],
+        allocatable_cpu_m=amounts.cpu_m or 0,
+        allocatable_memory_bytes=amounts.memory_bytes or 0,
+        pod_count_max=int(pods) if pods.isdecimal() else None,
+    )
+
+
+def pod_of(found: Mapping[str, Any]) -> PodFacts | None:
+    """A Pod on a node; None for one that waits for a node, or has ended."""
+    metadata, spec = found["metadata"], found.get("spec") or {}
+    node, phase = spec.get("nodeName"), (found.get("status") or {}).get("phase")
+    if not node or phase in _OVER:
+        return None
+    return PodFacts(key=(metadata.get("namespace", ""), metadata["name"]), node=node, demand=demand_of(found))
+
+
+def demand_of(pod: Mapping[str, Any]) -> Demand:
+    """What a Pod asks for."""
+    spec = pod.get("spec") or {}
+    return pod_demand(
+        Pod(
+            containers=_containers(spec.get("containers") or ()),
+            init_containers=_containers(spec.get("initContainers") or ()),
+            overhead=_resources(spec.get("overhead") or {}),
+        )
+    )
+
+
+def _containers(written: Iterable[Mapping[str, Any]]) -> tuple[Container, ...]:
+    resources = [one.get("resources") or {} for one in written]
+    return tuple(
+        Container(request=_resources(one.get("requests") or {}), limit=_resources(one.get("limits") or {}))
+        for one in resources
+    )
+
+
+def _resources(written: Mapping[str, Any]) -> Resources:
+    cpu, memory = written.get("cpu"), written.get("memory")
+    try:
+        return Resources(
+            cpu_m=None if cpu is None else parse_millicores(str(cpu)),
+            memory_bytes=None if memory is None else parse_bytes(str(memory)),
+        )
+    except InvalidValue:
+        return Resources()

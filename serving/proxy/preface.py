@@ -1,0 +1,23 @@
+"""Where a connection turns out to speak HTTP/2: by its preface, in the clear or behind ALPN (RFC 9113, section 3.4).
+
+The strict reader of HTTP/1.1 refuses the preface's first line, so that looking for it costs other requests nothing. The
+library is imported by the first such connection: most sidecars never see one, and it takes memory.
+"""
+
+import asyncio
+
+from serving.proxy.exchange import Wiring
+from serving.proxy.rendering import Peer
+
+__all__ = ["PREFACE", "hand_over"]
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
+
+
+def hand_over(data: bytes, registry, wiring: Wiring, *, transport: asyncio.Transport, peer: Peer) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - a SessionRegistry, which may not be imported here
+    """Give a connection to a session, with what has come so far."""
+    from serving.proxy.http2.session import Session  # noqa: PLC0415 - see the module
+
+    session = Session(registry, wiring, transport, peer=peer, address=peer.address.decode())
+    transport.set_protocol(session)
+    session.data_received(data)

@@ -1,0 +1,32 @@
+"""Settings of the dashboard: where it listens, whom it asks, and who may ask it."""
+
+from typing import Annotated
+
+from serving.settings.knob import COUNT, TEXT, Knob
+from serving.settings.record import SettingsRecord
+
+__all__ = ["DashboardSettings"]
+
+
+class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
+    """All knobs of the dashboard."""
+
+    address: Annotated[str, Knob(key="address", unit=TEXT)] = "127.0.0.1:6090"
+    """Where it listens, as host and port; a socket that the supervisor hands down goes before it. It shows everything to
+    whoever reaches it. Default: ours, 127.0.0.1:6090."""
+
+    autoscaler_url: Annotated[str, Knob(key="autoscaler-url", unit=TEXT)] = "http://127.0.0.1:6081"
+    """The autoscaler, whose decisions it follows. Default: ours, http://127.0.0.1:6081."""
+
+    activator_metrics_url: Annotated[str, Knob(key="activator-metrics-url", unit=TEXT)] = (
+        "http://127.0.0.1:6082/metrics"
+    )
+    """Page of the activator's metrics, from which classes of answers and latencies come. With nothing, or while nobody
+    answers there, these charts stay empty. Default: ours, http://127.0.0.1:6082/metrics."""
+
+    host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
+    """Names under which it may be asked beside localhost and 127.0.0.1, separated by commas; a request for any other host
+    is refused, so that no page of another site can read it by rebinding its name. Default: ours, none."""
+
+    connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=10_000)] = 64
+    """Most pages that are kept up to date at once; one more is refused. Range: 1 to 10000. Default: ours, 64."""

@@ -1,0 +1,68 @@
+"""A TCP gate before an API server: shut, the server is as good as killed, for those who go through it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+__all__ = ["Gate", "opened"]
+
+_PIECE_BYTES = 65536
+
+
+class Gate:
+    """Open at first. ``shut`` cuts what is open and refuses what comes; the port stays the same."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+
+    async def open(self) -> None:
+        """Let connections through."""
+        self._server = await asyncio.start_server(self._pass, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def shut(self) -> None:
+        """Cut everything; whoever connects is refused."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            with contextlib.suppress(OSError):
+                there, back = await asyncio.open_connection(*self._target)
+                self._writers.add(back)
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(_pump(reader, back))
+                        group.create_task(_pump(there, writer))
+                finally:
+                    self._writers.discard(back)
+                    back.transport.abort()
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while piece := await source.read(_PIECE_BYTES):
+            sink.write(piece)
+            await sink.drain()
+        if sink.can_write_eof():
+            sink.write_eof()
+
+
+@contextlib.asynccontextmanager
+async def opened(host: str, port: int) -> AsyncIterator[Gate]:
+    """A gate before an address."""
+    gate = Gate(host, port)
+    await gate.open()
+    try:
+        yield gate
+    finally:
+        await gate.shut()

@@ -1,0 +1,127 @@
+"""A kubelet that runs nothing: it says of each pod of its node that it runs and is ready, with an address for itself.
+
+The addresses carry no traffic. ``hold`` makes it say of new pods that they are not ready; ``set_ready`` changes what it says
+of one. On a server with a scheduler it is a node of its own with room for all.
+"""
+
+import asyncio
+import contextlib
+import itertools
+
+from serving.aio.clock import stamp
+from serving.cluster.kinds import NODE, POD
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
+
+__all__ = ["StatusKubelet"]
+
+# A node of which nothing was heard for 40 s is not ready.
+_HEARTBEAT_S = 10.0
+_ROOM = {"cpu": "10000", "memory": "10Ti", "pods": "20000", "ephemeral-storage": "10Ti"}
+
+
+class StatusKubelet:
+    """Runs until cancelled."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self.hold = False
+        self._cluster, self._node = cluster, node
+        self._pods = Reflector(cluster, POD, field_selector=f"spec.nodeName={node}")
+        self._pods.on_change(self._changed)
+        self._numbers = itertools.count(1)
+        self._done: set[tuple[str, bool]] = set()
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def pods(self) -> list[Object]:
+        """Those of its node that are not going."""
+        return [pod for pod in self._pods.cache.values() if not pod["metadata"].get("deletionTimestamp")]
+
+    async def run(self) -> None:
+        """Be a node until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            group.create_task(self._beat(), name="node")
+            await self._pods.run()
+
+    async def set_ready(self, pod: Object, *, ready: bool) -> None:
+        """Say whether a pod is ready."""
+        await self._tell(pod, ready=ready, address=pod["status"]["podIP"])
+
+    async def release(self) -> None:
+        """Say of all that were held that they are ready."""
+        self.hold = False
+        for pod in self.pods:
+            await self.set_ready(pod, ready=True)
+
+    def _changed(self, change: CacheChange) -> None:
+        pod, uid = change.new, change.new["metadata"]["uid"]
+        if change.type is EventType.DELETED or self._group is None:
+            return
+        is_going = bool(pod["metadata"].get("deletionTimestamp"))
+        if (is_going or not (pod.get("status") or {}).get("podIP")) and (uid, is_going) not in self._done:
+            self._done.add((uid, is_going))
+            self._group.create_task(self._end(change.key, uid) if is_going else self._start(pod))
+
+    async def _start(self, pod: Object) -> None:
+        number = next(self._numbers)
+        with contextlib.suppress(NotFound, Conflict):
+            await self._tell(pod, ready=not self.hold, address=f"10.77.{number // 250}.{number % 250 + 1}")
+
+    async def _end(self, key: Key, uid: str) -> None:
+        with contextlib.suppress(NotFound, Conflict):
+            await self._cluster.delete(POD, *key, grace_s=0, uid=uid)
+
+    async def _tell(self, pod: Object, *, ready: bool, address: str) -> None:
+        said, now = "True" if ready else "False", stamp()
+        conditions = [
+            {"type": name, "status": value, "lastTransitionTime": now}
+            for name, value in (
+                ("PodScheduled", "True"),
+                ("Initialized", "True"),
+                ("ContainersReady", said),
+                ("Ready", said),
+            )
+        ]
+        containers = [
+            {
+                "name": one["name"],
+                "image": one["image"],
+                "imageID": "",
+                "ready": ready,
+                "started": True,
+                "restartCount": 0,
+                "state": {"running": {"startedAt": now}},
+            }
+            for one in pod["spec"]["containers"]
+        ]
+        status = {
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "conditions": conditions,
+            "containerStatuses": containers,
+            "startTime": now,
+        }
+        metadata = pod["metadata"]
+        await self._cluster.patch(
+            POD, metadata["namespace"], metadata["name"], patch={"status": status}, subresource="status"
+        )
+
+    async def _beat(self) -> None:
+        """Be there, and go on saying so."""
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}
+        with contextlib.suppress(AlreadyExists):
+            await self._cluster.create(NODE, node)
+        while True:
+            now = stamp()
+            condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it says so"}
+            status = {
+                "capacity": _ROOM,
+                "allocatable": _ROOM,
+                "conditions": [{**condition, "lastHeartbeatTime": now, "lastTransitionTime": now}],
+            }
+            with contextlib.suppress(ClusterError):
+                await self._cluster.patch(NODE, "", self._node, patch={"status": status}, subresource="status")
+            await asyncio.sleep(_HEARTBEAT_S)

@@ -1,0 +1,76 @@
+"""A running system for the tests of the command line, and the command line on it."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from click.testing import CliRunner, Result
+
+from serving.cli.main import main
+from serving.local.ports import PORTS
+from serving.samples import hello
+
+__all__ = ["ROOT", "SAMPLE", "Stage", "staged"]
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = f"{sys.executable} {hello.__file__}"
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """The state folder and the supervisor's process id."""
+
+    state: Path
+    pid: int
+
+    def __call__(self, *arguments: str, code: int = 0, stdin: str = "") -> Result:
+        """Run a command in this process; its exit code is as expected."""
+        done = CliRunner().invoke(
+            main, [*arguments, "--state", str(self.state)], input=stdin, env={"KUBECONFIG": None, "NO_COLOR": None}
+        )
+        assert done.exit_code == code, (arguments, done.output, done.exception)
+        return done
+
+    @contextlib.contextmanager
+    def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A command in a process of its own, with pipes; interrupted in the end."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "serving", *arguments, "--state", str(self.state)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "TERM": "xterm-256color"},
+        )
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=20)
+
+
+@contextlib.contextmanager
+def staged(state: Path) -> Iterator[Stage]:
+    """A system on free ports."""
+    ports = [f"--{port.name}-port=0" for port in PORTS]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "serving", "up", f"--state={state}", *ports],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # So that a test need not wait until something is at zero.
+        env={**os.environ, "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"},
+    )
+    assert process.stdout is not None
+    try:
+        assert re.search(r"localhost:\d+", process.stdout.readline()), process.communicate()
+        yield Stage(state, process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)

@@ -1,0 +1,326 @@
+"""The command line as people use it, against one running system."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from serving.cli.main import main
+from serving.local.ports import PORTS
+from tests.e2e.cli_stage import SAMPLE, Stage, staged
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("cli") / "state") as stage:
+        # Once for all: the services that no test changes.
+        deploy(stage, "hello", "--env", "TARGET=moon", "--min-scale", "1")
+        yield stage
+
+
+def deploy(serving: Stage, name: str, *options: str) -> str:
+    return serving("deploy", name, str(serving.state), "--command", SAMPLE, *options).stdout
+
+
+def manifest(name: str, *, more: str = "", annotations: str = "", traffic: str = "") -> str:
+    return f"""
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata:
+  name: {name}
+spec:
+  template:
+    metadata:
+      annotations:
+        serving.dev/command: {SAMPLE}
+        autoscaling.knative.dev/initial-scale: "1"
+{annotations}
+    spec:
+      containers:
+      - image: gcr.io/project/{name}
+{more}
+{traffic}
+"""
+
+
+def test_a_service_is_deployed_listed_and_asked(serving: Stage) -> None:
+    url, curl = serving("url", "hello").stdout.splitlines()
+    assert re.fullmatch(r"http://hello\.default\.localhost:\d+", url)
+    assert curl == f"curl -H 'Host: hello.default.localhost' http://127.0.0.1:{url.rpartition(':')[2]}/"
+    assert re.search(r"^hello +True +1 +00001 ", serving("get").stdout, re.MULTILINE)
+    header, row = serving("get", "services", "hello").stdout.splitlines()
+    assert header.split() == ["NAME", "READY", "PODS", "TRAFFIC", "AGE", "URL"]
+    assert (row.split()[:4], row.split()[5]) == (["hello", "True", "1", "00001"], url)
+    assert len(row) <= 80
+    answer = serving("invoke", "hello")
+    assert answer.stdout.startswith("Hello moon from hello-00001")
+    assert re.fullmatch(r"200 OK from hello-00001 in [\d.]+ m?s\n", answer.stderr)
+
+
+def test_deploying_again_is_a_new_revision_and_keeps_the_traffic(serving: Stage) -> None:
+    deploy(serving, "again")
+    serving("traffic", "again", "1=100", "--tag", "1=first")
+    deploy(serving, "again", "--env", "TARGET=sun", "--no-wait")
+    serving("wait", "again")
+    shown = json.loads(serving("traffic", "again", "-o", "json").stdout)
+    assert [(one["revisionName"], one["percent"], one["tag"]) for one in shown] == [("again-00001", 100, "first")]
+    assert "sun" not in serving("invoke", "again", "/", "--tag", "first").stdout
+
+
+def test_an_answer_from_zero_is_told_as_a_cold_start(serving: Stage) -> None:
+    deploy(serving, "cold", "--initial-scale", "0")
+    told = json.loads(serving("invoke", "cold", "-o", "json").stdout)
+    assert (told["status"], told["is_cold_start"], told["revision"]) == (200, True, "cold-00001")
+    assert 0 < told["head_after_s"] <= told["done_after_s"]
+
+
+def test_what_the_app_refuses_is_exit_1(serving: Stage) -> None:
+    done = serving("invoke", "hello", "/", "-d", '{"a": 1}', "-H", "X-A: b", "-i", code=1)
+    assert done.stderr.startswith("501 ")
+    assert "X-Serving-Revision: hello-00001" in done.stdout
+    assert "expected NAME:VALUE" in serving("invoke", "hello", "-H", "wrong", code=2).stderr
+
+
+def test_cloud_runs_manifest_applies_and_what_has_no_effect_is_a_warning_and_an_event(serving: Stage) -> None:
+    text = manifest(
+        "cloud",
+        annotations="        run.googleapis.com/startup-cpu-boost: 'true'",
+        more="      serviceAccountName: robot@project.iam\n      timeoutSeconds: 1800",
+    )
+    done = serving("apply", "-f", "-", "--wait", stdin=text)
+    account = "spec.template.spec.serviceAccountName: accepted without effect: there are no service accounts"
+    boost = "spec.template.metadata.annotations[run.googleapis.com/startup-cpu-boost]: accepted without effect"
+    assert done.stdout.splitlines()[0] == "service/cloud created"
+    assert f"warning: {account}\n" in done.stderr
+    assert f"warning: {boost}" in done.stderr
+    events = json.loads(serving("describe", "cloud", "-o", "json").stdout)["events"]
+    remarks = {one["message"]: one for one in events if one["reason"] == "AcceptedWithoutEffect"}
+    assert (len(remarks), remarks[account]["involvedObject"]["kind"], remarks[account]["count"]) == (2, "Service", 1)
+    serving("apply", "-f", "-", "--dry-run", stdin=text.replace("robot", "human"))
+    serving("apply", "-f", "-", stdin=text.replace("iam", "iam # the same"))
+    changed = serving(
+        "apply", "-f", "-", stdin=text.replace("1800", "1700").replace("robot@project.iam", "robot@project.iam ")
+    )
+    assert changed.stdout.splitlines() == [
+        "service/cloud changed",
+        "  spec.template.spec.timeoutSeconds: 1800 → 1700",
+    ]
+
+
+def test_applying_twice_changes_nothing_and_what_is_left_out_goes(serving: Stage, tmp_path: Path) -> None:
+    config = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: words}\ndata: {a: one, b: two}\n"
+    file = tmp_path / "all.yaml"
+    file.write_text(manifest("twice") + config)
+    made = serving("apply", "-f", str(tmp_path))
+    assert made.stdout.splitlines() == ["configmap/words created", "service/twice created"]
+    assert serving("apply", "-f", str(file)).stdout.splitlines() == [
+        "configmap/words unchanged",
+        "service/twice unchanged",
+    ]
+    file.write_text(config.replace("a: one, b: two", "a: uno"))
+    planned = serving("apply", "-f", str(file), "--dry-run").stdout
+    assert planned.splitlines() == [
+        "configmap/words changed (dry run)",
+        "  data.a: one → uno",
+        "  data.b: two → nothing",
+    ]
+    (done,) = json.loads(serving("apply", "-f", str(file), "-o", "json").stdout)
+    assert (done["result"], done["changes"]) == ("changed", ["data.a: one → uno", "data.b: two → nothing"])
+    assert json.loads(serving("get", "cm", "words", "-o", "json").stdout)["data"] == {"a": "uno"}
+    assert serving("delete", "-f", str(file)).stdout == "configmap/words deleted\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "said"),
+    [
+        ("spec:\n", "spec: [\n", 2, ": not YAML: "),
+        ("template:", "templte:", 1, 'unknown field "spec.templte"'),
+        ("gcr.io/project/wrong", "[3]", 1, "spec.template.spec.containers[0].image"),
+        ('initial-scale: "1"', 'initial-scale: "many"', 1, "initial-scale"),
+        ("\n\n", "\n  traffic: [{latestRevision: true, percent: 90}]\n", 1, "Traffic targets sum to 90, want 100"),
+    ],
+)
+def test_a_bad_manifest_is_told_with_its_place(serving: Stage, before: str, after: str, code: int, said: str) -> None:
+    text = manifest("wrong")
+    cut = text.rindex(before)
+    done = serving("apply", "-f", "-", code=code, stdin=text[:cut] + after + text[cut + len(before) :])
+    assert (done.stdout, done.stderr.startswith("standard input:"), said in done.stderr) == ("", True, True)
+    assert "no service wrong in namespace default; there are " in serving("describe", "wrong", code=1).stderr
+
+
+def test_half_of_a_broken_folder_is_not_applied(serving: Stage, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(manifest("half"))
+    (tmp_path / "b.yaml").write_text("kind: Service\n")
+    assert serving("apply", "-f", str(tmp_path), code=2).stdout == ""
+    serving("describe", "half", code=1)
+
+
+def test_of_two_that_claim_one_host_the_second_is_told_who_has_it(serving: Stage) -> None:
+    deploy(serving, "blue-twin")
+    deploy(serving, "twin")
+    done = serving("traffic", "twin", "@latest=100", "--tag", "@latest=blue", code=1)
+    assert 'DomainAlreadyClaimed: The host "blue-twin.default.localhost" is already in use by Route' in done.stderr
+
+
+def test_traffic_is_split_tagged_and_rolled_back(serving: Stage) -> None:
+    deploy(serving, "split", "--env", "TARGET=one")
+    deploy(serving, "split", "--env", "TARGET=two")
+    serving("traffic", "split", "1=90%", "00002=10", "--tag", "split-00002=canary")
+    lines = serving("traffic", "split").stdout.splitlines()
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["90%", "split-00001", next(iter(lines[1].split()[2:]))],
+        ["10%", "split-00002", "canary"],
+    ]
+    assert serving("invoke", "split", "/", "--tag", "canary").stdout.startswith("Hello two")
+    serving("traffic", "split", "--to-latest")
+    assert serving("invoke", "split").stdout.startswith("Hello two")
+    serving("traffic", "split", "--rollback")
+    assert serving("invoke", "split").stdout.startswith("Hello one")
+    assert "nothing to go back to" in serving("traffic", "split", "--rollback", code=2).stderr
+    assert "is 110 % together; expected 100 %" in serving("traffic", "split", "1=90", "2=20", code=2).stderr
+    assert "there are split-00002, split-00001, and @latest" in serving("traffic", "split", "9=100", code=2).stderr
+    assert "only one of them" in serving("traffic", "split", "1=100", "--to-latest", code=2).stderr
+    assert "there are canary" in serving("traffic", "split", "--untag", "blue", code=2).stderr
+    assert "canary" not in serving("traffic", "split", "--untag", "canary").stdout
+
+
+def test_bounds_of_the_scale_are_a_new_revision(serving: Stage) -> None:
+    deploy(serving, "wide", "--max-scale", "3")
+    assert serving("scale", "wide", "2").stdout == "wide: at least 2 pods, at most 2 (wide-00002)\n"
+    assert (
+        len(json.loads(serving("get", "pods", "-l", "serving.knative.dev/revision=wide-00002", "-o", "json").stdout))
+        == 2
+    )
+    assert serving("scale", "wide", "--min", "0", "--no-wait").stdout == "wide: at least 0 pods, at most 2\n"
+    for wrong in (["0"], ["2", "--min", "1"], []):
+        serving("scale", "wide", *wrong, code=2)
+
+
+@pytest.mark.slow
+def test_waiting_for_zero_ends_at_zero_or_says_what_is_left(serving: Stage) -> None:
+    deploy(
+        serving,
+        "brief",
+        "--window",
+        "6s",
+        "--annotate",
+        "autoscaling.knative.dev/scale-to-zero-pod-retention-period=0s",
+    )
+    said = serving("wait", "brief", "--for", "zero", "--timeout", "100ms", code=1).stderr
+    assert "brief is not at zero after 0.1 s: 1 pod" in said
+    assert serving("wait", "brief", "--for", "zero", "--timeout", "40s").stdout == "brief is at zero\n"
+    assert "it is at zero" in serving("logs", "brief").stderr
+
+
+def test_a_service_that_is_deleted_is_waited_for(serving: Stage) -> None:
+    deploy(serving, "brief")
+    assert (
+        "brief is not gone after 0 s: the service is there"
+        in serving("wait", "brief", "--for", "gone", "--timeout", "0", code=1).stderr
+    )
+    serving("delete", "brief", "--no-wait")
+    assert serving("wait", "brief", "--for", "gone").stdout == "brief is gone\n"
+    assert "not found" in serving("delete", "brief", code=1).stderr
+    assert serving("delete", "brief", "--ignore-not-found").stdout == ""
+
+
+def test_a_service_that_cannot_start_is_told_with_its_last_lines(serving: Stage) -> None:
+    command = "sh -c 'echo reading config; echo no such key: database >&2; exit 3'"
+    done = serving("deploy", "broken", "/", "--command", command, code=1)
+    assert done.stderr.startswith("broken: RevisionFailed: ")
+    assert "no such key: database" in done.stderr
+    page = serving("describe", "broken").stdout
+    assert re.search(r"^State +not ready\n +RevisionFailed: ", page, re.MULTILINE)
+    assert "Last lines of the log of broken-00001\n  reading config\n  no such key: database\n" in page
+    assert "\x1b" not in page
+    assert serving("invoke", "broken", code=1).stderr.endswith("`serving describe broken` shows why\n")
+    serving("delete", "broken")
+
+
+def test_logs_come_with_their_pod_and_those_of_new_pods_too(serving: Stage) -> None:
+    deploy(serving, "chatty", "--initial-scale", "0")
+    with serving.process("logs", "chatty", "-f") as follower:
+        assert follower.stderr is not None
+        assert follower.stdout is not None
+        assert follower.stderr.readline() == "chatty has no pod now: waiting for pods\n"
+        serving("invoke", "chatty", "/some/path")
+        line = follower.stdout.readline()
+    assert re.fullmatch(r'00001-\w{5}  127\.0\.0\.1 .*"GET /some/path HTTP/1\.1" 200 -\n', line)
+    serving("invoke", "chatty", "/other")
+    (last,) = serving("logs", "chatty", "--tail", "1", "--no-prefix").stdout.splitlines()
+    assert "/other" in last
+    assert "app.readiness_changed" in serving("logs", "chatty", "-c", "queue-proxy").stdout
+    assert "container x is not valid" in serving("logs", "chatty", "-c", "x", code=1).stderr
+    assert "no pod of chatty ends with x" in serving("logs", "chatty", "--pod", "x", code=1).stderr
+
+
+def test_a_watch_prints_each_change_and_how_many_pods_there_are(serving: Stage) -> None:
+    deploy(serving, "seen", "--initial-scale", "0")
+    with serving.process("get", "services", "seen", "-w") as watcher:
+        assert watcher.stdout is not None
+        assert watcher.stdout.readline().split() == ["NAME", "READY", "PODS", "TRAFFIC", "AGE", "URL"]
+        assert watcher.stdout.readline().split()[:3] == ["seen", "True", "0"]
+        serving("invoke", "seen")
+        counts = [watcher.stdout.readline().split()[2] for _ in range(2)]
+    assert counts[-1] == "1"
+
+
+def test_every_kind_is_shown_in_every_form(serving: Stage) -> None:
+    assert serving("get", "services/hello", "-o", "name").stdout == "service/hello\n"
+    assert "kind: Service" in serving("get", "ksvc", "hello", "-o", "yaml").stdout
+    assert serving("get", "pods", "-A").stdout.startswith("NAMESPACE  NAME ")
+    assert "no leases in namespace default" in serving("get", "leases").stderr
+    assert "is not a kind; known are services, " in serving("get", "hello", code=2).stderr
+    (pod, *_) = serving("get", "pods", "-l", "serving.knative.dev/service=hello", "-o", "name").stdout.splitlines()
+    assert "Containers\n  user-container  running" in serving("describe", pod).stdout
+    assert serving("describe", "rev", "hello-00001").stdout.startswith("revision hello-00001 in default\n")
+
+
+def test_names_are_completed_from_the_server(serving: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def completed(words: str, incomplete: str) -> list[str]:
+        environment = {"_SERVING_COMPLETE": "bash_complete", "COMP_WORDS": f"serving {words} {incomplete}"}
+        environment["COMP_CWORD"] = str(len(words.split()) + 1)
+        with monkeypatch.context() as patch:
+            for key, value in environment.items():
+                patch.setenv(key, value)
+            found = CliRunner().invoke(main, prog_name="serving", env={"KUBECONFIG": str(serving.state / "kubeconfig")})
+        return [line.partition(",")[2] for line in found.stdout.splitlines()]
+
+    assert completed("describe", "hel") == ["hello"]
+    assert completed("traffic hello", "hello") == ["hello-00001="]
+    assert completed("get", "rev") == ["revisions"]
+    assert completed("get revisions", "hel") == ["hello-00001"]
+    assert "describe" in completed("", "des")
+
+
+def test_what_takes_long_is_told_in_plain_lines_where_nobody_looks(serving: Stage) -> None:
+    command = f"sh -c 'sleep 1.5; exec {SAMPLE}'"
+    with serving.process("deploy", "slow", "/", "--command", command) as deploying:
+        out, error = deploying.communicate(timeout=30)
+    assert out.startswith("http://slow.default.localhost:")
+    assert re.match(r"waiting for slow to be ready.* \.\.\.\n", error)
+    assert "\x1b" not in out + error
+
+
+def test_the_doctor_finds_the_running_system_well(serving: Stage) -> None:
+    found = json.loads(serving("doctor", "-o", "json").stdout)
+    by_name = {one["name"]: one for one in found}
+    assert by_name["state"]["text"] == f"{serving.state}, held by process {serving.pid}"
+    assert {by_name[name]["state"] for name in ("template", "control", "autoscaler", "activator", "token")} == {"ok"}
+    assert all(by_name[f"port {port.name}"]["state"] == "ok" for port in PORTS)
+    assert " in the way, " in serving("doctor").stdout or "fine" in serving("doctor").stdout
+
+
+def test_an_export_from_elsewhere_applies_and_its_namespace_is_made(serving: Stage) -> None:
+    head = "  name: moved\n  namespace: '123456789012'\n  uid: 5e1a\n  resourceVersion: AAYh\n  generation: 4\n"
+    text = manifest("moved").replace("  name: moved\n", head) + "\nstatus: {url: https://elsewhere}\n"
+    done = serving("apply", "-f", "-", "--wait", stdin=text)
+    assert "namespace/123456789012 created: there was none\n" in done.stderr
+    assert "service/moved is ready at http://moved.123456789012.localhost:" in done.stdout
+    assert serving("apply", "-f", "-", stdin=text).stdout == "service/moved unchanged\n"
+    serving("delete", "moved", "-n", "123456789012")

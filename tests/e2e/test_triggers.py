@@ -1,0 +1,111 @@
+"""ScalingPolicies under ``serving up``: real pods, their real cpu, and an autoscaler that is killed."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.aio.clock import wall_s
+from serving.cluster.kinds import POD, SCALING_POLICY, SERVING_SERVICE, Kind
+from serving.cluster.kube import KubeCluster
+from serving.cluster.port import Object
+from tests.e2e.test_up import Up, cluster_of, hello, running, until_ready
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+
+CPU = {
+    "max": 2,
+    "up": {"triggers": [{"type": "cpu", "usagePercent": 50, "timeSeconds": 3, "limitPercent": 1000}]},
+}
+ROOM = {
+    "up": {"triggers": [{"type": "room", "usagePercent": 50, "timeSeconds": 1, "limitPercent": 50}]},
+    "down": {"triggers": [{"type": "room", "usagePercent": 30, "timeSeconds": 2}], "cooldownSeconds": 1},
+}
+
+
+@pytest.fixture
+def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
+    monkeypatch.setenv("SERVING_AUTOSCALER_TRIGGERS_PERIOD_S", "1")
+    monkeypatch.setenv("SERVING_AUTOSCALER_TRIGGERS_USAGE_PERIOD_S", "0.5")
+    with running(tmp_path / "state") as up:
+        yield up
+
+
+async def attach(cluster: KubeCluster, spec: dict[str, Any]) -> None:
+    body = {
+        "apiVersion": "serving.dev/v1alpha1",
+        "kind": "ScalingPolicy",
+        "metadata": {"name": "hello", "namespace": "default"},
+        "spec": {"targetRef": {"kind": "Service", "name": "hello"}, **spec},
+    }
+    await cluster.create(SCALING_POLICY, body)
+
+
+async def states(cluster: KubeCluster, kind: Kind) -> AsyncIterator[list[Object]]:
+    """All objects of a kind, now and after each change."""
+    listing = await cluster.list(kind, "default")
+    found = {one["metadata"]["name"]: one for one in listing.items}
+    yield list(found.values())
+    async with cluster.watch(kind, "default", resource_version=listing.resource_version) as events:
+        async for event in events:
+            found[event.object["metadata"]["name"]] = event.object
+            if event.type == "DELETED":
+                del found[event.object["metadata"]["name"]]
+            yield list(found.values())
+
+
+async def until(cluster: KubeCluster, kind: Kind, is_so: Callable[[list[Object]], bool]) -> list[Object]:
+    async with asyncio.timeout(40):
+        async for found in states(cluster, kind):
+            if is_so(found):
+                return found
+    raise AssertionError("the watch ended")
+
+
+def ready_count(pods: list[Object]) -> int:
+    return sum(
+        one["type"] == "Ready" and one["status"] == "True"
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        for one in (pod.get("status") or {}).get("conditions") or ()
+    )
+
+
+def point_times(policies: list[Object]) -> set[int]:
+    """When there were the points that the policy's status has."""
+    kept = (policies[0].get("status") or {}).get("revisions") or ()
+    return {at_ms for one in kept for at_ms, _ in one.get("points", {}).get("cpu", ())}
+
+
+async def test_an_app_that_burns_cpu_grows_and_its_points_outlive_the_autoscaler(up: Up) -> None:
+    async with cluster_of(up) as cluster:
+        service = hello()
+        service["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
+        await cluster.create(SERVING_SERVICE, service)
+        await until_ready(cluster)
+        await attach(cluster, CPU)
+        # One request, of the ten that a pod takes.
+        burning = asyncio.create_task(up.get("/burn/12"))
+        await until(cluster, POD, lambda pods: ready_count(pods) == 2)
+        await until(cluster, SCALING_POLICY, lambda found: len(point_times(found)) == 3)
+        killed_ms = wall_s() * 1000
+        os.kill(up.children()["serving.autoscaler.main"], signal.SIGKILL)
+        # Its successor adds points to those from before.
+        found = await until(cluster, SCALING_POLICY, lambda found: max(point_times(found)) > killed_ms)
+        assert min(point_times(found)) < killed_ms
+        assert (await burning)[0] == 200
+
+
+async def test_an_occupancy_trigger_keeps_one_room_free(up: Up) -> None:
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, hello())
+        await until_ready(cluster)
+        await attach(cluster, ROOM)
+        sleeping = asyncio.create_task(up.get("/sleep/6"))
+        await until(cluster, POD, lambda pods: ready_count(pods) == 2)
+        assert (await sleeping)[0] == 200
+        await until(cluster, POD, lambda pods: ready_count(pods) <= 1)

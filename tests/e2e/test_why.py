@@ -1,0 +1,76 @@
+"""``serving why``, ``replay``, ``top`` and ``dashboard`` on a running system."""
+
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.autoscaler.replay import again, read_record
+from tests.e2e.cli_stage import SAMPLE, Stage, staged
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("why") / "state") as stage:
+        stage("deploy", "hello", str(stage.state), "--command", SAMPLE, "--initial-scale", "0", "--concurrency", "10")
+        stage("invoke", "hello")
+        yield stage
+
+
+def test_a_wake_is_told_in_a_sentence_by_service_and_by_revision(serving: Stage) -> None:
+    for name in ("hello", "hello-00001"):
+        lines = serving("why", name).stdout.splitlines()
+        assert any("hello-00001 0 → 1: " in line for line in lines), lines
+    told = [json.loads(line) for line in serving("why", "hello", "-o", "json").stdout.splitlines()]
+    assert {one["revision"] for one in told} == {"hello-00001"}
+    assert "nothing was decided about nobody" in serving("why", "nobody", code=1).stderr
+    assert "--since" in serving("why", "hello", "--since", "yesterday", code=2).stderr
+
+
+def test_what_is_decided_is_followed(serving: Stage) -> None:
+    with serving.process("why", "hello", "-f", "--since", "1s") as process:
+        assert process.stdout is not None
+        # It follows once it has said something, or a moment after; a new revision is something new in any case.
+        serving("deploy", "hello", str(serving.state), "--command", SAMPLE, "--env", "A=B")
+        assert any("hello-00002 " in line for line in process.stdout)
+
+
+def test_the_log_of_a_real_system_decided_again_agrees_entirely(serving: Stage) -> None:
+    path = serving.state / "decisions.jsonl"
+    records = [read_record(line) for line in path.read_bytes().splitlines()]
+    assert len(records) > 2
+    assert all(again(record) == record.told.outcome for record in records)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_the_autoscaler_forgot_when_it_ended_is_in_the_log(serving: Stage) -> None:
+    before = serving("why", "hello-00001").stdout.splitlines()[0].split(" (")[0]
+    (pid,) = (
+        int(one.name)
+        for one in Path("/proc").iterdir()
+        if one.name.isdigit() and is_child(one, serving.pid, "serving.autoscaler.main")
+    )
+    os.kill(pid, signal.SIGKILL)
+    assert serving("why", "hello-00001").stdout.startswith(before)
+
+
+def is_child(process: Path, parent: int, module: str) -> bool:
+    try:
+        stat, command = (process / "stat").read_text(), (process / "cmdline").read_text()
+    except OSError:
+        return False
+    return module in command and int(stat.rpartition(")")[2].split()[1]) == parent
+
+
+def test_top_and_the_dashboard_show_it(serving: Stage) -> None:
+    url = serving("dashboard").stdout.strip()
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
+        assert b"<title>serving</title>" in answer.read()
+    lines = serving("top", "--once").stdout.splitlines()
+    assert any(line.startswith("hello-00001 ") for line in lines), lines

@@ -1,0 +1,169 @@
+"""A real Prometheus scrapes all daemons of a running ``serving up``, and every expression of the dashboard has an answer."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from serving.local.ports import PORTS
+from serving.metrics.names import TABLES, Kind
+
+ROOT = Path(__file__).resolve().parents[3]
+MONITORING = ROOT / "config" / "monitoring"
+PROMETHEUS = shutil.which("prometheus") or ""
+PAGES = ("activator-metrics", "control-metrics", "stats")
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+# Of Python and of the process: prometheus_client's own.
+FOREIGN = ("process_", "python_")
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def fetch(url: str, **headers: str) -> str:
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own address
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - as above
+        text: str = answer.read().decode()
+    return text
+
+
+def until(holds: Callable[[], bool], *, within_s: float = 60.0) -> None:
+    """Wait for something that nobody tells of."""
+    deadline_s = time.monotonic() + within_s
+    while True:
+        with contextlib.suppress(OSError):
+            if holds():
+                return
+        assert time.monotonic() < deadline_s, "it took too long"
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def running(command: list[str], **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """The ports of a system whose sample service was woken by a request with a trace."""
+    state = tmp_path_factory.mktemp("state")
+    free = [f"--{port.name}-port=0" for port in PORTS]
+    with running([sys.executable, "-m", "serving", "up", f"--state={state}", "--sample", *free]):
+        until((state / "ports.json").exists)
+        ports: dict[str, int] = json.loads((state / "ports.json").read_text())
+        public = f"http://127.0.0.1:{ports['public']}/"
+        until(lambda: "Hello" in fetch(public, Host="hello.default.localhost", traceparent=TRACEPARENT))
+        yield ports
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_openmetrics_and_has_only_what_is_documented(up: dict[str, int], name: str) -> None:
+    page = fetch(f"http://127.0.0.1:{up[name]}/metrics", Accept=OPENMETRICS)
+    documented = {
+        metric.name.removesuffix("_total" if metric.kind is Kind.COUNTER else "")
+        for table in TABLES
+        for metric in table.metrics
+    }
+    families = list(text_string_to_metric_families(page))
+    found = {family.name for family in families if not family.name.startswith(FOREIGN)}
+    assert found <= documented, found - documented
+    assert found
+
+
+def test_the_trace_that_came_in_is_an_exemplar(up: dict[str, int]) -> None:
+    page = fetch(f"http://127.0.0.1:{up['activator-metrics']}/metrics", Accept=OPENMETRICS)
+    assert f'# {{trace_id="{TRACEPARENT.split("-")[1]}"}}' in page
+
+
+@pytest.mark.skipif(not PROMETHEUS, reason="prometheus is not on PATH: make setup-monitoring")
+def test_prometheus_scrapes_all_daemons_and_answers_every_expression(up: dict[str, int], tmp_path: Path) -> None:
+    config = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(MONITORING / "alerts.yaml")]
+    by_default = {port.number: up[port.name] for port in PORTS}
+    for job in config["scrape_configs"]:
+        [there] = job["static_configs"]
+        there["targets"] = [f"127.0.0.1:{by_default[int(one.rpartition(':')[2])]}" for one in there["targets"]]
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    # Prometheus cannot tell which free port it took.
+    address = f"127.0.0.1:{free_port()}"
+    options = [f"--config.file={tmp_path}/prometheus.yaml", f"--storage.tsdb.path={tmp_path}/data"]
+    with running([PROMETHEUS, *options, f"--web.listen-address={address}"]):
+        api = f"http://{address}/api/v1"
+        until(lambda: count_of(api, "min(count_over_time(up[1m]))") >= 5)
+        targets = json.loads(fetch(f"{api}/targets"))["data"]["activeTargets"]
+        assert [(one["health"], one["lastError"]) for one in targets] == [("up", "")] * len(PAGES)
+        until(lambda: count_of(api, "max(kn_revision_pods_requested)") == 0)
+        fetch(f"http://127.0.0.1:{up['public']}/", Host="hello.default.localhost")
+        until(lambda: count_of(api, "sum(serving_cold_start_duration_seconds_count)") >= 1)
+        for expression in dashboard_expressions():
+            answer = query(api, expression)
+            assert answer["status"] == "success", expression
+        assert count_of(api, 'kn_revision_pods_requested{kn_revision_name="hello-00001"}') >= 0
+        rules = json.loads(fetch(f"{api}/rules"))["data"]["groups"]
+        assert {rule["health"] for group in rules for rule in group["rules"]} <= {"ok", "unknown"}
+        names = set(json.loads(fetch(f"{api}/label/__name__/values"))["data"])
+        asked = {name for expression in dashboard_expressions() for name in metric_names(expression)}
+        # What has not happened has no row: nothing was refused.
+        assert asked - names <= {"serving_requests_refused_total"}
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+    return port
+
+
+def query(api: str, expression: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(fetch(f"{api}/query?{urllib.parse.urlencode({'query': expression})}"))
+    return found
+
+
+def count_of(api: str, expression: str) -> float:
+    result = query(api, expression)["data"]["result"]
+    return float(result[0]["value"][1]) if result else -1.0
+
+
+def dashboard_expressions() -> list[str]:
+    """Those of the dashboard, with its variables as they are at first."""
+    panels = json.loads((MONITORING / "grafana-dashboard.json").read_text())["panels"]
+    found = [target["expr"] for panel in panels for target in panel["targets"]]
+    values = {"$namespace": ".*", "$revision": ".*", "$__rate_interval": "1m"}
+    for name, value in values.items():
+        found = [expression.replace(name, value) for expression in found]
+    return found
+
+
+def metric_names(expression: str) -> set[str]:
+    words = expression.replace("{", " ").replace("(", " ").replace("[", " ").replace(")", " ").split()
+    return {word for word in words if word.startswith(("kn_revision_pods", "serving_", "autoscaler_", "http_server_"))}

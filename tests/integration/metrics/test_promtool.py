@@ -1,0 +1,39 @@
+"""Rules and the scrape configuration are what promtool takes, and each alert fires in its case."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+MONITORING = ROOT / "config" / "monitoring"
+CASES = Path(__file__).with_name("alerts_test.yaml")
+PROMTOOL = shutil.which("promtool") or ""
+
+needs_promtool = pytest.mark.skipif(not PROMTOOL, reason="promtool is not on PATH: make setup-monitoring")
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False, timeout=30)
+
+
+@needs_promtool
+@pytest.mark.parametrize(("what", "name"), [("rules", "alerts.yaml"), ("config", "prometheus.yaml")])
+def test_promtool_finds_nothing_wrong(what: str, name: str) -> None:
+    done = promtool("check", what, str(MONITORING / name))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_each_alert_fires_in_its_case() -> None:
+    done = promtool("test", "rules", str(CASES))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_has_a_case() -> None:
+    rules = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"][0]["rules"]
+    [test] = yaml.safe_load(CASES.read_text())["tests"]
+    fired = [sample["labels"] for sample in test["promql_expr_test"][0]["exp_samples"]]
+    assert fired == [f'{{alertname="{rule["alert"]}"}}' for rule in rules]

@@ -1,0 +1,77 @@
+import asyncio
+import gc
+
+import pytest
+from aiohttp import ClientSession, web
+
+from serving.metrics.names import ACTIVATOR_METRICS
+from serving.metrics.page import OPENMETRICS_TYPE, TEXT_TYPE, Page
+from serving.metrics.server import measured, serve_page
+from serving.model.errors import SettingsError
+from tests.integration.activator_stage import HOST, ask, staged, until
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+async def test_a_page_is_shown_in_the_format_that_is_asked_for() -> None:
+    page = Page(ACTIVATOR_METRICS)
+    async with serve_page(page, "127.0.0.1:0") as (host, port), ClientSession(f"http://{host}:{port}") as session:
+        async with session.get("/metrics") as answer:
+            assert answer.headers["Content-Type"] == TEXT_TYPE
+            assert "process_cpu_seconds_total" in await answer.text()
+        async with session.get("/metrics", headers={"Accept": OPENMETRICS_TYPE}) as answer:
+            assert answer.headers["Content-Type"] == OPENMETRICS_TYPE
+            assert (await answer.text()).endswith("# EOF\n")
+        async with session.get("/healthz") as answer:
+            assert await answer.text() == "ok\n"
+
+
+async def test_an_address_that_is_taken_is_told() -> None:
+    async with serve_page(Page(()), "127.0.0.1:0") as (host, port):
+        with pytest.raises(SettingsError, match=f"{host}:{port}: cannot be listened on"):
+            async with serve_page(Page(()), f"{host}:{port}"):
+                pass
+    with pytest.raises(SettingsError):
+        async with serve_page(Page(()), "nowhere"):
+            pass
+    gc.collect()
+
+
+async def test_calls_are_told_with_verb_status_and_time() -> None:
+    told: list[tuple[str, int]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(status=201 if request.query else 404)
+
+    app = web.Application(middlewares=[measured(lambda verb, status, _: told.append((verb, status)))])
+    app.router.add_route("*", "/", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    [(host, port)] = runner.addresses
+    async with ClientSession(f"http://{host}:{port}") as session:
+        for method, target in (("GET", "/"), ("POST", "/?a=1"), ("GET", "/?watch=1"), ("OPTIONS", "/")):
+            async with session.request(method, target) as answer:
+                await answer.read()
+    await runner.cleanup()
+    assert told == [("GET", 404), ("POST", 201), ("watch", 201), ("other", 404)]
+
+
+async def test_a_request_from_zero_is_on_the_activators_page() -> None:
+    async with staged() as stage:
+        await stage.service()
+        await until(lambda: stage.activator.ingress.desk.facts_of(("default", "hello-00001")))
+        asked = asyncio.create_task(ask(stage.public, headers=(f"traceparent: 00-{TRACE}-b7ad6b7169203331-01",)))
+        await until(lambda: stage.activator.ingress.desk.level)
+        await stage.pod("one")
+        assert (await asked).status == 200
+        await ask(stage.public, host=f"no.{HOST}")
+        page = stage.activator.ingress.metrics.page.text(OPENMETRICS_TYPE)
+    for line in (
+        'response_code_class="2xx"} 1.0',
+        f'trace_id="{TRACE}"',
+        'serving_cold_start_duration_seconds_count{k8s_namespace_name="default"',
+        'reason="first"} 1.0',
+        "serving_requests_unmatched_total 1.0",
+    ):
+        assert line in page

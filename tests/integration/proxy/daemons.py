@@ -1,0 +1,93 @@
+"""Both daemons that speak HTTP, each before one scripted upstream, for tests that must hold for both."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+
+from serving.settings.http import HttpSettings
+from tests.integration.activator_stage import PodServer, staged
+from tests.integration.proxy.peers import Backend, Link, Script, backed, ok, until
+from tests.integration.proxy.test_queueproxy import pod
+
+__all__ = ["DAEMONS", "HOST", "Daemon", "Running"]
+
+HOST = b"hello.default.localhost"
+
+
+class Running:
+    """A running daemon. ``level`` is the number of requests inside."""
+
+    def __init__(self, backend: Backend, address: tuple[str, int], level: Callable[[], int]) -> None:
+        self.backend = backend
+        self.address = address
+        self.level = level
+        self._links: list[Link] = []
+
+    async def client(self) -> Link:
+        """A connection to it."""
+        link = await Link.to(self.address)
+        self._links.append(link)
+        return link
+
+    async def close(self) -> None:
+        """Close all connections to it."""
+        for link in self._links:
+            await link.closed()
+
+
+class _Scripted(PodServer):
+    """A pod that follows a script."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__("p")
+        self._backend = backend
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._backend.address[1]
+
+
+@contextlib.asynccontextmanager
+async def _activator(script: Script = ok, slots: int = 0, **limits: Any) -> AsyncIterator[Running]:  # noqa: ANN401
+    async with backed(script) as backend, staged(http=HttpSettings(**limits)) as stage:
+        await stage.service(slots=slots)
+        await stage.pod("p", server=_Scripted(backend))
+        await until(lambda: stage.activator.ingress.desk.pods_of(("default", "hello-00001")))
+        running = Running(backend, stage.public, lambda: stage.level)
+        yield running
+        await running.close()
+
+
+@contextlib.asynccontextmanager
+async def _queue_proxy(script: Script = ok, slots: int = 0, **limits: Any) -> AsyncIterator[Running]:  # noqa: ANN401
+    knobs: dict[str, Any] = {"container_concurrency": slots, "http": msgspec.to_builtins(HttpSettings(**limits))}
+    async with pod(script, **knobs) as queue_proxy:
+
+        async def level() -> int:
+            _, page = await queue_proxy.ask_admin(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")
+            return int(page.split(b"queueproxy_requests_inside ")[1].split(b"\n")[0])
+
+        known = {"level": 0}
+
+        async def watch() -> None:
+            while True:
+                known["level"] = await level()
+                await asyncio.sleep(0.01)
+
+        watching = asyncio.create_task(watch())
+        running = Running(queue_proxy.app, queue_proxy.requests, lambda: known["level"])
+        try:
+            yield running
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        await running.close()
+
+
+Daemon = Callable[..., AbstractAsyncContextManager[Running]]
+DAEMONS: dict[str, Daemon] = {"activator": _activator, "queue-proxy": _queue_proxy}

@@ -1,0 +1,305 @@
+"""The edge cases of HTTP/1.1 that a proxy has to get right, over raw sockets and in both daemons."""
+
+import asyncio
+
+import pytest
+
+from tests.integration.proxy.daemons import DAEMONS, HOST, Daemon
+from tests.integration.proxy.peers import Link, until
+
+OK_2 = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+TO = b"Host: %b\r\n" % HOST
+
+
+@pytest.fixture(params=list(DAEMONS))
+def daemon(request: pytest.FixtureRequest) -> Daemon:
+    return DAEMONS[request.param]
+
+
+def post(headers: bytes, body: bytes = b"") -> bytes:
+    return b"POST / HTTP/1.1\r\n%b%b\r\n%b" % (TO, headers, body)
+
+
+def get(headers: bytes = b"", target: bytes = b"/") -> bytes:
+    return b"GET %b HTTP/1.1\r\n%b%b\r\n" % (target, TO, headers)
+
+
+REFUSED = {
+    "both framings": (post(b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"), 400),
+    "two lengths": (post(b"Content-Length: 1\r\nContent-Length: 2\r\n", b"ab"), 400),
+    "a list of lengths": (post(b"Content-Length: 1, 1\r\n", b"a"), 400),
+    "a length with a sign": (post(b"Content-Length: +1\r\n", b"a"), 400),
+    "bare LF in a head": (b"GET / HTTP/1.1\n%b\n\n" % TO.strip(), 400),
+    "bare CR in a value": (get(b"A: b\rc\r\n"), 400),
+    "NUL in a value": (get(b"A: b\0c\r\n"), 400),
+    "space before the colon": (get(b"A : b\r\n"), 400),
+    "a folded header": (get(b"A: b\r\n c\r\n"), 400),
+    "two Hosts": (get(b"Host: other\r\n"), 400),
+    "no Host": (b"GET / HTTP/1.1\r\n\r\n", 400),
+    "an authority that is not the Host": (get(target=b"http://other/"), 400),
+    "a bad chunk size": (post(b"Transfer-Encoding: chunked\r\n", b"xyz\r\n"), 400),
+    "a chunk size with a prefix": (post(b"Transfer-Encoding: chunked\r\n", b"0x1\r\na\r\n0\r\n\r\n"), 400),
+    "a chunk that is longer than it says": (post(b"Transfer-Encoding: chunked\r\n", b"1\r\nabc\r\n"), 400),
+    "oversize chunk extensions": (post(b"Transfer-Encoding: chunked\r\n", b"1;%b\r\na\r\n" % (b"x" * 300)), 400),
+    "chunked on HTTP/1.0": (b"POST / HTTP/1.0\r\n%bTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % TO, 400),
+    "a coding before chunked": (post(b"Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n"), 400),
+    "an upgrade to h2c": (get(b"Connection: upgrade\r\nUpgrade: h2c\r\n"), 400),
+    "an upgrade with a body": (post(b"Connection: upgrade\r\nUpgrade: a\r\nContent-Length: 1\r\n", b"x"), 400),
+    "a head over its limit": (get(b"A: %b\r\n" % (b"x" * 5000)), 431),
+    "too many headers": (get(b"A: b\r\n" * 200), 431),
+    "a body over its limit": (post(b"Content-Length: 2000\r\n"), 413),
+    "a chunked body over its limit": (post(b"Transfer-Encoding: chunked\r\n", b"7d0\r\n%b\r\n" % (b"x" * 2000)), 413),
+    "an unknown expectation": (get(b"Expect: tea\r\n"), 417),
+    "another version": (b"GET / HTTP/2.1\r\n%b\r\n" % TO, 505),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+async def test_it_is_refused_and_never_forwarded_as_whole(daemon: Daemon, name: str) -> None:
+    whole: list[bytes] = []
+
+    async def script(link: Link) -> None:
+        head = await link.head()
+        if b"chunked" in head.lower():
+            await link.chunks()
+        whole.append(head)
+
+    wire, status = REFUSED[name]
+    async with daemon(script, head_bytes_max=4096, body_bytes_max=1000) as running:
+        client = await running.client()
+        client.send(wire)
+        answer = await client.rest()
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+    # Nothing behind it is believed either: there is one answer and then the end.
+    assert answer.count(b"\r\nConnection: close\r\n") == 1
+    assert not whole
+
+
+@pytest.mark.parametrize(
+    ("limits", "sent", "status"),
+    [
+        ({"head_wait_max_s": 0.1}, b"GET / HT", b"408"),
+        ({"body_wait_max_s": 0.1}, post(b"Content-Length: 2\r\n", b"a"), b"408"),
+        ({"head_wait_max_s": 0.1}, b"", b""),
+        ({"client_idle_max_s": 0.1}, get(), b"200"),
+    ],
+    ids=["slow head", "slow body", "silent client", "idle client"],
+)
+async def test_slow_clients_are_ended(daemon: Daemon, limits: dict[str, float], sent: bytes, status: bytes) -> None:
+    async def script(link: Link) -> None:
+        while True:
+            if b"content-length" in (await link.head()).lower():
+                await link.body(2)
+            link.send(OK_2)
+
+    async with daemon(script, **limits) as running:
+        client = await running.client()
+        client.send(sent)
+        answer = await client.rest()
+        await until(lambda: running.level() == 0)
+    assert answer[9:12] == status
+
+
+async def test_connections_are_bounded_per_address(daemon: Daemon) -> None:
+    async with daemon(connections_per_address_max=1) as running:
+        first = await running.client()
+        first.send(get())
+        await first.message()
+        second = await running.client()
+        answer = await second.rest()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After: 1\r\n" in answer
+
+
+async def test_heads_may_come_byte_by_byte_on_both_sides(daemon: Daemon) -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        for byte in OK_2:
+            link.send(bytes((byte,)))
+            await asyncio.sleep(0)
+
+    async with daemon(script) as running:
+        client = await running.client()
+        for byte in get():
+            client.send(bytes((byte,)))
+            await asyncio.sleep(0)
+        _, body = await client.message()
+    assert body == b"ok"
+
+
+ANSWERS = {
+    "chunked": (b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"2\r\nok\r\n0\r\n\r\n"),
+    "until the end": (b"\r\nok", b"2\r\nok\r\n0\r\n\r\n"),
+    "by length": (b"Content-Length: 2\r\n\r\nok", b"ok"),
+    "nothing": (b"Content-Length: 0\r\n\r\n", b""),
+}
+
+
+@pytest.mark.parametrize("name", list(ANSWERS))
+async def test_an_answer_arrives_in_whole_however_it_is_framed(daemon: Daemon, name: str) -> None:
+    sent, expected = ANSWERS[name]
+
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + sent)
+
+    async with daemon(script) as running:
+        client = await running.client()
+        client.send(get(b"Connection: close\r\n"))
+        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert body == expected
+
+
+@pytest.mark.parametrize(("method", "status"), [(b"GET", b"204"), (b"GET", b"304"), (b"HEAD", b"200")])
+async def test_a_bodiless_answer_is_followed_by_the_pipelined_one(daemon: Daemon, method: bytes, status: bytes) -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        length = b"" if status == b"204" else b"Content-Length: 5\r\n"
+        link.send(b"HTTP/1.1 %b X\r\n%b\r\n" % (status, length))
+        await link.head()
+        link.send(OK_2)
+
+    async with daemon(script) as running:
+        client = await running.client()
+        client.send(b"%b /1 HTTP/1.1\r\n%b\r\n" % (method, TO) + get(target=b"/2"))
+        first = await client.head()
+        _, body = await client.message()
+    assert (first.split()[1], body) == (status, b"ok")
+
+
+async def test_a_body_and_the_pipelined_request_behind_it_are_told_apart(daemon: Daemon) -> None:
+    bodies: list[bytes] = []
+
+    async def script(link: Link) -> None:
+        while True:
+            head = await link.head()
+            if b"chunked" in head.lower():
+                bodies.append((await link.chunks())[0])
+            elif b"content-length" in head.lower():
+                bodies.append(await link.body(3))
+            link.send(OK_2)
+
+    async with daemon(script) as running:
+        client = await running.client()
+        chunked = post(b"Transfer-Encoding: chunked\r\n", b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
+        client.send(post(b"Content-Length: 3\r\n", b"abc") + chunked + get())
+        answers = [await client.message() for _ in range(3)]
+    assert bodies == [b"abc", b"abc"]
+    assert [body for _, body in answers] == [b"ok"] * 3
+
+
+async def test_100_and_103_pass_before_the_answer(daemon: Daemon) -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n")
+        await link.body(2)
+        link.send(OK_2)
+
+    async with daemon(script) as running:
+        client = await running.client()
+        client.send(post(b"Expect: 100-continue\r\nContent-Length: 2\r\n"))
+        assert (await client.head()).startswith(b"HTTP/1.1 100 ")
+        assert (await client.head()).startswith(b"HTTP/1.1 103 ")
+        client.send(b"ab")
+        _, body = await client.message()
+    assert body == b"ok"
+
+
+async def test_http_1_0_is_closed_after_its_answer(daemon: Daemon) -> None:
+    async with daemon() as running:
+        client = await running.client()
+        client.send(b"GET / HTTP/1.0\r\n%b\r\n" % TO)
+        answer = await client.rest()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"Connection: close\r\n" in answer
+
+
+@pytest.mark.parametrize("end", [b"Content-Length: 9\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n9\r\nabc"])
+async def test_an_answer_cut_short_never_ends_cleanly(daemon: Daemon, end: bytes) -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\n" + end)
+        await link.writer.drain()
+
+    async with daemon(script) as running:
+        client = await running.client()
+        client.send(get())
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
+        await until(lambda: running.level() == 0)
+
+
+async def test_a_client_that_leaves_while_it_is_answered_ends_the_upstreams_work(daemon: Daemon) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def script(link: Link) -> None:
+        await link.head()
+        begun.set()
+        await link.ended()
+        ended.set()
+
+    async with daemon(script) as running:
+        client = await running.client()
+        client.send(get())
+        await begun.wait()
+        client.close()
+        await asyncio.wait_for(ended.wait(), 5)
+        await until(lambda: running.level() == 0)
+
+
+async def test_a_client_that_leaves_the_queue_is_never_forwarded(daemon: Daemon) -> None:
+    free, targets = asyncio.Event(), list[bytes]()
+
+    async def script(link: Link) -> None:
+        while True:
+            targets.append((await link.head()).split()[1])
+            await free.wait()
+            link.send(OK_2)
+
+    async with daemon(script, slots=1) as running:
+        links = [await running.client() for _ in range(3)]
+        for place, link in enumerate(links, 1):
+            link.send(get(target=b"/%d" % place))
+            await until(lambda wanted=place: running.level() == wanted)  # type: ignore[misc]
+        links[1].close()
+        await until(lambda: running.level() == 2)
+        free.set()
+        assert (await links[2].message())[1] == b"ok"
+    assert targets == [b"/1", b"/3"]
+
+
+async def test_a_websocket_passes_bytes_both_ways_only_after_the_101(daemon: Daemon) -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        link.send(await link.body(4))
+
+    async with daemon(script) as running:
+        client = await running.client()
+        client.send(get(b"Connection: Upgrade\r\nUpgrade: websocket\r\n"))
+        assert (await client.head()).startswith(b"HTTP/1.1 101 ")
+        client.send(b"ping")
+        assert await client.body(4) == b"ping"
+
+
+async def test_own_names_and_hops_go_and_the_way_is_written_down(daemon: Daemon) -> None:
+    heads: list[bytes] = []
+
+    async def script(link: Link) -> None:
+        heads.append(await link.head())
+        link.send(OK_2)
+
+    forged = b"K-Original-Host: evil\r\nK-Pod-Secret: x\r\nKnative-Serving-Revision: x\r\nK-Proxy-Request: queue\r\n"
+    trace = b"traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n"
+    async with daemon(script) as running:
+        client = await running.client()
+        client.send(get(forged + trace + b"Connection: X-Gone\r\nX-Gone: 1\r\nX-Forwarded-For: 10.0.0.1\r\n"))
+        await client.message()
+    (head,) = heads
+    assert b"evil" not in head
+    assert b"K-Proxy-Request: queue" not in head
+    assert b"X-Gone" not in head
+    assert trace in head
+    assert b"X-Forwarded-For: 10.0.0.1, 127.0.0.1\r\n" in head
+    assert b"Forwarded: for=10.0.0.1;host=%b;proto=http, for=127.0.0.1\r\n" % HOST in head

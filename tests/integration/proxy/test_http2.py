@@ -1,0 +1,259 @@
+"""HTTP/2 with prior knowledge through two proxies, as an activator and a queue-proxy stand, with real clients."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Self
+
+import grpc  # type: ignore[import-untyped]  # it has no types
+import grpc.aio  # type: ignore[import-untyped]
+import httpx
+import pytest
+from hpack import Encoder
+from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.proxy.http2.upstream import Http2Pool
+from serving.proxy.server import HttpServer
+from serving.settings.http import HttpSettings
+from tests.integration.proxy.peers import Forwarder, proxied
+
+SERVICE = "echo.Echo"
+
+
+class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """All four kinds of call, without generated code."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        kinds = {
+            f"/{SERVICE}/Unary": grpc.unary_unary_rpc_method_handler(self._unary),
+            f"/{SERVICE}/Fail": grpc.unary_unary_rpc_method_handler(self._fail),
+            f"/{SERVICE}/Hang": grpc.unary_unary_rpc_method_handler(self._hang),
+            f"/{SERVICE}/Down": grpc.unary_stream_rpc_method_handler(self._down),
+            f"/{SERVICE}/Up": grpc.stream_unary_rpc_method_handler(self._up),
+            f"/{SERVICE}/Both": grpc.stream_stream_rpc_method_handler(self._both),
+        }
+        return kinds.get(handler_call_details.method)
+
+    async def _unary(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        context.set_trailing_metadata((("after", "all"),))
+        return request
+
+    async def _fail(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        await context.abort(grpc.StatusCode.NOT_FOUND, request.decode())
+        raise AssertionError
+
+    async def _hang(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        del context
+        self.started.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return request
+
+    async def _down(self, request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        del context
+        for _ in range(5):
+            yield request
+
+    async def _up(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
+        del context
+        return b"".join([one async for one in requests])
+
+    async def _both(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        del context
+        async for one in requests:
+            yield one
+
+
+def url(address: tuple[str, int]) -> str:
+    return f"http://{address[0]}:{address[1]}/"
+
+
+class Chain:
+    """A front that speaks HTTP/1.1 to a back that speaks h2c to an app of grpcio."""
+
+    def __init__(self) -> None:
+        self.echo = Echo()
+        self.app = grpc.aio.server()
+        self.app.add_generic_rpc_handlers((self.echo,))
+        limits = HttpSettings()
+        self.front = HttpServer(limits)
+        self.back = HttpServer(limits)
+        self.back.pool = Http2Pool(limits, clock=self.back.clock)
+        self.address = ("", 0)
+
+    async def __aenter__(self) -> Self:
+        port = self.app.add_insecure_port("127.0.0.1:0")
+        await self.app.start()
+        self.at_back = Forwarder(("127.0.0.1", port))
+        self.at_front = Forwarder(await self.back.listen(("127.0.0.1", 0), self.at_back))
+        self.address = await self.front.listen(("127.0.0.1", 0), self.at_front)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.front.finish(grace_s=0)
+        await self.back.finish(grace_s=0)
+        await self.app.stop(None)
+        for handler in (self.at_front, self.at_back):
+            assert len(handler.begun) == len(handler.finished)
+
+    def channel(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(url(self.address).removeprefix("http://").rstrip("/"))
+
+
+async def test_all_four_kinds_of_grpc_calls_pass() -> None:
+    async with Chain() as chain, chain.channel() as channel:
+        call = channel.unary_unary(f"/{SERVICE}/Unary")(b"one")
+        assert await call == b"one"
+        assert ("after", "all") in tuple(await call.trailing_metadata())
+        assert [one async for one in channel.unary_stream(f"/{SERVICE}/Down")(b"x")] == [b"x"] * 5
+        assert await channel.stream_unary(f"/{SERVICE}/Up")(iter([b"a", b"b"])) == b"ab"
+        both = channel.stream_stream(f"/{SERVICE}/Both")()
+        for one in (b"1", b"2", b"3"):
+            # Each answer comes before the next question is asked.
+            await both.write(one)
+            assert await both.read() == one
+        await both.done_writing()
+        assert await both.read() is grpc.aio.EOF
+
+
+async def test_a_status_that_is_all_of_an_answer_passes() -> None:
+    async with Chain() as chain, chain.channel() as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(f"/{SERVICE}/Fail")(b"nothing here")
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert caught.value.details() == "nothing here"
+
+
+async def test_messages_far_larger_than_a_window_pass_both_ways() -> None:
+    big = bytes(3_000_000)
+    async with Chain() as chain, chain.channel() as channel:
+        assert await channel.unary_unary(f"/{SERVICE}/Unary")(big) == big
+
+
+async def test_a_call_that_is_cancelled_is_cancelled_in_the_app() -> None:
+    async with Chain() as chain, chain.channel() as channel:
+        call = channel.unary_unary(f"/{SERVICE}/Hang")(b"")
+        async with asyncio.timeout(5):
+            await chain.echo.started.wait()
+            call.cancel()
+            await chain.echo.cancelled.wait()
+
+
+async def test_httpx_sends_many_requests_over_one_connection() -> None:
+    async with proxied() as proxy, httpx.AsyncClient(http1=False, http2=True) as client:
+        target = url(proxy.address)
+        answers = await asyncio.gather(*[client.post(target, content=b"") for _ in range(50)])
+        assert {answer.status_code for answer in answers} == {200}
+        assert {answer.http_version for answer in answers} == {"HTTP/2"}
+        assert proxy.server.connection_count == 1
+
+
+async def test_curl_with_prior_knowledge_is_answered() -> None:
+    async with proxied() as proxy:
+        arguments = ("-s", "--max-time", "5", "--http2-prior-knowledge", "-w", " HTTP/%{http_version}")
+        target = url(proxy.address) + "x"
+        curl = await asyncio.create_subprocess_exec("curl", *arguments, target, stdout=asyncio.subprocess.PIPE)
+        output, _ = await curl.communicate()
+        assert output.startswith(b"GET /x HTTP/1.1\r\n")
+        assert output.endswith(b" HTTP/2")
+
+
+@pytest.fixture
+def loaded() -> str:
+    code = "import sys, serving.queueproxy.main; print('h2' in sys.modules, 'ssl' in sys.modules)"
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_an_idle_sidecar_has_not_loaded_h2(loaded: str) -> None:
+    assert loaded.startswith("False")
+
+
+async def raw(address: tuple[str, int], frames: bytes) -> bytes:
+    """All that a proxy says to a preface and these frames, until it closes."""
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize() + frames)
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def headers(stream_id: int, *more: tuple[str, str], ended: bool = True) -> bytes:
+    """A HEADERS frame of a request."""
+    fields = [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "h"), *more]
+    flags = ["END_HEADERS", "END_STREAM"] if ended else ["END_HEADERS"]
+    return HeadersFrame(stream_id, Encoder().encode(fields, huffman=False), flags=flags).serialize()
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"".join(headers(2 * n + 1) + RstStreamFrame(2 * n + 1, 8).serialize() for n in range(500)),
+        PingFrame(0, opaque_data=b"12345678").serialize() * 1000,
+        SettingsFrame(0).serialize() * 1000,
+        headers(1, ended=False) + DataFrame(1, b"").serialize() * 1000,
+        HeadersFrame(1, b"").serialize() + ContinuationFrame(1, b"").serialize() * 1000,
+        headers(1, *[(f"name-{n}", "v" * 1000) for n in range(100)]),
+    ],
+    ids=["resets", "pings", "settings", "empty data", "continuations", "large headers"],
+)
+async def test_a_flood_ends_the_connection(flood: bytes) -> None:
+    async with proxied() as proxy:
+        await raw(proxy.address, flood)
+        assert len(proxy.handler.begun) <= 256
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ("x", "a\r\nInjected: yes"),
+        ("x", "a\nb"),
+        ("x", "a\0b"),
+        ("x\r\ny", "a"),
+        ("x: y", "a"),
+        ("connection", "close"),
+        ("transfer-encoding", "chunked"),
+        ("te", "gzip"),
+        ("host", "other"),
+        ("content-length", "5"),
+        ("X-Upper", "a"),
+        (":path", "/twice"),
+        (":strange", "a"),
+    ],
+)
+async def test_what_would_mean_something_else_in_http1_never_reaches_the_handler(bad: tuple[str, str]) -> None:
+    async with proxied() as proxy:
+        # GOAWAY lets the proxy close after its answer.
+        answer = await raw(proxy.address, headers(1, bad) + PingFrame(0, opaque_data=b"1" * 8).serialize() * 1000)
+        assert answer
+        assert not proxy.handler.begun
+
+
+@given(noise=st.binary(max_size=300))
+@settings(max_examples=40, deadline=None)
+def test_no_bytes_crash_or_hang_it(noise: bytes) -> None:
+    async def case() -> None:
+        async with proxied() as proxy:
+            reader, writer = await asyncio.open_connection(*proxy.address)
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize() + noise)
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(10):
+                    await reader.read()
+            writer.close()
+
+    asyncio.run(case())

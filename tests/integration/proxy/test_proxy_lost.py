@@ -1,0 +1,92 @@
+"""An upstream that dies before it answers: the request goes elsewhere, if it may be sent again."""
+
+import pytest
+
+from tests.integration.proxy.peers import Link, backed, get, ok, proxied, until
+from tests.integration.proxy.test_queueproxy import BELIEVED, pod
+
+
+async def dies(link: Link) -> None:
+    """Read a request, and close without a word."""
+    await link.head()
+    link.writer.transport.abort()
+
+
+async def test_a_request_goes_elsewhere_when_its_upstream_dies() -> None:
+    async with proxied(dies) as proxy, backed(ok) as other:
+        proxy.handler.elsewhere = other.address
+        client = await proxy.client()
+        client.send(get(b"/a"))
+        head, body = await client.message()
+    assert (head[:12], body[:6]) == (b"HTTP/1.1 200", b"GET /a")
+    assert len(proxy.handler.losses) == 1
+
+
+async def test_its_body_goes_elsewhere_with_it() -> None:
+    async def echo(link: Link) -> None:
+        _, body = await link.message()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    async with proxied(dies) as proxy, backed(echo) as other:
+        proxy.handler.elsewhere = other.address
+        client = await proxy.client()
+        client.send(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc")
+        _, body = await client.message()
+    assert body == b"abc"
+
+
+async def test_the_rest_of_a_body_follows_it() -> None:
+    async def echo(link: Link) -> None:
+        _, body = await link.message()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    async with proxied(dies) as proxy, backed(echo) as other:
+        proxy.handler.elsewhere = other.address
+        client = await proxy.client()
+        client.send(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc")
+        await until(lambda: other.links)
+        client.send(b"def")
+        _, body = await client.message()
+    assert body == b"abcdef"
+
+
+@pytest.mark.parametrize(
+    ("method", "header", "status"),
+    [(b"POST", b"", b"502"), (b"PATCH", b"", b"502"), (b"POST", b"Idempotency-Key: 1\r\n", b"200")],
+)
+async def test_what_may_not_be_sent_twice_is_not(method: bytes, header: bytes, status: bytes) -> None:
+    async with proxied(dies) as proxy, backed(ok) as other:
+        proxy.handler.elsewhere = other.address
+        client = await proxy.client()
+        client.send(b"%b / HTTP/1.1\r\nHost: h\r\n%bContent-Length: 0\r\n\r\n" % (method, header))
+        assert (await client.message())[0].split()[1] == status
+        assert len(other.links) == (status == b"200")
+
+
+async def test_what_was_partly_answered_is_not_sent_again() -> None:
+    async def begins(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 200 ")
+        await link.writer.drain()
+
+    async with proxied(begins) as proxy, backed(ok) as other:
+        proxy.handler.elsewhere = other.address
+        client = await proxy.client()
+        client.send(get())
+        assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
+        assert not other.links
+
+
+@pytest.mark.parametrize("header", [b"", BELIEVED])
+async def test_an_unmarked_request_gets_502_when_the_app_dies(header: bytes) -> None:
+    async with pod(dies) as queue_proxy:
+        client = await queue_proxy.client()
+        client.send(get(headers=header))
+        assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
+
+
+async def test_an_activators_request_is_handed_back_when_the_app_dies() -> None:
+    async with pod(dies) as queue_proxy:
+        client = await queue_proxy.client()
+        client.send(get(headers=BELIEVED + b"K-Proxy-Request: activator\r\n"))
+        assert await client.ended()

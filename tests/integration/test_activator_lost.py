@@ -1,0 +1,141 @@
+"""Pods that are killed under load: requests that may be sent again are, and nobody sees a failure."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from serving.activator.main import Activator
+from serving.activator.routes import Listener
+from serving.cluster.memory import MemoryCluster
+from serving.settings.activator import ActivatorSettings
+from tests.integration.activator_stage import KEY, PodServer, Stage, ask, staged, until
+
+# A pod as a process of its own: it answers each head after a moment, so that there is always something in flight.
+_POD = """
+import asyncio
+async def serve(reader, writer):
+    while await reader.readuntil(b"\\r\\n\\r\\n"):
+        await asyncio.sleep(0.005)
+        writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nok")
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+class _Process(PodServer):
+    """A pod that lives elsewhere."""
+
+    def __init__(self, name: str, port: int) -> None:
+        super().__init__(name)
+        self._port = port
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._port
+
+
+@contextlib.asynccontextmanager
+async def process(stage: Stage, name: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A pod as a process, which the activator knows."""
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", _POD, stdout=asyncio.subprocess.PIPE, stderr=-3)
+    try:
+        assert child.stdout is not None
+        port = int(await child.stdout.readline())
+        before = len(stage.activator.ingress.desk.pods_of(("default", "hello-00001")))
+        await stage.pod(name, server=_Process(name, port))
+        await until(lambda: len(stage.activator.ingress.desk.pods_of(("default", "hello-00001"))) > before)
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()
+
+
+async def test_no_get_fails_when_one_of_two_pods_is_killed_under_load() -> None:
+    async with staged() as stage:
+        await stage.service(slots=20)
+        async with process(stage, "p") as killed, process(stage, "q"):
+            statuses: list[int] = []
+
+            async def client() -> None:
+                for _ in range(40):
+                    answer = await ask(stage.public)
+                    statuses.append(answer.status)
+
+            clients = [asyncio.create_task(client()) for _ in range(16)]
+            await until(lambda: len(statuses) > 100)
+            killed.send_signal(signal.SIGKILL)
+            await asyncio.gather(*clients)
+        lost_count = stage.activator.ingress.counts["pod-lost"]
+    assert statuses == [200] * 640
+    assert lost_count
+
+
+async def test_a_request_that_lost_its_only_pod_waits_for_the_next() -> None:
+    async with staged() as stage:
+        await stage.service()
+        dying = await stage.pod_seen("p")
+        dying.dies_at_once = True
+        task = asyncio.create_task(ask(stage.public))
+        await until(lambda: dying.heads)
+        await stage.pod("q")
+        await stage.remove_pod("p")
+        answer = await task
+    assert (answer.status, answer.body) == (200, "q")
+
+
+async def test_a_pod_that_always_dies_is_not_tried_for_ever() -> None:
+    async with staged(pod_tries_max=2) as stage:
+        await stage.service()
+        dying = await stage.pod_seen("p")
+        dying.dies_at_once = True
+        answer = await ask(stage.public)
+    assert (answer.status, len(dying.heads)) == (502, 2)
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_what_an_answer_tells_of_its_way_can_be_turned_off(told: bool) -> None:
+    async with staged(tell_revision=told, tell_cold_start=told, tell_timing=told) as stage:
+        await stage.service()
+        task = asyncio.create_task(ask(stage.public))
+        await until(lambda: stage.level)
+        await stage.pod("p")
+        cold, warm = await task, await ask(stage.public)
+    assert cold.status == warm.status == 200
+    assert cold.headers.get("x-serving-revision") == ("hello-00001" if told else None)
+    assert cold.headers.get("x-serving-cold-start") == ("true" if told else None)
+    assert "x-serving-cold-start" not in warm.headers
+    if told:
+        queue, upstream = (float(part.rpartition("=")[2]) for part in warm.headers["server-timing"].split(", "))
+        assert 0 <= queue < 5000 > upstream > 0
+    else:
+        assert "server-timing" not in warm.headers
+
+
+async def test_an_activator_that_is_told_to_stop_takes_requests_for_its_lag() -> None:
+    stop = asyncio.Event()
+    cluster = MemoryCluster()
+    settings = ActivatorSettings(
+        public_address="127.0.0.1:0", inner_address="127.0.0.1:0", drain_lag_s=0.3, stats_url="ws://127.0.0.1:1/stats"
+    )
+    activator = Activator(settings, cluster, key=KEY)
+    task = asyncio.create_task(activator.run(stop))
+    await activator.is_serving.wait()
+    address = activator.addresses[Listener.PUBLIC]
+    stop.set()
+    await until(lambda: activator.ingress.is_draining)
+    probe = await ask(address, "/healthz")
+    answer = await ask(address)
+    await task
+    assert (probe.status, answer.status) == (503, 404)
+    assert answer.headers["connection"] == "close"
+    with pytest.raises(ConnectionRefusedError):
+        await ask(address)

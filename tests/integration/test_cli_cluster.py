@@ -1,0 +1,127 @@
+"""The command line on an API that is not ours: TLS, client certificates, tokens, plug-ins that fetch tokens."""
+
+import base64
+import contextlib
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import trustme
+from click.testing import CliRunner, Result
+
+from serving.cli.main import main
+
+PODS = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [{"metadata": {"name": "p"}}]}
+
+
+class Server(ThreadingHTTPServer):
+    """Notes who asks for what."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.path, self.headers.get("Authorization", "")))
+        body = json.dumps(PODS).encode() if not self.path.endswith("/log") else b"line\n"
+        self.send_response(200)
+        self.send_header("Warning", '299 - "mind \\"this\\""')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@contextlib.contextmanager
+def serving_tls(authority: trustme.CA) -> Iterator[Server]:
+    """A server that wants to see a certificate."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with Server() as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def config(folder: Path, authority: trustme.CA, port: int, user: dict[str, object]) -> Path:
+    def encoded(blob: trustme.Blob) -> str:
+        return base64.b64encode(blob.bytes()).decode()
+
+    client = authority.issue_cert("someone@example.com")
+    cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority-data": encoded(authority.cert_pem)}
+    certificate = {
+        "client-certificate-data": encoded(client.cert_chain_pems[0]),
+        "client-key-data": encoded(client.private_key_pem),
+    }
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "far", "cluster": cluster}],
+        "users": [{"name": "me", "user": {**certificate, **user}}],
+        "contexts": [{"name": "work", "context": {"cluster": "far", "user": "me", "namespace": "team"}}],
+        "current-context": "work",
+    }
+    path = folder / "config"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def serving(path: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments], env={"KUBECONFIG": str(path)})
+
+
+CREDENTIAL = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "kind": "ExecCredential",
+    "status": {"token": "fetched"},
+}
+PLUG_IN = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "command": "echo",
+    "args": [json.dumps(CREDENTIAL)],
+    "interactiveMode": "Never",
+}
+
+
+@pytest.mark.parametrize(
+    ("user", "sent"), [({}, ""), ({"token": "secret"}, "Bearer secret"), ({"exec": PLUG_IN}, "Bearer fetched")]
+)
+def test_a_cluster_is_asked_as_its_kubeconfig_says(
+    tmp_path: Path, authority: trustme.CA, user: dict[str, object], sent: str
+) -> None:
+    with serving_tls(authority) as server:
+        done = serving(config(tmp_path, authority, server.server_port, user), "get", "pods", "-o", "name")
+    assert (done.stdout, done.stderr) == ("pod/p\n", 'warning: mind "this"\n')
+    assert server.asked == [("/api/v1/namespaces/team/pods", sent)]
+
+
+def test_a_server_that_nobody_vouches_for_is_refused_with_one_line(tmp_path: Path, authority: trustme.CA) -> None:
+    with serving_tls(trustme.CA()) as server:
+        done = serving(config(tmp_path, authority, server.server_port, {}), "get", "pods")
+    assert (done.exit_code, server.asked, len(done.stderr.splitlines())) == (1, [], 1)
+    assert "certificate verify failed" in done.stderr
+    assert f"{tmp_path}/config names it" in done.stderr

@@ -1,0 +1,162 @@
+"""The dashboard over a real store and a real autoscaler, asked over HTTP and, where there is one, by a browser."""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import serving.dashboard.main
+from serving.dashboard.main import Dashboard
+from serving.settings.dashboard import DashboardSettings
+from tests.integration.autoscaler_stage import NAME
+from tests.integration.browser import Browser, browser
+from tests.integration.test_autoscaler import Stage, load
+from tests.integration.test_decision_log import recorded
+
+KEY = f"default/{NAME}"
+PAGE_BYTES_MAX = 200 * 1024
+STATIC = Path(serving.dashboard.main.__file__).with_name("static")
+SIZES = {one.name: one.stat().st_size for one in STATIC.iterdir() if one.suffix != ".txt"}
+
+
+class Shown:
+    """A dashboard beside an autoscaler."""
+
+    def __init__(self, stage: Stage, url: str) -> None:
+        self.stage, self.url = stage, url
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session, session.get(self.url + path, headers=headers) as answer:
+            return answer.status, await answer.text()
+
+
+@contextlib.asynccontextmanager
+async def shown(host_names: str = "", connections_max: int = 64) -> AsyncIterator[Shown]:
+    async with recorded([]) as stage:
+        given = DashboardSettings(
+            address="127.0.0.1:0",
+            autoscaler_url=f"http://{stage.address}",
+            activator_metrics_url="",
+            host_names=host_names,
+            connections_max=connections_max,
+        )
+        dashboard, stop = Dashboard(given, stage.store.cluster), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(dashboard.run(stop))
+            await dashboard.is_serving.wait()
+            page = Shown(stage, "http://{}:{}".format(*dashboard.address))
+            try:
+                async with asyncio.timeout(5):
+                    while (await page.get("/healthz"))[0] != 200:  # noqa: ASYNC110 - asked as a supervisor would
+                        await asyncio.sleep(0.02)
+                yield page
+            finally:
+                stop.set()
+
+
+async def events(page: Shown) -> AsyncIterator[tuple[str, Any]]:
+    async with (
+        aiohttp.ClientSession(read_bufsize=2**20) as session,
+        session.get(f"{page.url}/events?revision={KEY}") as answer,
+    ):
+        event = ""
+        async for line in answer.content:
+            name, _, value = line.decode().strip().partition(": ")
+            if name == "event":
+                event = value
+            elif name == "data":
+                yield event, json.loads(value)
+
+
+async def test_a_page_gets_everything_then_what_changes_and_why() -> None:
+    async with shown() as page, page.stage.as_activator() as activator, asyncio.timeout(15):
+        found: dict[str, Any] = {}
+        async for event, body in events(page):
+            if event == "all":
+                assert KEY in {one["key"] for one in body["objects"]}
+                await activator.send(load(100.0))
+            found[event] = body
+            if event == "decision" and body["is_change"]:
+                assert body["sentence"].startswith("0 → 15: panic; 100.0 in flight")
+                found["change"] = body
+                await page.stage.store.add_pod("p")
+            if "change" in found and event == "tick" and [one["name"] for one in body["pods"]] == ["p"]:
+                break
+        _, history = await page.get(f"/history?revision={KEY}")
+        assert found["change"] in json.loads(history)["decisions"]
+        assert json.loads(history)["ready"][-1] == 1.0
+        _, state = await page.get("/state")
+        assert json.loads(state)["decisions"][KEY]["key"] == KEY
+
+
+async def test_only_its_own_hosts_are_answered_and_the_page_may_load_its_own_files_only() -> None:
+    async with shown(host_names="dash.example, other") as page:
+        port = page.url.rpartition(":")[2]
+        for host in ("localhost", f"127.0.0.1:{port}", "[::1]", f"[::1]:{port}", "dash.example", "OTHER:1"):
+            assert (await page.get("/", Host=host))[0] == 200
+        for host in ("evil.example", "127.0.0.1.evil.example", "localhost.", "[::2]"):
+            status, text = await page.get("/state", Host=host)
+            assert (status, "add it to host-names" in text) == (421, True)
+        async with aiohttp.ClientSession() as session, session.get(page.url) as answer:
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            assert "Set-Cookie" not in answer.headers
+        assert (await page.get("/nothing.js"))[0] == 404
+        async with aiohttp.ClientSession() as session, session.post(f"{page.url}/state") as answer:
+            assert answer.status == 405
+
+
+async def test_the_page_weighs_little_and_names_no_other_place() -> None:
+    assert sum(SIZES.values()) < PAGE_BYTES_MAX
+    async with shown() as page:
+        for name in ("", *SIZES):
+            status, text = await page.get(f"/{name}")
+            assert status == 200
+            assert "https://" not in text.replace("https://github.com/leeoniya/uPlot", "")
+
+
+async def test_one_page_too_many_is_refused() -> None:
+    async with shown(connections_max=1) as page:
+        async for event, _ in events(page):
+            assert event == "all"
+            assert (await page.get("/events"))[0] == 503
+            break
+
+
+@pytest.mark.timeout(60)
+async def test_a_woken_revision_is_seen_to_wake() -> None:
+    async with shown() as page, page.stage.as_activator() as activator:
+        with browser() as window:
+            await asyncio.to_thread(_open, window, page.url)
+            await activator.send(load(100.0))
+            await page.stage.store.scaled(15)
+            await page.stage.store.add_pod("p")
+            await page.stage.store.wake()
+            await asyncio.to_thread(_look, window)
+
+
+def _open(window: Browser, url: str) -> None:
+    window.look(dark=False, width=1200, height=900)
+    window.open(url)
+    window.until("return document.getElementById('name').textContent === arguments[0]", NAME)
+    assert window.run("return document.querySelector('#facts dd').textContent") == "At zero"
+
+
+def _look(window: Browser) -> None:
+    window.until("return document.querySelector('#facts dd').textContent === 'Active'")
+    window.until("return document.getElementById('decisions').textContent.includes('0 → 15: panic; 100.0 in flight')")
+    window.until("return document.querySelectorAll('.u-wrap canvas').length >= 2")
+    window.until("return [...document.querySelectorAll('#pods td')].some((one) => one.textContent === 'p')")
+    # The table that stands for a chart.
+    window.run("document.querySelector('figure details').open = true")
+    window.until("return document.querySelectorAll('figure details tbody tr').length > 1")
+    axe = os.environ.get("SERVING_TEST_AXE")
+    if axe:
+        window.run(Path(axe).read_text())
+        found = window.run_async("axe.run().then((found) => arguments[0](found.violations.map((one) => one.id)))")
+        assert found == []

@@ -1,0 +1,85 @@
+"""Decisions of a served autoscaler: told as events, as Events of the API, and recorded so that they can be made again."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+
+from serving.autoscaler.main import AutoscalerDaemon
+from serving.autoscaler.replay import again, read_record
+from serving.cluster.kinds import EVENT
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.wire.frames import PodStat, encode_pod_stat
+from tests.integration.autoscaler_stage import KEY, NAME, Store
+from tests.integration.test_autoscaler import Stage, load
+
+
+@contextlib.asynccontextmanager
+async def recorded(lines: list[bytes]) -> AsyncIterator[Stage]:
+    store = Store()
+    await store.fill(scale=0, serving_state="Reserve")
+    settings = AutoscalerSettings(decision_period_s=0.1, stats_address="127.0.0.1:0")
+    daemon, stop = AutoscalerDaemon(settings, store.cluster, key=KEY, log=lines.append), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(daemon.run(stop))
+        try:
+            await daemon.is_serving.wait()
+            stage = Stage(store, daemon)
+            await stage.synced()
+            yield stage
+        finally:
+            stop.set()
+    await store.cluster.close()
+
+
+async def test_a_real_recording_decided_again_agrees_entirely() -> None:
+    lines: list[bytes] = []
+    async with recorded(lines) as stage, stage.as_activator() as activator, stage.as_pod("p") as pod:
+        async with asyncio.timeout(20):
+            await activator.send(load(30.0))
+            await stage.store.scaled(5)
+            await stage.store.add_pod("p")
+            for concurrency in (20.3, 90.7, 200.1, 8.0):
+                await pod.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=concurrency)))
+                await asyncio.sleep(1.0)
+            await stage.store.remove_pod("p")
+            await asyncio.sleep(0.3)
+    records = [read_record(line) for line in lines]
+    assert len({record.told.outcome.gate.wanted for record in records}) > 3
+    assert any(record.windows and record.windows.stable.values for record in records)
+    for record in records:
+        assert again(record) == record.told.outcome
+
+
+async def test_decisions_are_followed_while_they_are_made() -> None:
+    async with recorded([]) as stage, stage.as_activator() as activator, aiohttp.ClientSession() as session:
+        url = f"http://{stage.address}/decisions?follow&samples&namespace=default"
+        async with asyncio.timeout(10), session.get(url) as answer:
+            assert answer.headers["Content-Type"] == "text/event-stream"
+            await activator.send(load(100.0))
+            found: dict[str, list[dict[str, object]]] = {"decision": [], "sample": []}
+            event = ""
+            async for line in answer.content:
+                name, _, value = line.decode().strip().partition(": ")
+                if name == "event":
+                    event = value
+                elif name == "data":
+                    found[event].append(json.loads(value))
+                if found["decision"] and any(one["present_scale"] == 15 for one in found["sample"]):
+                    break
+        sentences = [str(one["sentence"]) for one in found["decision"]]
+        assert any(one.startswith("0 → 15: panic; 100.0 in flight") for one in sentences)
+        assert {one["held"] for one in found["sample"]} >= {100.0}
+
+
+async def test_a_change_is_an_event_of_the_revision() -> None:
+    async with recorded([]) as stage, stage.as_activator() as activator:
+        await activator.send(load(100.0))
+        async with asyncio.timeout(5):
+            while not (found := (await stage.store.cluster.list(EVENT, "default")).items):  # noqa: ASYNC110 - as kubectl
+                await asyncio.sleep(0.01)
+        assert found[0]["reason"] == "Scaled"
+        assert found[0]["involvedObject"]["name"] == NAME
+        assert found[0]["message"].startswith("0 → 15: panic")

@@ -1,0 +1,54 @@
+"""Applying a manifest, for all manifests and all that others have written meanwhile."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.cli.changes import changed_fields, patch_between, with_last_applied
+from serving.cluster.patch import merge_patch, same_json
+
+Json = dict[str, Any]
+
+_KEYS = st.sampled_from("abcd")
+_LEAVES = st.integers(0, 3) | st.booleans() | st.sampled_from(["x", "y"]) | st.lists(st.integers(0, 2), max_size=2)
+_SPECS = st.recursive(
+    st.dictionaries(_KEYS, _LEAVES, max_size=3), lambda inner: st.dictionaries(_KEYS, _LEAVES | inner)
+)
+
+
+def manifest(spec: Json) -> Json:
+    return {"kind": "Service", "metadata": {"name": "a"}, "spec": spec}
+
+
+def holds(found: Any, wanted: Any) -> bool:  # noqa: ANN401 - JSON
+    if not isinstance(wanted, dict):
+        return same_json(found, wanted)
+    return isinstance(found, dict) and all(key in found and holds(found[key], one) for key, one in wanted.items())
+
+
+@given(_SPECS, _SPECS, _SPECS)
+def test_what_is_wanted_is_there_afterwards_and_applying_again_changes_nothing(
+    last: Json, others: Json, wanted: Json
+) -> None:
+    live = merge_patch(with_last_applied(manifest(last)), {"spec": others})
+    asked = with_last_applied(manifest(wanted))
+    after = merge_patch(live, patch_between(asked, live))
+    assert holds(after, asked)
+    assert patch_between(asked, after) == {}
+    assert changed_fields(after, after) == []
+
+
+@given(_SPECS, _SPECS)
+def test_what_was_applied_alone_becomes_exactly_what_is_wanted(last: Json, wanted: Json) -> None:
+    live = with_last_applied(manifest(last))
+    asked = with_last_applied(manifest(wanted))
+    assert same_json(merge_patch(live, patch_between(asked, live)), asked)
+
+
+@given(_SPECS, _SPECS)
+def test_what_others_have_set_beside_it_stays(last: Json, wanted: Json) -> None:
+    live = with_last_applied(manifest(last))
+    live["spec"] = {**live["spec"], "others": {"e": 1}}
+    after = merge_patch(live, patch_between(with_last_applied(manifest(wanted)), live))
+    assert after["spec"]["others"] == {"e": 1}

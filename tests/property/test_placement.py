@@ -1,0 +1,61 @@
+"""The book of nodes: however it came about, it is what a book made anew would be."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.placement.book import NodeBook
+from serving.placement.facts import node_of, pod_of
+from tests.unit.placement.builders import node, pod
+
+NAMES = st.sampled_from("abc")
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("node"), NAMES, st.integers(1, 8)),
+        st.tuples(st.just("no node"), NAMES, st.just(0)),
+        st.tuples(st.just("pod"), st.tuples(st.sampled_from("pqrs"), NAMES), st.integers(0, 4)),
+        st.tuples(st.just("no pod"), st.sampled_from("pqrs"), st.just(0)),
+        st.tuples(st.just("look"), st.none(), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+def requested(book: NodeBook) -> dict[str, tuple[int, ...]]:
+    table = book.table()
+    return {
+        name: (
+            *map(int, table.request[:, column]),
+            *map(int, table.nonzero[:, column]),
+            int(table.allocatable[0, column]),
+        )
+        for name, column in table.index_by_name.items()
+    }
+
+
+@given(CHANGES)
+def test_a_book_is_what_a_new_one_would_be(changes: list[tuple[str, object, int]]) -> None:
+    book, nodes, pods = NodeBook(), {}, {}
+    for what, of, cpu in changes:
+        match what, of:
+            case "node", str(name):
+                nodes[name] = node_of(node(name, cpu=str(cpu)))
+                book.take_node(nodes[name])
+            case "no node", str(name):
+                nodes.pop(name, None)
+                book.drop_node(name)
+            case "pod", (str(name), str(on)):
+                found = pod_of(pod(name, on=on, cpu=str(cpu)))
+                assert found is not None
+                pods[name] = found
+                book.take_pod(found)
+            case "no pod", str(name):
+                pods.pop(name, None)
+                book.drop_pod(("default", name))
+            case _:
+                book.table()
+    other = NodeBook()
+    for one in nodes.values():
+        other.take_node(one)
+    for each in pods.values():
+        other.take_pod(each)
+    assert requested(book) == requested(other)

@@ -1,0 +1,89 @@
+"""Policies: what holds does not depend on the order in which it was heard; what is kept is what was."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.autoscaler.policy import Policies, kept_of, state_of
+from serving.autoscaler.triggered import Triggered
+from serving.autoscaler.triggers.observation import ObservedPods
+from serving.autoscaler.triggers.points import UsagePoint
+from serving.autoscaler.triggers.tick import Phase, TriggerState, rebased
+from serving.settings.triggers import TriggerSettings
+from tests.unit.autoscaler.policy_builders import policy, revision
+from tests.unit.autoscaler.triggers.builders import policy as spec_of
+from tests.unit.autoscaler.triggers.builders import trigger
+
+TIMES = st.floats(0, 2e9)
+POINTS = st.lists(st.builds(UsagePoint, at_s=TIMES, usage_ratio=st.floats(0, 10)), max_size=5).map(tuple)
+STATES = st.builds(
+    TriggerState,
+    phase=st.sampled_from(Phase),
+    phase_changed_at_s=st.none() | TIMES,
+    last_change_at_s=st.none() | TIMES,
+    points=st.dictionaries(st.sampled_from(["room", "cpu", "mem"]), POINTS),
+)
+NAMED = st.sampled_from(
+    [("Service", "hello"), ("Configuration", "hello"), ("Revision", "hello-00001"), ("Service", "x")]
+)
+PODS = st.builds(
+    ObservedPods, creating_count=st.integers(0, 3), idle_count=st.integers(0, 30), occupied_count=st.integers(0, 30)
+)
+
+
+@given(STATES)
+def test_a_state_is_kept_to_the_millisecond(state: TriggerState) -> None:
+    back = state_of(kept_of(revision(), state))
+    assert (back.phase, back.points.keys()) == (state.phase, state.points.keys())
+    for kind, points in state.points.items():
+        for before, after in zip(points, back.points[kind], strict=True):
+            assert abs(before.at_s - after.at_s) < 0.001
+            assert abs(before.usage_ratio - after.usage_ratio) <= 0.0001
+    assert (back.last_change_at_s is None) == (state.last_change_at_s is None)
+
+
+@given(STATES, st.floats(-1e9, 1e9))
+def test_a_state_comes_back_from_another_clock(state: TriggerState, by_s: float) -> None:
+    back = rebased(rebased(state, by_s=by_s), by_s=-by_s)
+    for kind, points in state.points.items():
+        for before, after in zip(points, back.points[kind], strict=True):
+            assert abs(before.at_s - after.at_s) < 0.001
+
+
+@given(st.lists(st.tuples(NAMED, st.integers(1, 9)), max_size=6), st.randoms())
+def test_who_holds_does_not_depend_on_the_order(drawn: list[tuple[tuple[str, str], int]], dice: random.Random) -> None:
+    made = [
+        policy(f"p{number}", kind=kind, target=target, created=f"2026-01-0{day}T00:00:00Z")
+        for number, ((kind, target), day) in enumerate(drawn)
+    ]
+    first, other = Policies(), Policies()
+    for one in made:
+        first.take(one)
+    mixed = [*made, *made]
+    dice.shuffle(mixed)
+    for one in mixed:
+        other.take(one)
+    assert first.holder(revision()) == other.holder(revision())
+    for one in made:
+        other.drop(one.key)
+    assert (len(other), other.holder(revision())) == (0, None)
+
+
+@given(st.lists(st.tuples(PODS, st.floats(0, 30)), min_size=1, max_size=20))
+def test_a_wish_is_that_of_the_last_evaluation_and_cooldowns_need_a_change(
+    steps: list[tuple[ObservedPods, float]],
+) -> None:
+    spec = spec_of(up=(trigger(70, time_s=10),), down=(trigger(30, time_s=10),))
+    one, now_s = Triggered("p", spec, TriggerSettings(), state=TriggerState(), now_s=0.0), 0.0
+    before = steps[0][0].available_count
+    for observed, wait_s in steps:
+        now_s += wait_s
+        if one.is_due(now_s):
+            one.evaluate("r", observed, now_s)
+            assert one.due_s > now_s - TriggerSettings().period_s
+        (said,) = one.proposals(now_s)
+        assert one.last is not None
+        assert said.desired == one.last.decision.desired_count
+        if one.state.last_change_at_s is not None:
+            assert any(step.available_count != before for step, _ in steps)

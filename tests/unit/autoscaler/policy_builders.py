@@ -1,0 +1,58 @@
+"""Policies and revisions for tests of what joins them."""
+
+from serving.autoscaler.policy import PolicyFacts, policy_of
+from serving.autoscaler.resolve import resolve
+from serving.autoscaler.revision import RevisionFacts, ServingState
+from serving.settings.annotations import read_annotations
+from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
+
+Json = dict[str, object]
+_SETTINGS = AutoscalerSettings()
+ROOM_UP: Json = {"triggers": [{"type": "room", "usagePercent": 70, "timeSeconds": 10}], "cooldownSeconds": 60}
+CPU_UP: Json = {"triggers": [{"type": "cpu", "usagePercent": 50, "timeSeconds": 10}], "cooldownSeconds": 60}
+
+
+def revision(
+    name: str = "hello-00001",
+    *,
+    uid: str = "r1",
+    service: str = "hello",
+    reachable: bool = True,
+    state: ServingState = ServingState.ACTIVE,
+) -> RevisionFacts:
+    """A revision of a Service."""
+    scaling = read_annotations({}, _SETTINGS).scaling
+    return RevisionFacts(
+        key=("default", name),
+        uid=uid,
+        resource_version="1",
+        serving_state=state,
+        class_name=KPA_CLASS,
+        container_concurrency=10,
+        was_ready=True,
+        spec=resolve(_SETTINGS, scaling, container_concurrency=10, reachable=reachable),
+        configuration=service,
+        service=service,
+    )
+
+
+def manifest(
+    name: str = "p",
+    *,
+    kind: str = "Service",
+    target: str = "hello",
+    created: str = "2026-01-01T00:00:00Z",
+    status: Json | None = None,
+    **spec: object,
+) -> Json:
+    """A ScalingPolicy as the API has it."""
+    metadata = {"namespace": "default", "name": name, "uid": f"uid-{name}", "creationTimestamp": created}
+    whole = {"targetRef": {"kind": kind, "name": target}, **spec}
+    return {"metadata": {**metadata, "generation": 1}, "spec": whole, "status": status or {}}
+
+
+def policy(name: str = "p", **fields: object) -> PolicyFacts:
+    """A policy as the autoscaler has it; ``fields`` are those of ``manifest``."""
+    found = policy_of(manifest(name, **fields))  # type: ignore[arg-type] # the fields of manifest
+    assert found is not None
+    return found

@@ -1,0 +1,222 @@
+"""ScalingPolicies in the loop, over the memory store, on virtual time."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from serving.aio.clock import now_s
+from serving.autoscaler.loop import Autoscaler
+from serving.cluster.kinds import POD, POD_METRICS, REVISION, SCALING_POLICY, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Listing
+from serving.model.errors import Forbidden
+from serving.settings.autoscaler import AutoscalerSettings
+from tests.integration.autoscaler_stage import NAME, Store
+from tests.unit.autoscaler.test_loop import Stage, awake, staged
+from tests.virtual_time import run_virtually
+
+Json = dict[str, Any]
+ROOM = {
+    "up": {"triggers": [{"type": "room", "usagePercent": 50, "timeSeconds": 10}], "cooldownSeconds": 60},
+    "down": {"triggers": [{"type": "room", "usagePercent": 20, "timeSeconds": 10}], "cooldownSeconds": 60},
+}
+CPU = {"up": {"triggers": [{"type": "cpu", "usagePercent": 50, "timeSeconds": 10, "limitPercent": 1000}]}}
+
+
+async def attach(stage: Stage, spec: Mapping[str, Any], *, name: str = "p", target: str = NAME) -> None:
+    body = {
+        "apiVersion": "serving.dev/v1alpha1",
+        "kind": "ScalingPolicy",
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {"targetRef": {"kind": "Revision", "name": target}, **spec},
+    }
+    await stage.cluster.create(SCALING_POLICY, body)
+
+
+async def status(stage: Stage, name: str = "p") -> Json:
+    found = (await stage.cluster.get(SCALING_POLICY, "default", name)).get("status") or {}
+    assert isinstance(found, dict)
+    return found
+
+
+async def reason(stage: Stage, name: str = "p") -> str:
+    return str((await status(stage, name))["conditions"][0]["reason"])
+
+
+def test_an_occupied_pod_makes_room() -> None:
+    async def run() -> tuple[int, Json]:
+        async with awake("p", "q") as stage:
+            await attach(stage, ROOM)
+            # 2 of 2 pods hold one request of 10: requests alone would want one pod.
+            await stage.report(15, p=1.0, q=1.0)
+            return await stage.store.scaled(4), await status(stage)
+
+    scale, told = run_virtually(run())
+    assert scale == 4
+    assert told["lastDecision"]["revision"] == NAME
+    assert told["conditions"][0]["status"] == "True"
+
+
+def test_a_policy_without_its_target_is_told_so() -> None:
+    async def run() -> list[str]:
+        async with awake("p") as stage:
+            await attach(stage, ROOM, name="lost", target="nobody")
+            await attach(stage, ROOM, name="first")
+            await asyncio.sleep(1)
+            await attach(stage, ROOM, name="second")
+            await stage.report(10, p=1.0)
+            return [await reason(stage, name) for name in ("lost", "first", "second")]
+
+    assert run_virtually(run()) == ["TargetNotFound", "Attached", "Conflict"]
+
+
+async def request_cpu(stage: Stage, *pods: str) -> None:
+    containers = [{"name": "c", "image": "x", "resources": {"requests": {"cpu": "1"}}}]
+    for name in pods:
+        await stage.cluster.patch(POD, "default", name, patch={"spec": {"containers": containers}})
+    await stage.cluster.patch(REVISION, "default", NAME, patch={"spec": {"containers": containers}})
+
+
+async def measure(stage: Stage, pod: str, cpu: str) -> None:
+    body = {
+        "apiVersion": "metrics.k8s.io/v1beta1",
+        "kind": "PodMetrics",
+        "metadata": {"namespace": "default", "name": pod},
+        "timestamp": f"{now_s():.3f}",
+        "window": "2s",
+        "containers": [{"name": "c", "usage": {"cpu": cpu, "memory": "1Mi"}}],
+    }
+    await stage.cluster.create(POD_METRICS, body)
+
+
+def test_cpu_makes_it_grow_though_nothing_is_in_flight() -> None:
+    async def run() -> tuple[int, str]:
+        async with awake("p") as stage:
+            await request_cpu(stage, "p")
+            await attach(stage, CPU)
+            await measure(stage, "p", "900m")
+            await stage.report(20, p=1.0)
+            scale = await stage.store.scaled(2)
+            return scale, (await status(stage))["lastDecision"]["message"]
+
+    scale, message = run_virtually(run())
+    assert (scale, "90 % of the requested cpu" in message) == (2, True)
+
+
+def test_while_nobody_measures_no_pod_is_taken_away() -> None:
+    async def run() -> tuple[int, str]:
+        async with awake("p", "q") as stage:
+            await request_cpu(stage, "p", "q")
+            await attach(stage, CPU)
+            await stage.report(100, p=0.0, q=0.0)
+            return await stage.store.scale(), (await status(stage))["lastDecision"]["rule"]
+
+    assert run_virtually(run()) == (2, "no-data")
+
+
+def test_cpu_without_requests_is_told() -> None:
+    async def run() -> str:
+        async with awake("p") as stage:
+            await attach(stage, CPU)
+            await stage.report(10, p=1.0)
+            return await reason(stage)
+
+    assert run_virtually(run()) == "NoRequests"
+
+
+def test_a_status_is_written_once_a_period() -> None:
+    async def run() -> int:
+        async with awake("p") as stage:
+            await attach(stage, ROOM)
+            await stage.report(100, p=1.0)
+            return stage.autoscaler.numbers()["policy_status_writes_total"]
+
+    assert 9 <= run_virtually(run()) <= 12
+
+
+def test_a_min_brings_a_revision_out_of_reserve() -> None:
+    async def run() -> tuple[int, str]:
+        async with staged() as stage:
+            await attach(stage, {"min": 2})
+            count = await stage.store.scaled(2)
+            await asyncio.sleep(1)
+            return count, await stage.store.serving_state()
+
+    assert run_virtually(run()) == (2, "Active")
+
+
+def test_a_policy_that_is_deleted_holds_nothing() -> None:
+    async def run() -> tuple[int, int]:
+        async with awake("p", "q") as stage:
+            await attach(stage, {"min": 2})
+            await stage.report(100, p=0.0, q=0.0)
+            held = await stage.store.scale()
+            await stage.cluster.delete(SCALING_POLICY, "default", "p")
+            await stage.report(10, p=0.0, q=0.0)
+            return held, await stage.store.scaled(0, 1)
+
+    held, after = run_virtually(run())
+    assert held == 2
+    assert after < 2
+
+
+def test_the_next_autoscaler_has_the_points() -> None:
+    async def run() -> tuple[int, int]:
+        slow = {"up": {"triggers": [{"type": "room", "usagePercent": 50, "timeSeconds": 60, "limitPercent": 1000}]}}
+        async with awake("p") as stage:
+            await attach(stage, slow)
+            await stage.report(35, p=1.0)
+            before = len((await status(stage))["revisions"][0]["points"]["room"])
+        # Its successor, over the same store.
+        stop = asyncio.Event()
+        stage.autoscaler = Autoscaler(stage.cluster, settings=AutoscalerSettings(), prove=stage.prove)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stage.autoscaler.run(stop))
+            await stage.synced()
+            await stage.report(15, p=1.0)
+            after = len((await status(stage))["revisions"][0]["points"]["room"])
+            stop.set()
+        return before, after
+
+    before, after = run_virtually(run())
+    assert before >= 3
+    assert after > before
+
+
+class Blind(MemoryCluster):
+    """A cluster that does not let anybody read policies."""
+
+    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:  # noqa: ANN401
+        if kind == SCALING_POLICY:
+            raise Forbidden("policies are not yours to read")
+        return await super().list(kind, namespace, **options)
+
+
+def test_without_the_right_to_read_policies_requests_are_decided_on() -> None:
+    async def run() -> int:
+        store, stop = Store(Blind()), asyncio.Event()
+        await store.fill(scale=0, serving_state="Active")
+        autoscaler = Autoscaler(
+            store.cluster, settings=AutoscalerSettings(), prove=lambda: asyncio.sleep(0, result=True)
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(autoscaler.run(stop))
+            count = await store.scaled(1)
+            stop.set()
+        return count
+
+    assert run_virtually(run()) == 1
+
+
+def test_a_pod_that_takes_its_first_request_panics() -> None:
+    async def run() -> tuple[int, float]:
+        panic = {"up": {"trigger": {"type": "legacy", "usagePercent": 50, "limitPercent": 60}, "delta": 3}}
+        async with awake("p", "q") as stage:
+            await attach(stage, {**panic, "panicScale": True})
+            await stage.report(5, p=0.0, q=0.0)
+            begin_s = now_s()
+            await stage.report(1, p=1.0, q=1.0)
+            return await stage.store.scaled(5), now_s() - begin_s
+
+    scale, waited_s = run_virtually(run())
+    assert (scale, waited_s <= 1.0) == (5, True)

@@ -1,0 +1,160 @@
+"""What the writer does when things change under it; the usual way is in ``test_loop.py``."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.autoscaler.entry import Entry
+from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, RevisionKey, ServingState, Trouble
+from serving.autoscaler.scaler import Cause, Outcome, Scaler, Source
+from serving.autoscaler.sources import Load
+from serving.autoscaler.writer import Writer
+from tests.unit.autoscaler.policy_builders import revision
+from tests.unit.autoscaler.scaler_builders import SETTINGS, facts_of, told
+
+KEY = ("default", "hello-00001")
+DEPLOYMENT = DeploymentFacts(name="d", key=KEY, revision_uid="r1", replica_count=0, resource_version="5")
+
+
+class World:
+    """A server and a loop that remember what they were asked."""
+
+    def __init__(self) -> None:
+        self.entry = Entry(10)
+        self.scaled: list[int] = []
+        self.version: str | None = "6"
+        self.writer = Writer(self, self, {KEY: self.entry}, prove=self.prove, settings=SETTINGS)
+        self.asked: list[Cause] = []
+        self.woken_count = 0
+        self.written: dict[str, Any] | None = None
+
+    async def prove(self) -> bool:
+        return True
+
+    async def reserve(self, _: RevisionFacts) -> tuple[bool, Mapping[str, Any] | None]:
+        return False, None
+
+    async def wake(self, _: RevisionFacts) -> Mapping[str, Any] | None:
+        self.woken_count += 1
+        return self.written
+
+    async def scale(self, _: DeploymentFacts, count: int) -> str | None:
+        self.scaled.append(count)
+        return self.version
+
+    async def mark(self, _: str, __: Iterable[tuple[str, str | None]]) -> None:
+        return
+
+    def decide_soon(self, _: RevisionKey, cause: Cause) -> None:
+        self.asked.append(cause)
+
+    def proved(self, _: RevisionKey) -> None:
+        return
+
+    def take_revision(self, _: RevisionKey, entry: Entry, found: RevisionFacts) -> None:
+        entry.revision = found
+
+    def pods_of(self, _: RevisionKey, __: Entry) -> Iterable[PodFacts]:
+        return ()
+
+    def write(self) -> None:
+        asyncio.run(self.writer.write(KEY))
+
+
+def wanting(count: int) -> tuple[World, Outcome]:
+    """A world in which a revision at 0 wants so many pods."""
+    world, one = World(), revision()
+    scaler = Scaler(one, facts_of(0), SETTINGS, is_restart=False, now_s=0.0)
+    stat = msgspec.structs.replace(told(count * 7.0), at_s=0.1)
+    assert scaler.record(stat, Source.ACTIVATOR)
+    outcome = scaler.tick(facts_of(0), Cause.LOAD, 0.1)
+    assert outcome.apply_count == count
+    world.entry.revision, world.entry.scaler, world.entry.latest = one, scaler, outcome
+    world.entry.deployment = DEPLOYMENT
+    return world, outcome
+
+
+def test_a_scale_is_known_before_the_watch_brings_it() -> None:
+    world, _ = wanting(2)
+    world.write()
+    assert world.scaled == [2]
+    assert world.entry.deployment == msgspec.structs.replace(DEPLOYMENT, replica_count=2, resource_version="6")
+
+
+def test_a_deployment_that_is_gone_stays_as_it_was() -> None:
+    world, _ = wanting(2)
+    world.version = None
+    world.write()
+    assert world.entry.deployment == DEPLOYMENT
+
+
+def test_without_a_deployment_nothing_is_scaled() -> None:
+    world, _ = wanting(2)
+    world.entry.deployment = None
+    world.write()
+    assert world.scaled == []
+
+
+def test_a_revision_that_vanishes_while_it_is_reserved_is_decided_on_again() -> None:
+    world, outcome = wanting(2)
+    world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
+    world.write()
+    assert (world.scaled, world.asked) == ([], [Cause.CHANGE])
+
+
+def test_it_says_how_many_proofs_it_had() -> None:
+    world, outcome = wanting(1)
+    world.entry.latest = msgspec.structs.replace(outcome, to_prove=True)
+    world.write()
+    assert repr(world.writer) == "Writer(1 proofs, 0 in vain)"
+
+
+def test_an_entry_says_what_it_knows() -> None:
+    assert repr(World().entry) == "Entry(0 ready pods, None)"
+
+
+def test_an_entry_knows_what_keeps_its_pods_from_starting() -> None:
+    entry = World().entry
+    pod = PodFacts(
+        name="p", key=KEY, is_ready=False, is_ending=False, deletion_cost="", trouble=Trouble.FAILING
+    )  # fmt: skip
+    entry.take_trouble(pod, is_gone=False)
+    assert entry.troubles == {"p": Trouble.FAILING}
+    entry.take_trouble(pod, is_gone=True)
+    assert entry.troubles == {}
+
+
+def unasked() -> World:
+    """A revision in reserve that gets two pods, though there is no request."""
+    world, outcome = wanting(2)
+    inside = msgspec.structs.replace(outcome.inputs.inside, present=Load())
+    inputs = msgspec.structs.replace(outcome.inputs, inside=inside)
+    world.entry.latest = msgspec.structs.replace(outcome, inputs=inputs)
+    world.entry.revision = revision(state=ServingState.RESERVE)
+    return world
+
+
+def test_a_revision_that_gets_pods_unasked_comes_out_of_reserve() -> None:
+    world = unasked()
+    metadata = {"namespace": "default", "name": "hello-00001", "uid": "r1", "resourceVersion": "7"}
+    world.written = {"metadata": metadata, "spec": {"servingState": "Active"}}
+    world.write()
+    assert (world.scaled, world.woken_count) == ([2], 1)
+    assert world.entry.revision is not None
+    assert world.entry.revision.serving_state is ServingState.ACTIVE
+
+
+def test_who_changed_it_meanwhile_is_right() -> None:
+    world = unasked()
+    world.write()
+    assert world.entry.revision is not None
+    assert (world.woken_count, world.entry.revision.serving_state) == (1, ServingState.RESERVE)
+
+
+def test_whom_an_activator_wakes_is_left_to_it() -> None:
+    world, _ = wanting(2)
+    world.entry.revision = revision(state=ServingState.RESERVE)
+    world.write()
+    assert world.woken_count == 0

@@ -1,0 +1,71 @@
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from serving.cli.lazy import LazyGroup
+from serving.cli.main import SECTIONS, main
+from serving.model.errors import Problem, SettingsError, Unavailable
+
+PLACES = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_every_line_of_the_table_names_a_command_that_helps(name: str) -> None:
+    done = CliRunner().invoke(main, [name, "--help"])
+    assert (done.exit_code, done.output.splitlines()[0].startswith(f"Usage: main {name} ")) == (0, True)
+
+
+def test_the_help_loads_no_command() -> None:
+    program = (
+        "import sys; from serving.cli.main import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert loaded & {"serving.cli.lazy", "serving.cli.api", "msgspec", "rich", "yaml", "numpy"} == {"serving.cli.lazy"}
+    assert all(f"  {name} " in done.stdout for name in PLACES)
+
+
+def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named() -> None:
+    done = CliRunner().invoke(main, ["frobnicate"])
+    assert (done.exit_code, "Error: No such command 'frobnicate'.\n" in done.stderr) == (2, True)
+    assert "Did you mean describe?" in CliRunner().invoke(main, ["desribe"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ValueError("two\nlines"), 1, "a mistake of ours: ValueError: two; SERVING_TRACEBACK=1 shows where"),
+        (FileNotFoundError(2, "No such file or directory", "x.txt"), 1, "x.txt: No such file or directory"),
+        (TimeoutError(), 1, "TimeoutError"),
+        (Unavailable("no answer"), 1, "no answer"),
+        (SettingsError([Problem(where="a", what="b", expected="c")]), 2, "a: b; expected c"),
+        (KeyboardInterrupt(), 130, None),
+    ],
+)
+def test_what_no_command_foresees_is_one_line(error: BaseException, code: int, said: str | None) -> None:
+    @click.group(cls=LazyGroup)
+    def group() -> None:
+        """Nothing."""
+
+    @group.command()
+    def break_down() -> None:
+        raise error
+
+    done = CliRunner().invoke(group, ["break-down"])
+    assert (done.exit_code, done.stderr.splitlines()) == (code, [said] if said else [])
+
+
+def test_who_asks_gets_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.group(cls=LazyGroup)
+    def group() -> None:
+        """Nothing."""
+
+    @group.command()
+    def break_down() -> None:
+        raise ValueError("why")
+
+    monkeypatch.setenv("SERVING_TRACEBACK", "1")
+    assert isinstance(CliRunner().invoke(group, ["break-down"]).exception, ValueError)

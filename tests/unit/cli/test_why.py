@@ -1,0 +1,42 @@
+import re
+from pathlib import Path
+
+import msgspec
+
+from serving.autoscaler.story import Record, Remembered
+from serving.autoscaler.telling import Explained, explained
+from serving.cli.why import line_of, log_files, merged
+from tests.unit.autoscaler.test_replay import a_day
+
+
+def told(records: list[Record]) -> list[Explained]:
+    return [explained(("default", "hello-00001"), record.told) for record in records]
+
+
+def test_a_line_says_when_who_what_and_why() -> None:
+    one = told(a_day())[0]
+    assert re.fullmatch(
+        r"[\d: -]+ hello-00001 0 → 5: panic; 30\.0 in flight and nobody to serve them, target 7 each", line_of(one)
+    )
+
+
+def test_a_line_says_how_often_it_was_said() -> None:
+    first = a_day()[0].told
+    repeated = msgspec.structs.replace(first, repeated_count=3)
+    assert isinstance(repeated, Remembered)
+    line = line_of(explained(("default", "hello-00001"), repeated))
+    assert re.search(r" \(3 times more, until [\d: -]+\)$", line)
+
+
+def test_the_log_tells_what_is_not_remembered_any_more_and_no_samples() -> None:
+    day = told(a_day())
+    found = merged(day[5:], day)
+    new = [one for one in day[:5] if not one.told.repeated_count]
+    assert found == [*new, *day[5:]]
+    assert merged([], day) == [one for one in day if not one.told.repeated_count]
+
+
+def test_files_of_the_log_come_oldest_first(tmp_path: Path) -> None:
+    for name in ("decisions.jsonl", "decisions.jsonl.1", "decisions.jsonl.3"):
+        (tmp_path / name).touch()
+    assert [path.name for path in log_files(tmp_path)] == ["decisions.jsonl.3", "decisions.jsonl.1", "decisions.jsonl"]

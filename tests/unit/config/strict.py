@@ -1,0 +1,69 @@
+"""What is wrong with an object of Kubernetes' own, by the types that its Python client was generated from.
+
+As ``fieldValidation=Strict`` on a server: unknown fields, wrong types, what is needed and missing. Enumerations and rules
+between fields are the server's; the generated types do not have them.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from kubernetes.client import models
+
+__all__ = ["faults", "model_of"]
+
+_SCALARS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
+_INT_OR_STRING = {"max_unavailable", "max_surge", "min_available", "port", "target_port"}
+_LIST = re.compile(r"[Ll]ist\[(.+)\]\Z")
+_DICT = re.compile(r"[Dd]ict[(\[]str, (.+)[)\]]\Z")
+
+
+def model_of(one: dict[str, Any]) -> type | None:
+    """The generated type of an object; None where the client has none."""
+    version = one["apiVersion"].rpartition("/")[2]
+    return getattr(models, f"{version.capitalize()}{one['kind']}", None)
+
+
+def faults(one: dict[str, Any]) -> list[str]:
+    """Everything that is wrong, each with its path."""
+    model = model_of(one)
+    return [f"no type for {one['apiVersion']} {one['kind']}"] if model is None else list(_object("", one, model))
+
+
+def _object(path: str, value: Any, model: Any) -> Iterator[str]:  # noqa: ANN401 - JSON against a generated class
+    if not isinstance(value, dict):
+        yield f"{path}: {value!r} is not an object"
+        return
+    attributes = {name: attribute for attribute, name in model.attribute_map.items()}
+    for name, inner in value.items():
+        attribute = attributes.get(name)
+        if attribute is None:
+            yield f"{path}.{name}: no such field in {model.__name__}"
+        elif not (attribute in _INT_OR_STRING and isinstance(inner, int | str)):
+            yield from _value(f"{path}.{name}", inner, model.openapi_types[attribute])
+    try:
+        model(**{attributes[name]: inner for name, inner in value.items() if name in attributes})
+    except ValueError as error:
+        yield f"{path}: {error}"
+
+
+def _value(path: str, value: Any, wanted: str) -> Iterator[str]:  # noqa: ANN401 - JSON
+    if wanted == "object":
+        return
+    if found := _LIST.match(wanted):
+        if not isinstance(value, list):
+            yield f"{path}: {value!r} is not a list"
+            return
+        for number, inner in enumerate(value):
+            yield from _value(f"{path}[{number}]", inner, found[1])
+    elif found := _DICT.match(wanted):
+        if not isinstance(value, dict):
+            yield f"{path}: {value!r} is not a map"
+            return
+        for name, inner in value.items():
+            yield from _value(f"{path}.{name}", inner, found[1])
+    elif wanted in _SCALARS:
+        if not isinstance(value, _SCALARS[wanted]) or (isinstance(value, bool) and wanted != "bool"):
+            yield f"{path}: {value!r} is not a {wanted}"
+    else:
+        yield from _object(path, value, getattr(models, wanted))

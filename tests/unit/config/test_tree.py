@@ -1,0 +1,234 @@
+"""What ``config/`` puts on a cluster: it builds, every field exists, and nothing in it may do more than it needs."""
+
+import copy
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serving import __version__
+from serving.cli.makekey import NAME as KEY_SECRET
+from serving.cli.tree import OUR_LABEL, Wanted, objects_of, tree_folder
+from serving.settings.daemons import DAEMONS
+from serving.settings.load import load
+from tests.unit.config.strict import faults, model_of
+
+CONFIG = tree_folder()
+OBJECTS = objects_of(CONFIG, Wanted())
+COMPONENTS = sorted(path.name for path in (CONFIG / "components").iterdir())
+WORKLOADS = [one for one in OBJECTS if one["kind"] in {"Deployment", "Job"}]
+needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+
+
+def named(one: dict[str, Any]) -> tuple[str, str, str]:
+    return one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]
+
+
+def pod_of(one: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = one["spec"]["template"]["spec"]
+    return found
+
+
+def of_kind(*kinds: str) -> list[dict[str, Any]]:
+    return [one for one in OBJECTS if one["kind"] in kinds]
+
+
+def built(folder: Path) -> dict[tuple[str, str, str], Any]:
+    kubectl = shutil.which("kubectl")
+    assert kubectl
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=True)
+    return {named(one): one for one in yaml.safe_load_all(done.stdout)}
+
+
+def component_files() -> list[Path]:
+    files = (CONFIG / "components").rglob("*.yaml")
+    return sorted(path for path in files if path.name != "kustomization.yaml")
+
+
+@needs_kubectl
+def test_kubectl_builds_what_install_applies() -> None:
+    assert built(CONFIG) == {named(one): one for one in OBJECTS}
+
+
+@needs_kubectl
+def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    overlay = tmp_path / "mine"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "namespace": "elsewhere",
+                "resources": ["../config"],
+                "components": [f"../config/components/{name}" for name in COMPONENTS],
+                "images": [{"name": "serving", "newName": "registry.example/serving", "newTag": "9"}],
+            }
+        )
+    )
+    found = built(overlay)
+    wanted = Wanted(image="registry.example/serving:9", namespace="elsewhere")
+    for one in objects_of(CONFIG, wanted):
+        if named(one) == ("Service", "elsewhere", "activator"):
+            assert found[named(one)]["spec"]["type"] == "ClusterIP", "a Gateway is in front"
+        else:
+            assert found[named(one)] == one
+    assert {"Gateway", "HTTPRoute", "PodMonitor"} <= {kind for kind, _, _ in found}
+    assert found["Deployment", "elsewhere", "placement"]["spec"]["template"]["spec"]["containers"][0]["image"] == (
+        "registry.example/serving:9"
+    )
+
+
+@pytest.mark.parametrize("one", OBJECTS, ids=lambda one: "/".join(named(one)))
+def test_every_field_is_one_that_kubernetes_knows(one: dict[str, Any]) -> None:
+    assert faults(one) == []
+
+
+@pytest.mark.parametrize("path", component_files(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_field_of_a_component_is_one_that_kubernetes_knows(path: Path) -> None:
+    for one in yaml.safe_load_all(path.read_text()):
+        if one["apiVersion"].startswith(("gateway.networking.k8s.io/", "monitoring.coreos.com/")):
+            assert model_of(one) is None, "what others define is not checked here"
+        else:
+            assert faults(one) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("spec", "replica"), 2, ".spec.replica: no such field in V1DeploymentSpec"),
+        (("spec", "replicas"), "2", ".spec.replicas: '2' is not a int"),
+        (("spec", "template", "spec", "containers"), {}, ".spec.template.spec.containers: {} is not a list"),
+        (("spec", "selector"), None, ".spec.selector: None is not an object"),
+        (("metadata", "labels"), {"a": 1}, ".metadata.labels.a: 1 is not a str"),
+    ],
+)
+def test_the_check_sees_what_a_server_would_refuse(path: tuple[str, ...], value: object, said: str) -> None:
+    one = copy.deepcopy(of_kind("Deployment")[0])
+    place = one
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    assert said in faults(one)
+
+
+def test_the_check_sees_what_is_missing() -> None:
+    one = copy.deepcopy(of_kind("Deployment")[0])
+    del one["spec"]["selector"]
+    assert [text for text in faults(one) if "selector" in text]
+
+
+def test_all_are_marked_as_ours() -> None:
+    label, value = OUR_LABEL
+    others = [
+        named(one)
+        for one in OBJECTS
+        if one["metadata"].get("labels", {}).get(label) != value and one["kind"] != "ConfigMap"
+    ]
+    assert others == []
+
+
+def test_the_image_has_the_version_of_the_code() -> None:
+    images = {container["image"] for one in WORKLOADS for container in pod_of(one)["containers"]}
+    assert images == {f"serving:{__version__}"}
+
+
+@pytest.mark.parametrize("one", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+def test_a_pod_of_ours_fits_the_restricted_standard(one: dict[str, Any]) -> None:
+    pod = pod_of(one)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+    for container in pod["containers"]:
+        security = container["securityContext"]
+        assert security == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert "memory" in container["resources"]["limits"]
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+    assert all("hostPath" not in volume for volume in pod.get("volumes", ()))
+
+
+@pytest.mark.parametrize("one", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+def test_a_pod_of_ours_has_an_account_of_its_own_and_a_module_that_exists(one: dict[str, Any]) -> None:
+    pod = pod_of(one)
+    assert pod["serviceAccountName"] == one["metadata"]["name"]
+    assert ("ServiceAccount", "knative-serving", pod["serviceAccountName"]) in {named(one) for one in OBJECTS}
+    python, flag, module = pod["containers"][0]["command"]
+    assert (python, flag) == ("python", "-m")
+    assert (CONFIG.parent / f"{module.replace('.', '/')}.py").exists()
+
+
+@pytest.mark.parametrize("one", of_kind("Deployment"), ids=lambda one: one["metadata"]["name"])
+def test_the_environment_of_a_daemon_is_understood_by_it(one: dict[str, Any]) -> None:
+    name = one["metadata"]["name"]
+    (daemon,) = (found for found in DAEMONS if found.name == name)
+    environment = {entry["name"]: entry.get("value", "x") for entry in pod_of(one)["containers"][0]["env"]}
+    prefix = f"SERVING_{name.upper()}_"
+    known = {field.name for field in daemon.fields()}
+    given = {variable.removeprefix(prefix).lower() for variable in environment if variable.startswith(prefix)}
+    assert given <= known
+    load(daemon, registry=DAEMONS, environment=environment)
+
+
+def test_who_has_more_than_one_pod_keeps_one_through_a_drain() -> None:
+    several = {one["metadata"]["name"] for one in of_kind("Deployment") if one["spec"]["replicas"] > 1}
+    budgets = {one["metadata"]["name"]: one["spec"] for one in of_kind("PodDisruptionBudget")}
+    assert several == budgets.keys()
+    assert {spec["maxUnavailable"] for spec in budgets.values()} <= {1}
+    for one in of_kind("Deployment"):
+        if one["metadata"]["name"] in several:
+            assert "podAntiAffinity" in pod_of(one)["affinity"]
+
+
+def test_a_service_finds_ports_of_pods_that_are_there() -> None:
+    pods = {one["metadata"]["name"]: pod_of(one)["containers"][0]["ports"] for one in of_kind("Deployment")}
+    for service in of_kind("Service"):
+        ports = {port["name"] for port in pods[service["spec"]["selector"]["app.kubernetes.io/name"]]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+
+
+def test_the_key_is_made_and_mounted_under_one_name() -> None:
+    mounted = {
+        volume["secret"]["secretName"]
+        for one in of_kind("Deployment")
+        for volume in pod_of(one)["volumes"]
+        if "secret" in volume
+    }
+    assert mounted == {KEY_SECRET}
+
+
+def test_no_role_has_a_wildcard_or_reads_secrets_at_large() -> None:
+    for one in of_kind("Role", "ClusterRole"):
+        for rule in one["rules"]:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            if "secrets" in rule["resources"]:
+                assert one["kind"] == "Role"
+                assert not {"list", "watch"} & set(rule["verbs"])
+                assert "get" not in rule["verbs"] or rule["resourceNames"]
+
+
+def test_the_dashboard_only_looks() -> None:
+    verbs = {
+        verb
+        for one in of_kind("Role", "ClusterRole")
+        if "dashboard" in one["metadata"]["name"]
+        for rule in one["rules"]
+        for verb in rule["verbs"]
+    }
+    assert verbs <= {"get", "list", "watch"}
+
+
+def test_a_daemon_that_nobody_named_gets_no_connection() -> None:
+    closed, *opened = of_kind("NetworkPolicy")
+    assert closed["spec"]["podSelector"]["matchLabels"] == dict([OUR_LABEL])
+    assert "ingress" not in closed["spec"]
+    assert all(
+        "from" in rule or rule["ports"] == [{"protocol": "TCP", "port": 8080}]
+        for one in opened
+        for rule in one["spec"]["ingress"]
+    )

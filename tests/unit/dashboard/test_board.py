@@ -1,0 +1,133 @@
+from typing import Any
+
+from serving.dashboard.board import Board
+from serving.dashboard.requests import Seen
+
+KEY = "default/hello-00001"
+
+
+def pod(name: str, *, ready: bool = True, ending: bool = False, revision: str = "hello-00001") -> dict[str, Any]:
+    requests = {"cpu_millicores": 100, "memory_bytes": 2**20}
+    return {
+        "namespace": "default",
+        "name": name,
+        "revision": revision,
+        "ready": ready,
+        "ending": ending,
+        "node": "n",
+        "requests": requests,
+    }
+
+
+def sample(at_s: float = 0.0, **changes: object) -> dict[str, Any]:
+    numbers = {
+        "namespace": "default",
+        "revision": "hello-00001",
+        "at_wall_s": at_s,
+        "running": 3.0,
+        "held": 1.0,
+        "target": 7.0,
+        "observed_stable": 2.5,
+        "desired_count": 2,
+        "is_panic": True,
+        "pods": {"a": 3.0},
+    }
+    return numbers | changes
+
+
+def decision(at_s: float, *, apply: int | None = 2, wanted: object = 2) -> dict[str, Any]:
+    outcome = {"apply_count": apply, "gate": {"wanted": wanted}}
+    told = {"since_wall_s": at_s, "outcome": outcome}
+    return {"namespace": "default", "revision": "hello-00001", "sentence": "1 → 2: stable", "told": told}
+
+
+def board() -> Board:
+    made = Board(100)
+    made.put("revision", KEY, {"name": "hello-00001"})
+    return made
+
+
+def test_a_row_is_made_of_pods_the_last_sample_and_what_was_counted() -> None:
+    made = board()
+    made.put("pod", "default/a", pod("a"))
+    made.put("pod", "default/b", pod("b", ready=False))
+    made.put("pod", "default/c", pod("c", ending=True))
+    made.sample(sample())
+    made.requests({KEY: Seen(rates=(5.0, 0.0, 0.0, 1.0), quantiles_s=(0.1, None, None))})
+    row = [3.0, 1.0, 7.0, 2.5, 2, 1.0, 1.0, 1.0, 5.0, 0.0, 0.0, 1.0, 0.1, None, None]
+    assert made.tick(2.0) == {KEY: row}
+    assert made.rows == {KEY: row}
+    assert made.tick(4.0) == {}
+    assert made.history.read(KEY)["ready"] == [1.0, 1.0]
+
+
+def test_what_was_told_long_ago_is_not_drawn_on() -> None:
+    made = board()
+    made.sample(sample(at_s=0.0))
+    assert made.tick(60.0)[KEY][:5] == [None] * 5
+
+
+def test_a_page_gets_what_is_new_for_it() -> None:
+    made = board()
+    before = made.version
+    made.put("revision", KEY, {"name": "hello-00001"})
+    assert (made.since(before), made.version) == ([], before)
+    made.put("service", "default/hello", {"name": "hello"})
+    made.put("revision", KEY, None)
+    made.put("revision", KEY, None)
+    new = {"kind": "service", "key": "default/hello", "view": {"name": "hello"}}
+    assert made.since(before) == [{"kind": "revision", "key": KEY, "view": None}, new]
+    assert made.since(0) == [new]
+
+
+def test_what_came_back_is_not_told_as_gone() -> None:
+    made = board()
+    before = made.version
+    made.put("revision", KEY, None)
+    made.put("revision", KEY, {"name": "again"})
+    assert made.since(before) == [{"kind": "revision", "key": KEY, "view": {"name": "again"}}]
+
+
+def test_a_page_that_is_too_far_behind_gets_all() -> None:
+    made = board()
+    for number in range(10_001):
+        made.put("service", "default/x", {"name": str(number)})
+        made.put("service", "default/x", None)
+    assert made.since(1) == [{"kind": "revision", "key": KEY, "view": {"name": "hello-00001"}}, *made.since(1)[1:]]
+    assert made.since(1)[-1]["key"] == KEY
+
+
+def test_pods_show_what_runs_in_them_and_move_with_their_revision() -> None:
+    made = board()
+    made.put("pod", "default/a", pod("a"))
+    made.put("pod", "default/b", pod("b"))
+    made.sample(sample())
+    assert [(one["name"], one["running"]) for one in made.pods(KEY)] == [("a", 3.0), ("b", None)]
+    made.put("pod", "default/a", pod("a", revision="other"))
+    made.put("pod", "default/b", None)
+    made.put("pod", "default/b", None)
+    assert (made.pods(KEY), len(made.pods("default/other"))) == ([], 1)
+
+
+def test_nodes_show_what_their_pods_ask_for() -> None:
+    made = board()
+    made.put("node", "/n", {"name": "n"})
+    made.put("node", "/m", {"name": "m"})
+    made.put("pod", "default/a", pod("a"))
+    made.put("pod", "default/b", pod("b"))
+    assert [(one["name"], one["requested_millicores"], one["pod_count"]) for one in made.nodes()] == [
+        ("m", 0, 0),
+        ("n", 200, 2),
+    ]
+
+
+def test_decisions_are_kept_once_and_go_with_their_revision() -> None:
+    made = board()
+    made.decision(decision(1.0))
+    made.decision(decision(1.0))
+    seen = made.decision(decision(2.0, apply=None, wanted={"missing": "x"}))
+    assert (seen["is_change"], seen["wanted"]) == (False, None)
+    assert [one["at_s"] for one in made.decisions(KEY)] == [1.0, 2.0]
+    assert made.last_decisions() == {KEY: seen}
+    made.put("revision", KEY, None)
+    assert made.decisions(KEY) == []

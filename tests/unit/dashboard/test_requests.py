@@ -1,0 +1,50 @@
+import pytest
+
+from serving.dashboard.requests import Requests, Seen, parse
+
+KEY = "default/hello-00001"
+LABELS = 'kn_namespace_name="default",kn_revision_name="hello-00001"'
+
+
+def page(*counts: int, status: str = "200", family: str = "http_server_request_duration_seconds") -> str:
+    bounds = ("0.1", "0.2", "0.4", "+Inf")
+    return "".join(
+        f'{family}_bucket{{{LABELS},http_response_status_code="{status}",le="{bound}"}} {count}\n'
+        for bound, count in zip(bounds, counts, strict=True)
+    )
+
+
+def test_the_first_reading_says_nothing() -> None:
+    assert Requests().read(page(1, 2, 3, 4), 0.0) == {}
+
+
+def test_answers_a_second_and_quantiles_are_those_since_the_reading_before() -> None:
+    requests = Requests()
+    requests.read(page(1000, 1000, 1000, 1000), 10.0)
+    found = requests.read(page(1050, 1100, 1100, 1100) + page(0, 0, 0, 10, status="503"), 12.0)[KEY]
+    assert found.rates == (50.0, 0.0, 0.0, 5.0)
+    # 110 answers, of which the 55th is the 5th of 50 between 0.1 and 0.2 s; the last ten are beyond the last bound.
+    assert found.quantiles_s == pytest.approx((0.11, 0.4, 0.4))
+
+
+def test_a_counter_that_begins_anew_counts_from_zero() -> None:
+    requests = Requests()
+    requests.read(page(90, 90, 90, 90), 0.0)
+    assert requests.read(page(4, 4, 4, 4), 2.0)[KEY].rates[0] == 2.0
+
+
+def test_nothing_new_has_no_latency() -> None:
+    requests = Requests()
+    requests.read(page(9, 9, 9, 9), 0.0)
+    assert requests.read(page(9, 9, 9, 9), 2.0) == {KEY: Seen(rates=(0, 0, 0, 0), quantiles_s=(None, None, None))}
+    assert requests.read(page(9, 9, 9, 9), 2.0) == {}
+
+
+def test_other_names_of_the_same_thing_are_understood_and_others_left_out() -> None:
+    old = (
+        'activator_request_latencies_bucket{namespace_name="a",revision_name="b",response_code_class="5xx",le="+Inf"} 3\n'
+        'activator_request_latencies_bucket{namespace_name="a",response_code_class="5xx",le="+Inf"} 3\n'
+        'activator_request_latencies_bucket{namespace_name="a",revision_name="b",response_code_class="1xx",le="+Inf"} 3\n'
+        '# HELP x y\nother_bucket{le="1"} 3\n'
+    )
+    assert parse(old) == {("a/b", "5"): {float("inf"): 3.0}}

@@ -1,0 +1,62 @@
+from typing import Any
+
+from serving.dashboard.views import node_view, pod_view, revision_view, service_view
+
+META = {"namespace": "default", "name": "hello", "creationTimestamp": "2026-11-21T07:00:00Z"}
+
+
+def with_conditions(**statuses: str) -> list[dict[str, str]]:
+    return [{"type": name, "status": status} for name, status in statuses.items()]
+
+
+def test_a_service_shows_its_url_traffic_and_conditions() -> None:
+    traffic = [{"revisionName": "hello-00001", "percent": 100, "tag": "now"}, {"revisionName": "hello-00002"}]
+    view = service_view(
+        {
+            "metadata": META,
+            "status": {"url": "http://x", "traffic": traffic, "conditions": with_conditions(Ready="True")},
+        }
+    )
+    assert (view["url"], view["ready"], view["name"]) == ("http://x", "True", "hello")
+    assert view["traffic"][1] == {"revision": "hello-00002", "percent": 0, "tag": ""}
+    assert service_view({"metadata": META})["ready"] == "Unknown"
+
+
+def test_a_revision_shows_numbers_of_scaling_and_no_secret() -> None:
+    labels = {"serving.knative.dev/service": "hello"}
+    annotations = {"autoscaling.knative.dev/max-scale": "4", "serving.dev/command": "secret"}
+    spec = {"containerConcurrency": 10, "containers": [{"env": [{"name": "PASSWORD", "value": "secret"}]}]}
+    view = revision_view({"metadata": {**META, "labels": labels, "annotations": annotations}, "spec": spec})
+    assert (view["service"], view["state"], view["concurrency"]) == ("hello", "Active", 10)
+    assert view["scaling"] == {"max-scale": "4"}
+    assert "secret" not in str(view)
+
+
+def pod(**status: object) -> dict[str, Any]:
+    return {"metadata": {**META, "labels": {"serving.knative.dev/revision": "r"}}, "status": status}
+
+
+def test_a_pod_shows_why_it_waits_and_what_it_asks_for() -> None:
+    found = pod(
+        phase="Pending", containerStatuses=[{"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2}]
+    )
+    resources = {"requests": {"cpu": "250m", "memory": "1Gi"}}
+    found["spec"] = {"containers": [{"resources": resources}, {"resources": {"requests": {"cpu": "what"}}}, {}]}
+    view = pod_view(found)
+    assert view is not None
+    assert (view["reason"], view["ready"], view["restarts"]) == ("CrashLoopBackOff", False, 2)
+    assert view["requests"] == {"cpu_millicores": 250, "memory_bytes": 2**30}
+
+
+def test_a_pod_of_somebody_else_is_not_shown() -> None:
+    assert pod_view({"metadata": META}) is None
+
+
+def test_a_node_shows_what_it_has() -> None:
+    found = {
+        "metadata": {"name": "n"},
+        "spec": {"taints": [{"key": "gone"}]},
+        "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}, "conditions": with_conditions(Ready="True")},
+    }
+    view = node_view(found)
+    assert (view["cpu_millicores"], view["memory_bytes"], view["taints"]) == (2000, 2**32, ["gone"])

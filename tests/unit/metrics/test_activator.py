@@ -1,0 +1,97 @@
+import pytest
+
+from serving.metrics.activator import ActivatorMetrics, trace_id_of
+
+KEY = ("default", "hello-00001")
+LABELS = 'k8s_namespace_name="default",kn_configuration_name="hello",kn_revision_name="hello-00001"'
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+OPEN = "application/openmetrics-text"
+
+
+def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> ActivatorMetrics:
+    return ActivatorMetrics(
+        configuration_of=lambda _: "hello", keys=lambda: keys, inside=lambda: [(KEY, 3, 2)], has_old_names=has_old_names
+    )
+
+
+def test_requests_are_counted_by_class_with_the_trace_that_came_in() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    rows.ended(200, 0.3, TRACE)
+    rows.ended(204, 0.3, None)
+    rows.ended(0, 0.3, None)
+    rows.ended(999, 0.3, None)
+    page = made.page.text(OPEN)
+    for by_class, count in (("2xx", 2.0), ("none", 1.0), ("5xx", 1.0)):
+        assert (
+            f'http_server_request_duration_seconds_count{{{LABELS},response_code_class="{by_class}"}} {count}' in page
+        )
+    assert f'# {{trace_id="{TRACE}"}} 0.3' in page
+
+
+def test_one_cold_start_is_counted_once_whoever_waited() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    turn = rows.cold_turn
+    for _ in range(5):
+        rows.started_cold(0.4, turn)
+    rows.started_cold(0.2, rows.cold_turn)
+    assert f"serving_cold_start_duration_seconds_count{{{LABELS}}} 2.0" in made.page.text("")
+
+
+def test_reasons_waits_and_levels_are_told() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    rows.refused("waited")
+    rows.woken("flip")
+    rows.waited(0.1)
+    made.lost_frames = lambda: 7
+    page = made.page.text("")
+    for line in (
+        f'serving_requests_refused_total{{{LABELS},reason="waited"}} 1.0',
+        f'serving_wakes_total{{{LABELS},reason="flip"}} 1.0',
+        f"serving_request_queue_seconds_count{{{LABELS}}} 1.0",
+        f"kn_revision_request_concurrency{{{LABELS}}} 3.0",
+        f"serving_requests_waiting{{{LABELS}}} 2.0",
+        "serving_stat_frames_lost_total 7.0",
+    ):
+        assert line in page
+
+
+def test_rows_of_revisions_that_are_gone_are_dropped() -> None:
+    made = metrics()
+    made.of(("default", "gone")).ended(200, 0.1, None)
+    rows = made.of(("default", "going"))
+    assert "gone" not in made.page.text("")
+    rows.ended(200, 0.1, None)
+    rows.waited(0.1)
+    rows.started_cold(0.1, 0)
+    rows.refused("waited")
+    rows.woken("flip")
+    assert "going" not in made.page.text("")
+    for index in range(1000):
+        made.of(("default", f"r{index}"))
+    assert repr(made) in {f"ActivatorMetrics({count} revisions)" for count in range(102)}
+
+
+def test_the_old_count_is_there_where_wanted() -> None:
+    made = metrics(KEY, has_old_names=True)
+    made.of(KEY).ended(200, 0.1, None)
+    page = made.page.text("")
+    assert 'activator_request_count_total{configuration_name="hello",namespace_name="default"' in page
+
+
+@pytest.mark.parametrize(
+    ("text", "trace"),
+    [
+        (f"00-{TRACE}-b7ad6b7169203331-01", TRACE),
+        (f"01-{TRACE}-b7ad6b7169203331-01", None),
+        (f"00-{TRACE.upper()}-b7ad6b7169203331-01", None),
+        (f"00-{TRACE}", None),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", None),
+        ('00-"}\n', None),
+        ("", None),
+    ],
+)
+def test_a_trace_is_believed_only_in_its_own_form(text: str, trace: str | None) -> None:
+    assert trace_id_of(text.encode()) == trace

@@ -1,0 +1,50 @@
+from serving.metrics.autoscaler import AutoscalerMetrics
+from tests.unit.metrics.builders import numbers
+
+LABELS = '{k8s_namespace_name="default",kn_configuration_name="hello",kn_revision_name="hello-00001"}'
+KEY = ("default", "hello-00001")
+
+
+def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> AutoscalerMetrics:
+    return AutoscalerMetrics(
+        keys=lambda: keys, counts=lambda: {"revisions": 1, "odd_total": 2}, has_old_names=has_old_names
+    )
+
+
+def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
+    made = metrics(KEY)
+    made.decided(numbers(stable_load=1.5, panic_load=4.0, target_load=7.0, excess_burst_capacity=-3))
+    page = made.page.text("")
+    for line in (
+        f"kn_revision_pods_desired{LABELS} 3.0",
+        f"kn_revision_concurrency_stable{LABELS} 1.5",
+        f"kn_revision_capacity_excess{LABELS} -3.0",
+        'serving_decisions_total{rule="stable"} 1.0',
+        "autoscaler_revisions 1.0",
+        "# TYPE autoscaler_odd_total counter",
+    ):
+        assert line in page
+    assert "kn_revision_rps_stable{" not in page
+    assert "autoscaler_desired_pods" not in page
+
+
+def test_old_names_are_there_where_wanted() -> None:
+    made = metrics(KEY, has_old_names=True)
+    made.decided(numbers(is_rps=True, stable_load=12.0))
+    page = made.page.text("")
+    old = '{configuration_name="hello",namespace_name="default",revision_name="hello-00001"}'
+    assert f"autoscaler_desired_pods{old} 3.0" in page
+    assert f"autoscaler_stable_requests_per_second{old} 12.0" in page
+
+
+def test_a_revision_that_is_gone_is_off_the_page() -> None:
+    made = metrics()
+    made.decided(numbers())
+    assert "hello-00001" not in made.page.text("")
+
+
+def test_rows_are_bounded_though_nobody_asks_for_the_page() -> None:
+    made = metrics(("default", "r0"))
+    for index in range(1000):
+        made.decided(numbers(revision=f"r{index}"))
+    assert repr(made) in {f"AutoscalerMetrics({count} revisions)" for count in range(200)}

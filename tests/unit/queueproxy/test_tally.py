@@ -1,0 +1,40 @@
+"""Counts and durations of a pod's requests, as text."""
+
+from serving.queueproxy.tally import BOUNDS_S, RequestTally, series
+
+
+def test_requests_count_by_the_hundreds_of_their_status() -> None:
+    tally = RequestTally()
+    for status in (200, 204, 404, 0, 503, 799):
+        tally.note(status, 0.01)
+    assert tally.counts() == {"none": 1, "1xx": 0, "2xx": 2, "3xx": 0, "4xx": 1, "5xx": 2}
+    assert repr(tally) == "RequestTally(none 1, 1xx 0, 2xx 2, 3xx 0, 4xx 1, 5xx 2)"
+
+
+def test_a_duration_falls_into_its_bucket_and_all_above() -> None:
+    tally = RequestTally()
+    tally.note(200, 0.03)
+    lines = tally.page(revision="r")
+    start = 'kn_serving_invocation_duration_seconds_bucket{kn_revision_name="r",status_class="2xx",le='
+    values = [line.rpartition(" ")[2] for line in lines if line.startswith(start)]
+    below_count = sum(bound_s < 0.03 for bound_s in BOUNDS_S)
+    assert values == ["0"] * below_count + ["1"] * (len(BOUNDS_S) + 1 - below_count)
+    assert 'kn_serving_invocation_duration_seconds_sum{kn_revision_name="r",status_class="2xx"} 0.03' in lines
+    assert 'kn_serving_invocation_duration_seconds_count{kn_revision_name="r",status_class="2xx"} 1' in lines
+
+
+def test_a_class_without_requests_has_no_histogram() -> None:
+    assert not [line for line in RequestTally().page(revision="r") if "bucket" in line]
+
+
+def test_what_is_beyond_599_is_in_the_histogram_of_5xx() -> None:
+    tally = RequestTally()
+    tally.note(500, 1.0)
+    tally.note(999, 2.0)
+    lines = tally.page(revision="r")
+    assert 'kn_serving_invocation_duration_seconds_count{kn_revision_name="r",status_class="5xx"} 2' in lines
+    assert 'kn_serving_invocation_duration_seconds_sum{kn_revision_name="r",status_class="5xx"} 3' in lines
+
+
+def test_a_series_has_only_the_labels_that_it_has() -> None:
+    assert series("a_total", 3, revision="r") == 'a_total{kn_revision_name="r"} 3'

@@ -37,11 +37,14 @@ _COLD_START = b"X-Serving-Cold-Start: true\r\n"
 # More pods than one machine runs or one activator should know.
 _WAYS_MAX = 65_536
 
+# It may be the request that kills whoever works on it: it must not have all pods of a revision.
+_LOSSES_MAX = 2
+
 
 class _Visit:
     """What we know of a request besides what it says."""
 
-    __slots__ = ("cold_turn", "is_cold", "key", "rows", "trace_id", "tries")
+    __slots__ = ("cold_turn", "is_cold", "key", "losses", "rows", "trace_id", "tries")
 
     def __init__(self, key: RevisionKey, rows: RevisionRows) -> None:
         self.key = key
@@ -49,6 +52,7 @@ class _Visit:
         self.trace_id: str | None = None
         self.cold_turn = 0
         self.tries = 1
+        self.losses = 0
         self.is_cold = False
 
 
@@ -138,7 +142,10 @@ class Ingress:
         """A pod died before it answered: on to another, or back to the head of the queue."""
         del reason
         self.counts["pod-lost"] += 1
-        return self._goes_elsewhere(exchange)
+        visit = exchange.context
+        assert isinstance(visit, _Visit)
+        visit.losses += 1
+        return visit.losses <= _LOSSES_MAX and self._goes_elsewhere(exchange)
 
     def overdue(self, exchange: Exchange) -> None:
         """Never: waits end by the desk's own time."""

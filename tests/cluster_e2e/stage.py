@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,12 @@ class Daemon:
 class Stage:
     """What tests have."""
 
-    def __init__(self, server: Server, cluster: KubeCluster, *, gate: Gate, folder: Path) -> None:
+    def __init__(
+        self, server: Server, cluster: KubeCluster, *, gate: Gate, folder: Path, settings: Mapping[str, str]
+    ) -> None:
         self.server, self.cluster, self.gate, self.folder = server, cluster, gate, folder
         self.daemons: dict[str, Daemon] = {}
+        self._settings = settings
         self.kubelet = StatusKubelet(cluster, server.node)
         self.sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("public", "inner", "stats")}
         self._controller_page = _free_port()
@@ -102,6 +105,7 @@ class Stage:
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("SERVING_")},
             **_SETTINGS,
+            **self._settings,
             "KUBECONFIG": str(kubeconfig),
             "SERVING_KEY_FILE": str(self.folder / "key"),
             "SERVING_KUBE_RECORD": str(self.folder / f"{name}.calls"),
@@ -213,7 +217,10 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def staged(
-    folder: Path, *, daemons: Sequence[str] = ("controller", "autoscaler", "activator")
+    folder: Path,
+    *,
+    daemons: Sequence[str] = ("controller", "autoscaler", "activator"),
+    settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Stage]:
     """Everything at work until the end of the context."""
     async with (
@@ -221,7 +228,7 @@ async def staged(
         opened(server.host, server.port) as gate,
         KubeCluster.from_kubeconfig(server.kubeconfig) as cluster,
     ):
-        stage = Stage(server, cluster, gate=gate, folder=folder)
+        stage = Stage(server, cluster, gate=gate, folder=folder, settings=settings or {})
         with contextlib.suppress(AlreadyExists):
             await cluster.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
         running = asyncio.create_task(stage.run())

@@ -53,7 +53,8 @@ class StatusKubelet:
         """Say of all that were held that they are ready."""
         self.hold = False
         for pod in self.pods:
-            await self.set_ready(pod, ready=True)
+            if (pod.get("status") or {}).get("podIP"):
+                await self.set_ready(pod, ready=True)
 
     def _changed(self, change: CacheChange) -> None:
         pod, uid = change.new, change.new["metadata"]["uid"]

@@ -93,3 +93,13 @@ def test_a_probe_of_kubernetes_is_understood(text: str, probe: Probe) -> None:
 def test_what_is_no_probe_is_refused(text: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         read_probe(text)
+
+
+@pytest.mark.parametrize(("name", "is_http2"), [("http1", False), ("h2c", True)])
+def test_the_name_of_the_apps_port_is_its_protocol(name: str, is_http2: bool) -> None:
+    assert spec_from_environment(NEEDED | {"SERVING_POD_PROTOCOL": name}).is_http2 is is_http2
+
+
+def test_a_protocol_that_is_unknown_is_named() -> None:
+    with pytest.raises(SettingsError, match="http1 or h2c"):
+        spec_from_environment(NEEDED | {"SERVING_POD_PROTOCOL": "spdy"})

@@ -1,0 +1,180 @@
+"""What becomes of services while the API server is away, and how much each costs it while it is there."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+
+from serving.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
+from serving.cluster.port import Object
+from tests.cluster_e2e.stage import SPACE, Stage, is_ready, service, staged
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
+
+_WRITES_MAX = 20
+_PER_S = 50
+_BEYOND_BARE_S = 30.0
+_AWAY_S = 4.0
+_WRITE_COUNTS = (
+    "serving_controller_writes_total",
+    "autoscaler_scale_writes_total",
+    "autoscaler_reserve_writes_total",
+    "autoscaler_victim_writes_total",
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    async with staged(tmp_path_factory.mktemp("faults")) as one:
+        yield one
+
+
+async def scales_seen(stage: Stage, name: str, seen: list[int]) -> None:
+    """Every count of pods that a Deployment asks for, until cancelled."""
+    listing = await stage.cluster.list(DEPLOYMENT, SPACE, field_selector=f"metadata.name={name}")
+    seen += [one["spec"]["replicas"] for one in listing.items]
+    async with stage.cluster.watch(
+        DEPLOYMENT, SPACE, resource_version=listing.resource_version, field_selector=f"metadata.name={name}"
+    ) as events:
+        async for event in events:
+            if event.object["spec"]["replicas"] != seen[-1]:
+                seen.append(event.object["spec"]["replicas"])
+
+
+async def test_while_the_api_server_is_away_nothing_is_lost_and_nothing_is_scaled_wrongly(stage: Stage) -> None:
+    scale_name = "away-00001"
+    await stage.apply(service("away"))
+    await stage.ready("away")
+    stage.load(scale_name, 3)
+    await stage.scaled(scale_name, 3)
+    seen: list[int] = []
+    watching = asyncio.create_task(scales_seen(stage, f"{scale_name}-deployment", seen))
+    await stage.gate.shut()
+    # Asked for while no daemon can see it.
+    await stage.apply(service("meanwhile"))
+    changed = await stage.apply(service("away", version="2"))
+    await asyncio.sleep(_AWAY_S)
+    assert seen == [3]
+    assert not (await stage.cluster.get(SERVING_SERVICE, SPACE, "meanwhile")).get("status")
+    await stage.gate.open()
+    await stage.ready("meanwhile")
+    await stage.ready("away", generation=changed["metadata"]["generation"])
+    stage.load(scale_name, 5)
+    await stage.scaled(scale_name, 5)
+    watching.cancel()
+    assert seen == sorted(seen), f"it never went below what the load asks for: {seen}"
+    assert set(seen) <= {3, 4, 5}
+    assert all(one.process.returncode is None for one in stage.daemons.values())
+
+
+async def test_a_daemon_that_is_killed_goes_on_where_it_was(stage: Stage) -> None:
+    await stage.apply(service("killed"))
+    await stage.ready("killed")
+    stage.load("killed-00001", 2)
+    await stage.scaled("killed-00001", 2)
+    for name in ("autoscaler", "controller"):
+        stage.daemons[name].process.kill()
+        await stage.daemons[name].process.wait()
+    seen: list[int] = []
+    watching = asyncio.create_task(scales_seen(stage, "killed-00001-deployment", seen))
+    await stage.apply(service("orphan"))
+    await stage.start("controller")
+    await stage.start("autoscaler")
+    await stage.ready("orphan")
+    stage.load("killed-00001", 4)
+    await stage.scaled("killed-00001", 4)
+    watching.cancel()
+    assert seen == sorted(seen), seen
+
+
+async def test_a_pod_that_turns_unready_counts_no_more_at_once(stage: Stage) -> None:
+    await stage.apply(service("flaky"))
+    await stage.ready("flaky")
+    (pod,) = (await stage.cluster.list(POD, SPACE, label_selector="app=flaky-00001")).items
+    await stage.kubelet.set_ready(pod, ready=False)
+    begun_s = time.monotonic()
+    await stage.until(
+        DEPLOYMENT, "flaky-00001-deployment", lambda one: one["status"].get("readyReplicas", 0) == 0, within_s=5
+    )
+    assert time.monotonic() - begun_s < 1
+    await stage.kubelet.set_ready(pod, ready=True)
+    await stage.scaled("flaky-00001", 1)
+
+
+async def at_pace(make: Callable[[str], Awaitable[object]], names: list[str]) -> None:
+    """Fifty a second, whatever each takes."""
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    async with asyncio.TaskGroup() as group:
+        for number, name in enumerate(names):
+            await asyncio.sleep(begun_s + number / _PER_S - loop.time())
+            group.create_task(_made(make(name)))
+
+
+async def _made(making: Awaitable[object]) -> None:
+    await making
+
+
+def bare_deployment(name: str) -> Object:
+    labels = {"bare": name}
+    container = {"name": "user-container", "image": "registry.example/hello"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    return {
+        "metadata": {"name": name, "namespace": SPACE, "labels": {"bare": "yes"}},
+        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
+    }
+
+
+async def until_all(stage: Stage, count: int, *, kind: str) -> None:
+    """Wait until so many are ready; a list a second is no load."""
+    what, selector = (SERVING_SERVICE, "") if kind == "services" else (DEPLOYMENT, "bare=yes")
+
+    def is_well(one: Object) -> bool:
+        return is_ready(one) if kind == "services" else bool((one.get("status") or {}).get("readyReplicas"))
+
+    for _ in itertools.count():
+        listing = await stage.cluster.list(what, SPACE, label_selector=selector)
+        if sum(map(is_well, listing.items)) >= count:
+            return
+        await asyncio.sleep(0.2)
+
+
+async def crowd(stage: Stage, count: int) -> tuple[float, float, float]:
+    """Bare Deployments, then services: how long each takes until all are ready, and writes of ours per service."""
+    bare = [f"bare-{number:04d}" for number in range(count)]
+    begun_s = time.monotonic()
+    await at_pace(lambda name: stage.cluster.create(DEPLOYMENT, bare_deployment(name)), bare)
+    await until_all(stage, count, kind="bare")
+    bare_s = time.monotonic() - begun_s
+    for name in bare:
+        await stage.cluster.delete(DEPLOYMENT, SPACE, name)
+    before = await writes(stage)
+    there = len((await stage.cluster.list(SERVING_SERVICE, SPACE)).items)
+    begun_s = time.monotonic()
+    await at_pace(lambda name: stage.apply(service(name)), [f"crowd-{number:04d}" for number in range(count)])
+    await until_all(stage, there + count, kind="services")
+    return bare_s, time.monotonic() - begun_s, (await writes(stage) - before) / count
+
+
+async def writes(stage: Stage) -> float:
+    numbers = [await stage.numbers(name) for name in ("controller", "autoscaler")]
+    return sum(one.get(name, 0.0) for one in numbers for name in _WRITE_COUNTS)
+
+
+async def test_services_at_fifty_a_second_are_ready_soon_and_cost_few_writes(stage: Stage) -> None:
+    bare_s, services_s, writes_each = await crowd(stage, 100)
+    assert 0 < writes_each <= _WRITES_MAX
+    assert services_s <= bare_s + _BEYOND_BARE_S
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_a_thousand_services_at_fifty_a_second(stage: Stage) -> None:
+    await stage.clear()
+    bare_s, services_s, writes_each = await crowd(stage, 1000)
+    print(f"1,000 bare {bare_s:.1f} s, services {services_s:.1f} s, {writes_each:.1f} writes each")  # noqa: T201 - a figure
+    assert 0 < writes_each <= _WRITES_MAX
+    assert services_s <= bare_s + _BEYOND_BARE_S

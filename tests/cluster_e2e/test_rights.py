@@ -1,0 +1,110 @@
+"""The Roles of ``config/rbac`` grant what the daemons use: nothing is missing, and nothing is there that nobody uses."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from serving.cli.tree import tree_folder
+from serving.cluster.kinds import REVISION, SCALING_POLICY
+from serving.cluster.port import Object
+from serving.model.errors import NotFound
+from tests.cluster_e2e.stage import SPACE, Stage, service, staged
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
+
+DAEMONS = ("controller", "autoscaler", "activator", "dashboard", "placement")
+# Nothing is kept that has no traffic, and it is looked for often.
+SETTINGS = {
+    "SERVING_CONTROLLER_RETAIN_SINCE_CREATE_TIME_S": "0",
+    "SERVING_CONTROLLER_RETAIN_SINCE_LAST_ACTIVE_TIME_S": "0",
+    "SERVING_CONTROLLER_MIN_NON_ACTIVE_REVISIONS": "0",
+    "SERVING_CONTROLLER_MAX_NON_ACTIVE_REVISIONS": "0",
+    "SERVING_CONTROLLER_RESYNC_PERIOD_S": "1",
+}
+# Used when two write one object at the same moment, or after a restart: no test can bring that about at will. Each has a
+# test beside its code, which does.
+ONLY_IN_A_RACE = {
+    "activator": {"get revisions.serving.knative.dev"},
+    "autoscaler": {"get revisions.serving.knative.dev", "update events"},
+    "controller": {"get events"},
+}
+
+
+def granted(daemon: str) -> set[str]:
+    """What the Roles of a daemon allow: "patch deployments.apps/scale"."""
+    found: set[str] = set()
+    folder = tree_folder()
+    paths = [folder / "rbac" / f"{daemon}.yaml", folder / "components" / daemon / "rbac.yaml"]
+    for path in (one for one in paths if one.exists()):
+        for role in yaml.safe_load_all(path.read_text()):
+            for rule in role.get("rules", ()):
+                for group in rule["apiGroups"]:
+                    for resource in rule["resources"]:
+                        plural, slash, part = resource.partition("/")
+                        whole = (f"{plural}.{group}" if group else plural) + slash + part
+                        found |= {f"{verb} {whole}" for verb in rule["verbs"]}
+    return found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    """Everything that a daemon ever does, done once."""
+    async with staged(tmp_path_factory.mktemp("rights"), daemons=DAEMONS, settings=SETTINGS) as one:
+        await everything(one)
+        yield one
+
+
+def policy(name: str) -> Object:
+    trigger = {"type": "cpu", "usagePercent": 70, "timeSeconds": 20}
+    return {
+        "metadata": {"name": name, "namespace": SPACE},
+        "spec": {"targetRef": {"kind": "Service", "name": name}, "max": 4, "up": {"triggers": [trigger]}},
+    }
+
+
+async def everything(stage: Stage) -> None:
+    await stage.apply(service("all"))
+    await stage.ready("all")
+    with contextlib.suppress(NotFound):
+        await stage.cluster.delete(SCALING_POLICY, SPACE, "all")
+    await stage.cluster.create(SCALING_POLICY, policy("all"))
+    stage.load("all-00001", 4)
+    await stage.scaled("all-00001", 4)
+    stage.load("all-00001", 1)
+    await stage.scaled("all-00001", 1, within_s=30)
+    traffic = [{"revisionName": "all-00001", "percent": 50}, {"latestRevision": True, "percent": 50}]
+    changed = await stage.apply(service("all", traffic=traffic))
+    await stage.ready("all", generation=changed["metadata"]["generation"])
+    changed = await stage.apply(service("all", traffic=[{"latestRevision": True, "percent": 100}]))
+    await stage.ready("all", generation=changed["metadata"]["generation"])
+    # Two that go unused, of which none is to be kept.
+    for version in ("2", "3"):
+        changed = await stage.apply(service("all", version=version))
+        await stage.ready("all", generation=changed["metadata"]["generation"])
+    await stage.until_gone(REVISION, "all-00001")
+    stage.load("all-00003", 0)
+    await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Reserve", within_s=30)
+    asking = asyncio.create_task(_ask(stage.port("public"), "all"))
+    await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Active")
+    asking.cancel()
+
+
+async def _ask(port: int, name: str) -> None:
+    """A request that waits for a pod."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"GET / HTTP/1.1\r\nHost: {name}.{SPACE}.localhost\r\n\r\n".encode())
+        await reader.read()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+async def test_a_daemon_calls_what_its_role_allows_and_its_role_allows_what_it_calls(stage: Stage, daemon: str) -> None:
+    calls, allowed, rare = stage.daemons[daemon].calls, granted(daemon), ONLY_IN_A_RACE.get(daemon, set())
+    assert rare <= allowed, "what is rare is needed all the same"
+    assert (calls - allowed, allowed - calls - rare) == (set(), set())

@@ -32,6 +32,8 @@ __all__ = ["Controller", "run"]
 _log = logging.getLogger(__name__)
 
 _KINDS: dict[Resource, Kind] = {Resource(kind.resource): kind for kind in KINDS if kind.resource in set(Resource)}
+# Changes of children that come within this time are told together.
+_COMPANY_S = 0.05
 # Events of which the count is known without asking; the rest is asked for.
 _EVENTS_KNOWN_MAX = 1024
 
@@ -86,17 +88,19 @@ class Controller:
     def _reflector(self, resource: Resource) -> Reflector:
         def changed(change: CacheChange) -> None:
             if change.type is EventType.DELETED:
-                self._wake(self._knowledge.drop(resource, change.key))
+                self._wake(self._knowledge.drop(resource, change.key), of=resource)
             else:
-                self._wake(self._knowledge.put(resource, change.new))
+                self._wake(self._knowledge.put(resource, change.new), of=resource)
 
         reflector = Reflector(self._cluster, _KINDS[resource])
         reflector.on_change(changed)
         return reflector
 
-    def _wake(self, keys: set[WorkKey]) -> None:
+    def _wake(self, keys: set[WorkKey], *, of: Resource | None = None) -> None:
         for key in keys:
-            self._queue.add(key)
+            # A Service sums up what is beneath it, where changes come in company: one status tells of all of them.
+            is_news_of_children = key[0] is Resource.SERVICE and of is not Resource.SERVICE
+            self._queue.add_after(key, _COMPANY_S if is_news_of_children else 0.0)
 
     async def _resync(self) -> None:
         """Look at what gets older by itself, and forget what no watch knows of: a creation that was undone unseen."""

@@ -33,7 +33,10 @@ async def main(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         (folder / "kubeconfig").write_text(kubeconfig(url, _TOKEN))
-        async with running(application(cluster, ApiOptions(token=_TOKEN)), listener), asyncio.TaskGroup() as group:
+        async with (
+            running(application(cluster, ApiOptions(token=_TOKEN)), listener, shutdown_s=0.2),
+            asyncio.TaskGroup() as group,
+        ):
             tasks = [group.create_task(Manager(cluster).run()), group.create_task(collect_garbage(cluster))]
             sys.stdout.write("ready\n")
             sys.stdout.flush()

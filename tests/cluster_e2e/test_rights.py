@@ -9,7 +9,7 @@ import pytest_asyncio
 import yaml
 
 from serving.cli.tree import tree_folder
-from serving.cluster.kinds import REVISION, SCALING_POLICY
+from serving.cluster.kinds import POD, REVISION, SCALING_POLICY
 from serving.cluster.port import Object
 from serving.model.errors import NotFound
 from tests.cluster_e2e.stage import SPACE, Stage, service, staged
@@ -88,6 +88,9 @@ async def everything(stage: Stage) -> None:
     await stage.until_gone(REVISION, "all-00001")
     stage.load("all-00003", 0)
     await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Reserve", within_s=30)
+    # A pod that is still there would get the request, and its address leads nowhere.
+    await stage.scaled("all-00003", 0)
+    await stage.until_none(POD, label_selector="app=all-00003")
     asking = asyncio.create_task(_ask(stage.port("public"), "all"))
     await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Active")
     asking.cancel()

@@ -127,10 +127,11 @@ class Stage:
         self.daemons[name] = Daemon(name, process, self.folder)
         return self.daemons[name]
 
-    async def run(self) -> None:
+    async def run(self, *, runs_nothing: bool) -> None:
         """Kubelet and load, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.kubelet.run())
+            if runs_nothing:
+                group.create_task(self.kubelet.run())
             group.create_task(self._client.run(asyncio.Event()))
             while True:
                 for name, concurrency in self._loads.items():
@@ -221,8 +222,9 @@ async def staged(
     *,
     daemons: Sequence[str] = ("controller", "autoscaler", "activator"),
     settings: Mapping[str, str] | None = None,
+    runs_nothing: bool = True,
 ) -> AsyncIterator[Stage]:
-    """Everything at work until the end of the context."""
+    """Everything at work until the end of the context. The kubelet runs nothing, unless the test brings another."""
     async with (
         started(folder) as server,
         opened(server.host, server.port) as gate,
@@ -231,7 +233,7 @@ async def staged(
         stage = Stage(server, cluster, gate=gate, folder=folder, settings=settings or {})
         with contextlib.suppress(AlreadyExists):
             await cluster.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
-        running = asyncio.create_task(stage.run())
+        running = asyncio.create_task(stage.run(runs_nothing=runs_nothing))
         try:
             for name in daemons:
                 await stage.start(name)

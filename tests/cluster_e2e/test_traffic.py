@@ -1,0 +1,108 @@
+"""Requests through the activator to pods that are processes of this machine, over the API as a cluster has it.
+
+Only against our own server: a real one takes no loopback address into a slice.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from serving.cluster.kinds import DEPLOYMENT, REVISION
+from serving.local.host import Host
+from serving.local.kubelet import Kubelet
+from serving.local.pod import Node
+from tests.cluster_e2e.server import is_real
+from tests.cluster_e2e.stage import KEY, SPACE, Stage, service, staged
+from tests.integration.local_stage import HELLO, template_process
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(90),
+    pytest.mark.skipif(is_real(), reason="a real server refuses loopback addresses in slices"),
+]
+
+COMMAND = {"serving.dev/command": f"{sys.executable} {HELLO}"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    folder = tmp_path_factory.mktemp("traffic")
+    async with staged(folder, runs_nothing=False) as one:
+        with template_process(folder / "state") as template:
+            async with asyncio.TaskGroup() as group:
+                tasks = await _kubelet(one, template.state.template, folder, group)
+                yield one
+                await one.clear()
+                for task in tasks:
+                    task.cancel()
+
+
+async def _kubelet(
+    stage: Stage, template: Path, folder: Path, group: asyncio.TaskGroup
+) -> tuple[asyncio.Task[None], ...]:
+    """The one of ``serving up``, on the cluster of the stage."""
+    host = Host(template)
+    node = Node(
+        cluster=stage.cluster,
+        host=host,
+        pods=folder / "state" / "pods",
+        logs=folder / "state" / "logs" / "pods",
+        stats_url=f"ws://127.0.0.1:{stage.port('stats')}/stats",
+        key=KEY,
+    )
+    kubelet = Kubelet(node)
+    connecting = group.create_task(host.run())
+    await kubelet.take_over()
+    return connecting, group.create_task(kubelet.run())
+
+
+async def ask(stage: Stage, host: str, path: str = "/") -> tuple[int, str]:
+    """One request on a connection of its own: status and body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port("public"))
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}.{SPACE}.localhost\r\nConnection: close\r\n\r\n".encode())
+        async with asyncio.timeout(20):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return int(head.split(b" ")[1]), body.decode()
+
+
+async def test_a_request_reaches_a_pod_and_one_for_a_revision_at_zero_wakes_it(stage: Stage) -> None:
+    await stage.apply(service("hello", annotations=COMMAND))
+    await stage.ready("hello")
+    assert (await ask(stage, "hello"))[0] == 200
+    await stage.until(REVISION, "hello-00001", lambda one: one["spec"].get("servingState") == "Reserve", within_s=40)
+    await stage.scaled("hello-00001", 0)
+    status, _ = await ask(stage, "hello")
+    assert status == 200
+    await stage.until(DEPLOYMENT, "hello-00001-deployment", lambda one: one["spec"]["replicas"] >= 1)
+
+
+async def test_requests_are_split_between_revisions(stage: Stage) -> None:
+    always = {**COMMAND, "autoscaling.knative.dev/min-scale": "1"}
+    await stage.apply(service("both", annotations=always))
+    await stage.ready("both")
+    traffic = [{"revisionName": "both-00001", "percent": 50, "tag": "old"}, {"latestRevision": True, "percent": 50}]
+    changed = await stage.apply(service("both", version="2", annotations=always, traffic=traffic))
+    await stage.ready("both", generation=changed["metadata"]["generation"])
+    bodies = [(await ask(stage, "both"))[1] for _ in range(24)]
+    # All 24 by the same one: once in eight million times.
+    assert {body.split(" from ")[1].split(",")[0] for body in bodies} == {"both-00001", "both-00002"}
+    assert "from both-00001," in (await ask(stage, "old-both"))[1]
+
+
+async def test_many_requests_at_once_are_all_answered_while_pods_are_added(stage: Stage) -> None:
+    await stage.apply(
+        service(
+            "many",
+            annotations=COMMAND,
+        )
+    )
+    await stage.ready("many")
+    answers = await asyncio.gather(*[ask(stage, "many") for _ in range(40)])
+    assert {status for status, _ in answers} == {200}

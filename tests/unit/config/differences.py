@@ -1,0 +1,101 @@
+"""``python -m tests.unit.config.differences``: the tables of docs/kubernetes.md that say what becomes of each field.
+
+Made from the definitions in ``config/crd``, what our own API tells about fields without effect, and the annotations' record,
+against all fields that Kubernetes has; so the page cannot promise what the code does not do.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kubernetes.client import models
+
+from serving.cluster.api.effects import effectless
+from serving.cluster.crds import crds
+from serving.cluster.kinds import REVISION
+from serving.settings.annotations import GROUP, ScalingAnnotations
+from serving.settings.knob import fields_of
+
+__all__ = ["BEGIN", "END", "PAGE", "page_with_tables", "tables"]
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "kubernetes.md"
+BEGIN, END = "<!-- made by tests/unit/config/differences.py -->", "<!-- end -->"
+_SPEC: Mapping[str, Any] = crds()[REVISION].schema["properties"]["spec"]
+# Set by whoever makes the pod, and so refused of users as a field that is not there.
+_REFUSED = re.compile(r"must not set the field\(s\): (.+)")
+
+
+def tables() -> str:
+    """Both tables."""
+    lines = ["| field | on one machine | on a cluster |", "|---|---|---|"]
+    lines += [f"| {field} | {here} | {there} |" for field, here, there in _fields()]
+    lines += ["", "| annotation | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in _annotations()]
+    lines.append(f"| any other `{GROUP}...` | ignored aloud: no such annotation |")
+    return "\n".join(lines)
+
+
+def page_with_tables(page: str) -> str:
+    """The page with its tables as they are now."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{tables()}\n{END}{rest.split(END)[1]}"
+
+
+def _fields() -> Iterator[tuple[str, str, str]]:
+    own = [name for name in _SPEC["properties"] if name not in set(models.V1PodSpec.attribute_map.values())]
+    yield from ((f"`{name}`", "honoured", "honoured") for name in sorted(own))
+    yield from _of_kubernetes("", models.V1PodSpec, _SPEC)
+    yield from _of_kubernetes("containers[].", models.V1Container, _SPEC["properties"]["containers"]["items"])
+    yield from _of_kubernetes("volumes[].", models.V1Volume, _SPEC["properties"]["volumes"]["items"])
+
+
+def _of_kubernetes(prefix: str, model: Any, schema: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:  # noqa: ANN401 - a generated class
+    known = [name for name in sorted(model.attribute_map.values()) if name in schema["properties"]]
+    for name in known:
+        if not prefix and name in _refused():
+            yield f"`{prefix}{name}`", "refused", "refused"
+        else:
+            reason = _without_effect(prefix, name)
+            yield f"`{prefix}{name}`", f"ignored aloud: {reason}" if reason else "honoured", "honoured"
+    unknown = ", ".join(f"`{prefix}{name}`" for name in sorted(model.attribute_map.values()) if name not in known)
+    yield unknown, "refused as unknown", "refused as unknown"
+
+
+def _refused() -> set[str]:
+    messages = [rule.get("message", "") for rule in _SPEC["x-kubernetes-validations"]]
+    return {name for message in messages if (found := _REFUSED.match(message)) for name in found[1].split(", ")}
+
+
+def _without_effect(prefix: str, name: str) -> str:
+    """What our own API says of a field that is set; "" if nothing."""
+    part: dict[str, Any] = {name: "x"}
+    if prefix:
+        part = {prefix.removesuffix("[]."): [part]}
+    said = effectless(REVISION, {"spec": part})
+    return said[0].split("accepted without effect: ")[1] if said else ""
+
+
+def _annotations() -> Iterator[tuple[str, str]]:
+    docs = dict(
+        re.findall(
+            r"^    (\w+): .*?\n    \"\"\"(.*?)\.?\"\"\"",
+            inspect.getsource(ScalingAnnotations),
+            re.DOTALL | re.MULTILINE,
+        )
+    )
+    for field in fields_of(ScalingAnnotations):
+        key = field.knob.key if "/" in field.knob.key else GROUP + field.knob.key
+        yield key, f"honoured: {' '.join(docs[field.name].split())}"
+
+
+def main() -> int:
+    """Write the tables into the page."""
+    PAGE.write_text(page_with_tables(PAGE.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,7 +12,8 @@ from kubernetes.client import models
 
 __all__ = ["faults", "model_of"]
 
-_SCALARS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
+_SCALARS: dict[str, tuple[type, ...]] = {"str": (str,), "datetime": (str,), "int": (int,), "float": (int, float)}
+_SCALARS |= {"bool": (bool,)}
 _INT_OR_STRING = {"max_unavailable", "max_surge", "min_available", "port", "target_port"}
 _LIST = re.compile(r"[Ll]ist\[(.+)\]\Z")
 _DICT = re.compile(r"[Dd]ict[(\[]str, (.+)[)\]]\Z")

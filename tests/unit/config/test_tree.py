@@ -73,12 +73,41 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
     for one in objects_of(CONFIG, wanted):
         if named(one) == ("Service", "elsewhere", "activator"):
             assert found[named(one)]["spec"]["type"] == "ClusterIP", "a Gateway is in front"
+        elif named(one) == ("Deployment", "elsewhere", "activator"):
+            assert_environment_is_understood(found[named(one)])
         else:
             assert found[named(one)] == one
     assert {"Gateway", "HTTPRoute", "PodMonitor"} <= {kind for kind, _, _ in found}
     assert found["Deployment", "elsewhere", "placement"]["spec"]["template"]["spec"]["containers"][0]["image"] == (
         "registry.example/serving:9"
     )
+
+
+@needs_kubectl
+def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    (tmp_path / "mine").mkdir()
+    overlay = {"resources": ["../config"], "components": ["../config/components/tls"]}
+    (tmp_path / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    found = built(tmp_path / "mine")
+    before = {named(one): one for one in OBJECTS}
+    changed = {name for name, one in found.items() if before.get(name) != one}
+    space = "knative-serving"
+    assert changed == {
+        *{(kind, space, "activator") for kind in ("Deployment", "Service")},
+        *{(kind, space, "serving-activator-tls") for kind in ("Role", "RoleBinding")},
+        ("NetworkPolicy", space, "serving-tls"),
+    }
+    container = pod_of(found["Deployment", space, "activator"])["containers"][0]
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    (rule,) = found["Role", space, "serving-activator-tls"]["rules"]
+    assert rule["verbs"] == ["get"]
+    assert ",".join(rule["resourceNames"]) == environment["SERVING_ACTIVATOR_TLS_SECRETS"]
+    assert {"name": "tls", "containerPort": 8443} in container["ports"]
+    assert found["Service", space, "activator"]["spec"]["ports"] == [
+        {"name": "http", "port": 80, "targetPort": "public"},
+        {"name": "https", "port": 443, "targetPort": "tls"},
+    ]
 
 
 @pytest.mark.parametrize("one", OBJECTS, ids=lambda one: "/".join(named(one)))
@@ -165,11 +194,15 @@ def test_a_pod_of_ours_has_an_account_of_its_own_and_a_module_that_exists(one: d
 
 @pytest.mark.parametrize("one", of_kind("Deployment"), ids=lambda one: one["metadata"]["name"])
 def test_the_environment_of_a_daemon_is_understood_by_it(one: dict[str, Any]) -> None:
+    assert_environment_is_understood(one)
+
+
+def assert_environment_is_understood(one: dict[str, Any]) -> None:
     name = one["metadata"]["name"]
     (daemon,) = (found for found in DAEMONS if found.name == name)
     environment = {entry["name"]: entry.get("value", "x") for entry in pod_of(one)["containers"][0]["env"]}
     prefix = f"SERVING_{name.upper()}_"
-    known = {field.name for field in daemon.fields()}
+    known = {field.variable.lower() for field in daemon.fields()}
     given = {variable.removeprefix(prefix).lower() for variable in environment if variable.startswith(prefix)}
     assert given <= known
     load(daemon, registry=DAEMONS, environment=environment)

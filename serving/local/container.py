@@ -15,7 +15,7 @@ from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 from serving.local.host import Host, Process
 from serving.local.orders import Start
-from serving.local.podfolder import size_of, tail
+from serving.local.podfolder import keep_previous, size_of, tail
 from serving.local.podplan import Life
 from serving.local.probeplan import ProbeKind, ProbePlan, ProbeState, Verdict, after_outcome
 from serving.local.restarts import RestartSettings, pause_after
@@ -81,6 +81,8 @@ class Keeper:
                 self.process = self._host.take_over(start.pod, start.name, on_ready=self._kept.on_ready)
             is_taken_over = False
             if self.process is None:
+                if self.life.restart_count:
+                    keep_previous(self._log)
                 self._log_bytes = size_of(self._log)
                 self.process = self._host.start(start, on_ready=self._kept.on_ready)
             try:

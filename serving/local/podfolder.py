@@ -5,6 +5,7 @@ file in it for a subPath: /etc/config is ``etc/config`` here. Logs grow up to a 
 whoever writes has the file open, so that it cannot be replaced.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,17 @@ from pathlib import Path
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
 
-__all__ = ["LOG_BYTES_MAX", "make_folder", "mount", "remove_folder", "rotate", "size_of", "tail"]
+__all__ = [
+    "LOG_BYTES_MAX",
+    "keep_previous",
+    "make_folder",
+    "mount",
+    "previous_of",
+    "remove_folder",
+    "rotate",
+    "size_of",
+    "tail",
+]
 
 LOG_BYTES_MAX = 10 * 2**20
 _LOGS_KEPT = 3
@@ -79,6 +90,17 @@ def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT)
     except FileNotFoundError:
         return False
     return True
+
+
+def previous_of(log: Path) -> Path:
+    """Where the log of the run before the last restart is: ``app.previous.log``."""
+    return log.with_suffix(f".previous{log.suffix}")
+
+
+def keep_previous(log: Path) -> None:
+    """Put the log of a run that has ended aside for the next one. Nothing happens where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        log.replace(previous_of(log))
 
 
 def size_of(log: Path) -> int:

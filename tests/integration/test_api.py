@@ -387,6 +387,15 @@ async def test_the_log_of_a_pod_that_is_not_there_is_not_found(client: Client) -
     assert (await client.call("GET", f"{PODS}/p/log"))[0] == 404
 
 
+@pytest.mark.parametrize("query", ["timestamps=true", "sinceSeconds=5", "sinceTime=2026-11-21T10:00:00Z&follow=true"])
+async def test_logs_by_time_are_refused_in_words(client: Client, query: str) -> None:
+    spec = {"containers": [{"name": "c", "image": "x"}]}
+    await client.call("POST", PODS, {"metadata": {"name": "timed"}, "spec": spec})
+    status, answer = await client.call("GET", f"{PODS}/timed/log?{query}")
+    assert status == 501
+    assert "logs are kept as they were written" in answer["message"]
+
+
 async def test_a_server_without_logs_says_so(tmp_path: Path) -> None:
     async with connected(MemoryCluster(), tmp_path, with_logs=False) as client:
         pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}

@@ -45,9 +45,14 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     since_stamp: str = ""
     """Only lines from this time on, as the API writes times; "" is all."""
 
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the time of each line matters."""
+        return self.timestamps or self.since_s is not None or bool(self.since_stamp)
+
 
 class PodLogs(Protocol):
-    """Whoever keeps what containers write."""
+    """Whoever keeps what containers write, as it was written: the time of a line is not known."""
 
     def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
         """Pieces of the log in order. It ends at the end, or with the container if it follows. Raises ``NotFound``."""

@@ -21,6 +21,8 @@ from serving.cluster.api.answers import JSON_TYPE, EncodedReads, json_answer, sh
 from serving.cluster.api.content import Shape, decode_body, wanted
 from serving.cluster.api.logs import PodLogs, log_options
 from serving.cluster.api.paths import Target, target_of
+from serving.cluster.api.reviews import REVIEW_PATH as TOKEN_REVIEW_PATH
+from serving.cluster.api.reviews import TokenReviews
 from serving.cluster.api.status import Fault, refusal, refusal_code
 from serving.cluster.api.watching import stream_watch, watch_options
 from serving.cluster.kinds import POD
@@ -67,6 +69,9 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_max: int = 3 * 2**20
     """Largest body of a request, in bytes. Default: kube-apiserver, 3 MiB."""
 
+    token_reviews: TokenReviews = TokenReviews()
+    """Answers TokenReviews: whose tokens are. Default: nobody's."""
+
 
 def application(cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None = None) -> web.Application:
     """The application; whoever runs it binds the socket. Its watches end when it shuts down."""
@@ -80,6 +85,7 @@ def application(cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None =
         app.router.add_get(f"{root}/openapi/v3", api.openapi_v3)
         app.router.add_get(f"{root}/openapi/v3/{{place:.+}}", api.openapi_v3)
         app.router.add_post(f"{root}{_REVIEW_PATH}", api.review)
+        app.router.add_post(f"{root}{TOKEN_REVIEW_PATH}", api.review_token)
         app.router.add_route("*", f"{root}/{{path:.*}}", api.resource)
     app.on_shutdown.append(api.end_streams)
     return app
@@ -152,6 +158,11 @@ class _Api:
         status = {"allowed": True, "reason": "the token is the right to everything"}
         review = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "status": status}
         return json_answer(review, status=201)
+
+    async def review_token(self, request: web.Request) -> web.Response:
+        """Whose a token is."""
+        asked = decode_body(await request.read(), request.headers.get("Content-Type", ""))
+        return json_answer(self._options.token_reviews.answer(asked), status=201)
 
     async def resource(self, request: web.Request) -> web.StreamResponse:
         """Everything below ``/api`` and ``/apis``."""
@@ -238,6 +249,10 @@ class _Api:
         options = log_options(pod, request.query)
         if self._logs is None:
             raise Unsupported("this server keeps no logs")
+        if options.is_by_time:
+            raise Unsupported(
+                "logs are kept as they were written: timestamps, sinceSeconds and sinceTime are not known here"
+            )
         pieces = self._logs.read(target.one_namespace, target.name, options)
         # The first piece is fetched before the head is sent, so that "there is no such log" is still a 404; but a
         # follower of a silent container gets its head at once.

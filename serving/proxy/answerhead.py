@@ -12,7 +12,7 @@ import msgspec
 
 from serving.proxy.lines import BadLine, Line, read_lines
 
-__all__ = ["AnswerHead", "BadAnswer", "Framing", "read_answer_head"]
+__all__ = ["AnswerHead", "AnswerMemory", "BadAnswer", "Framing", "read_answer_head"]
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
 # 18 digits are below 2**63, and more than any body has.
@@ -33,6 +33,7 @@ _HOP = frozenset(
     }
 )
 _STATUS_LINES_MAX = 256
+_REMEMBERED_BYTES_MAX = 2048
 _status_lines: dict[bytes, tuple[int, int, bytes]] = {}
 
 
@@ -56,13 +57,13 @@ _WITHOUT, _BY_LENGTH = Framing.NONE, Framing.LENGTH
 class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
     """An answer's head as it was understood.
 
-    ``wire`` are the lines that are forwarded, hop-by-hop ones and lengths taken out. ``content_length`` is what the head
+    ``wire`` are the lines that are forwarded, written, hop-by-hop ones and lengths taken out. ``content_length`` is what the head
     says, which for HEAD and 304 is not the length of what follows; None without. ``trailer`` is its Trailer header.
     """
 
     status: int
     status_wire: bytes
-    wire: list[bytes]
+    wire: bytes
     framing: Framing
     content_length: int | None
     keep_alive: bool
@@ -91,12 +92,40 @@ def read_answer_head(raw: bytes, *, method: bytes, header_count_max: int) -> Ans
         return AnswerHead(
             status=status,
             status_wire=status_wire,
-            wire=[line.wire for line in lines if line.plain],
+            wire=b"".join([line.wire for line in lines if line.plain]),
             framing=_BY_LENGTH if length and _may_have_body(status, method) else _WITHOUT,
             content_length=length,
             keep_alive=True,
         )
     return _with_care(status, status_wire, lines, minor=minor, method=method)
+
+
+class AnswerMemory:
+    """What one upstream has answered last, on one connection: most answers differ in their date only, once a second.
+
+    See ``HeadMemory`` for what is remembered. ``read`` answers what ``read_answer_head`` does.
+    """
+
+    __slots__ = ("_head", "_is_of_head", "_raw")
+
+    def __init__(self) -> None:
+        self._raw = b""
+        self._is_of_head = False
+        self._head: AnswerHead | None = None
+
+    def read(self, raw: bytes, *, method: bytes, header_count_max: int) -> AnswerHead:
+        """Understand the head of an answer to a request of ``method``, given without the empty line.
+
+        Raises:
+            BadAnswer: when it is against the protocol.
+        """
+        known, is_of_head = self._head, method == b"HEAD"
+        if known is not None and raw == self._raw and is_of_head is self._is_of_head:
+            return known
+        head = read_answer_head(raw, method=method, header_count_max=header_count_max)
+        if len(raw) <= _REMEMBERED_BYTES_MAX:
+            self._raw, self._is_of_head, self._head = raw, is_of_head, head
+        return head
 
 
 def _read_status_line(first: bytes) -> tuple[int, int, bytes]:
@@ -131,7 +160,7 @@ def _with_care(status: int, status_wire: bytes, lines: list[Line], *, minor: int
     return AnswerHead(
         status=status,
         status_wire=status_wire,
-        wire=[line.wire for line in lines if line.name not in _HOP and line.name not in tokens],
+        wire=b"".join([line.wire for line in lines if line.name not in _HOP and line.name not in tokens]),
         framing=framing,
         content_length=length,
         keep_alive=minor == 1 and b"close" not in tokens and framing is not Framing.CLOSE,

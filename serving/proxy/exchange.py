@@ -115,7 +115,7 @@ class Exchange:
     @property
     def weight_bytes(self) -> int:
         """About the memory it takes while it waits: its header lines and the part of its body that was read."""
-        return sum([len(line.wire) for line in self.head.lines]) + len(self.head.target) + self._held_bytes
+        return len(self.head.wire) + len(self.head.target) + self._held_bytes
 
     # What a handler calls.
 

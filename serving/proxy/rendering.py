@@ -17,16 +17,20 @@ __all__ = ["Peer", "render_answer", "render_forwarded_answer", "render_interim",
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _CHUNKED = Framing.CHUNKED
 _CLOSE = b"Connection: close\r\n"
+# As long as we take ourselves for one that does not wait.
+_NO_QUEUE_S = 0.0005
 
 
 class Peer:
     """Whoever sent us a request: its address, as headers name it, and lines that repeat on its connection."""
 
-    __slots__ = ("_host", "_lines", "address", "scheme")
+    __slots__ = ("_host", "_lines", "address", "known", "scheme")
 
     def __init__(self, address: str, scheme: bytes = b"http") -> None:
         self.address = address.encode()
         self.scheme = scheme
+        self.known: object = None
+        """What the handler has found out about requests of this connection; its own."""
         self._host: bytes | None = None
         self._lines = b""
 
@@ -59,35 +63,36 @@ class Peer:
 
 def render_request(head: RequestHead, *, peer: Peer, host: bytes, extra: bytes = b"", trusted: bool = False) -> bytes:
     """A request's head as it goes upstream. ``host`` is the Host to send, ``extra`` are header lines of ours."""
-    nominated = head.nominated
-    if nominated is None:
-        wire = [line.wire for line in head.lines if line.plain]
-    else:
-        wire = [line.wire for line in head.lines if line.plain and line.name not in nominated]
-    if head.chunked:
-        wire.append(b"Transfer-Encoding: chunked\r\n")
-        wire += [line.wire for line in head.lines if line.name == b"trailer"]
-    elif head.content_length is not None:
-        wire.append(b"Content-Length: %d\r\n" % head.content_length)
-    if head.expects_continue:
-        wire.append(b"Expect: 100-continue\r\n")
-    if head.upgrade is not None:
-        wire.append(b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade)
-    elif head.trailers_wanted:
-        wire.append(b"Connection: te\r\nTE: trailers\r\n")
-    return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b\r\n" % (
+    return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b%b\r\n" % (
         head.method,
         head.target,
         host,
-        b"".join(wire),
+        head.wire,
+        b"" if head.is_plain else _written_anew(head),
         peer.forwarded_lines(head, host, trusted=trusted),
         extra,
     )
 
 
+def _written_anew(head: RequestHead) -> bytes:
+    """Lines about the body and the connection: what we do next, and not what the client did."""
+    wire = b""
+    if head.chunked:
+        trailer = b"".join([line.wire for line in head.lines if line.name == b"trailer"])
+        wire = b"Transfer-Encoding: chunked\r\n" + trailer
+    elif head.content_length is not None:
+        wire = b"Content-Length: %d\r\n" % head.content_length
+    if head.expects_continue:
+        wire += b"Expect: 100-continue\r\n"
+    if head.upgrade is not None:
+        wire += b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade
+    elif head.trailers_wanted:
+        wire += b"Connection: te\r\nTE: trailers\r\n"
+    return wire
+
+
 def render_forwarded_answer(head: AnswerHead, *, framing: Framing, close: bool, extra: bytes = b"") -> bytes:
     """An upstream's answer as its head goes to the client; ``framing`` is how we send its body."""
-    wire = head.wire
     tail = extra
     if framing is _CHUNKED:
         tail += b"Transfer-Encoding: chunked\r\n"
@@ -97,13 +102,13 @@ def render_forwarded_answer(head: AnswerHead, *, framing: Framing, close: bool, 
         tail += b"Content-Length: %d\r\n" % head.content_length
     if close:
         tail += _CLOSE
-    return b"%b%b%b\r\n" % (head.status_wire, b"".join(wire), tail)
+    return b"%b%b%b\r\n" % (head.status_wire, head.wire, tail)
 
 
 def render_interim(head: AnswerHead) -> bytes:
     """An answer of 1xx as it goes to the client; for 101 with the protocol that was agreed on."""
     tail = b"Connection: Upgrade\r\nUpgrade: %b\r\n" % head.upgrade if head.upgrade is not None else b""
-    return b"%b%b%b\r\n" % (head.status_wire, b"".join(head.wire), tail)
+    return b"%b%b%b\r\n" % (head.status_wire, head.wire, tail)
 
 
 def render_answer(
@@ -122,6 +127,9 @@ def render_answer(
 
 def render_timing(*, queue_s: float, upstream_s: float) -> bytes:
     """The line Server-Timing (W3C): how long a request waited here, and then for its upstream's answer to begin."""
+    if queue_s < _NO_QUEUE_S:
+        # The common case, and a number less to write.
+        return b"Server-Timing: queue;dur=0, upstream;dur=%.3f\r\n" % (1000 * upstream_s)
     return b"Server-Timing: queue;dur=%.3f, upstream;dur=%.3f\r\n" % (1000 * queue_s, 1000 * upstream_s)
 
 

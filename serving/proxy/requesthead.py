@@ -8,13 +8,13 @@ Upgrade, h2c. It refuses to know where the request goes.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from serving.proxy.lines import RESERVED, BadLine, Line, read_lines
 
-__all__ = ["Refusal", "RequestHead", "read_request_head"]
+__all__ = ["HeadMemory", "Refusal", "RequestHead", "read_request_head"]
 
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-~\x80-\xff]+) HTTP/([0-9])\.([0-9])")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^#]*|\?[^#]*)?", re.IGNORECASE)
@@ -22,6 +22,7 @@ _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^#]*|\?[^#]*)?", re.IGNORECASE)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 # Methods that may be sent again by whoever did not hear an answer (RFC 9110 section 9.2.2).
 _IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
+_REMEMBERED_BYTES_MAX = 2048
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
 
 
@@ -40,13 +41,16 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     only for HTTP/1.0 without one. ``content_length`` is None without the header. ``keep_alive`` says that the client
     wants to keep the connection; ``upgrade`` is the protocol asked for, if any. ``nominated`` are the names that its
     Connection header takes out of it, in lower case. ``reserved`` says that there are names which only we may set, and
-    ``forwarded`` that there are X-Forwarded-* or Forwarded headers.
+    ``forwarded`` that there are X-Forwarded-* or Forwarded headers. ``wire`` are the lines that are forwarded as they are,
+    written; ``is_plain`` says that nothing else is to be written: no body, nothing about the connection.
     """
 
     method: bytes
     target: bytes
     host: bytes
     lines: list[Line]
+    wire: bytes
+    is_plain: bool = False
     minor: int = 1
     content_length: int | None = None
     chunked: bool = False
@@ -79,6 +83,60 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
         """All values of a header by its name in lower case, in order."""
         return (line.value for line in self.lines if line.name == name)
 
+    def without(self, is_unwanted: Callable[[Line], bool]) -> "RequestHead":
+        """The same head without some of its lines."""
+        lines = [line for line in self.lines if not is_unwanted(line)]
+        return msgspec.structs.replace(self, lines=lines, wire=_forwarded_wire(lines, self.nominated))
+
+
+class HeadMemory:
+    """What one connection has sent last. Clients repeat themselves, which HTTP/2's header table lives on as well.
+
+    ``read`` answers what ``read_request_head`` does: 0.1 us for the very same head, 1 us where only the request line is
+    another one, 3 us else. It remembers one head of at most 2 KiB, for as long as the connection lasts, with all secrets
+    that it has.
+    """
+
+    __slots__ = ("_head", "_lines", "_raw")
+
+    def __init__(self) -> None:
+        self._raw = b""
+        self._lines = b""
+        self._head: RequestHead | None = None
+
+    def read(self, raw: bytes, *, header_count_max: int) -> RequestHead:
+        """Understand a head, given without the empty line and the CR LF before it.
+
+        Raises:
+            Refusal: as ``read_request_head`` does.
+        """
+        known = self._head
+        if known is not None and raw == self._raw:
+            return known
+        first, _, lines = raw.partition(b"\r\n")
+        if known is not None and known.is_plain and lines == self._lines:
+            head = _with_other_line(known, first) or read_request_head(raw, header_count_max=header_count_max)
+        else:
+            head = read_request_head(raw, header_count_max=header_count_max)
+        if len(raw) <= _REMEMBERED_BYTES_MAX:
+            self._raw, self._lines, self._head = raw, lines, head
+        return head
+
+
+def _with_other_line(known: RequestHead, first: bytes) -> RequestHead | None:
+    """A head with the lines of a plain one; None when it has to be looked at with care."""
+    match = _REQUEST_LINE.fullmatch(first)
+    if match is None or match[2][0] != 0x2F or match[3] != b"1" or match[4] != b"1":
+        return None
+    return RequestHead(
+        method=match[1], target=match[2], host=known.host, lines=known.lines, wire=known.wire, is_plain=True
+    )
+
+
+def _forwarded_wire(lines: Sequence[Line], nominated: frozenset[bytes] | None) -> bytes:
+    """Lines as they are written on; names that Connection took out are left out."""
+    return b"".join([line.wire for line in lines if line.plain and line.name not in (nominated or ())])
+
 
 def read_request_head(raw: bytes, *, header_count_max: int) -> RequestHead:
     """Understand a head, given without the empty line and the CR LF before it.
@@ -103,7 +161,10 @@ def read_request_head(raw: bytes, *, header_count_max: int) -> RequestHead:
         looked_at = [line for line in lines if line.matters]
         if len(looked_at) == 1 and looked_at[0].name == b"host":
             # The common case: nothing about the body or the connection.
-            return RequestHead(method=method, target=target, host=looked_at[0].value, lines=lines)
+            wire = b"".join([line.wire for line in lines if line.plain])
+            return RequestHead(
+                method=method, target=target, host=looked_at[0].value, lines=lines, wire=wire, is_plain=True
+            )
     return _with_care(method, target, int(minor_digit), lines=lines)
 
 
@@ -124,11 +185,13 @@ def _with_care(method: bytes, target: bytes, minor: int, *, lines: list[Line]) -
     expected = by_name.get(b"expect", ())
     if any(value.lower() != b"100-continue" for value in expected):
         raise Refusal(417, "unknown expectation")
+    nominated = tokens - {b"close", b"keep-alive", b"upgrade"} or None
     return RequestHead(
         method=method,
         target=_origin_form(method, target, host),
         host=host,
         lines=lines,
+        wire=_forwarded_wire(lines, nominated),
         minor=minor,
         content_length=length,
         chunked=chunked,
@@ -136,7 +199,7 @@ def _with_care(method: bytes, target: bytes, minor: int, *, lines: list[Line]) -
         keep_alive=minor == 1 and b"close" not in tokens,
         upgrade=upgrade,
         expects_continue=bool(expected) and minor == 1,
-        nominated=tokens - {b"close", b"keep-alive", b"upgrade"} or None,
+        nominated=nominated,
         reserved=not RESERVED.isdisjoint(by_name),
         forwarded=not _FORWARDED.isdisjoint(by_name),
         trailers_wanted=b"te" in tokens and b"trailers" in _tokens(by_name.get(b"te", ())),

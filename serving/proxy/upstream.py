@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from serving.proxy.answerhead import AnswerHead, BadAnswer, Framing, read_answer_head
+from serving.proxy.answerhead import AnswerHead, AnswerMemory, BadAnswer, Framing
 from serving.proxy.body import BadBody, ChunkedBody, CloseBody, LengthBody
 from serving.proxy.requesthead import RequestHead
 
@@ -74,6 +74,7 @@ class Upstream(asyncio.Protocol):
     __slots__ = (
         "_buffer",
         "_full",
+        "_heads",
         "_heard",
         "_held",
         "_home",
@@ -94,6 +95,7 @@ class Upstream(asyncio.Protocol):
         self._home = home
         self._taker: Taker | None = None
         self._reader: LengthBody | ChunkedBody | CloseBody | None = None
+        self._heads = AnswerMemory()
         self._buffer = b""
         self._heard = False
         self._held = False
@@ -221,7 +223,7 @@ class Upstream(asyncio.Protocol):
                     self._fail("the answer's head is too large")
                 return
             try:
-                head = read_answer_head(
+                head = self._heads.read(
                     data[:end], method=taker.head.method, header_count_max=self._home.header_count_max
                 )
             except BadAnswer as bad:

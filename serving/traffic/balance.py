@@ -101,6 +101,20 @@ class Balancer:
                 del self._pods[address]
         self._recount()
 
+    def set_slots(self, address: str, slots: int) -> None:
+        """Change the slots of one pod that is listed and has a limit; as ``set_pods`` does, but without a look at the others."""
+        pod = self._pods.get(address)
+        if pod is not None and pod.listed:
+            was_free = pod.free
+            self._free_slots -= _free_slots_of(pod)
+            pod.slots = slots
+            self._free_slots += _free_slots_of(pod)
+            self._settle(pod, was_free=was_free)
+
+    def in_flight_by_pod(self) -> dict[str, int]:
+        """Requests of this activator on each pod that has any."""
+        return {pod.address: pod.in_flight for pod in self._pods.values() if pod.in_flight}
+
     def drain(self, address: str) -> None:
         """Never choose this pod again while it is listed. One that is not known has gone already."""
         pod = self._pods.get(address)
@@ -111,17 +125,11 @@ class Balancer:
             self._recount()
 
     def take(self) -> Chosen | NoFreePod:
-        """Choose a pod for a request and count it in."""
+        """Choose a pod for a request and count it in; and say why that one."""
         free_pod_count = len(self._free)
-        if not free_pod_count:
+        pod = self.pick()
+        if pod is None:
             return self._shortage()
-        pod = self._free.pick()
-        pod.in_flight += 1
-        self._in_flight += 1
-        if pod.slots is not None:
-            self._free_slots -= 1
-            if pod.in_flight >= pod.slots:
-                self._free.remove(pod)
         return Chosen(
             pod=pod.address,
             policy=self._policy,
@@ -129,6 +137,19 @@ class Balancer:
             in_flight=pod.in_flight,
             slots=pod.slots,
         )
+
+    def pick(self) -> Pod | None:
+        """Choose a pod for a request and count it in; None when there is no free one. ``take`` without the reason."""
+        if not len(self._free):
+            return None
+        pod = self._free.pick()
+        pod.in_flight += 1
+        self._in_flight += 1
+        if pod.slots is not None:
+            self._free_slots -= 1
+            if pod.in_flight >= pod.slots:
+                self._free.remove(pod)
+        return pod
 
     def give_back(self, address: str) -> None:
         """A request on this pod has ended, in whatever way.

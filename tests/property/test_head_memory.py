@@ -1,0 +1,75 @@
+"""A connection that remembers its last head understands each as one that remembers nothing."""
+
+from collections.abc import Callable
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from serving.proxy.answerhead import AnswerHead, AnswerMemory, BadAnswer, read_answer_head
+from serving.proxy.requesthead import HeadMemory, Refusal, RequestHead, read_request_head
+
+FIRST = st.sampled_from(
+    [
+        *(b"GET / HTTP/1.1", b"GET /a?b HTTP/1.1", b"PUT /a HTTP/1.1", b"HEAD / HTTP/1.1", b"GET / HTTP/1.0"),
+        *(b"CONNECT h HTTP/1.1", b"OPTIONS * HTTP/1.1", b"GET http://h/ HTTP/1.1", b"GET http://o/ HTTP/1.1"),
+        *(b"GET / HTTP/2.0", b"GET /  HTTP/1.1", b" GET / HTTP/1.1", b"", b"Host: h"),
+    ]
+)
+LINE = st.sampled_from(
+    [
+        *(b"Host: h", b"Host: o", b"Accept: */*", b"Cookie: secret", b"User-Agent: x", b"Content-Length: 3"),
+        *(b"Transfer-Encoding: chunked", b"Connection: close", b"Connection: x-a", b"X-A: 1", b"Expect: 100-continue"),
+        *(b"Upgrade: websocket", b"Connection: Upgrade", b"K-Pod-Secret: s", b"Forwarded: for=a", b"Bad : 1", b" fold"),
+        b"X-Long: " + 2048 * b"l",
+    ]
+)
+HEADS = st.lists(st.tuples(FIRST, st.lists(LINE, max_size=4)), min_size=1, max_size=8)
+STATUS = st.sampled_from([b"HTTP/1.1 200 OK", b"HTTP/1.1 304 Not Modified", b"HTTP/1.0 200 OK", b"HTTP/1.1 99", b""])
+ANSWER_LINE = st.sampled_from(
+    [b"Content-Length: 3", b"Content-Length: 0", b"Transfer-Encoding: chunked", b"Date: now", b"Date: then", b"Bad : 1"]
+)
+ANSWERS = st.lists(
+    st.tuples(STATUS, st.lists(ANSWER_LINE, max_size=3), st.sampled_from([b"GET", b"HEAD"])), min_size=1, max_size=8
+)
+
+
+def told(
+    read: Callable[..., RequestHead | AnswerHead], raw: bytes, **named: bytes
+) -> RequestHead | AnswerHead | tuple[str, str]:
+    try:
+        return read(raw, header_count_max=3, **named)
+    except (Refusal, BadAnswer) as error:
+        return type(error).__name__, str(error)
+
+
+@given(HEADS)
+@example([(b"GET / HTTP/1.1", [b"Host: h"]), (b"GET http://o/ HTTP/1.1", [b"Host: h"])])
+@example([(b"GET / HTTP/1.1", [b"Host: h"]), (b"GET / HTTP/1.0", [b"Host: h"])])
+def test_requests(heads: list[tuple[bytes, list[bytes]]]) -> None:
+    memory = HeadMemory()
+    for first, lines in heads:
+        raw = b"\r\n".join([first, *lines])
+        for _ in range(2):
+            assert told(memory.read, raw) == told(read_request_head, raw)
+
+
+@given(ANSWERS)
+@example([(b"HTTP/1.1 200 OK", [b"Content-Length: 3"], b"GET"), (b"HTTP/1.1 200 OK", [b"Content-Length: 3"], b"HEAD")])
+def test_answers(answers: list[tuple[bytes, list[bytes], bytes]]) -> None:
+    memory = AnswerMemory()
+    for first, lines, method in answers:
+        raw = b"\r\n".join([first, *lines])
+        for _ in range(2):
+            assert told(memory.read, raw, method=method) == told(read_answer_head, raw, method=method)
+
+
+def test_a_head_that_repeats_is_not_read_again_and_a_long_one_is_not_kept() -> None:
+    memory = HeadMemory()
+    raw = b"GET / HTTP/1.1\r\nHost: h"
+    known = memory.read(raw, header_count_max=3)
+    assert memory.read(bytes(bytearray(raw)), header_count_max=3) is known
+    other = memory.read(b"GET /other HTTP/1.1\r\nHost: h", header_count_max=3)
+    assert other.target == b"/other"
+    assert other.lines is known.lines
+    long = raw + b"\r\nX-Long: " + 2048 * b"l"
+    assert memory.read(long, header_count_max=3) is not memory.read(long, header_count_max=3)

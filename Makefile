@@ -52,6 +52,7 @@ setup-monitoring:  ## Install Debian's prometheus with promtool; without them th
 
 bench: $(VENV)/.ready  ## Benchmarks, each as a ratio measured in one run
 	$(BIN)/python bench/decisions.py
+	$(BIN)/python bench/data_path.py
 
 soak: $(VENV)/.ready  ## Ten minutes of mixed traffic through the data path; memory flat, nothing left over
 	$(BIN)/python bench/soak.py

@@ -19,6 +19,7 @@ __all__ = ["BIG_BYTES", "Cast", "cpu_s", "free_port", "go_program", "pss_mib", "
 HERE = Path(__file__).resolve().parent
 BIG_BYTES = 10 * 1024**2
 _START_WITHIN_S = 10.0
+_APPS = {"app": "backend.py", "mixed": "mixed.py"}
 _NGINX = """
 daemon off; master_process off; worker_processes 1; pid {folder}/{name}.pid; error_log /dev/null crit;
 events {{ worker_connections 8192; }}
@@ -148,14 +149,14 @@ class Cast:
         if name == "backend":
             body = _BACKEND.format(port=port, text="x" * 200, folder=self._folder)
             return self._nginx(name, body), {}
-        if name == "app":
-            return [sys.executable, str(HERE / "backend.py"), str(port)], {}
+        if name in _APPS:
+            return [sys.executable, str(HERE / _APPS[name]), str(port)], {}
         if name == "nginx":
             return self._nginx(name, _PROXY.format(port=port, backend=backend)), {}
         if name.startswith("go"):
             return [str(go_program(self._cache)), f"127.0.0.1:{port}", f"http://127.0.0.1:{backend}"], {}
         if name == "activator":
-            return [sys.executable, str(HERE / "lone_activator.py"), str(port), str(backend)], {}
+            return [sys.executable, str(HERE / "lone_activator.py"), str(port), str(backend)], settings
         return [sys.executable, "-m", "serving.queueproxy.main"], {
             "SERVING_POD_NAMESPACE": "default",
             "SERVING_POD_REVISION": "hello-00001",

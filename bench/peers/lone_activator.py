@@ -2,11 +2,17 @@
 
     python bench/peers/lone_activator.py PORT POD_PORT
 
-Answers for the host "hello.default.localhost". Its autoscaler is never there, which it takes calmly.
+Answers for the host "hello.default.localhost". Its autoscaler is never there, which it takes calmly. On SIGUSR1 it writes
+what it holds, as JSON, into the file that ``LONE_ACTIVATOR_STATE`` names. ``LONE_ACTIVATOR_IDLE_S`` is for how long it
+keeps idle connections to the pod. With ``LONE_ACTIVATOR_TLS_FOLDER`` it serves over TLS too, on the next port, and
+the certificate "hello" of that folder is for all.
 """
 
 import asyncio
+import json
 import logging
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +24,8 @@ from serving.activator.main import Activator
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
 from serving.cluster.memory import MemoryCluster
 from serving.settings.activator import ActivatorSettings
+from serving.settings.http import HttpSettings
+from serving.settings.tls import TlsSettings
 
 __all__ = ["main"]
 
@@ -54,10 +62,31 @@ async def main(port: int, pod_port: int) -> None:
             "ports": [{"name": "http", "port": pod_port}],
         },
     )
+    http = HttpSettings(upstream_idle_max_s=float(os.environ.get("LONE_ACTIVATOR_IDLE_S", "60")))
+    folder = os.environ.get("LONE_ACTIVATOR_TLS_FOLDER", "")
     settings = ActivatorSettings(
-        stats_url="ws://127.0.0.1:1/stats", public_address=f"127.0.0.1:{port}", inner_address="127.0.0.1:0"
+        http=http,
+        tls=TlsSettings(address=f"127.0.0.1:{port + 1 if folder else 0}", folder=folder, default_certificate="hello"),
+        stats_url="ws://127.0.0.1:1/stats",
+        public_address=f"127.0.0.1:{port}",
+        inner_address="127.0.0.1:0",
     )
-    await Activator(settings, cluster, key=bytes(32)).run(asyncio.Event())
+    activator = Activator(settings, cluster, key=bytes(32))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _tell, activator)
+    await activator.run(asyncio.Event())
+
+
+def _tell(activator: Activator) -> None:
+    held = {
+        "tasks": len(asyncio.all_tasks()),
+        "inside": activator.ingress.desk.level,
+        "client_connections": activator.server.connection_count,
+        "pod_connections": activator.server.pool.open_count,
+    }
+    path = Path(os.environ["LONE_ACTIVATOR_STATE"])
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(held))
+    draft.rename(path)
 
 
 if __name__ == "__main__":

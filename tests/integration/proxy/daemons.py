@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -16,6 +17,12 @@ from tests.integration.proxy.test_queueproxy import pod
 __all__ = ["DAEMONS", "HOST", "Daemon", "Running"]
 
 HOST = b"hello.default.localhost"
+# Settings of a queue-proxy, by the names that a Revision has for them.
+_OF_A_REVISION = {
+    "request_timeout_s": "timeoutSeconds",
+    "response_start_timeout_s": "responseStartTimeoutSeconds",
+    "idle_timeout_s": "idleTimeoutSeconds",
+}
 
 
 class Running:
@@ -53,9 +60,15 @@ class _Scripted(PodServer):
 
 
 @contextlib.asynccontextmanager
-async def _activator(script: Script = ok, slots: int = 0, **limits: Any) -> AsyncIterator[Running]:  # noqa: ANN401
+async def _activator(
+    script: Script = ok,
+    slots: int = 0,
+    times: Mapping[str, float] = MappingProxyType({}),
+    **limits: Any,  # noqa: ANN401
+) -> AsyncIterator[Running]:
     async with backed(script) as backend, staged(http=HttpSettings(**limits)) as stage:
-        await stage.service(slots=slots)
+        spec: dict[str, Any] = {_OF_A_REVISION[name]: value for name, value in times.items()}
+        await stage.service(slots=slots, **spec)
         await stage.pod("p", server=_Scripted(backend))
         await until(lambda: stage.activator.ingress.desk.pods_of(("default", "hello-00001")))
         running = Running(backend, stage.public, lambda: stage.level)
@@ -64,8 +77,14 @@ async def _activator(script: Script = ok, slots: int = 0, **limits: Any) -> Asyn
 
 
 @contextlib.asynccontextmanager
-async def _queue_proxy(script: Script = ok, slots: int = 0, **limits: Any) -> AsyncIterator[Running]:  # noqa: ANN401
-    knobs: dict[str, Any] = {"container_concurrency": slots, "http": msgspec.to_builtins(HttpSettings(**limits))}
+async def _queue_proxy(
+    script: Script = ok,
+    slots: int = 0,
+    times: Mapping[str, float] = MappingProxyType({}),
+    **limits: Any,  # noqa: ANN401
+) -> AsyncIterator[Running]:
+    http = msgspec.to_builtins(HttpSettings(**limits))
+    knobs: dict[str, Any] = {"container_concurrency": slots, "http": http, **times}
     async with pod(script, **knobs) as queue_proxy:
 
         async def level() -> int:

@@ -100,6 +100,58 @@ async def test_slow_clients_are_ended(daemon: Daemon, limits: dict[str, float], 
     assert answer[9:12] == status
 
 
+@pytest.mark.parametrize("time", ["request_timeout_s", "response_start_timeout_s", "idle_timeout_s"])
+async def test_an_answer_that_does_not_begin_in_time_is_a_504(daemon: Daemon, time: str) -> None:
+    gone = asyncio.Event()
+
+    async def script(link: Link) -> None:
+        await link.head()
+        assert await link.ended()
+        gone.set()
+
+    async with daemon(script, times={time: 0.15}) as running:
+        client = await running.client()
+        client.send(get())
+        answer = await client.rest()
+        # Nobody works on for a client that has its answer.
+        async with asyncio.timeout(5):
+            await gone.wait()
+        await until(lambda: running.level() == 0)
+    assert answer.startswith(b"HTTP/1.1 504 ")
+    assert b"request timeout" in answer
+
+
+@pytest.mark.parametrize("time", ["request_timeout_s", "idle_timeout_s"])
+async def test_an_answer_that_stops_in_the_middle_is_cut_off_in_time(daemon: Daemon, time: str) -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
+        await link.ended()
+
+    async with daemon(script, times={time: 0.15}) as running:
+        client = await running.client()
+        client.send(get())
+        await client.head()
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
+        await until(lambda: running.level() == 0)
+
+
+async def test_the_start_of_an_answer_is_all_that_its_own_limit_asks_for(daemon: Daemon) -> None:
+    async def script(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
+        # Three times the limit.
+        await asyncio.sleep(0.3)
+        link.send(b"k")
+
+    async with daemon(script, times={"response_start_timeout_s": 0.1}) as running:
+        client = await running.client()
+        client.send(get())
+        _, body = await client.message()
+    assert body == b"ok"
+
+
 async def test_connections_are_bounded_per_address(daemon: Daemon) -> None:
     async with daemon(connections_per_address_max=1) as running:
         first = await running.client()

@@ -1,0 +1,116 @@
+"""A certificate with its key, from the bytes of two PEM files to what the standard library serves it with.
+
+Whom it is for is asked of OpenSSL, by a handshake with ourselves in memory: so a certificate that is taken has been seen
+to work with its key. One that has expired is taken all the same, because an expired certificate tells its user more than
+none; who loads it says so. Keys with a password are refused. Refuses with ``InvalidCertificate``, which says why in words.
+"""
+
+import os
+import ssl
+import typing
+
+import msgspec
+
+from serving.model.errors import InvalidCertificate
+from serving.proxy.tls.choice import Identity
+
+__all__ = ["Certificate", "Pair", "load_certificate", "new_context"]
+
+# Names in order of preference.
+_ALPN = ("h2", "http/1.1")
+# OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which the standard library does not name.
+_NO_CHECK_TIME = 0x200000
+# A handshake in memory takes two turns of each side.
+_TURNS = 4
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+_KEY = b"PRIVATE KEY-----"
+_REASONS = {
+    "KEY_VALUES_MISMATCH": "the key is not this certificate's",
+    "KEY_TYPE_MISMATCH": "the key is not this certificate's",
+    "EE_KEY_TOO_SMALL": "the key is too small",
+    "CA_MD_TOO_WEAK": "its signature is too weak",
+}
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate, with the chain behind it, and its key, both as PEM; ``where`` names them to people."""
+
+    where: str
+    certificate_pem: bytes
+    key_pem: bytes
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """One that works."""
+
+    identity: Identity
+    context: ssl.SSLContext
+    pair: Pair
+
+
+def new_context() -> ssl.SSLContext:
+    """A server's terms: TLS 1.2 and above, HTTP/2 before HTTP/1.1, nothing is negotiated a second time."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.set_alpn_protocols(_ALPN)
+    return context
+
+
+def load_certificate(name: str, pair: Pair) -> Certificate:
+    """A certificate that works, named ``name``.
+
+    Raises:
+        InvalidCertificate: with where it is and what is wrong.
+    """
+    if _CERTIFICATE not in pair.certificate_pem:
+        raise InvalidCertificate(where=pair.where, reason="there is no certificate as PEM in the certificate's file")
+    if _KEY not in pair.key_pem:
+        raise InvalidCertificate(where=pair.where, reason="there is no key as PEM in the key's file")
+    context = new_context()
+    _load_chain(context, pair)
+    facts = _facts_of(context, pair)
+    names = facts.get("subjectAltName", ())
+    if not names:
+        raise InvalidCertificate(where=pair.where, reason="it names no host (subjectAltName)")
+    # Whoever asks for an address asks for no name: such a certificate can only be the default.
+    hosts = tuple(text for kind, text in names if kind == "DNS")
+    identity = Identity(name=name, hosts=hosts, not_after_s=float(ssl.cert_time_to_seconds(facts["notAfter"])))
+    return Certificate(identity=identity, context=context, pair=pair)
+
+
+def _load_chain(context: ssl.SSLContext, pair: Pair) -> None:
+    """OpenSSL reads files only, so it gets one that is nowhere but in memory."""
+    descriptor = os.memfd_create("certificate")
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(pair.certificate_pem + b"\n" + pair.key_pem)
+        # Without a password it would ask the terminal for one.
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=b"")
+    except ssl.SSLError as error:
+        is_encrypted = b"ENCRYPTED" in pair.key_pem
+        reason = "the key has a password" if is_encrypted else _REASONS.get(error.reason or "", "")
+        text = reason or f"the certificate or the key cannot be read ({error.reason or 'damaged PEM'})"
+        raise InvalidCertificate(where=pair.where, reason=text) from error
+    finally:
+        os.close(descriptor)
+
+
+def _facts_of(context: ssl.SSLContext, pair: Pair) -> dict[str, typing.Any]:
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    # It is its own authority here, whoever has signed it and whenever.
+    client.verify_flags = ssl.VerifyFlags(ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME)
+    client.load_verify_locations(cadata=pair.certificate_pem.decode("ascii", "replace"))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (client.wrap_bio(to_client, to_server), context.wrap_bio(to_server, to_client, server_side=True))
+    try:
+        for turn in range(_TURNS):
+            try:
+                ends[turn % 2].do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", "") or _REASONS.get(error.reason or "") or str(error.reason)
+        raise InvalidCertificate(where=pair.where, reason=reason) from error
+    return ends[0].getpeercert() or {}

@@ -1,0 +1,129 @@
+"""The certificates that are served now, and how new ones take their place.
+
+``update`` gets all pairs that its sources found, by name, or why one could not be read. A pair that has not changed stays;
+a new one is tried, and served from the next handshake on; one that does not work is refused with one line in the log,
+not one each time it is looked at, and the last that worked stays. A pair that a source no longer has is dropped.
+Connections that exist go on as they are. ``update`` may run in another thread: what a handshake reads is one reference.
+"""
+
+import logging
+import ssl
+import sys
+from collections import Counter
+
+from serving.aio.clock import stamp, wall_s
+from serving.model.errors import InvalidCertificate
+from serving.proxy.tls.certificate import Certificate, Pair, load_certificate, new_context
+from serving.proxy.tls.choice import Choice
+from serving.proxy.tls.layer import TlsTerms
+
+__all__ = ["Certificates", "Found", "silence_unreadable_names"]
+
+_log = logging.getLogger("activator")
+
+Found = dict[str, Pair | InvalidCertificate]
+"""What a source has, by the certificate's name: both files of it, or why they cannot be read."""
+
+
+class Certificates:
+    """All certificates of a TLS listener. ``default`` names the one for clients whose host none has; "" for none."""
+
+    def __init__(self, *, default: str = "", handshake_max_s: float) -> None:
+        self.failures: Counter[str] = Counter()
+        """Handshakes that failed, by reason."""
+        self._default = default
+        self._by_name: dict[str, Certificate] = {}
+        # Pairs that were refused, and why: nobody wants to read it twice.
+        self._refused: dict[str, tuple[Pair | None, str]] = {}
+        self._served: tuple[Choice, dict[str, ssl.SSLContext]] = (Choice(()), {})
+        # Its session tickets outlive all certificates.
+        context = new_context()
+        context.sni_callback = self._choose
+        self.terms = TlsTerms(context=context, handshake_max_s=handshake_max_s, failures=self.failures)
+
+    def __repr__(self) -> str:
+        return f"Certificates({sorted(self._by_name)}, refused {sorted(self._refused)})"
+
+    @property
+    def count(self) -> int:
+        """Certificates that are served."""
+        return len(self._by_name)
+
+    def expiries(self) -> dict[str, float]:
+        """When each certificate ends, in seconds since 1970."""
+        return {name: found.identity.not_after_s for name, found in self._by_name.items()}
+
+    def update(self, found: Found) -> None:
+        """Serve what is there now."""
+        by_name = {name: known for name, known in self._by_name.items() if name in found}
+        for name in self._by_name.keys() - by_name.keys():
+            _log.info("certificate.gone", extra={"certificate": name})
+        self._refused = {name: why for name, why in self._refused.items() if name in found}
+        for name, pair in found.items():
+            known = by_name.get(name)
+            try:
+                if isinstance(pair, InvalidCertificate):
+                    raise pair
+                if known is not None and known.pair == pair:
+                    self._refused.pop(name, None)
+                    continue
+                if name in self._refused and self._refused[name][0] == pair:
+                    continue
+                by_name[name] = load_certificate(name, pair)
+            except InvalidCertificate as error:
+                self._refuse(name, pair if isinstance(pair, Pair) else None, error, is_kept=known is not None)
+            else:
+                self._refused.pop(name, None)
+                _tell_loaded(by_name[name])
+        if by_name != self._by_name:
+            self._by_name = by_name
+            choice = Choice((one.identity for one in by_name.values()), default=self._default)
+            self._served = choice, {name: one.context for name, one in by_name.items()}
+
+    def _refuse(self, name: str, pair: Pair | None, error: InvalidCertificate, *, is_kept: bool) -> None:
+        before = self._refused.get(name)
+        self._refused[name] = pair, error.reason
+        if before is None or before != (pair, error.reason):
+            _log.error(
+                "certificate.refused",
+                extra={"certificate": name, "where": error.where, "reason": error.reason, "last_good_stays": is_kept},
+            )
+
+    def _choose(self, connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> int | None:
+        """OpenSSL asks, in the middle of a handshake."""
+        del context
+        choice, contexts = self._served
+        name = choice.find(server_name)
+        if name is None:
+            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+        connection.context = contexts[name]
+        return None
+
+
+def _tell_loaded(certificate: Certificate) -> None:
+    identity = certificate.identity
+    is_over = identity.not_after_s < wall_s()
+    _log.log(
+        logging.WARNING if is_over else logging.INFO,
+        "certificate.expired" if is_over else "certificate.loaded",
+        extra={
+            "certificate": identity.name,
+            "where": certificate.pair.where,
+            "hosts": identity.hosts,
+            "not_after": stamp(identity.not_after_s),
+        },
+    )
+
+
+def silence_unreadable_names() -> None:
+    """Keep Python from printing a stack for each client that asks for a name which is not ASCII.
+
+    Such a handshake fails as it must; but the standard library decodes the name where nobody can catch its error.
+    """
+    before = sys.unraisablehook
+
+    def hook(raised: "sys.UnraisableHookArgs") -> None:
+        if not (isinstance(raised.exc_value, UnicodeDecodeError) and isinstance(raised.object, bytes)):
+            before(raised)
+
+    sys.unraisablehook = hook

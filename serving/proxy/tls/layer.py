@@ -1,0 +1,328 @@
+"""TLS between a client and what serves it: towards the loop a protocol, towards a ``Connection`` or ``Session`` a transport.
+
+What stands here is when to read, write and close; the records are ``records.py``'s. uvloop's own TLS could not be taken:
+it throws away the alert that tells a client why its handshake failed, it cannot close one direction, without which the
+end of an answer may be destroyed on its way, and who fails in a handshake is seen by nobody.
+
+Until the handshake is over the connection counts to all limits of connections, and its time is bounded. Then ALPN says
+who takes over: ``h2`` starts an HTTP/2 session at once, anything else is HTTP/1.1. Memory is bounded as without TLS:
+who does not read is not read from, and what was received and not yet decrypted is at most one read of the socket.
+"""
+
+import asyncio
+import math
+import ssl
+from collections import Counter
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from serving.proxy.connection import Connection
+from serving.proxy.exchange import Wiring
+from serving.proxy.preface import start_session
+from serving.proxy.rendering import Peer, render_answer
+from serving.proxy.tls.records import Records
+from serving.settings.http import HttpSettings
+
+__all__ = ["TlsLayer", "TlsRegistry", "TlsTerms"]
+
+_HANDSHAKE_RECORD = 0x16
+_WRONG_PORT = b"this port speaks HTTPS only\n"
+_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+# An alert has the time of a bad line's round trip to leave.
+_GOODBYE_S = 1.0
+
+
+class TlsTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What all connections of a TLS listener share. ``failures`` counts handshakes that failed, by reason."""
+
+    context: ssl.SSLContext
+    handshake_max_s: float
+    failures: Counter[str]
+
+
+class TlsRegistry(Protocol):
+    """What all connections of a server share, and tell it."""
+
+    settings: HttpSettings
+    draining: bool
+    finishing: bool
+    sweep_s: float
+
+    # The server keeps all kinds of connections in one set.
+    def opened(self, connection: Any, address: str) -> str | None:  # noqa: ANN401 - as above
+        """A client has connected; a text says why it is one too many."""
+
+    def closed(self, connection: Any, address: str) -> None:  # noqa: ANN401 - as above
+        """A client's connection has ended."""
+
+    def wake_by(self, due_s: float) -> None:
+        """Somebody's time is up then."""
+
+
+class TlsLayer(asyncio.Transport, asyncio.Protocol):
+    """One client's connection over TLS."""
+
+    __slots__ = (
+        *("_address", "_app", "_begun", "_closing", "_due_s", "_eof_told", "_outer", "_outer_ended", "_paused"),
+        *("_records", "_registry", "_terms", "_wiring", "_write_ended"),
+    )
+
+    def __init__(self, registry: TlsRegistry, wiring: Wiring, terms: TlsTerms) -> None:
+        super().__init__()
+        self._registry = registry
+        self._wiring = wiring
+        self._terms = terms
+        self._outer: asyncio.Transport
+        self._records: Records
+        # None until the handshake is over.
+        self._app: asyncio.Protocol | None = None
+        self._address = ""
+        self._due_s = math.inf
+        self._begun = False
+        self._paused = False
+        self._closing = False
+        self._write_ended = False
+        self._outer_ended = False
+        self._eof_told = False
+
+    def __repr__(self) -> str:
+        state = "closing" if self._closing else "handshake" if self._app is None else repr(self._app)
+        return f"TlsLayer({self._address}, {state})"
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there: it has so much time to shake hands."""
+        # uvloop's are none by inheritance.
+        self._outer = cast("asyncio.Transport", transport)
+        name = self._outer.get_extra_info("peername")
+        self._address = name[0] if isinstance(name, tuple) else "unknown"
+        if self._registry.opened(self, self._address) is not None or self._registry.finishing:
+            # To say so would cost a handshake, which is what somebody who makes too many connections wants.
+            self._fail("too many connections")
+            self.abort()
+            return
+        self._records = Records(self._terms.context)
+        self._wait_until(self._wiring.clock() + self._terms.handshake_max_s)
+
+    def data_received(self, data: bytes) -> None:
+        """Decrypt and pass on, or go on with the handshake."""
+        if self._closing or self._eof_told:
+            return
+        self._records.put(data)
+        if self._app is not None:
+            self._pass_on()
+        elif self._begun or data[0] == _HANDSHAKE_RECORD:
+            self._begun = True
+            self._shake()
+        else:
+            self._refuse_plain(data)
+
+    def eof_received(self) -> bool:
+        """The client sends no more. We close ourselves, after what it has sent is taken."""
+        self._outer_ended = True
+        if self._app is None:
+            return False
+        self._pass_on()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        if self._app is not None:
+            self._app.connection_lost(exc)
+        else:
+            if not self._closing:
+                self._fail("client left")
+            self._registry.closed(self, self._address)
+        self._closing = True
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is answered."""
+        if self._app is not None:
+            self._app.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        if self._app is not None:
+            self._app.resume_writing()
+
+    # What the connection calls, as of any transport.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send."""
+        if not data or self._write_ended or self._closing:
+            return
+        self._outer.write(self._records.write(data))
+
+    def can_write_eof(self) -> bool:
+        """One direction can be closed: TLS has a word for it."""
+        return True
+
+    def write_eof(self) -> None:
+        """Say that nothing more will be sent; what the client sends is still read."""
+        if not self._write_ended and not self._closing:
+            self._say_end()
+            self._outer.write_eof()
+
+    def close(self) -> None:
+        """Send what is written, say goodbye, and close."""
+        if not self._closing:
+            self._closing = True
+            self._say_end()
+            self._outer.close()
+
+    def abort(self) -> None:
+        """Close at once, without a goodbye: so an answer that was cut off cannot be taken for a whole one."""
+        self._closing = True
+        self._outer.abort()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._closing or self._outer.is_closing()
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the client."""
+        if not self._paused:
+            self._paused = True
+            if not self._outer_ended:
+                self._outer.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take more from the client."""
+        if self._paused:
+            self._paused = False
+            if not self._outer_ended:
+                self._outer.resume_reading()
+            if self._records.has_more or self._outer_ended:
+                # Not now: whoever calls is in the middle of something.
+                asyncio.get_running_loop().call_soon(self._pass_on)
+
+    def is_reading(self) -> bool:
+        """Whether more is taken."""
+        return not self._paused and not self.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the interface's
+        """What is known of the connection: that of TLS here, all else below."""
+        if name == "ssl_object":
+            return self._records.ssl
+        return self._records.ssl.context if name == "sslcontext" else self._outer.get_extra_info(name, default)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Somebody else takes over."""
+        self._app = cast("asyncio.Protocol", protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Who serves the client."""
+        return self if self._app is None else self._app
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that are encrypted and not sent."""
+        return self._outer.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """When to say that the client does not read."""
+        self._outer.set_write_buffer_limits(high, low)
+
+    # What the server calls, as long as the handshake lasts.
+
+    @property
+    def is_idle(self) -> bool:
+        """No request has begun."""
+        return True
+
+    def close_if_idle(self) -> None:
+        """The server takes nothing more."""
+        self.abort()
+
+    def cut(self) -> bool:
+        """Close; there was no request to cut off."""
+        self.abort()
+        return False
+
+    def check(self, now_s: float) -> float:
+        """When the handshake must be over; if that is now, it has failed."""
+        if self._due_s <= now_s:
+            if not self._closing:
+                self._fail("too slow")
+            self.abort()
+        return self._due_s
+
+    # Inside.
+
+    def _shake(self) -> None:
+        try:
+            is_over = self._records.shake()
+        except ssl.SSLError as error:
+            self._fail(error.reason or type(error).__name__)
+            self._leave()
+            return
+        self._flush()
+        if not is_over:
+            return
+        self._registry.closed(self, self._address)
+        if self._records.ssl.selected_alpn_protocol() == "h2":
+            start_session(self._registry, self._wiring, transport=self, peer=Peer(self._address, b"https"))
+        else:
+            self._app = Connection(self._registry, self._wiring)
+            self._app.connection_made(self)
+        self._pass_on()
+
+    def _refuse_plain(self, data: bytes) -> None:
+        """Whoever speaks HTTP without TLS is told so in its own words; others are not."""
+        self._fail("no TLS")
+        if data[:1].isalpha():
+            self._outer.write(render_answer(400, body=_WRONG_PORT, headers=_TEXT, close=True))
+        self._leave()
+
+    def _leave(self) -> None:
+        """Let the last bytes out, and go."""
+        self._flush()
+        self._closing = True
+        self._outer.close()
+        self._wait_until(self._wiring.clock() + _GOODBYE_S)
+
+    def _fail(self, reason: str) -> None:
+        self._terms.failures[reason] += 1
+
+    def _pass_on(self) -> None:
+        """Hand decrypted bytes to whoever serves, as long as it takes them; then the end, if that has come."""
+        records = self._records
+        while not (self._paused or self._closing or self._eof_told):
+            try:
+                data = records.read()
+            except ssl.SSLError:
+                # Not TLS any more; after our own goodbye nobody wants to know.
+                if not self._write_ended:
+                    self.abort()
+                break
+            if data:
+                assert self._app is not None
+                self._app.data_received(data)
+            elif data is not None or self._outer_ended:
+                self._tell_eof()
+            if data is None or not (records.has_more or self._outer_ended):
+                break
+        if records.outgoing.pending and not self._closing:
+            # A change of keys wants an answer.
+            self._flush()
+
+    def _tell_eof(self) -> None:
+        assert self._app is not None
+        self._eof_told = True
+        if not self._app.eof_received():
+            self.close()
+
+    def _say_end(self) -> None:
+        if not self._write_ended:
+            self._write_ended = True
+            if goodbye := self._records.goodbye():
+                self._outer.write(goodbye)
+
+    def _flush(self) -> None:
+        if self._records.outgoing.pending:
+            self._outer.write(self._records.outgoing.read())
+
+    def _wait_until(self, due_s: float) -> None:
+        self._due_s = due_s
+        self._registry.wake_by(due_s)

@@ -1,0 +1,98 @@
+"""Bytes of a connection to and from TLS, without the connection: what came is put in, what is to be sent is taken out.
+
+The cryptography is the standard library's, over two buffers in memory. What stands here is what it leaves to whoever uses
+it: some records make one piece, the client's goodbye is told after the last byte before it, and our own does not lose
+what has come and was not read yet.
+"""
+
+import contextlib
+import ssl
+
+__all__ = ["Records"]
+
+# What is handed on at once. A record has 16 KiB; passing on each by itself would cost four times the calls.
+_PIECE_BYTES = 65_536
+
+
+class Records:
+    """One end of one connection. ``ssl`` tells what was agreed on."""
+
+    __slots__ = ("_ahead", "_incoming", "_is_over", "_read", "_write", "outgoing", "put", "ssl")
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        """Bytes that are to be sent; how many is its ``pending``."""
+        self.put = self._incoming.write
+        """Takes bytes that have come."""
+        self.ssl = context.wrap_bio(self._incoming, self.outgoing, server_side=True)
+        self._read = self.ssl.read
+        self._write = self.ssl.write
+        # Decrypted when we said goodbye, and not read yet.
+        self._ahead = b""
+        # The client's goodbye is there, behind bytes that may still be read.
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"Records({self.ssl.version()}, {self._incoming.pending} bytes to read)"
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another ``read`` is worth it, although nothing has come since the last."""
+        return bool(self._incoming.pending or self._is_over or self._ahead)
+
+    def shake(self) -> bool:
+        """Go on with the handshake; whether it is over. Raises ``ssl.SSLError``, after which an alert is to be sent."""
+        try:
+            self.ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def read(self) -> bytes | None:
+        """Decrypted bytes, of some records together; none after the client's goodbye; None when no record is whole.
+
+        Raises:
+            ssl.SSLError: it is not TLS any more.
+        """
+        if self._ahead:
+            ahead, self._ahead = self._ahead, b""
+            return ahead
+        data = self._read_one()
+        return self._joined(data) if data and self._incoming.pending else data
+
+    def _joined(self, data: bytes) -> bytes:
+        """These bytes and those of the next records, up to a piece."""
+        pieces, count = [data], len(data)
+        while self._incoming.pending and count < _PIECE_BYTES and (more := self._read_one()):
+            pieces.append(more)
+            count += len(more)
+        return b"".join(pieces)
+
+    def write(self, data: bytes | bytearray | memoryview) -> bytes:
+        """What is to be sent for these bytes."""
+        self._write(data)
+        return self.outgoing.read()
+
+    def goodbye(self) -> bytes:
+        """TLS's own word for the end of our side, by which a client knows that it has all; what came can still be read."""
+        with contextlib.suppress(ssl.SSLError):
+            # OpenSSL looks for the client's goodbye in what has come, and must find nothing else there.
+            while self._incoming.pending and (data := self._read_one()):
+                self._ahead += data
+        with contextlib.suppress(ssl.SSLError):
+            # It complains that the client's is not there, for which we do not wait.
+            self.ssl.unwrap()
+        return self.outgoing.read()
+
+    def _read_one(self) -> bytes | None:
+        try:
+            data = self._read(_PIECE_BYTES)
+        except ssl.SSLWantReadError:
+            return None
+        except ssl.SSLZeroReturnError:
+            # So a goodbye reads after our own.
+            data = b""
+        # The next ``read`` will say so again.
+        self._is_over = not data
+        return data

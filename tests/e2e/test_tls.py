@@ -1,0 +1,68 @@
+"""``serving up`` with certificates: clients over TLS, a renewal while it runs, and what is said about bad ones."""
+
+import json
+import ssl
+import time
+from pathlib import Path
+
+import httpx
+from click.testing import CliRunner
+
+from serving.cli.main import main
+from tests.e2e.cli_stage import SAMPLE, staged
+from tests.integration.tls_stage import client_context, issued, write_pair
+
+HOST = "hello.default.localhost"
+
+
+def seen_hosts(port: int) -> list[str]:
+    """The hosts of the certificate that a new connection gets."""
+    with httpx.Client(http2=True, verify=client_context(), trust_env=False) as client:
+        answer = client.get(f"https://127.0.0.1:{port}/", headers={"Host": HOST}, extensions={"sni_hostname": HOST})
+        assert (answer.status_code, answer.http_version) == (200, "HTTP/2")
+        stream: ssl.SSLObject = answer.extensions["network_stream"].get_extra_info("ssl_object")
+        names = dict(stream.getpeercert() or {})["subjectAltName"]
+        return [str(name[1]) for name in names]
+
+
+def test_a_service_is_served_over_tls_and_its_certificate_renewed(tmp_path: Path) -> None:
+    certificate, key, state = tmp_path / "c.pem", tmp_path / "k.pem", tmp_path / "state"
+    write_pair(certificate, key, "*.default.localhost")
+    options = (f"--tls-cert={certificate}", f"--tls-key={key}")
+    environment = {
+        "SERVING_ACTIVATOR_HTTP_PROTOCOL": "Redirected",
+        "SERVING_ACTIVATOR_TLS_RELOAD_PERIOD_S": "0.1",
+    }
+    with staged(state, *options, **environment) as stage:
+        stage("deploy", "hello", str(state), "--command", SAMPLE)
+        ports = json.loads((state / "ports.json").read_text())
+        assert seen_hosts(ports["tls"]) == ["*.default.localhost"]
+        found = json.loads(stage("doctor", "-o", "json").stdout)
+        assert [one["state"] for one in found if one["name"] == "port tls"] == ["ok"]
+        plain = httpx.get(f"http://127.0.0.1:{ports['public']}/x", headers={"Host": HOST}, trust_env=False)
+        assert plain.status_code == 301
+        assert plain.headers["location"] == f"https://{HOST}:{ports['tls']}/x"
+        write_pair(certificate, key, "*.default.localhost", "new.example")
+        until_s = time.monotonic() + 10
+        while "new.example" not in seen_hosts(ports["tls"]):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+
+
+def test_certificates_that_cannot_be_served_are_told_before_anything_starts(tmp_path: Path) -> None:
+    one, two = issued("a.localhost"), issued("b.localhost")
+    (tmp_path / "c.pem").write_bytes(one.certificate_pem)
+    (tmp_path / "k.pem").write_bytes(two.key_pem)
+    state = tmp_path / "state"
+
+    def said(*options: str) -> str:
+        done = CliRunner().invoke(main, ["up", f"--state={state}", *options])
+        assert done.exit_code == 2
+        return done.stderr
+
+    certificate, key = f"--tls-cert={tmp_path}/c.pem", f"--tls-key={tmp_path}/k.pem"
+    assert "1 of --tls-cert and 0 of --tls-key; expected one key for each certificate" in said(certificate)
+    assert "c.pem with" in said(certificate, key)
+    assert "the key is not this certificate's; expected a certificate with its key" in said(certificate, key)
+    assert "nowhere.pem: No such file or directory" in said(certificate, f"--tls-key={tmp_path}/nowhere.pem")
+    assert not state.exists()

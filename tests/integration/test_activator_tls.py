@@ -1,0 +1,208 @@
+"""Certificates of an activator: by host, from files and Secrets, renewed while it serves; and plain HTTP sent to https."""
+
+import base64
+import logging
+import re
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import SECRET
+from serving.cluster.memory import MemoryCluster
+from serving.settings.tls import TlsSettings
+from tests.integration.activator_stage import HOST, Stage, ask, staged, until
+from tests.integration.proxy.peers import get
+from tests.integration.tls_stage import RawTls, handshake, issued, write_pair
+
+PERIOD_S = 0.05
+# The end of all certificates of trustme.
+YEAR_3000_S = 32_503_680_000.0
+
+
+def terms(**given: Any) -> TlsSettings:  # noqa: ANN401 - of any kind
+    return TlsSettings(address="127.0.0.1:0", reload_period_s=PERIOD_S, **given)
+
+
+def pair_in(folder: Path, name: str, *hosts: str) -> None:
+    write_pair(folder / f"{name}.crt", folder / f"{name}.key", *hosts)
+
+
+def tls_of(stage: Stage) -> tuple[str, int]:
+    address = stage.activator.tls_address
+    assert address is not None
+    return address
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    return [vars(record) for record in caplog.records if record.getMessage() == name]
+
+
+async def looked_again(stage: Stage) -> None:
+    """Wait until files and Secrets were looked at anew, from the beginning."""
+    watch = stage.activator.certificates
+    assert watch is not None
+    turn = watch.turn
+    await until(lambda: watch.turn >= turn + 2)
+
+
+async def test_a_service_answers_over_tls_and_is_told_so(tmp_path: Path) -> None:
+    pair_in(tmp_path, "hello", "*.default.localhost")
+    async with staged(tls=terms(folder=str(tmp_path))) as stage:
+        await stage.service(slots=0)
+        pod = await stage.pod_seen("p")
+        client = await RawTls.to(tls_of(stage), HOST)
+        # What a client claims is not believed.
+        client.send(f"GET / HTTP/1.1\r\nHost: {HOST}\r\nX-Forwarded-Proto: gopher\r\n\r\n".encode())
+        assert (await client.until(b"\r\n\r\np")).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert "\r\nX-Forwarded-Proto: https\r\n" in pod.heads[0]
+        assert "proto=https\r\n" in pod.heads[0]
+        # Hosts of the inner listener are not here either.
+        client.send(b"GET / HTTP/1.1\r\nHost: hello.default.svc.cluster.local\r\n\r\n")
+        assert (await client.until(b"\n")).startswith(b"HTTP/1.1 404 ")
+        await client.closed()
+
+
+async def test_each_host_has_its_certificate(tmp_path: Path) -> None:
+    pair_in(tmp_path, "one", "one.in.example")
+    pair_in(tmp_path, "wild", "*.in.example", "*.default.localhost")
+    nested = tmp_path / "nested"
+    nested.mkdir()
+    write_pair(nested / "tls.crt", nested / "tls.key", "b.one.in.example")
+    async with staged(tls=terms(folder=str(tmp_path))) as stage:
+        address = tls_of(stage)
+        assert await handshake(address, "one.in.example") == ["one.in.example"]
+        assert await handshake(address, "ONE.in.example") == ["one.in.example"]
+        assert await handshake(address, "two.in.example") == ["*.in.example", "*.default.localhost"]
+        assert await handshake(address, HOST) == ["*.in.example", "*.default.localhost"]
+        assert await handshake(address, "b.one.in.example") == ["b.one.in.example"]
+        for nobody in ("c.two.in.example", "in.example", None):
+            with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
+                await handshake(address, nobody)
+        page = stage.activator.ingress.metrics.page.text("")
+        assert "\nserving_tls_handshakes_failed_total 3.0\n" in page
+        ends = re.findall(r'\nserving_certificate_expiry_timestamp_seconds\{certificate="(\w+)"\} (\S+)', page)
+        assert {name: float(end) for name, end in ends} == dict.fromkeys(("one", "wild", "nested"), YEAR_3000_S)
+
+
+async def test_the_default_is_for_those_who_ask_for_nobody_we_have(tmp_path: Path) -> None:
+    pair_in(tmp_path, "one", "one.example")
+    pair_in(tmp_path, "rest", "rest.example")
+    async with staged(tls=terms(folder=str(tmp_path), default_certificate="rest")) as stage:
+        assert await handshake(tls_of(stage), None) == ["rest.example"]
+        with pytest.raises(ssl.SSLError, match="Hostname mismatch"):
+            await handshake(tls_of(stage), "no.example")
+
+
+async def test_a_new_certificate_is_served_and_connections_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    write_pair(certificate, key, HOST, "old.example")
+    async with staged(tls=terms(certificate_files=str(certificate), key_files=str(key))) as stage:
+        await stage.service(slots=0)
+        await stage.pod_seen("p")
+        client = await RawTls.to(tls_of(stage), HOST)
+        write_pair(certificate, key, HOST, "new.example")
+        await looked_again(stage)
+        assert await handshake(tls_of(stage), HOST) == [HOST, "new.example"]
+        client.send(get(b"/").replace(b"Host: h", b"Host: " + HOST.encode()))
+        assert (await client.until(b"\r\n\r\np")).startswith(b"HTTP/1.1 200 OK\r\n")
+        await client.closed()
+    assert [event["hosts"] for event in events(caplog, "certificate.loaded")] == [
+        (HOST, "old.example"),
+        (HOST, "new.example"),
+    ]
+
+
+async def test_what_does_not_work_is_told_once_and_the_last_good_one_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair_in(tmp_path, "one", "one.example")
+    pair_in(tmp_path, "two", "two.example")
+    async with staged(tls=terms(folder=str(tmp_path))) as stage:
+        (tmp_path / "one.key").write_bytes((tmp_path / "two.key").read_bytes())
+        await looked_again(stage)
+        await looked_again(stage)
+        (tmp_path / "one.key").unlink()
+        await looked_again(stage)
+        assert await handshake(tls_of(stage), "one.example") == ["one.example"]
+        refused = [(event["where"], event["reason"]) for event in events(caplog, "certificate.refused")]
+        assert refused == [
+            (f"{tmp_path}/one.crt with {tmp_path}/one.key", "the key is not this certificate's"),
+            (f"{tmp_path}/one.key", "No such file or directory"),
+        ]
+        # What is taken away altogether is gone.
+        (tmp_path / "one.crt").unlink()
+        await looked_again(stage)
+        with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
+            await handshake(tls_of(stage), "one.example")
+
+
+def secret_of(*hosts: str) -> dict[str, Any]:
+    pair = issued(*hosts)
+    parts = {"tls.crt": pair.certificate_pem, "tls.key": pair.key_pem}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "world", "namespace": "knative-serving"},
+        "type": "kubernetes.io/tls",
+        "data": {name: base64.b64encode(text).decode() for name, text in parts.items()},
+    }
+
+
+async def test_a_secret_is_read_by_name_and_read_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    cluster = MemoryCluster()
+    async with staged(cluster=cluster, tls=terms(secrets="world")) as stage:
+        address = tls_of(stage)
+        with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
+            await handshake(address, "one.example")
+        assert "not found" in events(caplog, "certificate.refused")[0]["reason"]
+        await cluster.create(SECRET, secret_of("one.example"))
+        await looked_again(stage)
+        assert await handshake(address, "one.example") == ["one.example"]
+        await cluster.replace(SECRET, secret_of("one.example", "two.example"))
+        await looked_again(stage)
+        assert await handshake(address, "two.example") == ["one.example", "two.example"]
+        broken: list[tuple[dict[str, Any], str]] = [
+            ({"data": {"tls.crt": "AAAA", "tls.key": "AAAA"}}, "no certificate as PEM"),
+            ({"data": {"tls.crt": "AAAA"}}, "it has no tls.key"),
+            ({"type": "Opaque"}, "its type is Opaque, not kubernetes.io/tls"),
+        ]
+        for change, reason in broken:
+            await cluster.delete(SECRET, "knative-serving", "world")
+            await cluster.create(SECRET, secret_of("three.example") | change)
+            await looked_again(stage)
+            assert reason in events(caplog, "certificate.refused")[-1]["reason"]
+        assert await handshake(address, "two.example") == ["one.example", "two.example"]
+        # Who failed is told in numbers, not one by one.
+        assert len(events(caplog, "tls.handshakes-failed")) == 1
+
+
+async def test_plain_http_is_sent_to_https_but_for_who_must_not_be(tmp_path: Path) -> None:
+    pair_in(tmp_path, "hello", "*.default.localhost")
+    async with staged(tls=terms(folder=str(tmp_path)), http_protocol="Redirected") as stage:
+        await stage.service(slots=0)
+        await stage.pod_seen("p")
+        port = tls_of(stage)[1]
+        sent = await ask(stage.public, "/a?b=c", host=f"{HOST}:8080", method="POST", body="x")
+        assert (sent.status, sent.headers["location"]) == (301, f"https://{HOST}:{port}/a?b=c")
+        assert sent.body == ""
+        assert (await ask(stage.public, "/.well-known/acme-challenge/token")).body == "p"
+        assert (await ask(stage.public, "/", host="nobody.example")).status == 404
+        probe = await ask(stage.public, headers=["K-Network-Probe: activator"])
+        assert (probe.status, probe.body) == (200, "activator")
+        assert (await ask(stage.inner, host="hello.default.svc.cluster.local")).body == "p"
+        # Only the probe and the unknown host were asked about; a redirect is no failure to find a service.
+        page = stage.activator.ingress.metrics.page.text("")
+        assert "serving_requests_unmatched_total 2.0\n" in page
+
+
+async def test_redirects_name_the_port_that_the_world_sees() -> None:
+    async with staged(tls=TlsSettings(public_port=443), http_protocol="Redirected") as stage:
+        await stage.service(slots=0)
+        assert stage.activator.tls_address is None
+        assert (await ask(stage.public, "/a")).headers["location"] == f"https://{HOST}/a"

@@ -1,0 +1,81 @@
+"""TLS of an activator that is a process of its own: a Secret read over the API, an inherited socket, odd clients, the end."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.kinds import SECRET
+from serving.cluster.memory import MemoryCluster
+from tests.integration.activator_stage import HOST, Store
+from tests.integration.api_server import served
+from tests.integration.proxy.peers import Link
+from tests.integration.test_activator_process import started, stopped
+from tests.integration.test_activator_tls import secret_of
+from tests.integration.tls_stage import RawTls, client_context, handshake
+
+REQUEST = f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
+
+
+async def odd_clients(address: tuple[str, int]) -> None:
+    """Such as the world sends all day; each would be a stack in the log of a careless server."""
+    for first in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(100), bytes(300), b"\x16"):
+        link = await Link.to(address)
+        link.send(first)
+        link.writer.write_eof()
+        with contextlib.suppress(ConnectionResetError):
+            await link.rest()
+        await link.closed()
+    link = await Link.to(address)
+    hello = RawTls(link, client_context(), "strange.example").hello()
+    link.send(hello.replace(b"strange", b"str\xff\xfege"))
+    # An alert: internal_error.
+    assert (await link.rest())[-1:] == b"\x50"
+    await link.closed()
+    with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
+        await handshake(address, "nobody.example")
+
+
+async def test_a_process_serves_tls_with_a_secret_and_finishes_what_runs(tmp_path: Path) -> None:
+    store = Store(MemoryCluster())
+    sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("public", "inner", "tls")}
+    async with served(store.cluster, tmp_path) as api:
+        await store.cluster.create(SECRET, secret_of("*.default.localhost"))
+        environment = {
+            "KUBECONFIG": str(api.kubeconfig),
+            "SERVING_LISTEN_FDS": json.dumps({name: one.fileno() for name, one in sockets.items()}),
+            "SERVING_ACTIVATOR_STATS_URL": "ws://127.0.0.1:1/stats",
+            "SERVING_ACTIVATOR_TLS_SECRETS": "world",
+            "SERVING_ACTIVATOR_TLS_RELOAD_PERIOD_S": "0.05",
+        }
+        process = await started(tmp_path, environment, *sockets.values())
+        address = sockets["tls"].getsockname()
+        await store.service(slots=0)
+        pod = await store.pod("p")
+        pod.gate.clear()
+        client = await RawTls.to(address, HOST)
+        await odd_clients(address)
+        client.send(REQUEST)
+        async with asyncio.timeout(5):
+            while not pod.running_count:  # noqa: ASYNC110 - it is in another process
+                await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(stopped(process))
+        # It takes nobody more when it has heard; then the request that runs ends.
+        await asyncio.sleep(0.1)
+        pod.gate.set()
+        answer = await client.rest()
+        await client.closed()
+        code, log = await stopping
+        await pod.stop()
+    for one in sockets.values():
+        one.close()
+    assert (answer[:12], answer[-1:], code) == (b"HTTP/1.1 200", b"p", 0)
+    events = [str(line["event"]) for line in log]
+    assert "certificate.loaded" in events
+    assert {line["level"] for line in log if line["event"] != "stats.unreachable"} <= {"info", "warning"}
+    failed = [line["since_start"] for line in log if line["event"] == "tls.handshakes-failed"]
+    assert failed

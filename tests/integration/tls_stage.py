@@ -1,0 +1,186 @@
+"""An authority with certificates for tests, and a client of TLS that can do what libraries do not: halves and pieces."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+from serving.proxy.server import HttpServer
+from serving.proxy.tls.certificate import Pair
+from serving.proxy.tls.keeper import Certificates
+from serving.proxy.tls.layer import TlsLayer
+from serving.settings.http import HttpSettings
+from tests.integration.proxy.peers import STEP_S, Forwarder, Link, Proxy, Script, backed, ok
+
+__all__ = ["AUTHORITY", "RawTls", "client_context", "handshake", "issued", "tls_proxied", "write_pair"]
+
+AUTHORITY = trustme.CA()
+
+
+def issued(*hosts: str, where: str = "here", **terms: Any) -> Pair:  # noqa: ANN401 - trustme's own
+    """A new pair for these hosts."""
+    leaf = AUTHORITY.issue_cert(*hosts, **terms)
+    chain = b"".join(blob.bytes() for blob in leaf.cert_chain_pems)
+    return Pair(where=where, certificate_pem=chain, key_pem=leaf.private_key_pem.bytes())
+
+
+def write_pair(certificate: Path, key: Path, *hosts: str) -> Pair:
+    """Write a new pair into two files."""
+    pair = issued(*hosts)
+    certificate.write_bytes(pair.certificate_pem)
+    key.write_bytes(pair.key_pem)
+    return pair
+
+
+def client_context(*protocols: str) -> ssl.SSLContext:
+    """A client that trusts the authority, and offers these protocols."""
+    context = ssl.create_default_context()
+    AUTHORITY.configure_trust(context)
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    return context
+
+
+class RawTls:
+    """One connection over TLS whose bytes are sent as the test likes. ``ssl`` tells what was agreed on."""
+
+    def __init__(self, link: Link, context: ssl.SSLContext, host: str | None) -> None:
+        if host is None:
+            context.check_hostname = False
+        self.link = link
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self.ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+
+    @classmethod
+    async def to(
+        cls, address: tuple[str, int], host: str | None = "h", context: ssl.SSLContext | None = None
+    ) -> "RawTls":
+        """A connection whose handshake is done."""
+        made = cls(await Link.to(address), context or client_context(), host)
+        try:
+            await made.shake()
+        except BaseException:
+            await made.link.closed()
+            raise
+        return made
+
+    def hello(self) -> bytes:
+        """The first bytes of a handshake."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.ssl.do_handshake()
+        return self._outgoing.read()
+
+    async def shake(self) -> None:
+        """Do the handshake."""
+        while True:
+            try:
+                self.ssl.do_handshake()
+            except ssl.SSLWantReadError:
+                self.flush()
+                await self._more()
+            except ssl.SSLError:
+                self.flush()
+                raise
+            else:
+                self.flush()
+                return
+
+    async def _more(self) -> None:
+        async with asyncio.timeout(STEP_S):
+            data = await self.link.reader.read(65_536)
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+
+    def encrypted(self, data: bytes) -> bytes:
+        """What would be sent for these bytes."""
+        self.ssl.write(data)
+        return self._outgoing.read()
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, encrypted."""
+        self.link.send(self.encrypted(data))
+
+    def flush(self) -> None:
+        """Send what the library wants to."""
+        if self._outgoing.pending:
+            self.link.send(self._outgoing.read())
+
+    def goodbye(self) -> None:
+        """Say that nothing more will be sent."""
+        with contextlib.suppress(ssl.SSLError):
+            self.ssl.unwrap()
+        self.flush()
+
+    async def read(self) -> bytes:
+        """Some bytes; none after the server's goodbye. Raises ``ssl.SSLEOFError`` at an end without one."""
+        while True:
+            try:
+                return self.ssl.read(65_536)
+            except ssl.SSLWantReadError:
+                await self._more()
+            except ssl.SSLZeroReturnError:
+                # So it reads after our own goodbye.
+                return b""
+
+    async def until(self, end: bytes) -> bytes:
+        """All bytes up to some that end with these."""
+        data = b""
+        while not data.endswith(end):
+            piece = await self.read()
+            assert piece, data
+            data += piece
+        return data
+
+    async def rest(self) -> bytes:
+        """All bytes until the goodbye."""
+        data = b""
+        while piece := await self.read():
+            data += piece
+        return data
+
+    async def closed(self) -> None:
+        """Close."""
+        await self.link.closed()
+
+
+async def handshake(address: tuple[str, int], host: str | None, context: ssl.SSLContext | None = None) -> Sequence[str]:
+    """The hosts of the certificate that a client gets which asks for this one. Raises ``ssl.SSLError``."""
+    made = await RawTls.to(address, host, context)
+    try:
+        certificate: dict[str, Any] = dict(made.ssl.getpeercert() or {})
+        return [str(name[1]) for name in certificate["subjectAltName"]]
+    finally:
+        await made.closed()
+
+
+@contextlib.asynccontextmanager
+async def tls_proxied(
+    script: Script = ok, settings: HttpSettings | None = None, *, handshake_max_s: float = 10.0
+) -> AsyncIterator[tuple[Proxy, Certificates]]:
+    """A proxy with a certificate for the host "h" before an upstream; at the end nothing may be left of any request."""
+    certificates = Certificates(handshake_max_s=handshake_max_s)
+    certificates.update({"h": issued("h")})
+    async with backed(script) as backend:
+        server = HttpServer(settings or HttpSettings())
+        handler = Forwarder(backend.address)
+        address = await server.listen(
+            ("127.0.0.1", 0),
+            handler,
+            make=lambda registry, wiring: TlsLayer(registry, wiring, certificates.terms),
+        )
+        proxy = Proxy(server, handler, backend, address)
+        try:
+            yield proxy, certificates
+        finally:
+            await server.finish(grace_s=0)
+            for client in proxy.clients:
+                await client.closed()
+            assert len(handler.finished) == len(handler.begun)
+            assert all(exchange.is_done for exchange in handler.begun)

@@ -1,0 +1,106 @@
+"""However the bytes of a connection over TLS are cut, they are the same bytes; and what was changed on its way is refused."""
+
+import contextlib
+import itertools
+import ssl
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.proxy.tls.certificate import load_certificate
+from serving.proxy.tls.records import Records
+from tests.integration.tls_stage import client_context, issued
+
+SERVER = load_certificate("h", issued("h")).context
+CLIENT = client_context()
+CLIENT_1_2 = client_context()
+CLIENT_1_2.maximum_version = ssl.TLSVersion.TLSv1_2
+
+
+class Client:
+    """A client in memory, with its handshake done."""
+
+    def __init__(self, context: ssl.SSLContext, records: Records) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.ssl = context.wrap_bio(self.incoming, self.outgoing, server_hostname="h")
+        is_over = False
+        while not is_over:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                self.ssl.do_handshake()
+            records.put(self.outgoing.read())
+            is_over = records.shake()
+            self.incoming.write(records.outgoing.read())
+        self.ssl.do_handshake()
+
+    def sent(self, pieces: list[bytes]) -> bytes:
+        """What is on the wire for these pieces and a goodbye."""
+        for piece in pieces:
+            self.ssl.write(piece)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.ssl.unwrap()
+        return self.outgoing.read()
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    bounds = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[begin:end] for begin, end in itertools.pairwise(bounds)]
+
+
+def read_all(records: Records) -> tuple[bytes, bool]:
+    """What can be read now, and whether the end has come."""
+    found = b""
+    while data := records.read():
+        found += data
+    return found, data is not None
+
+
+contents = st.lists(st.binary(min_size=1, max_size=40_000), max_size=4)
+cuts = st.lists(st.integers(0, 200_000), max_size=6)
+contexts = st.sampled_from([CLIENT, CLIENT_1_2])
+
+
+@given(contexts, contents, cuts, st.integers(0, 6))
+def test_every_cut_gives_the_same_bytes_and_then_the_end(
+    context: ssl.SSLContext, pieces: list[bytes], places: list[int], goodbye_after: int
+) -> None:
+    records = Records(SERVER)
+    client = Client(context, records)
+    found, is_over = b"", False
+    for number, part in enumerate(cut(client.sent(pieces), places)):
+        records.put(part)
+        if number == goodbye_after:
+            # Our end does not lose what has come and was not read.
+            records.goodbye()
+        more, is_over = read_all(records)
+        found += more
+    assert found == b"".join(pieces)
+    assert is_over
+    assert records.read() == b""
+
+
+@given(contexts, st.binary(min_size=1, max_size=20_000), st.integers(0, 200_000), st.integers(1, 255))
+def test_a_byte_that_was_changed_is_never_passed_on(
+    context: ssl.SSLContext, content: bytes, place: int, flip: int
+) -> None:
+    records = Records(SERVER)
+    wire = bytearray(Client(context, records).sent([content]))
+    wire[place % len(wire)] ^= flip
+    records.put(bytes(wire))
+    found = b""
+    with contextlib.suppress(ssl.SSLError):
+        found, _ = read_all(records)
+    assert content.startswith(found)
+
+
+@given(contexts, contents)
+def test_what_is_written_is_what_the_client_reads(context: ssl.SSLContext, pieces: list[bytes]) -> None:
+    records = Records(SERVER)
+    client = Client(context, records)
+    for piece in pieces:
+        client.incoming.write(records.write(piece))
+    client.incoming.write(records.goodbye())
+    found = b""
+    while data := client.ssl.read(65_536):
+        found += data
+    assert found == b"".join(pieces)
+    assert "0 bytes to read" in repr(records)

@@ -1,0 +1,84 @@
+"""Which pairs are taken, and why others are not."""
+
+import datetime as dt
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from serving.model.errors import InvalidCertificate
+from serving.proxy.tls.certificate import Pair, load_certificate
+from tests.integration.tls_stage import AUTHORITY, issued
+
+
+def refused(certificate_pem: bytes, key_pem: bytes) -> str:
+    with pytest.raises(InvalidCertificate) as caught:
+        load_certificate("one", Pair(where="Secret a/b", certificate_pem=certificate_pem, key_pem=key_pem))
+    assert str(caught.value) == f"Secret a/b: {caught.value.reason}"
+    return caught.value.reason
+
+
+def test_a_good_pair_says_for_whom_and_until_when_it_is() -> None:
+    end = dt.datetime(2999, 12, 31, tzinfo=dt.UTC)
+    pair = issued("a.example", "*.b.example", "127.0.0.1", not_after=end)
+    found = load_certificate("one", pair)
+    assert (found.identity.name, found.identity.hosts) == ("one", ("a.example", "*.b.example"))
+    assert found.identity.not_after_s == end.timestamp()
+    assert found.pair is pair
+
+
+def test_one_for_an_address_alone_is_taken_for_it_may_be_the_default() -> None:
+    assert load_certificate("one", issued("127.0.0.1")).identity.hosts == ()
+
+
+def test_an_expired_one_is_taken() -> None:
+    old, end = dt.datetime(2019, 1, 1, tzinfo=dt.UTC), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    found = load_certificate("one", issued("a.example", not_before=old, not_after=end))
+    assert found.identity.not_after_s == end.timestamp()
+
+
+def test_what_does_not_fit_is_refused_with_its_reason() -> None:
+    one, two = issued("a.example"), issued("b.example")
+    assert refused(one.certificate_pem, two.key_pem) == "the key is not this certificate's"
+    assert refused(one.key_pem, one.key_pem) == "there is no certificate as PEM in the certificate's file"
+    assert refused(one.certificate_pem, one.certificate_pem) == "there is no key as PEM in the key's file"
+    assert refused(b"", b"") == "there is no certificate as PEM in the certificate's file"
+    assert "cannot be read" in refused(one.certificate_pem[:200], one.key_pem)
+    assert "cannot be read" in refused(one.certificate_pem.replace(b"M", b"?"), one.key_pem)
+
+
+def test_an_authoritys_own_certificate_is_not_a_servers() -> None:
+    ca = AUTHORITY.cert_pem.bytes()
+    assert refused(ca, AUTHORITY.private_key_pem.bytes()) == "it names no host (subjectAltName)"
+
+
+def test_one_that_is_for_clients_only_is_refused() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a.example")])
+    builder = x509.CertificateBuilder(
+        subject_name=name,
+        issuer_name=name,
+        public_key=key.public_key(),
+        serial_number=1,
+        not_valid_before=dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+        not_valid_after=dt.datetime(2999, 1, 1, tzinfo=dt.UTC),
+    )
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("a.example")]), critical=False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+    pem = serialization.Encoding.PEM
+    key_pem = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    certificate_pem = builder.sign(key, hashes.SHA256()).public_bytes(pem)
+    assert "unsuitable certificate purpose" in refused(certificate_pem, key_pem)
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it() -> None:
+    pair = issued("a.example")
+    key = serialization.load_pem_private_key(pair.key_pem, password=None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"word"),
+    )
+    assert refused(pair.certificate_pem, encrypted) == "the key has a password"

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric as Family
 from serving.metrics.names import AUTOSCALER_METRICS, OLD_REVISION_LABELS, REVISION_LABELS, Kind, Metric
 from serving.metrics.page import Page, family_of
 from serving.metrics.reporter import Row, StatsReporter
-from serving.model.revisionnumbers import RevisionNumbers
+from serving.model.revisionnumbers import PodCounts, RevisionNumbers
 
 __all__ = ["AutoscalerMetrics"]
 
@@ -25,7 +25,7 @@ _TOTAL = "_total"
 class AutoscalerMetrics:
     """``keys`` gives the revisions that there are; ``counts`` all counts of the daemon, those that only grow end in _total.
 
-    ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
+    ``pods`` tells how many pods of a revision are not ready, and why. ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
     """
 
     def __init__(
@@ -33,11 +33,13 @@ class AutoscalerMetrics:
         *,
         keys: Callable[[], Collection[tuple[str, str]]],
         counts: Callable[[], Mapping[str, int]],
+        pods: Callable[[tuple[str, str]], PodCounts],
         has_old_names: bool = False,
     ) -> None:
         self.page = Page(AUTOSCALER_METRICS)
         self._keys = keys
         self._counts = counts
+        self._pods = pods
         self._has_old_names = has_old_names
         self._reporter = StatsReporter()
         self._latest: dict[tuple[str, str], RevisionNumbers] = {}
@@ -83,15 +85,19 @@ class AutoscalerMetrics:
             yield f"kn_revision_{unit}_stable", _rows(of_unit, lambda one: one.stable_load)
             yield f"kn_revision_{unit}_panic", _rows(of_unit, lambda one: one.panic_load)
             yield f"kn_revision_{unit}_target", _rows(of_unit, lambda one: one.target_load)
+        pods = {key: self._pods(key) for key in self._latest}
+        for state in ("not_ready", "pending", "terminating"):
+            name = f"kn_revision_pods_{state}_count"
+            yield name, [(_labels(one), getattr(pods[one.namespace, one.revision], state)) for one in latest]
         yield "kn_revision_capacity_excess", _rows(latest, lambda one: one.excess_burst_capacity)
 
 
+def _labels(one: RevisionNumbers) -> tuple[str, str, str]:
+    return one.namespace, one.configuration, one.revision
+
+
 def _rows(latest: list[RevisionNumbers], value_of: Callable[[RevisionNumbers], float | None]) -> list[Row]:
-    return [
-        ((one.namespace, one.configuration, one.revision), value)
-        for one in latest
-        if (value := value_of(one)) is not None
-    ]
+    return [(_labels(one), value) for one in latest if (value := value_of(one)) is not None]
 
 
 def _family(metric: Metric, rows: list[Row], *, is_old: bool) -> Family:

@@ -16,12 +16,13 @@ _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 
 class ControllerMetrics:
-    """``waiting`` and ``writes`` are asked when the page is made."""
+    """``waiting``, ``is_leading`` and ``writes`` are asked when the page is made."""
 
     def __init__(self) -> None:
         self.page = Page((*CONTROLLER_METRICS, *LOCAL_METRICS))
         self.waiting: Callable[[], int] = lambda: 0
         self.writes: Callable[[], int] = lambda: 0
+        self.is_leading: Callable[[], bool] = lambda: True
         self._reconciles = self.page.counter("serving_reconciles_total")
         self._duration = self.page.histogram("serving_reconcile_duration_seconds")
         self.page.pull(self._pull)
@@ -37,6 +38,7 @@ class ControllerMetrics:
 
     def _pull(self) -> Iterator[Family]:
         yield _one(named(CONTROLLER_METRICS, "serving_reconcile_queue_depth"), self.waiting())
+        yield _one(named(CONTROLLER_METRICS, "serving_controller_leader"), float(self.is_leading()))
         yield _one(named(CONTROLLER_METRICS, "serving_controller_writes_total"), self.writes())
 
 

@@ -84,12 +84,12 @@ ACTIVATOR_METRICS = (
     ),
     _histogram(
         "serving_request_queue_seconds",
-        "Time that requests waited for a pod; those that found a free slot at once are not in it.",
+        "Time that requests waited for a pod; those that found a free slot at once are not in it. With exemplars.",
         *REVISION_LABELS,
     ),
     _histogram(
         "serving_cold_start_duration_seconds",
-        "Time from the first request that found no pod to a pod that took it, once for each wake.",
+        "Time from the first request that found no pod to a pod that took it, once for each wake. With exemplars.",
         *REVISION_LABELS,
     ),
     _counter(
@@ -112,7 +112,14 @@ ACTIVATOR_METRICS = (
     _gauge("serving_requests_waiting", "Requests that wait for a pod now.", *REVISION_LABELS),
     _counter("serving_requests_unmatched_total", "Requests for a host that no service has, and probes."),
     _counter("serving_pods_unreachable_total", "Times that a pod was listed and could not be connected to."),
+    _counter("serving_pods_lost_total", "Times that a pod took a request and died before it answered."),
     _counter("serving_stat_frames_lost_total", "Frames for the autoscaler that found no connection and were dropped."),
+    _counter("serving_tls_handshakes_failed_total", "Handshakes of TLS that failed; the log has their reasons."),
+    _gauge(
+        "serving_certificate_expiry_timestamp_seconds",
+        "When a certificate that is served ends, in seconds since 1970.",
+        "certificate",
+    ),
     _gauge("kn_activator_stats_conn_reachable", "1 while the autoscaler takes this activator's stats."),
 )
 
@@ -130,6 +137,24 @@ AUTOSCALER_METRICS = (
         old_name="autoscaler_requested_pods",
     ),
     _gauge("kn_revision_pods_count", "Pods that are ready.", *REVISION_LABELS, old_name="autoscaler_actual_pods"),
+    _gauge(
+        "kn_revision_pods_not_ready_count",
+        "Pods that run and are not ready.",
+        *REVISION_LABELS,
+        old_name="autoscaler_not_ready_pods",
+    ),
+    _gauge(
+        "kn_revision_pods_pending_count",
+        "Pods without a node, or whose containers were not started yet.",
+        *REVISION_LABELS,
+        old_name="autoscaler_pending_pods",
+    ),
+    _gauge(
+        "kn_revision_pods_terminating_count",
+        "Pods that are being deleted.",
+        *REVISION_LABELS,
+        old_name="autoscaler_terminating_pods",
+    ),
     _gauge(
         "kn_revision_panic_mode",
         "1 while the panic window decides.",
@@ -180,6 +205,7 @@ AUTOSCALER_METRICS = (
     ),
     _counter("serving_decisions_total", "Decisions by the rule that had the last word on the count.", "rule"),
     _gauge("autoscaler_revisions", "Revisions that are scaled."),
+    _gauge("autoscaler_shards", "Shards of the revisions that this autoscaler has; 0 where they are not shared out."),
     _gauge("autoscaler_policies", "ScalingPolicies that are followed."),
     _gauge("autoscaler_stats_connections_open", "Pods and activators that are connected."),
     _counter("autoscaler_decisions_total", "All decisions."),
@@ -191,6 +217,8 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_wake_writes_total", "Revisions that were made Active because a policy wanted pods."),
     _counter("autoscaler_reserve_conflicts_total", "Of those, writes that came too late."),
     _counter("autoscaler_victim_writes_total", "Pods that were marked as the next to go."),
+    _counter("autoscaler_path_writes_total", "Times that a revision's path of requests was written."),
+    _counter("autoscaler_scale_conflicts_total", "Scales that had been written by somebody else and were read anew."),
     _counter("autoscaler_proofs_total", "Times that the activator was proved to be in the path."),
     _counter("autoscaler_proof_failures_total", "Times that it was not."),
     _counter("autoscaler_policy_status_writes_total", "Statuses of ScalingPolicies that were written."),
@@ -204,6 +232,13 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_stats_silent_connections_total", "Connections that were cut because nothing came."),
     _counter("autoscaler_stats_unauthorized_connections_total", "Connections without the right token."),
     _counter("autoscaler_stats_refused_connections_total", "Connections beyond the most that are kept."),
+    _counter("autoscaler_token_reviews_total", "Questions to the API server whose a pod's token is."),
+    _counter("autoscaler_token_reviews_failed_total", "Of those, without an answer, or not asked because of too many."),
+    _counter("autoscaler_token_claims_refused_total", "Pods whose token was not theirs, or not good."),
+    _counter("autoscaler_stats_relayed_stats_total", "Stats that another autoscaler passed on to this one."),
+    _counter("autoscaler_stats_passed_on_total", "Stats that were passed on to the autoscaler whose revision it is."),
+    _counter("autoscaler_stats_ownerless_total", "Stats of revisions that no autoscaler has at the moment."),
+    _counter("autoscaler_stats_relay_dropped_frames_total", "Frames for other autoscalers that found no connection."),
 )
 
 CONTROLLER_METRICS = (
@@ -212,6 +247,7 @@ CONTROLLER_METRICS = (
     ),
     _histogram("serving_reconcile_duration_seconds", "Time of one look with its writes.", "resource"),
     _gauge("serving_reconcile_queue_depth", "Resources that wait to be looked at."),
+    _gauge("serving_controller_leader", "1 if this controller works, 0 while another one has the lease."),
     _counter("serving_controller_writes_total", "Objects that were created, patched or deleted."),
 )
 

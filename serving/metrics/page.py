@@ -78,11 +78,15 @@ class Page:
         """Ask for more families each time that the page is made."""
         self.registry.register(Pulled(pull))
 
+    def families(self) -> Iterator[Family]:
+        """All families as they are now, one after the other."""
+        self.before()
+        yield from self.registry.collect()
+
     def slices(self, accept: str) -> Iterator[str]:
         """The page, a piece at a time, in the format that an Accept header asks for."""
-        self.before()
         is_open = is_openmetrics(accept)
-        for family in self.registry.collect():
+        for family in self.families():
             yield _head(family, is_open=is_open)
             samples = list(family.samples)
             write = _openmetrics_line if is_open else _text_line

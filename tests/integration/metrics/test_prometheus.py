@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes all daemons of a running ``serving up``, and every expression of the dashboard has an answer."""
+"""A real Prometheus scrapes all daemons and pods of a running ``serving up``; the dashboard's expressions have answers."""
 
 import contextlib
 import json
@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from serving.local.ports import PORTS
 from serving.metrics.names import TABLES, Kind
+from serving.samples import hello
 
 ROOT = Path(__file__).resolve().parents[3]
 MONITORING = ROOT / "config" / "monitoring"
@@ -31,7 +33,23 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 FOREIGN = ("process_", "python_")
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+needs_prometheus = pytest.mark.skipif(not PROMETHEUS, reason="prometheus is not on PATH: make setup-monitoring")
+
+
+class Up(msgspec.Struct, frozen=True):
+    """A running system: its state folder, and its ports by name."""
+
+    state: Path
+    ports: dict[str, int]
+
+    def pod_addresses(self, revision: str) -> list[str]:
+        """Where the ready pods of a revision are."""
+        token = (self.state / "token").read_text()
+        selector = urllib.parse.quote(f"serving.knative.dev/revision={revision}")
+        url = f"http://127.0.0.1:{self.ports['api']}/api/v1/namespaces/default/pods?labelSelector={selector}"
+        pods = json.loads(fetch(url, Authorization=f"Bearer {token}"))["items"]
+        return [pod["status"]["podIP"] for pod in pods]
 
 
 def fetch(url: str, **headers: str) -> str:
@@ -73,21 +91,24 @@ def running(command: list[str], **environment: str) -> Iterator[subprocess.Popen
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """The ports of a system whose sample service was woken by a request with a trace."""
     state = tmp_path_factory.mktemp("state")
     free = [f"--{port.name}-port=0" for port in PORTS]
     with running([sys.executable, "-m", "serving", "up", f"--state={state}", "--sample", *free]):
         until((state / "ports.json").exists)
+        (state / "steady.py").write_text(Path(hello.__file__).read_text())
+        deploy = ["deploy", "steady", str(state), "--command", f"{sys.executable} steady.py", "--min-scale", "2"]
+        subprocess.run([sys.executable, "-m", "serving", *deploy, "--state", str(state)], cwd=ROOT, check=True)
         ports: dict[str, int] = json.loads((state / "ports.json").read_text())
         public = f"http://127.0.0.1:{ports['public']}/"
         until(lambda: "Hello" in fetch(public, Host="hello.default.localhost", traceparent=TRACEPARENT))
-        yield ports
+        yield Up(state, ports)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_openmetrics_and_has_only_what_is_documented(up: dict[str, int], name: str) -> None:
-    page = fetch(f"http://127.0.0.1:{up[name]}/metrics", Accept=OPENMETRICS)
+def test_a_page_is_openmetrics_and_has_only_what_is_documented(up: Up, name: str) -> None:
+    page = fetch(f"http://127.0.0.1:{up.ports[name]}/metrics", Accept=OPENMETRICS)
     documented = {
         metric.name.removesuffix("_total" if metric.kind is Kind.COUNTER else "")
         for table in TABLES
@@ -99,42 +120,82 @@ def test_a_page_is_openmetrics_and_has_only_what_is_documented(up: dict[str, int
     assert found
 
 
-def test_the_trace_that_came_in_is_an_exemplar(up: dict[str, int]) -> None:
-    page = fetch(f"http://127.0.0.1:{up['activator-metrics']}/metrics", Accept=OPENMETRICS)
+def test_the_trace_that_came_in_is_an_exemplar(up: Up) -> None:
+    page = fetch(f"http://127.0.0.1:{up.ports['activator-metrics']}/metrics", Accept=OPENMETRICS)
     assert f'# {{trace_id="{TRACEPARENT.split("-")[1]}"}}' in page
 
 
-@pytest.mark.skipif(not PROMETHEUS, reason="prometheus is not on PATH: make setup-monitoring")
-def test_prometheus_scrapes_all_daemons_and_answers_every_expression(up: dict[str, int], tmp_path: Path) -> None:
-    config = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config["rule_files"] = [str(MONITORING / "alerts.yaml")]
-    by_default = {port.number: up[port.name] for port in PORTS}
-    for job in config["scrape_configs"]:
-        [there] = job["static_configs"]
-        there["targets"] = [f"127.0.0.1:{by_default[int(one.rpartition(':')[2])]}" for one in there["targets"]]
-    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    # Prometheus cannot tell which free port it took.
-    address = f"127.0.0.1:{free_port()}"
-    options = [f"--config.file={tmp_path}/prometheus.yaml", f"--storage.tsdb.path={tmp_path}/data"]
-    with running([PROMETHEUS, *options, f"--web.listen-address={address}"]):
-        api = f"http://{address}/api/v1"
-        until(lambda: count_of(api, "min(count_over_time(up[1m]))") >= 5)
+@needs_prometheus
+def test_a_minute_of_all_daemons_and_pods_has_no_parse_error(up: Up, tmp_path: Path) -> None:
+    pods = [f"{address}:8022" for address in up.pod_addresses("steady-00001")]
+    assert len(pods) == 2
+    target_count = len(PAGES) + len(pods)
+    with prometheus(scrape_config(up, pods), tmp_path) as api:
+        until(lambda: count_of(api, "sum(count_over_time(up[2m]) >= bool 60)") == target_count, within_s=120)
+        assert count_of(api, "count(min_over_time(up[2m]) == 1)") == target_count
         targets = json.loads(fetch(f"{api}/targets"))["data"]["activeTargets"]
-        assert [(one["health"], one["lastError"]) for one in targets] == [("up", "")] * len(PAGES)
-        until(lambda: count_of(api, "max(kn_revision_pods_requested)") == 0)
-        fetch(f"http://127.0.0.1:{up['public']}/", Host="hello.default.localhost")
+        assert {(one["health"], one["lastError"]) for one in targets} == {("up", "")}
+        assert count_of(api, "count(queueproxy_app_ready == 1)") == len(pods)
+        assert count_of(api, "min(scrape_samples_scraped)") > 10
+        assert faults_of(fetch(f"{api.removesuffix('/api/v1')}/metrics")) == {}
+
+
+@needs_prometheus
+def test_prometheus_scrapes_all_daemons_and_answers_every_expression(up: Up, tmp_path: Path) -> None:
+    with prometheus(scrape_config(up, []), tmp_path) as api:
+        until(lambda: count_of(api, "min(count_over_time(up[1m]))") >= 5)
+        of_hello = '{kn_revision_name="hello-00001"}'
+        until(lambda: count_of(api, f"kn_revision_pods_requested{of_hello}") == 0, within_s=120)
+        fetch(f"http://127.0.0.1:{up.ports['public']}/", Host="hello.default.localhost")
         until(lambda: count_of(api, "sum(serving_cold_start_duration_seconds_count)") >= 1)
         for expression in dashboard_expressions():
             answer = query(api, expression)
             assert answer["status"] == "success", expression
-        assert count_of(api, 'kn_revision_pods_requested{kn_revision_name="hello-00001"}') >= 0
+        assert count_of(api, f"kn_revision_pods_requested{of_hello}") >= 0
         rules = json.loads(fetch(f"{api}/rules"))["data"]["groups"]
         assert {rule["health"] for group in rules for rule in group["rules"]} <= {"ok", "unknown"}
         names = set(json.loads(fetch(f"{api}/label/__name__/values"))["data"])
         asked = {name for expression in dashboard_expressions() for name in metric_names(expression)}
         # What has not happened has no row: nothing was refused.
         assert asked - names <= {"serving_requests_refused_total"}
+
+
+def scrape_config(up: Up, pods: list[str]) -> dict[str, Any]:
+    """What is shipped, each second and at the ports of this system; and its pods."""
+    config: dict[str, Any] = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(MONITORING / "alerts.yaml")]
+    by_default = {port.number: up.ports[port.name] for port in PORTS if port.name in up.ports}
+    for job in config["scrape_configs"]:
+        [there] = job["static_configs"]
+        there["targets"] = [f"127.0.0.1:{by_default[int(one.rpartition(':')[2])]}" for one in there["targets"]]
+    if pods:
+        config["scrape_configs"].append({"job_name": "pods", "static_configs": [{"targets": pods}]})
+    return config
+
+
+@contextlib.contextmanager
+def prometheus(config: dict[str, Any], folder: Path) -> Iterator[str]:
+    """A Prometheus; gives the URL of its API."""
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    # Prometheus cannot tell which free port it took.
+    address = f"127.0.0.1:{free_port()}"
+    options = [f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data"]
+    with running([PROMETHEUS, *options, f"--web.listen-address={address}"]):
+        yield f"http://{address}/api/v1"
+
+
+def faults_of(page: str) -> dict[str, float]:
+    """What Prometheus itself counts of samples that it did not take, or took for doubtful."""
+    faults = {
+        *("out_of_order", "duplicate_timestamp", "out_of_bounds"),
+        *("exceeded_sample_limit", "exceeded_body_size_limit", "exemplar_out_of_order"),
+    }
+    names = {f"prometheus_target_scrapes_{fault}_total" for fault in faults}
+    names |= {f"prometheus_target_scrapes_sample_{fault}_total" for fault in faults}
+    lines = [line.split() for line in page.splitlines() if line.split("{")[0].split(" ")[0] in names]
+    assert lines
+    return {name: float(value) for name, value in lines if float(value)}
 
 
 def free_port() -> int:

@@ -1,10 +1,11 @@
-import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from serving.metrics.activator import ActivatorMetrics, trace_id_of
+from serving.metrics.activator import ActivatorMetrics
 
 KEY = ("default", "hello-00001")
 LABELS = 'k8s_namespace_name="default",kn_configuration_name="hello",kn_revision_name="hello-00001"'
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = f"00-{TRACE}-b7ad6b7169203331-01".encode()
 OPEN = "application/openmetrics-text"
 
 
@@ -17,10 +18,10 @@ def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> ActivatorMet
 def test_requests_are_counted_by_class_with_the_trace_that_came_in() -> None:
     made = metrics(KEY)
     rows = made.of(KEY)
-    rows.ended(200, 0.3, TRACE)
-    rows.ended(204, 0.3, None)
-    rows.ended(0, 0.3, None)
-    rows.ended(999, 0.3, None)
+    rows.ended(200, 0.3, at_s=1.0, traceparent=PARENT)
+    rows.ended(204, 0.3, at_s=1.0, traceparent=b"")
+    rows.ended(0, 0.3, at_s=1.0, traceparent=b"")
+    rows.ended(999, 0.3, at_s=1.0, traceparent=b"")
     page = made.page.text(OPEN)
     for by_class, count in (("2xx", 2.0), ("none", 1.0), ("5xx", 1.0)):
         assert (
@@ -29,13 +30,37 @@ def test_requests_are_counted_by_class_with_the_trace_that_came_in() -> None:
     assert f'# {{trace_id="{TRACE}"}} 0.3' in page
 
 
+def test_exemplars_are_on_every_histogram_of_requests_and_a_parser_reads_them() -> None:
+    made = metrics(KEY)
+    rows = made.of(KEY)
+    rows.ended(200, 0.3, at_s=1.0, traceparent=PARENT)
+    rows.waited(0.2, traceparent=PARENT)
+    rows.waited(0.003, traceparent=b"no trace")
+    rows.started_cold(0.2, rows.cold_turn, at_s=1.0, traceparent=PARENT)
+    found: dict[str, set[tuple[str, float]]] = {}
+    for family in text_string_to_metric_families(made.page.text(OPEN)):
+        for sample in family.samples:
+            if sample.exemplar is not None:
+                one = (sample.exemplar.labels["trace_id"], sample.exemplar.value)
+                found.setdefault(family.name, set()).add(one)
+                assert sample.name == f"{family.name}_bucket"
+                assert sample.exemplar.value <= float(sample.labels["le"])
+    assert found == {
+        "http_server_request_duration_seconds": {(TRACE, 0.3)},
+        "serving_request_queue_seconds": {(TRACE, 0.2)},
+        "serving_cold_start_duration_seconds": {(TRACE, 0.2)},
+    }
+    # The older format has no place for them.
+    assert TRACE not in made.page.text("")
+
+
 def test_one_cold_start_is_counted_once_whoever_waited() -> None:
     made = metrics(KEY)
     rows = made.of(KEY)
     turn = rows.cold_turn
     for _ in range(5):
-        rows.started_cold(0.4, turn)
-    rows.started_cold(0.2, rows.cold_turn)
+        rows.started_cold(0.4, turn, at_s=1.4)
+    rows.started_cold(0.2, rows.cold_turn, at_s=2.2)
     assert f"serving_cold_start_duration_seconds_count{{{LABELS}}} 2.0" in made.page.text("")
 
 
@@ -60,12 +85,12 @@ def test_reasons_waits_and_levels_are_told() -> None:
 
 def test_rows_of_revisions_that_are_gone_are_dropped() -> None:
     made = metrics()
-    made.of(("default", "gone")).ended(200, 0.1, None)
+    made.of(("default", "gone")).ended(200, 0.1, at_s=1.0, traceparent=b"")
     rows = made.of(("default", "going"))
     assert "gone" not in made.page.text("")
-    rows.ended(200, 0.1, None)
+    rows.ended(200, 0.1, at_s=1.0, traceparent=b"")
     rows.waited(0.1)
-    rows.started_cold(0.1, 0)
+    rows.started_cold(0.1, 0, at_s=1.1)
     rows.refused("waited")
     rows.woken("flip")
     assert "going" not in made.page.text("")
@@ -76,22 +101,6 @@ def test_rows_of_revisions_that_are_gone_are_dropped() -> None:
 
 def test_the_old_count_is_there_where_wanted() -> None:
     made = metrics(KEY, has_old_names=True)
-    made.of(KEY).ended(200, 0.1, None)
+    made.of(KEY).ended(200, 0.1, at_s=1.0, traceparent=b"")
     page = made.page.text("")
     assert 'activator_request_count_total{configuration_name="hello",namespace_name="default"' in page
-
-
-@pytest.mark.parametrize(
-    ("text", "trace"),
-    [
-        (f"00-{TRACE}-b7ad6b7169203331-01", TRACE),
-        (f"01-{TRACE}-b7ad6b7169203331-01", None),
-        (f"00-{TRACE.upper()}-b7ad6b7169203331-01", None),
-        (f"00-{TRACE}", None),
-        (f"00-{'0' * 32}-b7ad6b7169203331-01", None),
-        ('00-"}\n', None),
-        ("", None),
-    ],
-)
-def test_a_trace_is_believed_only_in_its_own_form(text: str, trace: str | None) -> None:
-    assert trace_id_of(text.encode()) == trace

@@ -1,4 +1,5 @@
 from serving.metrics.autoscaler import AutoscalerMetrics
+from serving.model.revisionnumbers import PodCounts
 from tests.unit.metrics.builders import numbers
 
 LABELS = '{k8s_namespace_name="default",kn_configuration_name="hello",kn_revision_name="hello-00001"}'
@@ -7,7 +8,10 @@ KEY = ("default", "hello-00001")
 
 def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> AutoscalerMetrics:
     return AutoscalerMetrics(
-        keys=lambda: keys, counts=lambda: {"revisions": 1, "odd_total": 2}, has_old_names=has_old_names
+        keys=lambda: keys,
+        counts=lambda: {"revisions": 1, "odd_total": 2},
+        pods=lambda _: PodCounts(not_ready=4, pending=5, terminating=6),
+        has_old_names=has_old_names,
     )
 
 
@@ -19,6 +23,9 @@ def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
         f"kn_revision_pods_desired{LABELS} 3.0",
         f"kn_revision_concurrency_stable{LABELS} 1.5",
         f"kn_revision_capacity_excess{LABELS} -3.0",
+        f"kn_revision_pods_not_ready_count{LABELS} 4.0",
+        f"kn_revision_pods_pending_count{LABELS} 5.0",
+        f"kn_revision_pods_terminating_count{LABELS} 6.0",
         'serving_decisions_total{rule="stable"} 1.0',
         "autoscaler_revisions 1.0",
         "# TYPE autoscaler_odd_total counter",
@@ -34,6 +41,7 @@ def test_old_names_are_there_where_wanted() -> None:
     page = made.page.text("")
     old = '{configuration_name="hello",namespace_name="default",revision_name="hello-00001"}'
     assert f"autoscaler_desired_pods{old} 3.0" in page
+    assert f"autoscaler_pending_pods{old} 5.0" in page
     assert f"autoscaler_stable_requests_per_second{old} 12.0" in page
 
 

@@ -1,0 +1,34 @@
+"""Whether a request's Host is a name of ours, so that no other site can read decisions by giving its name our address.
+
+Whoever owns a name can let it point to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read what is
+there; it cannot make the browser say another Host. Addresses and names that nobody can register are ours anyway: those of
+one label, and of a cluster's Services. Input: the header and the names of the setting. It does not know the request.
+"""
+
+import ipaddress
+from collections.abc import Collection
+
+__all__ = ["host_names_of", "is_own_host"]
+
+_SERVICE_ENDS = (".svc", ".svc.cluster.local")
+
+
+def host_names_of(text: str) -> frozenset[str]:
+    """The names of a setting, in lower case; they are separated by commas."""
+    return frozenset(name.strip().lower() for name in text.split(",")) - {""}
+
+
+def is_own_host(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header, with or without a port, is an address, a name of one label, a Service's, or one of ``names``."""
+    name, colon, port = host.lower().rpartition(":")
+    if not colon or not port.isdecimal():
+        name = host.lower()
+    return _is_address(name) or "." not in name or name.endswith(_SERVICE_ENDS) or name in names
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True

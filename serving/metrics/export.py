@@ -1,0 +1,138 @@
+"""Sending a daemon's spans and numbers by OTLP while it runs: off without an endpoint, and then nothing is loaded.
+
+``exporting`` is what a daemon wraps itself in. Numbers are read from its page in its own loop, a family at a time, and sent
+by a thread; requests that have ended are handed over as they are.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from types import ModuleType
+
+from prometheus_client.core import Metric as Family
+
+from serving.aio.periodic import every
+from serving.metrics.outbox import Outbox
+from serving.metrics.page import Page
+from serving.metrics.spans import Traced
+from serving.model.errors import Problem, SettingsError
+from serving.settings.otlp import OtlpSettings
+
+__all__ = ["exporting", "span_outbox"]
+
+_log = logging.getLogger("otlp")
+
+_EXTRA = "opentelemetry"
+_TIMEOUT_S = 10.0
+# The last of everything, when the daemon stops; a receiver that does not answer keeps nobody longer.
+_LAST_S = 2.0
+# OpenTelemetry has 5 s, 2048 spans that wait and 512 at once; whoever made a request looks for its trace sooner. A request
+# has up to four spans.
+_SPAN_PERIOD_S = 1.0
+_REQUESTS_MAX = 2048
+_REQUESTS_BATCH = 128
+
+
+@contextlib.asynccontextmanager
+async def exporting(settings: OtlpSettings, page: Page, *, service: str, instance: str = "") -> AsyncIterator[None]:
+    """Send the page's numbers each period while the context lasts, and once more at its end.
+
+    Raises:
+        SettingsError: when there is an endpoint and the extra is not installed, or the endpoint is no URL.
+    """
+    if not settings.endpoint or not settings.metrics_period_s:
+        yield
+        return
+    module = _loaded(settings.endpoint)
+    sender = module.MetricSender(settings.endpoint, service=service, instance=instance, timeout_s=_TIMEOUT_S)
+    # Only the latest page counts, and it goes at once.
+    outbox: Outbox[list[Family]] = Outbox(
+        "otlp numbers", sender.send, period_s=_beat_s(settings), items_max=1, batch_max=1
+    )
+    stop = asyncio.Event()
+
+    async def read() -> None:
+        outbox.add(await _families(page))
+
+    def on_error(error: Exception) -> None:
+        _log.error("numbers.unread", exc_info=error)
+
+    task = asyncio.create_task(
+        every(settings.metrics_period_s, read, stop=stop, on_error=on_error), name="otlp numbers"
+    )
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+        await read()
+        await _closed(outbox.close)
+
+
+@contextlib.asynccontextmanager
+async def span_outbox(
+    settings: OtlpSettings, *, service: str, instance: str = ""
+) -> AsyncIterator[Callable[[Traced], None] | None]:
+    """What takes requests that have ended, and sends their spans; None without an endpoint.
+
+    Raises:
+        SettingsError: as ``exporting`` does.
+    """
+    if not settings.endpoint:
+        yield None
+        return
+    module = _loaded(settings.endpoint)
+    sender = module.SpanSender(settings.endpoint, service=service, instance=instance, timeout_s=_TIMEOUT_S)
+    outbox: Outbox[Traced] = Outbox(
+        "otlp spans", sender.send, period_s=_SPAN_PERIOD_S, items_max=_REQUESTS_MAX, batch_max=_REQUESTS_BATCH
+    )
+    try:
+        yield outbox.add
+    finally:
+        await _closed(outbox.close)
+
+
+def _beat_s(settings: OtlpSettings) -> float:
+    """How often the thread looks for a page; a page is sent within a second."""
+    return min(1.0, settings.metrics_period_s)
+
+
+async def _families(page: Page) -> list[Family]:
+    """All families as they are now; others have a turn of the loop between them."""
+    found = []
+    for family in page.families():
+        found.append(family)
+        await asyncio.sleep(0)
+    return found
+
+
+async def _closed(close: Callable[[float], None]) -> None:
+    await asyncio.to_thread(close, _LAST_S)
+
+
+def _loaded(endpoint: str) -> ModuleType:
+    if not endpoint.startswith(("http://", "https://")):
+        raise SettingsError(
+            [
+                Problem(
+                    where="otlp.endpoint",
+                    what=f"{endpoint!r} is no URL",
+                    expected="a URL such as http://127.0.0.1:4318",
+                )
+            ]
+        )
+    try:
+        module = importlib.import_module("serving.metrics.otlp")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != _EXTRA:
+            raise
+        problem = Problem(
+            where="otlp.endpoint",
+            what="OpenTelemetry is not installed",
+            expected="the extra: pip install 'serving[otel]'",
+        )
+        raise SettingsError([problem]) from error
+    _log.info("otlp.sending", extra={"endpoint": endpoint})
+    return module

@@ -1,0 +1,139 @@
+"""Which requests are traced: decided at a request's head, told at its end.
+
+A request that comes with a traceparent does as its sampled flag says, of the others a part is drawn. The ids are drawn
+then, because the pod has to be told them; everything else is put together after the end (``spans``), from times that were
+measured anyway.
+
+Follows W3C Trace Context (https://www.w3.org/TR/trace-context/), version 00.
+"""
+
+import re
+from collections.abc import Callable
+from random import SystemRandom
+from typing import Protocol
+
+import msgspec
+
+from serving.aio.clock import wall_s
+from serving.metrics.spans import RequestTrace, Traced
+
+__all__ = ["Ended", "EndedHead", "Parent", "Tracer", "read_traceparent"]
+
+_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_SAMPLED = 1
+_TRACE_BITS, _SPAN_BITS = 128, 64
+_draw_bits = SystemRandom().getrandbits
+
+
+class Parent(msgspec.Struct, frozen=True, kw_only=True):
+    """Who sent us a request, as its traceparent says."""
+
+    trace_id: int
+    span_id: int
+    is_sampled: bool
+
+
+class EndedHead(Protocol):
+    """What a request asked for."""
+
+    @property
+    def method(self) -> bytes:
+        """GET, say."""
+        ...
+
+    @property
+    def host(self) -> bytes:
+        """As the client wrote it."""
+        ...
+
+    @property
+    def target(self) -> bytes:
+        """Path and query."""
+        ...
+
+
+class Ended(Protocol):
+    """A request that has ended, as ``serving.proxy`` has it."""
+
+    @property
+    def head(self) -> EndedHead:
+        """What was asked for."""
+        ...
+
+    @property
+    def upstream_text(self) -> str:
+        """Where it was sent last, "" if nowhere."""
+        ...
+
+    status: int
+    started_s: float
+
+
+class Tracer:
+    """Decides about requests, and takes those that have ended: ``send`` must return at once.
+
+    ``ratio`` is the part of the requests without a traceparent; ``draw`` gives so many random bits.
+    """
+
+    def __init__(
+        self, ratio: float, *, send: Callable[[Traced], None], draw: Callable[[int], int] = _draw_bits
+    ) -> None:
+        self._send = send
+        self._bound = int(ratio * 2**_SPAN_BITS)
+        self._draw = draw
+
+    def __repr__(self) -> str:
+        return f"Tracer({self._bound / 2**_SPAN_BITS})"
+
+    def begin(self, traceparent: bytes) -> RequestTrace | None:
+        """Draw ids for a request, given the traceparent that it came with or nothing; None when it is not traced."""
+        parent = read_traceparent(traceparent) if traceparent else None
+        if parent is not None:
+            if not parent.is_sampled:
+                return None
+            trace_id, parent_id = parent.trace_id, parent.span_id
+        else:
+            if self._draw(_SPAN_BITS) >= self._bound:
+                return None
+            trace_id, parent_id = self._id(_TRACE_BITS), 0
+        return RequestTrace(
+            trace_id=trace_id, parent_id=parent_id, server_id=self._id(_SPAN_BITS), upstream_id=self._id(_SPAN_BITS)
+        )
+
+    def end(self, trace: RequestTrace, ended: Ended, *, key: tuple[str, str], try_count: int, at_s: float) -> None:
+        """Tell of a request of the revision ``key`` that has ended at ``at_s``."""
+        head = ended.head
+        self._send(
+            Traced(
+                trace=trace,
+                namespace=key[0],
+                revision=key[1],
+                method=head.method.decode("latin-1"),
+                host=head.host.decode("latin-1"),
+                path=head.target.partition(b"?")[0].decode("latin-1"),
+                status=ended.status,
+                upstream=ended.upstream_text,
+                try_count=try_count,
+                started_s=ended.started_s,
+                ended_s=at_s,
+                ended_wall_s=wall_s(),
+            )
+        )
+
+    def _id(self, bits: int) -> int:
+        # 0 means that there is none.
+        return self._draw(bits) or 1
+
+
+def read_traceparent(text: bytes) -> Parent | None:
+    """What a traceparent says; None if it is none. Later versions may have more at the end."""
+    match = _TRACEPARENT.fullmatch(text)
+    if match is None:
+        return None
+    version, trace, span, flags, more = match.groups()
+    if version == b"ff" or (version == b"00" and more is not None):
+        return None
+    trace_id, span_id = int(trace, 16), int(span, 16)
+    if not trace_id or not span_id:
+        return None
+    return Parent(trace_id=trace_id, span_id=span_id, is_sampled=bool(int(flags, 16) & _SAMPLED))

@@ -15,11 +15,15 @@ from serving.model.errors import InvalidValue
 __all__ = [
     "ActivatorStats",
     "PodStat",
+    "RelayedStat",
+    "RelayedStats",
     "RevisionStat",
     "decode_activator_stats",
     "decode_pod_stat",
+    "decode_relayed_stats",
     "encode_activator_stats",
     "encode_pod_stat",
+    "encode_relayed_stats",
 ]
 
 # More than any pod can have, and far from where sums of floats lose whole numbers (2**53).
@@ -57,9 +61,31 @@ class ActivatorStats(msgspec.Struct, frozen=True, kw_only=True):
     stats: list[RevisionStat]
 
 
+class RelayedStat(msgspec.Struct, frozen=True, kw_only=True):
+    """One report that reached an autoscaler which does not decide on that revision, as it read it."""
+
+    namespace: Name
+    revision: Name
+    sender: Name
+    """The pod, or the activator."""
+
+    is_activator: bool = False
+    concurrency: Amount
+    request_count: Amount = 0.0
+    proxied_concurrency: Amount = 0.0
+    proxied_request_count: Amount = 0.0
+
+
+class RelayedStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What one autoscaler passes on to another, in the order in which it came. Nobody passes it on again."""
+
+    stats: list[RelayedStat]
+
+
 _ENCODER = msgspec.msgpack.Encoder()
 _POD_DECODER = msgspec.msgpack.Decoder(PodStat)
 _ACTIVATOR_DECODER = msgspec.msgpack.Decoder(ActivatorStats)
+_RELAYED_DECODER = msgspec.msgpack.Decoder(RelayedStats)
 
 
 def encode_pod_stat(stat: PodStat) -> bytes:
@@ -69,6 +95,11 @@ def encode_pod_stat(stat: PodStat) -> bytes:
 
 def encode_activator_stats(stats: ActivatorStats) -> bytes:
     """An activator's statistics as a frame."""
+    return _ENCODER.encode(stats)
+
+
+def encode_relayed_stats(stats: RelayedStats) -> bytes:
+    """What is passed on, as a frame."""
     return _ENCODER.encode(stats)
 
 
@@ -94,6 +125,18 @@ def decode_activator_stats(frame: bytes) -> ActivatorStats:
         return _ACTIVATOR_DECODER.decode(frame)
     except msgspec.DecodeError as error:
         raise InvalidValue(text=_start_of(frame), expected=f"statistics of an activator: {error}") from error
+
+
+def decode_relayed_stats(frame: bytes) -> RelayedStats:
+    """The statistics in another autoscaler's frame.
+
+    Raises:
+        InvalidValue: when it is no such frame.
+    """
+    try:
+        return _RELAYED_DECODER.decode(frame)
+    except msgspec.DecodeError as error:
+        raise InvalidValue(text=_start_of(frame), expected=f"statistics of an autoscaler: {error}") from error
 
 
 def _start_of(frame: bytes) -> str:

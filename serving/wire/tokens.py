@@ -1,9 +1,10 @@
 """The secrets between daemons: derived from one cluster key, so that none of them is stored.
 
 A stat frame carries a token bound to the pod (or activator) that may send it; a request that an activator sends to a pod
-carries that pod's secret, and only then does the queue-proxy believe what only we may say. Each secret is
+carries that pod's secret, and only then does the queue-proxy believe what only we may say. Where the secret has to stand
+in a template, before there are pods (a Deployment in a cluster), it is that of their revision. Each secret is
 HMAC-SHA256(key, purpose/names) in hexadecimal; names of Kubernetes hold no slash, so no two pods share a text. The key's
-own holder (autoscaler, activator, local) derives; a queue-proxy is given its own two secrets and never the key.
+own holders (autoscaler, activator, controller, local) derive; a queue-proxy is given its own two secrets and never the key.
 """
 
 import hashlib
@@ -12,7 +13,16 @@ from pathlib import Path
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["KEY_BYTES", "activator_token", "matches", "pod_secret", "pod_token", "read_key"]
+__all__ = [
+    "KEY_BYTES",
+    "activator_token",
+    "autoscaler_token",
+    "matches",
+    "pod_secret",
+    "pod_token",
+    "read_key",
+    "revision_secret",
+]
 
 # As long as the digest: a longer key adds nothing to HMAC-SHA256, a shorter one takes away.
 KEY_BYTES = 32
@@ -28,9 +38,19 @@ def activator_token(key: bytes, *, name: str) -> str:
     return _derived(key, "activator", name)
 
 
+def autoscaler_token(key: bytes, *, name: str) -> str:
+    """The bearer token with which one autoscaler opens its websocket to another."""
+    return _derived(key, "autoscaler", name)
+
+
 def pod_secret(key: bytes, *, namespace: str, pod: str) -> str:
     """What an activator puts into ``K-Pod-Secret`` of each request to this pod."""
     return _derived(key, "secret", namespace, pod)
+
+
+def revision_secret(key: bytes, *, namespace: str, uid: str) -> str:
+    """The same for all pods of one revision; its uid, so that one of the same name made later has another."""
+    return _derived(key, "revision", namespace, uid)
 
 
 def matches(given: str | bytes, expected: str | bytes) -> bool:

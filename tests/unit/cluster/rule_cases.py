@@ -169,8 +169,13 @@ _POD_CASES: list[Case] = [
             {"containers": [container(**_mount("/a", name="w"))], "volumes": [{"name": "v", "emptyDir": {}}]},
             {"volumes": [{"name": "v", "emptyDir": {}}]},
             {"containers": [container(**_mount("/a"))], "volumes": [{"name": "v", "emptyDir": {}}] * 2},
+            {"volumes": [{"name": "v", "emptyDir": {}}], "initContainers": []},
         ],
-        holding=[_mounted("/a"), {"volumes": []}],
+        holding=[
+            _mounted("/a"),
+            {"volumes": []},
+            {"volumes": [{"name": "v", "emptyDir": {}}], "initContainers": [{"name": "i"}]},
+        ],
     ),
     *_pod_cases(
         "one-source",
@@ -182,8 +187,8 @@ _POD_CASES: list[Case] = [
     ),
     *_pod_cases(
         "host-is-left-alone",
-        breaking=[{"hostNetwork": True}, {"hostIPC": True}, {"hostPID": True}, {"initContainers": [{}]}],
-        holding=[{"hostNetwork": False}, {"initContainers": []}],
+        breaking=[{"hostNetwork": True}, {"hostIPC": True}, {"hostPID": True}],
+        holding=[{"hostNetwork": False}],
     ),
     *_pod_cases(
         "limits-hold",

@@ -5,7 +5,16 @@ import pytest
 import yaml
 
 from serving.cluster.admission import admit, annotation_warnings, unknown
-from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, REVISION, ROUTE, SCALING_POLICY, SECRET, SERVING_SERVICE
+from serving.cluster.kinds import (
+    CONFIG_MAP,
+    CONFIGURATION,
+    REVISION,
+    ROUTE,
+    SCALING_POLICY,
+    SECRET,
+    SERVING_SERVICE,
+    Kind,
+)
 from serving.model.errors import Invalid
 
 MANIFESTS = Path(__file__).parent / "manifests"
@@ -231,3 +240,28 @@ def test_a_policy_for_what_cannot_be_scaled_is_told_so() -> None:
 def test_a_policy_without_a_target_is_told_so() -> None:
     with pytest.raises(Invalid, match=r"spec\.targetRef: Required value"):
         admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": {"min": 1}})
+
+
+INIT = [{"name": "first", "image": "y", "command": ["migrate"], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]
+
+
+def test_containers_that_run_before_stay_as_they_were_written() -> None:
+    written = service(initContainers=INIT, volumes=[{"name": "v", "emptyDir": {}}])
+    stored = admit(SERVING_SERVICE, written)
+    assert stored["spec"]["template"]["spec"]["initContainers"] == INIT
+    assert admit(REVISION, {"metadata": {"name": "a"}, "spec": stored["spec"]["template"]["spec"]})["spec"][
+        "initContainers"
+    ]
+
+
+@pytest.mark.parametrize("kind", [SERVING_SERVICE, CONFIGURATION])
+def test_one_machine_refuses_containers_that_run_before(kind: Kind) -> None:
+    with pytest.raises(Invalid, match=r"must not set the field\(s\): spec.template.spec.initContainers"):
+        admit(kind, service(initContainers=INIT), is_one_machine=True)
+    assert admit(kind, service(), is_one_machine=True)
+
+
+def test_one_machine_refuses_nothing_else() -> None:
+    assert admit(CONFIG_MAP, {"metadata": {"name": "a"}}, is_one_machine=True)
+    revision = {"metadata": {"name": "a"}, "spec": {"containers": [{"image": "x"}]}}
+    assert admit(REVISION, revision, is_one_machine=True)

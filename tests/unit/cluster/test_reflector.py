@@ -284,3 +284,14 @@ async def test_selectors_and_namespace_are_those_of_the_cluster() -> None:
 
 async def test_its_repr_is_a_summary() -> None:
     assert repr(Reflector(MemoryCluster(), CONFIG_MAP)) == "Reflector(configmaps, 0 objects, not synced)"
+
+
+def test_everything_can_be_told_again_to_those_who_read_it_in_another_way_now() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.make("a", "b")
+        await followed.reflector.synced.wait()
+        await turn()
+        followed.told.clear()
+        followed.reflector.tell_again()
+
+    assert sorted(follow(scenario).told) == [("MODIFIED", "a"), ("MODIFIED", "b")]

@@ -68,7 +68,7 @@ def rules_in(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str, s
 def test_a_revision_keeps_every_field_but_its_state() -> None:
     fields = set(crds()[REVISION].schema["properties"]["spec"]["properties"])
     # What is always refused need not be kept.
-    refused = {"hostIPC", "hostNetwork", "hostPID", "initContainers"}
+    refused = {"hostIPC", "hostNetwork", "hostPID"}
     assert fields - refused - {"servingState"} == set(REVISION_FIELDS)
 
 

@@ -25,6 +25,7 @@ def test_every_group_is_listed_once() -> None:
     assert [group["name"] for group in group_list()["groups"]] == [
         "apps",
         "discovery.k8s.io",
+        "autoscaling",
         "coordination.k8s.io",
         "metrics.k8s.io",
         "serving.knative.dev",

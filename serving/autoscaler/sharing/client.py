@@ -1,0 +1,184 @@
+"""Which revisions are ours to decide on, the fence around what is written about them, and where the stats of others go.
+
+Without shards all are ours. With shards, what is written about a group is asked about when it begins and, by the kube
+adapter, before each call is sent; and a shard is let go of only when nothing about it is on its way any more. Pods and
+activators are connected to any autoscaler: what is not ours is passed on to its owner within the same turn of the loop,
+once at most, because what comes from another autoscaler is never passed on.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+
+from serving.autoscaler.revision import RevisionKey
+from serving.autoscaler.scaler import Source
+from serving.autoscaler.senders.server import Record
+from serving.autoscaler.sharing.groups import Group
+from serving.cluster.fenced import fencing
+from serving.cluster.shards import Shards
+from serving.model.stat import Stat
+from serving.wire.frames import RelayedStat, RelayedStats, encode_relayed_stats
+from serving.wire.peers import Peers
+from serving.wire.tokens import autoscaler_token
+
+__all__ = ["Relay", "Sharing", "sharing_out"]
+
+# Reports in a frame; some 250 bytes each, and a frame may have 1 MiB.
+_REPORTS_PER_FRAME = 2000
+# Time between two signs of life, if no lease changes meanwhile.
+_GREETING_S = 0.5
+_NOTHING = encode_relayed_stats(RelayedStats(stats=[]))
+
+
+class Sharing:
+    """All are ours until ``shards`` is set, which must be before anything is decided."""
+
+    def __init__(self) -> None:
+        self.shards: Shards | None = None
+        self._writing: Counter[int] = Counter()
+        self._quiet = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"Sharing({self.shards or 'all'})"
+
+    def is_ours(self, group: Group) -> bool:
+        """Whether we decide on a group at this moment."""
+        return self.shards is None or self.shards.owns(self.shards.of(group))
+
+    def is_in(self, group: Group, shard: int) -> bool:
+        """Whether a group belongs to a shard."""
+        return self.shards is not None and self.shards.of(group) == shard
+
+    @contextlib.contextmanager
+    def writing(self, group: Group) -> Iterator[None]:
+        """Writes about a group. Raises ``NotLeading`` if it is not ours, and so do the calls within when it is no more."""
+        shards = self.shards
+        if shards is None:
+            yield
+            return
+        shard = shards.of(group)
+        with fencing(lambda: shards.check(shard)):
+            self._writing[shard] += 1
+            try:
+                yield
+            finally:
+                self._writing[shard] -= 1
+                if not self._writing[shard]:
+                    self._quiet.set()
+
+    async def settled(self, shard: int) -> None:
+        """Wait until nothing about a shard is on its way."""
+        while self._writing[shard]:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+
+class Relay:
+    """Takes each report: ``record`` has what is ours, its owner the rest. What nobody owns at the moment is lost."""
+
+    def __init__(self, sharing: Sharing, *, group: Callable[[RevisionKey], Group], record: Record) -> None:
+        self.relayed_count = 0
+        self.ownerless_count = 0
+        self.peers: Peers | None = None
+        self._sharing, self._group, self._record = sharing, group, record
+        self._waiting: dict[str, list[RelayedStat]] = {}
+
+    def __repr__(self) -> str:
+        return f"Relay({self.relayed_count} passed on, {self.ownerless_count} to nobody)"
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """All counts by name, for metrics."""
+        dropped_count = 0 if self.peers is None else self.peers.dropped_count
+        return {
+            "stats_passed_on_total": self.relayed_count,
+            "stats_ownerless_total": self.ownerless_count,
+            "stats_relay_dropped_frames_total": dropped_count,
+            "shards": 0 if self._sharing.shards is None else len(self._sharing.shards.held),
+        }
+
+    def take(self, key: RevisionKey, stat: Stat, source: Source) -> None:
+        """One report, of a pod or an activator."""
+        shards = self._sharing.shards
+        if shards is None:
+            self._record(key, stat, source)
+            return
+        shard = shards.of(self._group(key))
+        if shards.owns(shard):
+            self._record(key, stat, source)
+            return
+        owner = shards.owner(shard)
+        if owner is None:
+            self.ownerless_count += 1
+            return
+        self.relayed_count += 1
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.setdefault(owner.name, []).append(_relayed(key, stat, source))
+
+    def elsewhere(self, names: Mapping[str, str]) -> str:
+        """The address of the autoscaler to ask about a revision; "" for this one.
+
+        Who asks about no revision is told what this one knows, if it has anything.
+        """
+        shards = self._sharing.shards
+        if shards is None:
+            return ""
+        if names.keys() >= {"namespace", "revision"}:
+            owner = shards.owner(shards.of(self._group((names["namespace"], names["revision"]))))
+            return "" if owner is None else owner.address
+        return "" if shards.held else next(iter(shards.owners().values()), "")
+
+    def greet(self) -> None:
+        """Tell all who own anything that we are there."""
+        if self.peers is not None:
+            for name in self.peers.connected:
+                self.peers.send(name, _NOTHING)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for name, stats in waiting.items():
+            for start in range(0, len(stats), _REPORTS_PER_FRAME):
+                frame = encode_relayed_stats(RelayedStats(stats=stats[start : start + _REPORTS_PER_FRAME]))
+                if self.peers is not None:
+                    self.peers.send(name, frame)
+
+
+def _relayed(key: RevisionKey, stat: Stat, source: Source) -> RelayedStat:
+    return RelayedStat(
+        namespace=key[0],
+        revision=key[1],
+        sender=stat.pod,
+        is_activator=source is Source.ACTIVATOR,
+        concurrency=stat.concurrency,
+        request_count=stat.request_count,
+        proxied_concurrency=stat.proxied_concurrency,
+        proxied_request_count=stat.proxied_request_count,
+    )
+
+
+@contextlib.asynccontextmanager
+async def sharing_out(sharing: Sharing, relay: Relay, *, shards: Shards, key: bytes) -> AsyncIterator[None]:
+    """Hold our part of the shards while the context lasts, with connections to all who hold others."""
+    me, stop = shards.options.me, asyncio.Event()
+    token = autoscaler_token(key, name=me)
+    sharing.shards = shards
+    async with Peers({"autoscaler": me}, token=token, draw=random.random) as relay.peers, asyncio.TaskGroup() as group:
+        group.create_task(shards.run(stop), name="autoscaler shards")
+        keeping = group.create_task(_keep_in_touch(shards, relay), name="autoscaler peers")
+        try:
+            yield
+        finally:
+            stop.set()
+            shards.wake()
+            keeping.cancel()
+
+
+async def _keep_in_touch(shards: Shards, relay: Relay) -> None:
+    while True:
+        if relay.peers is not None:
+            relay.peers.reach(shards.owners())
+        relay.greet()
+        await shards.changed(within_s=_GREETING_S)

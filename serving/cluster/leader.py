@@ -1,0 +1,108 @@
+"""Holding a lease while some work is done.
+
+``run`` looks until it may take the lease, takes it, and runs the work as a task while it renews. When the lease is lost
+the task is cancelled, and only when it has ended does another attempt begin; on the way out the lease is let go, so that
+the next one need not wait.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from serving.aio.clock import steady_s
+from serving.cluster.candidate import Candidate
+from serving.cluster.election import Action, LeaseTimes
+from serving.cluster.lease import LeaseClient
+from serving.model.errors import NotLeading
+
+__all__ = ["Leader"]
+
+_log = logging.getLogger(__name__)
+
+
+class Leader:
+    """One who wants a lease and has work to do with it. ``me`` must differ between any two processes."""
+
+    def __init__(
+        self,
+        client: LeaseClient,
+        me: str,
+        *,
+        times: LeaseTimes | None = None,
+        clock: Callable[[], float] = steady_s,
+    ) -> None:
+        self._name = str(client.name)
+        self._candidate = Candidate(client, me, times=times, clock=clock)
+
+    def __repr__(self) -> str:
+        return f"Leader({self._name}, {'leads' if self.is_leading else 'does not lead'})"
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether the lease is ours at this moment."""
+        return self._candidate.is_held
+
+    @property
+    def holder(self) -> str:
+        """Who holds the lease, as seen last; "" for nobody."""
+        return self._candidate.holder
+
+    def check(self) -> None:
+        """Nothing while the lease is ours. Raises ``NotLeading``."""
+        self._candidate.check()
+
+    async def run(self, work: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
+        """Do the work whenever the lease is ours, from its beginning each time, until it ends or ``stop`` is set.
+
+        The work sees ``stop`` itself; it is cancelled only when the lease is lost, or this is. What it raises is raised.
+        """
+        try:
+            while await self._acquire(stop):
+                if await self._lead(work):
+                    return
+        finally:
+            if self.is_leading:
+                await self._candidate.release()
+
+    async def _acquire(self, stop: asyncio.Event) -> bool:
+        """Wait until the lease is ours: true; or until told to stop: false."""
+        one = self._candidate
+        while not stop.is_set():
+            await one.look()
+            if one.decide().action is Action.ACQUIRE and await one.acquire():
+                return True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, one.decide().until_s - one.clock())):
+                    await stop.wait()
+        return False
+
+    async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Work and renew; true if the work has ended by itself, false if the lease is lost."""
+        one, task = self._candidate, asyncio.ensure_future(work())
+        try:
+            while not task.done():
+                step = one.decide()
+                if step.action is Action.LOST:
+                    one.step_down()
+                    return False
+                if step.action is Action.RENEW:
+                    await one.renew()
+                else:
+                    await asyncio.wait({task}, timeout=max(0.0, step.until_s - one.clock()))
+            return not self._was_fenced(task)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    _log.warning("lease.work_failed", extra={"lease": self._name}, exc_info=error)
+
+    def _was_fenced(self, task: "asyncio.Future[None]") -> bool:
+        """Whether work that has ended did so because a write of its was refused; what else it raised is raised."""
+        try:
+            task.result()
+        except NotLeading:
+            self._candidate.step_down()
+            return True
+        return False

@@ -1,0 +1,35 @@
+"""A request of the kube adapter that asks, as late as this process can, whether its write may still be made.
+
+Asked with a connection in hand, and again when the bytes are about to be handed to the transport, which is a turn of the
+loop later: until then the head waits for the body. What is refused has left nothing on the wire.
+"""
+
+import aiohttp
+from aiohttp.abc import AbstractStreamWriter
+
+from serving.cluster.fenced import last_check
+from serving.model.errors import NotLeading
+
+__all__ = ["CheckedRequest"]
+
+
+class CheckedRequest(aiohttp.ClientRequest):
+    """The request class of the session. Raises ``NotLeading`` where others raise ``aiohttp.ClientError``."""
+
+    async def send(self, conn: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
+        """Begin to send, unless the lease is lost."""
+        last_check()
+        return await super().send(conn)
+
+    async def write_bytes(
+        self, writer: AbstractStreamWriter, conn: aiohttp.connector.Connection, content_length: int | None = None
+    ) -> None:
+        """Hand head and body to the transport, unless the lease was lost meanwhile."""
+        try:
+            last_check()
+        except NotLeading as error:
+            # Whoever waits for the answer gets this in its place, and closes the connection.
+            if conn.protocol is not None:
+                conn.protocol.set_exception(error)
+            return
+        await super().write_bytes(writer, conn, content_length)

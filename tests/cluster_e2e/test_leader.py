@@ -1,0 +1,123 @@
+"""Two controllers, of which one has the lease: it is frozen, it is stopped, and never do both write."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from serving.cluster.kinds import CONFIGURATION, LEASE
+from tests.cluster_e2e.server import NAMESPACE, is_real
+from tests.cluster_e2e.stage import Daemon, Stage, service, staged
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(is_real(), reason="who wrote what is kept by our own server alone"),
+]
+
+QUICK = {
+    "SERVING_ELECTION_ENABLED": "true",
+    "SERVING_ELECTION_LEASE_DURATION_S": "3",
+    "SERVING_ELECTION_RENEW_DEADLINE_S": "2",
+    "SERVING_ELECTION_RETRY_PERIOD_S": "0.4",
+}
+PAIR = ("controller-a", "controller-b")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    async with staged(tmp_path_factory.mktemp("leader"), daemons=(), settings=QUICK) as one:
+        for instance in PAIR:
+            await one.start("controller", instance=instance)
+        await one.start("autoscaler")
+        yield one
+
+
+async def leader_of(stage: Stage, *, other_than: str = "", within_s: float = 20.0) -> str:
+    """Which of the two holds the lease, once one does."""
+    async with asyncio.timeout(within_s):
+        while True:
+            for one in (await stage.cluster.list(LEASE, NAMESPACE)).items:
+                holder = str(one["spec"]["holderIdentity"]).partition("_")[0]
+                if one["metadata"]["name"] == "controller" and holder not in {"", other_than}:
+                    return holder
+            await asyncio.sleep(0.05)
+
+
+def other(instance: str) -> str:
+    return PAIR[1 - PAIR.index(instance)]
+
+
+async def freeze(stage: Stage, name: str, *, count: int) -> tuple[float, list[str]]:
+    """Stop the leader in the middle of work; how long it took until the other had done it, and what the frozen one wrote
+    when it was let go on."""
+    leader = await leader_of(stage)
+    frozen: Daemon = stage.daemons[leader]
+    await stage.apply(service(f"{name}-before"))
+    await stage.until(CONFIGURATION, f"{name}-before", lambda one: one.get("status"))
+    frozen.process.send_signal(signal.SIGSTOP)
+    begun_s = time.monotonic()
+    for number in range(count):
+        # What the frozen one will find in its sockets, to be worked on at once.
+        await stage.apply(service(f"{name}-{number}"))
+    try:
+        assert await leader_of(stage, other_than=leader) == other(leader)
+        took_s = time.monotonic() - begun_s
+        for number in range(count):
+            await stage.ready(f"{name}-{number}")
+        since = stage.write_count()
+    finally:
+        frozen.process.send_signal(signal.SIGCONT)
+    await stage.apply(service(f"{name}-after"))
+    await stage.ready(f"{name}-after")
+    async with asyncio.timeout(10):
+        while not any(line["event"] == "lease.lost" for line in frozen.log):  # noqa: ASYNC110 - a file is polled
+            await asyncio.sleep(0.05)
+    assert stage.writes_of(other(leader), since=since), "somebody did the work"
+    return took_s, stage.writes_of(leader, since=since)
+
+
+async def test_a_frozen_leader_is_relieved_and_writes_nothing_when_it_goes_on(stage: Stage) -> None:
+    took_s, written = await freeze(stage, "frozen", count=5)
+    assert written == []
+    assert took_s <= 3 + 0.4 + 1.0
+
+
+async def test_one_that_was_relieved_leads_again_when_the_other_is_gone(stage: Stage) -> None:
+    leader = await leader_of(stage)
+    begun_s = time.monotonic()
+    assert await stage.daemons[leader].stop() == 0
+    assert await leader_of(stage, other_than=leader) == other(leader)
+    assert time.monotonic() - begun_s < 3, "it let go, so that nobody had to wait for its lease to run out"
+    await stage.apply(service("again"))
+    await stage.ready("again")
+    await stage.start("controller", instance=leader)
+
+
+async def test_one_that_waits_writes_nothing(stage: Stage) -> None:
+    leader = await leader_of(stage)
+    since = stage.write_count()
+    await stage.apply(service("quiet"))
+    await stage.ready("quiet")
+    assert stage.writes_of(leader, since=since)
+    assert stage.writes_of(other(leader), since=since) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_with_the_times_of_a_cluster_another_one_works_within_fifteen_seconds(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    settings = {"SERVING_ELECTION_ENABLED": "true"}
+    async with staged(tmp_path_factory.mktemp("leader-slow"), daemons=(), settings=settings) as stage:
+        for instance in PAIR:
+            await stage.start("controller", instance=instance)
+        await stage.start("autoscaler")
+        for round_number in range(3):
+            took_s, written = await freeze(stage, f"slow-{round_number}", count=20)
+            print(f"taken over after {took_s:.1f} s")  # noqa: T201 - a figure
+            assert written == []
+            assert took_s <= 15

@@ -1,0 +1,99 @@
+"""ConfigMaps that are followed, over the memory store and on a virtual clock."""
+
+import asyncio
+from typing import Any
+
+from serving.aio.clock import now_s
+from serving.cluster.configmaps import followed
+from serving.cluster.kinds import CONFIG_MAP, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Listing, Object
+from serving.model.errors import Unavailable
+from serving.settings.daemons import AUTOSCALER, DAEMONS
+from serving.settings.live import LiveSettings, Taken
+from tests.virtual_time import run_virtually
+
+SPACE = "knative-serving"
+NAME = "config-autoscaler"
+
+
+def config(**environment: str) -> LiveSettings[Any]:
+    return LiveSettings(AUTOSCALER, registry=DAEMONS, environment=environment)
+
+
+def body(**data: str) -> Object:
+    return {"metadata": {"name": NAME, "namespace": SPACE}, "data": {k.replace("_", "-"): v for k, v in data.items()}}
+
+
+async def seen() -> None:
+    """Everything that is to be told has been told."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
+    async def check() -> None:
+        cluster, own, heard = MemoryCluster(), config(), []
+        await cluster.create(CONFIG_MAP, body(stable_window="30s", stats_address="127.0.0.1:1"))
+        async with followed(cluster, SPACE, [own]) as watch:
+            assert (own.settings.stable_window_s, own.settings.stats_address) == (30.0, "127.0.0.1:1")
+            watch.on_change(lambda: heard.append(own.settings.stable_window_s))
+            await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "40s"}})
+            await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stats-address": "127.0.0.1:2"}})
+            await seen()
+            assert own.settings.stats_address == "127.0.0.1:1"
+            await cluster.delete(CONFIG_MAP, SPACE, NAME)
+            await seen()
+        assert heard == [40.0, 60.0]
+        await cluster.close()
+
+    run_virtually(check())
+
+
+def test_what_is_refused_is_told_with_the_object_and_remembered_until_it_is_right() -> None:
+    async def check() -> None:
+        cluster, own, told = MemoryCluster(), config(), list[tuple[Taken, Object]]()
+        async with followed(cluster, SPACE, [own]) as watch:
+            watch.listeners.append(lambda *one: told.append(one))
+            watch.on_change(told.clear)
+            await cluster.create(CONFIG_MAP, body(stable_window="never"))
+            await seen()
+            ((taken, found),) = told
+            assert taken.problems[0].where == f"ConfigMap {NAME}"
+            assert found["metadata"]["name"] == NAME
+            assert repr(watch).endswith("1 refused)")
+            await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "20s"}})
+            await seen()
+            assert watch.refused == {}
+            assert told == []
+        await cluster.close()
+
+    run_virtually(check())
+
+
+class Deaf(MemoryCluster):
+    """Does not answer while ``is_deaf``."""
+
+    is_deaf = True
+
+    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:  # noqa: ANN401 - as the port
+        if self.is_deaf:
+            raise Unavailable("it does not answer")
+        return await super().list(kind, namespace, **options)
+
+
+def test_without_an_answer_work_begins_after_some_seconds_and_takes_over_what_comes_later() -> None:
+    async def check() -> None:
+        cluster, own = Deaf(), config(SERVING_AUTOSCALER_MAX_SCALE="7")
+        await cluster.create(CONFIG_MAP, body(stable_window="30s"))
+        began_s, changed = now_s(), asyncio.Event()
+        async with followed(cluster, SPACE, [own]) as watch:
+            assert now_s() - began_s == 5.0
+            assert (own.settings.stable_window_s, own.settings.max_scale) == (60.0, 7)
+            watch.on_change(changed.set)
+            cluster.is_deaf = False
+            await changed.wait()
+            assert own.settings.stable_window_s == 30.0
+        await cluster.close()
+
+    run_virtually(check())

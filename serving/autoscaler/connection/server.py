@@ -1,0 +1,222 @@
+"""One connection to the autoscaler: a head, which is answered at once or later, then frames or events.
+
+Handshake, control frames and errors are the sans-io protocol's of ``websockets``. Whole binary frames, which is what stats
+are, are cut out here and never reach it: its asyncio server takes 43 µs for one, this takes 6 to 11 (bench/stats.py).
+"""
+
+import asyncio
+import http
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, cast
+
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # a platform without a compiled wheel
+    from websockets.utils import apply_mask
+
+from serving.autoscaler.senders.server import Sender
+from serving.autoscaler.websocket import HEAD_END, MASK_BYTES, cut
+from serving.model.errors import ClusterError, InvalidValue
+
+__all__ = ["Connection", "Host"]
+
+# The protocol tells of each connection; that many pods come and go is no news.
+_log = logging.getLogger("autoscaler.websocket")
+_log.setLevel(logging.WARNING)
+
+# An activator tells 2,000 revisions in a frame, some 200 bytes each; a pod's frame is below 200 bytes.
+_FRAME_BYTES_MAX = 2**20
+_HEAD_BYTES_MAX = 8192
+# Looks at silent connections until one is cut; a handshake has one.
+_SILENT_LOOKS_MAX = 4
+# Bytes that wait for somebody who follows decisions and does not read.
+_FOLLOWER_BYTES_MAX = 4 * 2**20
+
+
+class Host(Protocol):
+    """Who has the connections."""
+
+    def opened(self, connection: "Connection") -> None:
+        """A connection was accepted."""
+        ...
+
+    def lost(self, connection: "Connection") -> None:
+        """A connection has ended."""
+        ...
+
+    def answer(self, protocol: ServerProtocol, request: Request, connection: "Connection") -> Response | None:
+        """The answer to a request's head. None: it follows later."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection: a head, then frames."""
+
+    __slots__ = (
+        "_is_follower",
+        "_judging",
+        "_protocol",
+        "_rest",
+        "_server",
+        "_silent_looks",
+        "_transport",
+        "_unfollow",
+        "sender",
+    )
+
+    def __init__(self, server: Host) -> None:
+        self.sender: Sender | None = None
+        self._server = server
+        self._protocol = ServerProtocol(max_size=_FRAME_BYTES_MAX, logger=_log)
+        self._transport: asyncio.Transport | None = None
+        self._rest = b""
+        self._silent_looks = 0
+        self._is_follower = False
+        self._judging: asyncio.Task[None] | None = None
+        self._unfollow: Callable[[], None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connects."""
+        # uvloop's transports are none of asyncio's classes.
+        self._transport = cast("asyncio.Transport", transport)
+        self._server.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended, one way or another."""
+        del exc
+        if self._judging is not None:
+            self._judging.cancel()
+        self._server.lost(self)
+        if self._unfollow is not None:
+            self._unfollow()
+
+    def pause_writing(self) -> None:
+        """A client that pings and reads no answer; answers to people may be long."""
+        if self.sender is not None:
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a head or of frames, cut anywhere."""
+        self._silent_looks = 0
+        if self._rest:
+            data = self._rest + data
+        if self.sender is None and self._judging is None:
+            head, end, data = data.partition(HEAD_END)
+            if not end:
+                self._rest = head
+                if len(head) > _HEAD_BYTES_MAX:
+                    self.abort()
+                return
+            self._take_head(head + end)
+        if self._judging is None:
+            self._take_frames(data)
+        else:
+            self._rest = data
+            if len(data) > _HEAD_BYTES_MAX:
+                self.abort()
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether it is somebody's who follows decisions."""
+        return self._is_follower
+
+    def was_heard(self) -> bool:
+        """Whether something came since it was asked some times; before it may speak, since it was asked first."""
+        self._silent_looks += 1
+        return self._is_follower or self._silent_looks < (_SILENT_LOOKS_MAX if self.sender is not None else 2)
+
+    def abort(self) -> None:
+        """Cut it off."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def judge(self, proof: Awaitable[bool], answer: Callable[[bool], Response]) -> None:
+        """Answer the head when it is known whether its claim is true; what comes meanwhile waits."""
+
+        async def judging() -> None:
+            try:
+                response = answer(await proof)
+            except ClusterError:
+                text = "nobody can say whose this token is; try again\n"
+                response = self._protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
+            self._judging = None
+            self._protocol.send_response(response)
+            self._send()
+            data, self._rest = self._rest, b""
+            self._take_frames(data)
+
+        self._judging = asyncio.create_task(judging(), name="whose a token is")
+
+    def follow(self, begin: Callable[[], Callable[[], None]]) -> None:
+        """Get events from now on, after the head of the answer; ``begin`` gives what ends it."""
+
+        def begun() -> None:
+            if self._transport is not None and not self._transport.is_closing():
+                self._unfollow = begin()
+
+        self._is_follower = True
+        asyncio.get_running_loop().call_soon(begun)
+
+    def write(self, event: bytes) -> bool:
+        """An event for a follower; one that does not read is cut off."""
+        assert self._transport is not None
+        self._transport.write(event)
+        if self._transport.get_write_buffer_size() > _FOLLOWER_BYTES_MAX:
+            self.abort()
+        return not self._transport.is_closing()
+
+    def end(self, code: CloseCode) -> None:
+        """Say goodbye."""
+        if self._is_follower:
+            self.abort()
+        self._protocol.fail(code)
+        self._send()
+
+    def _take_head(self, head: bytes) -> None:
+        self._protocol.receive_data(head)
+        for event in self._protocol.events_received():
+            if isinstance(event, Request):
+                answer = self._server.answer(self._protocol, event, self)
+                if answer is not None:
+                    self._protocol.send_response(answer)
+        self._send()
+
+    def _take_frames(self, data: bytes) -> None:
+        """Whole frames; what is left waits for more."""
+        sender, position = self.sender, 0
+        if sender is None:
+            return None
+        while (found := cut(data, position)) is not None:
+            if found.end - found.begin > _FRAME_BYTES_MAX:
+                return self.end(CloseCode.MESSAGE_TOO_BIG)
+            if found.end > len(data):
+                break
+            if found.is_plain:
+                sender.take(apply_mask(data[found.begin : found.end], data[found.begin - MASK_BYTES : found.begin]))
+            else:
+                self._take_other(sender, data[position : found.end])
+            position = found.end
+        self._rest = data[position:]
+        return None
+
+    def _take_other(self, sender: Sender, frame: bytes) -> None:
+        """Anything but a whole binary message: control frames are the protocol's, text and pieces are no stats."""
+        self._protocol.receive_data(frame)
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame) and event.opcode in {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}:
+                sender.malformed(InvalidValue(text=event.opcode.name, expected="a whole binary message"))
+        self._send()
+
+    def _send(self) -> None:
+        """What the protocol has to say; nothing is the end."""
+        assert self._transport is not None
+        for data in self._protocol.data_to_send():
+            if data:
+                self._transport.write(data)
+            elif not self._is_follower:
+                self._transport.close()

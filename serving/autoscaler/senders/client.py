@@ -1,0 +1,100 @@
+"""Asks the API server whose tokens are: at a bounded rate, each once for as long as the answer is good.
+
+No token is logged, and none is kept.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from serving.aio.clock import now_s, wall_s
+from serving.autoscaler.senders.review import Claim, Pace, Reviewed, Verdict, objection_to, seen_of, verdict_of
+from serving.cluster.kinds import TOKEN_REVIEW
+from serving.cluster.port import Cluster, Object
+from serving.model.errors import ClusterError, Unavailable
+
+__all__ = ["ReviewCounts", "TokenReviewer"]
+
+_log = logging.getLogger("autoscaler")
+
+# A thousand pods come back within 5 s of a restart; a real server answers 340 a second.
+_PER_S = 200.0
+# Least time between two lines about who was refused.
+_TOLD_EACH_S = 1.0
+# Clients give up a handshake after 5 s, and come again.
+_WAIT_MAX_S = 4.0
+
+
+class ReviewCounts(msgspec.Struct, kw_only=True):
+    """Questions that were asked, those without an answer, and connections that were refused for what was answered."""
+
+    token_reviews: int = 0
+    token_reviews_failed: int = 0
+    token_claims_refused: int = 0
+
+
+class TokenReviewer:
+    """Says whether a connection is one of the pod that it names. ``pod`` finds that by namespace and name as it was seen last.
+
+    ``judged`` costs nothing, ``judge`` may cost a call.
+    """
+
+    def __init__(self, cluster: Cluster, *, audience: str, pod: Callable[[str, str], Object | None]) -> None:
+        self.counts = ReviewCounts()
+        self._cluster = cluster
+        self._audience = audience
+        self._pod = pod
+        self._reviewed = Reviewed()
+        self._pace = Pace(per_s=_PER_S, wait_max_s=_WAIT_MAX_S)
+        self._told_s = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"TokenReviewer({self._reviewed!r}, {self.counts.token_reviews} asked)"
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """All counts by name, for metrics."""
+        return {f"{name}_total": count for name, count in msgspec.structs.asdict(self.counts).items()}
+
+    def judged(self, claim: Claim, token: str) -> bool | None:
+        """Whether a token proves a claim, if that is known; None if it has to be asked for."""
+        verdict = self._reviewed.known(token, wall_s())
+        return None if verdict is None else self._is_proved(claim, verdict)
+
+    async def judge(self, claim: Claim, token: str) -> bool:
+        """Ask, and judge by the answer.
+
+        Raises:
+            ClusterError: when nobody answers, or too many ask. Nothing is known then.
+        """
+        pause_s = self._pace.wait_s(now_s())
+        if pause_s is None:
+            self.counts.token_reviews_failed += 1
+            raise Unavailable("too many tokens are being asked about")
+        await asyncio.sleep(pause_s)
+        self.counts.token_reviews += 1
+        body = {"spec": {"token": token, "audiences": [self._audience]}}
+        try:
+            verdict = verdict_of(await self._cluster.create(TOKEN_REVIEW, body), audience=self._audience)
+        except ClusterError as error:
+            self.counts.token_reviews_failed += 1
+            self._tell("stats.not_reviewed", claim, str(error))
+            raise
+        self._reviewed.learn(token, verdict, wall_s())
+        return self._is_proved(claim, verdict)
+
+    def _is_proved(self, claim: Claim, verdict: Verdict) -> bool:
+        objection = objection_to(claim, verdict, seen_of(self._pod(claim.namespace, claim.pod)))
+        if objection is None:
+            return True
+        self.counts.token_claims_refused += 1
+        self._tell("stats.refused", claim, objection)
+        return False
+
+    def _tell(self, event: str, claim: Claim, reason: str) -> None:
+        if now_s() - self._told_s < _TOLD_EACH_S:
+            return
+        self._told_s = now_s()
+        _log.warning(event, extra={"namespace": claim.namespace, "pod": claim.pod, "reason": reason})

@@ -1,0 +1,190 @@
+"""Whose a token is that Kubernetes gave to a pod: what is asked, what the answer proves, and for how long that is known.
+
+A queue-proxy in a cluster has a token of its pod's ServiceAccount, made out for us alone (its audience). A TokenReview asks
+the API server about it, which tells for which pod it was made; RBAC's name for the right is ``create tokenreviews``.
+Answers are kept by the token's digest, so that nobody finds a token here: a proof for as long as the token is good, at most
+ten minutes, a refusal for ten seconds. The rate of questions is bounded. It asks nothing itself.
+"""
+
+import base64
+import binascii
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.autoscaler.revision import REVISION_LABEL
+from serving.model.nodata import NoData
+
+__all__ = [
+    "Claim",
+    "Pace",
+    "PodProof",
+    "Reviewed",
+    "SeenPod",
+    "Verdict",
+    "claim_of",
+    "expiry_s",
+    "objection_to",
+    "seen_of",
+    "verdict_of",
+]
+
+_ACCOUNT = "system:serviceaccount:"
+_POD_NAME = "authentication.kubernetes.io/pod-name"
+_POD_UID = "authentication.kubernetes.io/pod-uid"
+# A pod whose token was good once is still asked about now and then: the token of a pod that is gone is good no more.
+_PROOF_VALID_S = 600.0
+# A client that is refused comes again each few seconds; the API server need not hear of each time.
+_REFUSAL_VALID_S = 10.0
+# More pods than one autoscaler should have, each with a token of today and one of before.
+_KNOWN_MAX = 65_536
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """For which pod of which revision a connection says that it speaks."""
+
+    namespace: str
+    revision: str
+    pod: str
+
+
+class SeenPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod as the watch has it: of which revision it is, by its label."""
+
+    revision: str
+    uid: str
+
+
+class PodProof(msgspec.Struct, frozen=True, kw_only=True):
+    """A token is that of this pod, made by an account of its namespace."""
+
+    namespace: str
+    pod: str
+    uid: str
+
+
+Verdict = PodProof | NoData
+"""What is known of a token; what is missing is why it is refused."""
+
+
+class _Payload(msgspec.Struct, frozen=True):
+    exp: float
+
+
+def claim_of(names: Mapping[str, str]) -> Claim | None:
+    """The claim that a query makes; None for one that makes none."""
+    try:
+        claim = msgspec.convert(names, Claim)
+    except msgspec.ValidationError:
+        return None
+    return claim if all(names.values()) else None
+
+
+def seen_of(pod: Mapping[str, Any] | None) -> SeenPod | None:
+    """What a Pod object says of itself; None for none, and for one of no revision."""
+    metadata = {} if pod is None else pod["metadata"]
+    revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
+    return None if revision is None else SeenPod(revision=revision, uid=metadata.get("uid", ""))
+
+
+def objection_to(claim: Claim, verdict: Verdict, seen: SeenPod | None) -> str | None:
+    """Why a claim is not proved by what is known of its token; None if it is. ``seen`` is the pod that it names."""
+    if isinstance(verdict, NoData):
+        return f"it needs {verdict.missing}"
+    if (verdict.namespace, verdict.pod) != (claim.namespace, claim.pod):
+        return f"the token is that of pod {verdict.namespace}/{verdict.pod}"
+    if seen is None or seen.uid != verdict.uid:
+        return "there is no such pod"
+    if seen.revision != claim.revision:
+        return f"the pod is one of revision {seen.revision}"
+    return None
+
+
+def _digest_of(token: str) -> bytes:
+    """By what a token is remembered."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def expiry_s(token: str) -> float:
+    """When a token that was found to be good ends, in seconds since 1970, as it says itself; infinity if it does not."""
+    parts = token.split(".")
+    try:
+        payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        return msgspec.json.decode(payload, type=_Payload).exp
+    except (IndexError, binascii.Error, ValueError, msgspec.MsgspecError):
+        return math.inf
+
+
+def verdict_of(review: Mapping[str, Any], *, audience: str) -> Verdict:
+    """What the API server's answer to a TokenReview proves."""
+    status = review.get("status") or {}
+    if not status.get("authenticated"):
+        return NoData(missing=str(status.get("error") or "a token that is good"))
+    # A server that knows nothing of audiences answers without: then the token may have been made out for anybody.
+    if audience not in (status.get("audiences") or ()):
+        return NoData(missing=f"a token for {audience}")
+    user = status.get("user") or {}
+    name, extra = str(user.get("username", "")), user.get("extra") or {}
+    pods: Sequence[object] = extra.get(_POD_NAME) or ()
+    uids: Sequence[object] = extra.get(_POD_UID) or ()
+    if not name.startswith(_ACCOUNT) or len(pods) != 1 or len(uids) != 1:
+        return NoData(missing="a token that is bound to a pod")
+    return PodProof(namespace=name.removeprefix(_ACCOUNT).partition(":")[0], pod=str(pods[0]), uid=str(uids[0]))
+
+
+class Reviewed:
+    """What is known of tokens. Times are in seconds since 1970."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, tuple[Verdict, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Tokens that something is known of."""
+        return len(self._known)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Reviewed({len(self._known)} tokens)"
+
+    def known(self, token: str, now_s: float) -> Verdict | None:
+        """The verdict about a token; None if it has to be asked for."""
+        digest = _digest_of(token)
+        verdict, until_s = self._known.get(digest, (None, math.inf))
+        if now_s >= until_s:
+            del self._known[digest]
+            return None
+        return verdict
+
+    def learn(self, token: str, verdict: Verdict, now_s: float) -> None:
+        """Keep what was answered; a proof never longer than its token is good."""
+        valid_s = _PROOF_VALID_S if isinstance(verdict, PodProof) else _REFUSAL_VALID_S
+        digest = _digest_of(token)
+        self._known[digest] = (verdict, min(now_s + valid_s, expiry_s(token)))
+        self._known.move_to_end(digest)
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+
+
+class Pace:
+    """Spreads questions: so many a second, and none that would come too late for whoever waits for it."""
+
+    __slots__ = ("_due_s", "_spacing_s", "_wait_max_s")
+
+    def __init__(self, *, per_s: float, wait_max_s: float) -> None:
+        self._spacing_s = 1 / per_s
+        self._wait_max_s = wait_max_s
+        self._due_s = 0.0
+
+    def wait_s(self, now_s: float) -> float | None:
+        """How long to wait before the next question may be asked; None if it is not to be asked at all."""
+        wait_s = max(0.0, self._due_s - now_s)
+        if wait_s > self._wait_max_s:
+            return None
+        self._due_s = now_s + wait_s + self._spacing_s
+        return wait_s

@@ -1,0 +1,141 @@
+"""Who a connection speaks for, as its token proves: a pod of a revision, an activator, or another autoscaler.
+
+A frame that does not decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays.
+What another autoscaler passes on was judged by it when it came, and is never passed on again: ``relayed`` takes it, or
+nobody does.
+"""
+
+import logging
+from collections.abc import Callable
+
+from serving.aio.clock import now_s
+from serving.autoscaler.lateness import LatenessState, is_late
+from serving.autoscaler.revision import RevisionKey
+from serving.autoscaler.scaler import Source
+from serving.autoscaler.servercounts import ServerCounts
+from serving.model.errors import InvalidValue
+from serving.model.stat import Stat
+from serving.wire.frames import decode_activator_stats, decode_pod_stat, decode_relayed_stats
+
+__all__ = ["ActivatorSender", "AutoscalerSender", "PodSender", "Record", "Sender"]
+
+_log = logging.getLogger("autoscaler")
+
+_POD_FRAME_BYTES_MAX = 1024
+# Frames of one connection that count within one second: an activator pokes each 50 ms for each of its revisions.
+_POD_FRAMES_PER_S_MAX = 10
+_ACTIVATOR_FRAMES_PER_S_MAX = 2000
+# One a turn of the other's loop at most, and what it passes on was counted there.
+_AUTOSCALER_FRAMES_PER_S_MAX = 50_000
+
+Record = Callable[[RevisionKey, Stat, Source], None]
+"""Called with each stat that passed, stamped with the time of its receipt."""
+
+
+class Sender:
+    """One who speaks. ``identity`` is what two connections of the same one share."""
+
+    __slots__ = ("_counts", "_frames_max", "_record", "_second", "_second_count", "heard_s", "identity", "name")
+
+    def __init__(
+        self, counts: ServerCounts, record: Record, *, name: str, identity: tuple[str, ...], frames_max: int
+    ) -> None:
+        self.name = name
+        self.identity = identity
+        self._counts = counts
+        self._record = record
+        self._frames_max = frames_max
+        self._second = 0
+        self._second_count = 0
+        self.heard_s = now_s()
+
+    def take(self, frame: bytes) -> None:
+        """One frame. Whatever is in it, the connection goes on."""
+        at_s = self.heard_s = now_s()
+        self._counts.frames += 1
+        second = int(at_s)
+        if second != self._second:
+            self._second, self._second_count = second, 0
+        self._second_count += 1
+        if self._second_count > self._frames_max:
+            self._counts.flooding_frames += 1
+            return
+        try:
+            self._take(frame, at_s)
+        except InvalidValue as error:
+            self.malformed(error)
+
+    def malformed(self, error: InvalidValue) -> None:
+        """A frame that is none; told once a second at most."""
+        self._counts.malformed_frames += 1
+        if self._second_count == 1:
+            _log.warning("stats.malformed", extra={"sender": self.identity, "error": str(error)})
+
+    def _take(self, frame: bytes, at_s: float) -> None:
+        raise NotImplementedError
+
+
+class PodSender(Sender):
+    """A pod, which speaks of itself alone."""
+
+    __slots__ = ("_lateness", "_revision")
+
+    def __init__(self, counts: ServerCounts, record: Record, *, revision: RevisionKey, pod: str) -> None:
+        super().__init__(counts, record, name=pod, identity=(*revision, pod), frames_max=_POD_FRAMES_PER_S_MAX)
+        self._revision = revision
+        self._lateness = LatenessState()
+
+    def _take(self, frame: bytes, at_s: float) -> None:
+        if len(frame) > _POD_FRAME_BYTES_MAX:
+            raise InvalidValue(text=f"a frame of {len(frame)} bytes", expected=f"at most {_POD_FRAME_BYTES_MAX}")
+        told = decode_pod_stat(frame)
+        self._lateness, late = is_late(self._lateness, sent_s=told.at_s, received_s=at_s)
+        if late:
+            self._counts.late_frames += 1
+            return
+        stat = Stat(
+            pod=self.name,
+            at_s=at_s,
+            concurrency=told.concurrency,
+            request_count=told.request_count,
+            proxied_concurrency=min(told.proxied_concurrency, told.concurrency),
+            proxied_request_count=min(told.proxied_request_count, told.request_count),
+        )
+        self._record(self._revision, stat, Source.POD)
+
+
+class ActivatorSender(Sender):
+    """An activator, which speaks of all revisions that it holds requests of."""
+
+    __slots__ = ()
+
+    def __init__(self, counts: ServerCounts, record: Record, *, name: str) -> None:
+        super().__init__(counts, record, name=name, identity=(name,), frames_max=_ACTIVATOR_FRAMES_PER_S_MAX)
+
+    def _take(self, frame: bytes, at_s: float) -> None:
+        for told in decode_activator_stats(frame).stats:
+            stat = Stat(pod=self.name, at_s=at_s, concurrency=told.concurrency, request_count=told.request_count)
+            self._record((told.namespace, told.revision), stat, Source.ACTIVATOR)
+
+
+class AutoscalerSender(Sender):
+    """Another autoscaler, which passes on what reached it and is ours; an empty frame says that it is there."""
+
+    __slots__ = ()
+
+    def __init__(self, counts: ServerCounts, relayed: Record, *, name: str) -> None:
+        identity = ("autoscaler", name)
+        super().__init__(counts, relayed, name=name, identity=identity, frames_max=_AUTOSCALER_FRAMES_PER_S_MAX)
+
+    def _take(self, frame: bytes, at_s: float) -> None:
+        for told in decode_relayed_stats(frame).stats:
+            stat = Stat(
+                pod=told.sender,
+                at_s=at_s,
+                concurrency=told.concurrency,
+                request_count=told.request_count,
+                proxied_concurrency=told.proxied_concurrency,
+                proxied_request_count=told.proxied_request_count,
+            )
+            self._counts.relayed_stats += 1
+            self._record((told.namespace, told.revision), stat, Source.ACTIVATOR if told.is_activator else Source.POD)

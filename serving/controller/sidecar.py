@@ -1,0 +1,236 @@
+"""The queue-proxy as a container of a revision's pods, for clusters: the container, its volume, and what it changes beside it.
+
+Input: a revision with its defaults filled in, the pod's spec as it would be without, and a ``Sidecar``: settings, image and
+what is secret. Output: the spec with one container more. Follows knative/serving 98e5ef90,
+pkg/reconciler/revision/resources/queue.go, but for this:
+
+- One port, 8012, takes HTTP/1.1 and HTTP/2 alike. The kubelet asks and orders at 8022 alone.
+- The kubelet's question whether the pod is ready is held until the app is: it learns of it at once, not a second later.
+- What only the queue-proxy may have, the token with which it reports, is in a volume that only it mounts.
+
+Whatever else the spec says stays as it was written.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from serving.controller.naming import REVISION
+from serving.controller.objects import Object, dig, labels_of, name_of, namespace_of, uid_of
+from serving.settings.knob import fields_of
+from serving.settings.queueproxy import QueueProxySettings
+from serving.settings.sidecar import SidecarSettings
+
+__all__ = ["ADMIN_PORT", "QUEUE_PORT", "QUEUE_PROXY", "Sidecar", "grace_s", "with_sidecar"]
+
+QUEUE_PROXY = "queue-proxy"
+# Where a queue-proxy takes requests, and where questions and orders.
+QUEUE_PORT = 8012
+ADMIN_PORT = 8022
+_VOLUME = "serving-stats-token"
+_TOKEN_FOLDER = "/var/run/secrets/serving"  # noqa: S105 - where it is, not what
+_TOKEN_FILE = "token"  # noqa: S105 - as above
+# What the kubelet allows for one question, in seconds, and for how long of it the answer waits for the app.
+_READY_TIMEOUT_S = 10
+_READY_WAIT_S = 8
+# For the app to end by itself once nothing is left for it to do, in seconds.
+_APP_END_S = 5
+# The user of the image (Containerfile).
+_NOBODY = 65532
+# The readiness probes that the queue-proxy can ask from beside the app; the kubelet goes on asking the others.
+_TAKEN_OVER = ("httpGet", "tcpSocket")
+_PROBES = ("livenessProbe", "startupProbe", "readinessProbe")
+_HANDLERS = ("tcpSocket", "httpGet", "grpc")
+# By field of a revision's spec: the queue-proxy's setting.
+_OWN_SETTINGS = {
+    "containerConcurrency": "CONTAINER_CONCURRENCY",
+    "timeoutSeconds": "REQUEST_TIMEOUT_S",
+    "responseStartTimeoutSeconds": "RESPONSE_START_TIMEOUT_S",
+    "idleTimeoutSeconds": "IDLE_TIMEOUT_S",
+}
+
+
+class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
+    """What all queue-proxies have in common.
+
+    ``secret_of`` derives what requests to a revision's pods carry, from its namespace and uid. ``proxy`` are the settings
+    of queue-proxies, as far as a revision does not say.
+    """
+
+    settings: SidecarSettings
+    image: str
+    stats_url: str
+    secret_of: Callable[[str, str], str]
+    proxy: QueueProxySettings = QueueProxySettings()
+
+
+def grace_s(revision: Object, sidecar: Sidecar) -> int:
+    """Seconds that a pod has to end: requests come for the lag, the last of them may take its time, then the app ends.
+
+    With timeoutSeconds 300 and a lag of 5 s: 310.
+    """
+    return _drain_s(revision, sidecar) + _APP_END_S
+
+
+def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar) -> Object:
+    """The spec of a pod with a queue-proxy. The container that serves is the one with ports."""
+    serving = next(one for one in spec["containers"] if one.get("ports"))
+    secret = sidecar.secret_of(namespace_of(revision), uid_of(revision))
+    return {
+        **spec,
+        "containers": [
+            *(_beside(one, secret=secret) for one in spec["containers"]),
+            _queue_proxy(revision, serving, sidecar, secret=secret),
+        ],
+        "volumes": [*spec.get("volumes", ()), _volume(sidecar.settings)],
+        "terminationGracePeriodSeconds": grace_s(revision, sidecar),
+    }
+
+
+def _drain_s(revision: Object, sidecar: Sidecar) -> int:
+    # A grace is in whole seconds.
+    return int(revision["spec"]["timeoutSeconds"]) + -int(-sidecar.proxy.drain_lag_s // 1)
+
+
+def _beside(container: Object, *, secret: str) -> Object:
+    """A container of the user's: told where to listen, and ended when the queue-proxy has nothing more for it."""
+    made = {**container, "lifecycle": {"preStop": {"httpGet": _order("/wait-for-drain", secret)}}}
+    if not container.get("ports"):
+        return made
+    port: int = container["ports"][0]["containerPort"]
+    made["env"] = [*container.get("env", ()), {"name": "PORT", "value": str(port)}]
+    for name in _PROBES:
+        if name in container:
+            made[name] = _at_own_port(container[name], port)
+    if _is_taken_over(container.get("readinessProbe")):
+        del made["readinessProbe"]
+    return made
+
+
+def _is_taken_over(probe: Object | None) -> bool:
+    if not probe:
+        return False
+    handlers = [probe[handler] for handler in _TAKEN_OVER if handler in probe]
+    return bool(handlers) and not any(one.get("host") or one.get("scheme", "HTTP") != "HTTP" for one in handlers)
+
+
+def _at_own_port(probe: Object, port: int) -> Object:
+    made = dict(probe)
+    for handler in _HANDLERS:
+        if handler in probe and not probe[handler].get("port"):
+            made[handler] = {**probe[handler], "port": port}
+    return made
+
+
+def _queue_proxy(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str) -> Object:
+    return {
+        "name": QUEUE_PROXY,
+        "image": sidecar.image,
+        "command": ["python", "-m", "serving.queueproxy.main"],
+        "env": _environment(revision, serving, sidecar, secret=secret),
+        "ports": [
+            {"name": "queue-port", "containerPort": QUEUE_PORT, "protocol": "TCP"},
+            {"name": "http-queueadm", "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ],
+        "readinessProbe": {
+            "httpGet": {"path": f"/readyz?wait={_READY_WAIT_S}", "port": ADMIN_PORT},
+            "periodSeconds": 1,
+            "timeoutSeconds": _READY_TIMEOUT_S,
+            "failureThreshold": 1,
+        },
+        "resources": _resources(sidecar.settings),
+        "securityContext": _security(revision),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": _VOLUME, "mountPath": _TOKEN_FOLDER, "readOnly": True}],
+    }
+
+
+def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str) -> Sequence[Object]:
+    port = serving["ports"][0]
+    own = {
+        f"SERVING_QUEUEPROXY_{name}": str(revision["spec"][field])
+        for field, name in _OWN_SETTINGS.items()
+        if revision["spec"].get(field) is not None
+    }
+    values = {
+        "SERVING_POD_REVISION": labels_of(revision).get(REVISION) or name_of(revision),
+        "SERVING_POD_APP": f"127.0.0.1:{port['containerPort']}",
+        "SERVING_POD_PROTOCOL": "h2c" if port["name"] == "h2c" else "http1",
+        "SERVING_POD_STATS_URL": sidecar.stats_url,
+        "SERVING_POD_STATS_TOKEN_FILE": f"{_TOKEN_FOLDER}/{_TOKEN_FILE}",
+        "SERVING_POD_SECRET": secret,
+        **_changed(sidecar.proxy),
+        **own,
+        "SERVING_QUEUEPROXY_DRAIN_GRACE_S": str(_drain_s(revision, sidecar)),
+    }
+    probe = serving.get("readinessProbe")
+    if probe and _is_taken_over(probe):
+        taken = _at_own_port(probe, port["containerPort"])
+        values["SERVING_POD_READINESS"] = msgspec.json.encode(taken).decode()
+    return [
+        {"name": "SERVING_POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        {"name": "SERVING_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        *({"name": name, "value": _unexpanded(value)} for name, value in values.items()),
+    ]
+
+
+def _changed(settings: QueueProxySettings) -> Mapping[str, str]:
+    """What somebody has set for all queue-proxies, as their environment has it."""
+    found: dict[str, str] = {}
+    for field in fields_of(QueueProxySettings):
+        value: object = settings
+        for step in field.path:
+            value = getattr(value, step)
+        if value != field.default:
+            text = str(value)
+            found[f"SERVING_QUEUEPROXY_{field.variable}"] = text.lower() if isinstance(value, bool) else text
+    return found
+
+
+def _unexpanded(value: str) -> str:
+    """A value as Kubernetes leaves it: ``$(NAME)`` in it would be another variable's value."""
+    return value.replace("$(", "$$(")
+
+
+def _security(revision: Object) -> Object:
+    """As little as there is. The image has a user; where the pod says that all are root, it is said again."""
+    is_root = dig(revision, "spec", "securityContext", "runAsUser") == 0
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        **({"runAsUser": _NOBODY} if is_root else {}),
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _order(path: str, secret: str) -> Object:
+    return {"path": path, "port": ADMIN_PORT, "httpHeaders": [{"name": "K-Pod-Secret", "value": secret}]}
+
+
+def _volume(settings: SidecarSettings) -> Object:
+    """A token that the kubelet asks for in the pod's name, and renews; Kubernetes says of it whose it is."""
+    token = {
+        "audience": settings.stats_audience,
+        "expirationSeconds": settings.token_expiration_s,
+        "path": _TOKEN_FILE,
+    }
+    return {"name": _VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}
+
+
+def _resources(settings: SidecarSettings) -> Object:
+    wanted = {
+        "requests": {
+            "cpu": settings.cpu_request,
+            "memory": settings.memory_request,
+            "ephemeral-storage": settings.storage_request,
+        },
+        "limits": {
+            "cpu": settings.cpu_limit,
+            "memory": settings.memory_limit,
+            "ephemeral-storage": settings.storage_limit,
+        },
+    }
+    given = {kind: {name: text for name, text in amounts.items() if text} for kind, amounts in wanted.items()}
+    return {kind: amounts for kind, amounts in given.items() if amounts}

@@ -1,0 +1,92 @@
+"""Settings of the queue-proxy as a container of its pods: whether there is one, its image, what it may use, whom it tells.
+
+Source of keys in config-deployment: knative/serving 98e5ef90, pkg/deployment. On one machine the kubelet puts a
+queue-proxy in front of each pod, and the template has none.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from serving.model.errors import InvalidValue
+from serving.model.quantity import parse_bytes, parse_millicores
+from serving.settings.knob import COUNT, FLAG, TEXT, Knob, Unit, Value
+
+__all__ = ["SidecarSettings"]
+
+_DEPLOYMENT = "config-deployment"
+# Kubernetes gives no token for less.
+_TOKEN_MIN_S = 600
+
+
+def _read_cpu(text: str) -> Value:
+    if text:
+        parse_millicores(text)
+    return text
+
+
+def _read_bytes(text: str) -> Value:
+    if text:
+        parse_bytes(text)
+    return text
+
+
+def _read_audience(text: str) -> Value:
+    if not text or any(letter.isspace() for letter in text):
+        raise InvalidValue(text=text, expected="a word")
+    return text
+
+
+_CPU = Unit(name="cpu quantity, or nothing", plain="text", read=_read_cpu, read_plain=_read_cpu, write=str)
+_BYTES = Unit(name="quantity of bytes, or nothing", plain="text", read=_read_bytes, read_plain=_read_bytes, write=str)
+_AUDIENCE = Unit(name="word", plain="text", read=_read_audience, read_plain=_read_audience, write=str)
+
+
+class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the pods of a cluster carry beside the app."""
+
+    enabled: Annotated[bool, Knob(key="enabled", unit=FLAG)] = False
+    """Whether the template of a revision's pods has the queue-proxy as a container. Off where whoever runs the pods puts it
+    in front of them, as ``serving up`` does. Default: ours, false; ``config/`` turns it on."""
+
+    image: Annotated[str, Knob(key="queue-sidecar-image", config_map=_DEPLOYMENT, unit=TEXT)] = ""
+    """Image of the queue-proxy. Empty means the controller's own, which it finds in its pod. Default: ours, empty."""
+
+    cpu_request: Annotated[str, Knob(key="queue-sidecar-cpu-request", config_map=_DEPLOYMENT, unit=_CPU)] = "25m"
+    """Cpu that is set aside for each queue-proxy; empty asks for none. Default: Knative, 25m."""
+
+    cpu_limit: Annotated[str, Knob(key="queue-sidecar-cpu-limit", config_map=_DEPLOYMENT, unit=_CPU)] = ""
+    """Most cpu of each queue-proxy; empty is no limit. Default: Knative, empty: a limit delays requests."""
+
+    memory_request: Annotated[str, Knob(key="queue-sidecar-memory-request", config_map=_DEPLOYMENT, unit=_BYTES)] = (
+        "64Mi"
+    )
+    """Memory that is set aside for each queue-proxy; empty asks for none. Default: ours, 64Mi, a Python process with some
+    hundred requests; Knative asks for none."""
+
+    memory_limit: Annotated[str, Knob(key="queue-sidecar-memory-limit", config_map=_DEPLOYMENT, unit=_BYTES)] = ""
+    """Most memory of each queue-proxy; empty is no limit. Default: Knative, empty."""
+
+    storage_request: Annotated[
+        str, Knob(key="queue-sidecar-ephemeral-storage-request", config_map=_DEPLOYMENT, unit=_BYTES)
+    ] = ""
+    """Disk that is set aside for each queue-proxy's log; empty asks for none. Default: Knative, empty."""
+
+    storage_limit: Annotated[
+        str, Knob(key="queue-sidecar-ephemeral-storage-limit", config_map=_DEPLOYMENT, unit=_BYTES)
+    ] = ""
+    """Most disk of each queue-proxy; empty is no limit. Default: Knative, empty."""
+
+    stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = ""
+    """Websocket of the autoscaler to which queue-proxies tell their load. Empty means the Service ``autoscaler`` of the
+    controller's own namespace, at port 6081. Default: ours, empty."""
+
+    stats_audience: Annotated[str, Knob(key="stats-audience", unit=_AUDIENCE)] = "serving-stats"
+    """For whom the tokens of queue-proxies are made out; the autoscaler's stats-audience must be the same. Default: ours,
+    serving-stats."""
+
+    token_expiration_s: Annotated[
+        int, Knob(key="token-expiration-seconds", unit=COUNT, low=_TOKEN_MIN_S, high=86400)
+    ] = 3600
+    """Time for which a token is good, in whole seconds; the kubelet writes a new one when four fifths of it are over. Range:
+    600 to 86400. Default: Kubernetes, 3600."""

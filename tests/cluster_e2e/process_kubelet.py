@@ -1,0 +1,200 @@
+"""A kubelet that runs what a pod's template says of the queue-proxy as a process, exactly: command, environment, probe, hooks.
+
+There are no networks of pods here: a pod is said to be at 10.81.x.y and is at 127.81.x.y, so that what the template calls
+127.0.0.1 or any address is that one. The app is a small server of the test at the pod's address and the port of its
+container; it keeps the heads that it saw. The token is where the template mounts it, below the pod's folder.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serving.cli.api import Api
+from serving.cluster.api.reviews import KnownToken
+from serving.cluster.port import Cluster, Object
+from serving.cluster.reflector import Key
+from serving.model.errors import Conflict, NotFound
+from tests.cluster_e2e.own_server import TOKENS
+from tests.cluster_e2e.server import Server, is_real
+from tests.cluster_e2e.status_kubelet import StatusKubelet
+from tests.tidy.sources import ROOT
+
+__all__ = ["ProcessKubelet", "RunningPod", "got"]
+
+_SLOW = b"/slow"
+_SLOW_S = 1.5
+
+
+class RunningPod(msgspec.Struct, kw_only=True):
+    """A pod at work. ``exit_code`` is the queue-proxy's; ``app_ended_last`` says that it outlived it, or not."""
+
+    pod: Object
+    address: str
+    proxy: asyncio.subprocess.Process
+    app: asyncio.Server
+    environment: dict[str, str]
+    heads: list[str]
+    probing: "asyncio.Task[None] | None" = None
+    exit_code: int | None = None
+    hook_answers: list[tuple[int, str]] = []
+
+
+class ProcessKubelet(StatusKubelet):
+    """Runs until cancelled. ``running`` has its pods by name, also those that have ended."""
+
+    def __init__(self, cluster: Cluster, server: Server, folder: Path) -> None:
+        super().__init__(cluster, server.node)
+        self.running: dict[str, RunningPod] = {}
+        self._server = server
+        self._folder = folder
+
+    async def _start(self, pod: Object) -> None:
+        name = pod["metadata"]["name"]
+        number = next(self._numbers)
+        address = f"127.81.{number // 250}.{number % 250 + 1}"
+        container = next(one for one in pod["spec"]["containers"] if one["name"] == "queue-proxy")
+        user = next(one for one in pod["spec"]["containers"] if one is not container)
+        home = self._folder / name
+        environment = {**self._environment(pod, container, home), **_at(address)}
+        environment["SERVING_POD_APP"] = environment["SERVING_POD_APP"].replace("127.0.0.1", address)
+        heads: list[str] = []
+        app = await asyncio.start_server(_app(heads), address, user["ports"][0]["containerPort"])
+        await asyncio.to_thread(self._mount, pod, container, home)
+        with (self._folder / f"{name}.log").open("ab") as log:
+            proxy = await asyncio.create_subprocess_exec(
+                sys.executable, *container["command"][1:], cwd=ROOT, env=environment, stdout=log, stderr=log
+            )
+        one = RunningPod(pod=pod, address=address, proxy=proxy, app=app, environment=environment, heads=heads)
+        self.running[name] = one
+        one.probing = asyncio.create_task(self._probe(one, container["readinessProbe"]))
+
+    def _environment(self, pod: Object, container: Object, home: Path) -> dict[str, str]:
+        """As a kubelet makes it."""
+        fields = {f"metadata.{name}": pod["metadata"][name] for name in ("name", "namespace")}
+        values = {
+            one["name"]: one["value"].replace("$$(", "$(")
+            if "value" in one
+            else fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
+            for one in container["env"]
+        }
+        mount = container["volumeMounts"][0]["mountPath"]
+        return {"PATH": os.environ["PATH"]} | {
+            name: value.replace(mount, str(home)) if name.endswith("_FILE") else value for name, value in values.items()
+        }
+
+    def _mount(self, pod: Object, container: Object, home: Path) -> None:
+        name = container["volumeMounts"][0]["name"]
+        volume = next(one for one in pod["spec"]["volumes"] if one["name"] == name)
+        asked = volume["projected"]["sources"][0]["serviceAccountToken"]
+        home.mkdir()
+        (home / asked["path"]).write_text(self._token(pod, asked))
+        (home / asked["path"]).chmod(0o444)
+
+    def _token(self, pod: Object, asked: dict[str, Any]) -> str:
+        metadata = pod["metadata"]
+        namespace, account = metadata["namespace"], pod["spec"].get("serviceAccountName", "default")
+        if is_real():
+            bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+            spec = {"audiences": [asked["audience"]], "expirationSeconds": asked["expirationSeconds"]}
+            path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+            made = Api(kubeconfig=self._server.kubeconfig).done(
+                "POST", path, {"spec": {**spec, "boundObjectRef": bound}}
+            )
+            return str(made["status"]["token"])
+        known = KnownToken(
+            namespace=namespace,
+            account=account,
+            pod=metadata["name"],
+            pod_uid=metadata["uid"],
+            audiences=(asked["audience"],),
+        )
+        token = secrets.token_hex()
+        with (self._folder / TOKENS).open("a") as file:
+            file.write(f"{token} {msgspec.json.encode(known).decode()}\n")
+        return token
+
+    async def _probe(self, one: RunningPod, probe: Object) -> None:
+        """Ask as the template says, and tell of what changes."""
+        get, was_ready = probe["httpGet"], None
+        while True:
+            try:
+                async with asyncio.timeout(probe["timeoutSeconds"]):
+                    status, _ = await got(one.address, get["port"], get["path"])
+            except (OSError, TimeoutError):
+                status = 0
+            is_ready = 200 <= status < 400
+            if is_ready is not was_ready:
+                was_ready = is_ready
+                with contextlib.suppress(NotFound, Conflict):
+                    await self._tell(one.pod, ready=is_ready, address=one.address.replace("127.", "10.", 1))
+            await asyncio.sleep(probe["periodSeconds"] if was_ready else 0.05)
+
+    async def _end(self, key: Key, uid: str) -> None:
+        one = self.running[key[1]]
+
+        async def end_app(container: Object) -> None:
+            hook = container["lifecycle"]["preStop"]["httpGet"]
+            headers = {header["name"]: header["value"] for header in hook["httpHeaders"]}
+            one.hook_answers.append(await got(one.address, hook["port"], hook["path"], headers=headers))
+
+        apps = [container for container in one.pod["spec"]["containers"] if container["name"] != "queue-proxy"]
+        ending = [asyncio.create_task(end_app(container)) for container in apps]
+        await asyncio.sleep(0)
+        with contextlib.suppress(ProcessLookupError):
+            one.proxy.send_signal(signal.SIGTERM)
+        await asyncio.gather(*ending)
+        one.app.close()
+        one.exit_code = await one.proxy.wait()
+        if one.probing is not None:
+            one.probing.cancel()
+        await super()._end(key, uid)
+
+    async def kill_all(self) -> None:
+        """Leave nothing behind."""
+        for one in self.running.values():
+            one.app.close()
+            if one.probing is not None:
+                one.probing.cancel()
+            if one.proxy.returncode is None:
+                one.proxy.kill()
+                await one.proxy.wait()
+
+
+def _at(address: str) -> dict[str, str]:
+    return {"SERVING_POD_LISTEN": f"{address}:8012", "SERVING_POD_ADMIN_LISTEN": f"{address}:8022"}
+
+
+def _app(heads: list[str]) -> Any:  # noqa: ANN401 - a callback of asyncio's
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                heads.append(head.decode())
+                if _SLOW in head:
+                    await asyncio.sleep(_SLOW_S)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+                await writer.drain()
+        writer.close()
+
+    return serve
+
+
+async def got(host: str, port: int, path: str, *, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    """One GET: status and body."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        lines = [f"{name}: {value}" for name, value in {"Host": host, **(headers or {})}.items()]
+        writer.write("\r\n".join([f"GET {path} HTTP/1.1", *lines, "Connection: close", "", ""]).encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    if not head:
+        raise ConnectionResetError(f"nothing came from {host}:{port}{path}")
+    return int(head.split(b" ")[1]), body.decode()

@@ -1,0 +1,118 @@
+"""The queue-proxy as the container that the controller's template has: started as that says, behind the daemons of a cluster."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
+from serving.wire.tokens import revision_secret
+from tests.cluster_e2e.process_kubelet import ProcessKubelet, RunningPod, got
+from tests.cluster_e2e.stage import KEY, SPACE, Stage, service, staged
+from tests.integration.activator_stage import until
+from tests.unit.config.strict import faults
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
+
+SETTINGS = {
+    "SERVING_CONTROLLER_SIDECAR_ENABLED": "true",
+    "SERVING_CONTROLLER_SIDECAR_IMAGE": "registry.example/serving:e2e",
+    "SERVING_QUEUEPROXY_DRAIN_LAG_S": "0.2",
+    "SERVING_AUTOSCALER_STATS_AUDIENCE": "serving-stats",
+    "SERVING_ACTIVATOR_SECRETS_OF": "revision",
+    "SERVING_ACTIVATOR_POD_ADDRESS_OVERRIDE": "10.=127.",
+}
+ALWAYS = {"autoscaling.knative.dev/min-scale": "1"}
+
+
+class Cluster:
+    """The stage with a kubelet."""
+
+    def __init__(self, stage: Stage, kubelet: ProcessKubelet) -> None:
+        self.stage, self.kubelet = stage, kubelet
+
+    async def hello(self, name: str) -> RunningPod:
+        """A service with one pod at least; that pod."""
+        await self.stage.apply(service(name, annotations=ALWAYS))
+        await self.stage.ready(name)
+        return next(one for pod, one in self.kubelet.running.items() if pod.startswith(name))
+
+    async def ask(self, name: str, path: str = "/") -> tuple[int, str]:
+        """One request of a client."""
+        headers = {"Host": f"{name}.{SPACE}.localhost"}
+        return await got("127.0.0.1", self.stage.port("public"), path, headers=headers)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    folder = tmp_path_factory.mktemp("sidecar")
+    async with staged(folder, runs_nothing=False, settings=SETTINGS) as stage:
+        kubelet = ProcessKubelet(stage.cluster, stage.server, folder)
+        running = asyncio.create_task(kubelet.run())
+        try:
+            yield Cluster(stage, kubelet)
+            await stage.clear()
+            await stage.until_none(POD)
+        finally:
+            await kubelet.kill_all()
+            running.cancel()
+            await asyncio.wait([running])
+
+
+async def test_a_deployment_of_a_cluster_is_one_that_kubernetes_takes(cluster: Cluster) -> None:
+    await cluster.hello("taken")
+    made = await cluster.stage.cluster.get(DEPLOYMENT, SPACE, "taken-00001-deployment")
+    assert faults({"apiVersion": "apps/v1", "kind": "Deployment", **made}) == []
+    names = [one["name"] for one in made["spec"]["template"]["spec"]["containers"]]
+    assert names == ["user-container", "queue-proxy"]
+
+
+async def test_a_request_goes_through_a_queue_proxy_that_believes_the_activator(cluster: Cluster) -> None:
+    pod = await cluster.hello("through")
+    assert await cluster.ask("through") == (200, "hello")
+    revision = await cluster.stage.cluster.get(REVISION, SPACE, "through-00001")
+    secret = revision_secret(KEY, namespace=SPACE, uid=revision["metadata"]["uid"])
+    probe = {"K-Pod-Secret": secret, "K-Network-Probe": "queue"}
+    assert await got(pod.address, 8012, "/", headers=probe) == (200, "queue")
+    (head,) = [head for head in pod.heads if head.startswith("GET / ")]
+    assert f"Host: through.{SPACE}.localhost" in head
+    assert secret not in head
+
+
+async def test_its_stats_reach_the_autoscaler_by_the_token_that_kubernetes_gave_its_pod(cluster: Cluster) -> None:
+    before = await cluster.stage.numbers("autoscaler")
+    pod = await cluster.hello("told")
+    async with asyncio.timeout(10):
+        while True:
+            now = await cluster.stage.numbers("autoscaler")
+            _, page = await got(pod.address, 8022, "/metrics")
+            sent = next(line for line in page.splitlines() if line.startswith("queueproxy_stats_sent_total"))
+            if float(sent.split()[1]) >= 2:
+                break
+            await asyncio.sleep(0.1)
+    assert now["autoscaler_token_reviews_total"] == before.get("autoscaler_token_reviews_total", 0) + 1
+    assert now["autoscaler_stats_frames_total"] > before["autoscaler_stats_frames_total"]
+    assert now.get("autoscaler_stats_malformed_frames_total", 0) == 0
+
+
+async def test_a_request_that_comes_through_the_activator_counts_once(cluster: Cluster) -> None:
+    pod = await cluster.hello("once")
+    asked = [asyncio.create_task(cluster.ask("once", "/slow")) for _ in range(3)]
+    await until(lambda: len([head for head in pod.heads if "/slow" in head]) == 3)
+    assert [await one for one in asked] == [(200, "hello")] * 3
+    deployment = await cluster.stage.cluster.get(DEPLOYMENT, SPACE, "once-00001-deployment")
+    # One request is a pod's; six, if those of the activator were counted in the pod again.
+    assert deployment["spec"]["replicas"] <= 3
+
+
+async def test_a_pod_that_is_deleted_ends_what_runs_and_its_app_ends_after_that(cluster: Cluster) -> None:
+    pod = await cluster.hello("ends")
+    name = pod.pod["metadata"]["name"]
+    asked = asyncio.create_task(cluster.ask("ends", "/slow"))
+    await until(lambda: any("/slow" in head for head in pod.heads))
+    await cluster.stage.cluster.delete(POD, SPACE, name)
+    assert await asked == (200, "hello")
+    await until(lambda: pod.exit_code is not None)
+    assert pod.exit_code == 0
+    assert pod.hook_answers == [(200, "drained")]

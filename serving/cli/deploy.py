@@ -24,6 +24,8 @@ _TIMEOUT_S = 300.0
 _TRIES_MAX = 10
 _CREATED, _NOT_FOUND, _CONFLICT = 201, 404, 409
 _COMMAND = "serving.dev/command"
+# What Knative takes where a manifest names no port.
+_PORT = 8080
 # Annotations that people write without their group.
 _SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target", "metric", "scale_down_delay")
 
@@ -40,6 +42,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     timeout: int | None = None
     port: int | None = None
+    h2c: bool = False
     scaling: dict[str, str] = {}
 
 
@@ -53,7 +56,9 @@ def manifest_of(asked: Deployment) -> Object:
     }
     environment = [{"name": key, "value": value} for key, value in _pairs(asked.pairs, "--env").items()]
     container: Object = {"image": asked.image or asked.name, "env": environment}
-    if asked.port is not None:
+    if asked.h2c:
+        container["ports"] = [{"name": "h2c", "containerPort": asked.port or _PORT}]
+    elif asked.port is not None:
         container["ports"] = [{"containerPort": asked.port}]
     spec: Object = {"containers": [container]}
     if asked.concurrency is not None:
@@ -81,6 +86,7 @@ def manifest_of(asked: Deployment) -> Object:
 @click.option("--target", type=click.FloatRange(0, min_open=True), help="Requests at once to aim at per pod.")
 @click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The port that the manifest says; the app gets $PORT.")
+@click.option("--h2c", is_flag=True, help="The app speaks HTTP/2 with prior knowledge, as gRPC does.")
 @click.option("--image", help="The image that the manifest names, for a cluster.")
 @click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is ready.")

@@ -72,3 +72,34 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tunnel_age_max_s: Annotated[float, Knob(key="tunnel-age-max", unit=DURATION, low=0)] = 0.0
     """Longest life of a tunnel, from the request; then it is closed. 0 means no limit. Range: from 0. Default: ours, 0,
     because Knative's own request timeout does not end tunnels either."""
+
+    write_wait_max_s: Annotated[float, Knob(key="write-wait-max", unit=DURATION, above=0, high=86400)] = 60.0
+    """Longest time for which a client may take nothing of an answer that is complete here (HTTP/2; HTTP/1.1 has
+    ``client_idle_max_s``); then its stream is reset. Range: above 0 to 24h. Default: nginx ``send_timeout``, 60s."""
+
+    http2_streams_max: Annotated[int, Knob(key="http2-streams-max", unit=COUNT, low=1, high=10_000)] = 128
+    """Most streams at once on a client's HTTP/2 connection; one more is refused with REFUSED_STREAM, which a client
+    may try again. Range: 1 to 10000. Default: nginx, 128; Go's server allows 250."""
+
+    http2_count_period_s: Annotated[float, Knob(key="http2-count-period", unit=DURATION, above=0, high=3600)] = 10.0
+    """Span over which frames are counted that cost an HTTP/2 peer nothing: resets, pings, settings, idle frames. More
+    of one kind in a span end the connection with ENHANCE_YOUR_CALM. Range: above 0 to 1h. Default: ours."""
+
+    http2_resets_max: Annotated[int, Knob(key="http2-resets-max", unit=COUNT, low=1)] = 200
+    """Most RST_STREAM frames in a span. Range: from 1. Default: ours; a browser that leaves a page sends a few dozen,
+    and an attack ("rapid reset") sends thousands."""
+
+    http2_pings_max: Annotated[int, Knob(key="http2-pings-max", unit=COUNT, low=1)] = 200
+    """Most PING frames in a span without a piece of an answer in between. Range: from 1. Default: ours; gRPC's clients
+    ping while they are sent data, to measure the line."""
+
+    http2_settings_max: Annotated[int, Knob(key="http2-settings-max", unit=COUNT, low=1)] = 100
+    """Most SETTINGS frames in a span. Range: from 1. Default: ours; clients send one or two in all."""
+
+    http2_idle_frames_max: Annotated[int, Knob(key="http2-idle-frames-max", unit=COUNT, low=1)] = 500
+    """Most frames in a span that say nothing: DATA without bytes, PRIORITY, acknowledgements, unknown ones. Range:
+    from 1. Default: ours."""
+
+    http2_continuations_max: Annotated[int, Knob(key="http2-continuations-max", unit=COUNT, low=0, high=60)] = 16
+    """Most CONTINUATION frames of one head; more end the connection. Range: 0 to 60. Default: ours: 16 frames of 16 KiB
+    are more than any head that is taken."""

@@ -2,46 +2,98 @@
 
 Inside, a message is always HTTP/1.1's, so that one grammar, one set of limits and one handler hold for both. What comes
 from HTTP/2 is checked for what would mean something else there (CR, LF, NUL, a name that is no token) before it becomes
-text, and is then read by the strict reader like anything else.
+text, and is then read by the strict reader like anything else. What HTTP/2 itself forbids is ``Malformed``: its stream is
+reset; what we do not take is refused with a status, as in HTTP/1.1.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 
+from hpack import NeverIndexedHeaderTuple
+
+from serving.proxy.answerhead import AnswerHead, BadAnswer, Framing, read_answer_head
 from serving.proxy.lines import BadLine, read_lines
 from serving.proxy.requesthead import Refusal, RequestHead, read_request_head
 
-__all__ = ["Fields", "answer_fields", "read_request_fields", "read_trailer_fields", "request_fields", "split_lines"]
+__all__ = [
+    "Fields",
+    "Malformed",
+    "answer_fields",
+    "read_answer_fields",
+    "read_request_fields",
+    "read_trailer_fields",
+    "request_fields",
+    "split_lines",
+]
 
 Fields = Sequence[tuple[bytes, bytes]]
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+_SECRETS = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"k-pod-secret"})
+_STATUS = re.compile(rb"[1-9][0-9][0-9]")
+_BODILESS = (b"204", b"304")
+# What RFC 9113, 10.5.1 counts for each field besides its name and value.
+_FIELD_BYTES = 32
 _OF_A_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"http2-settings"}
 )
 _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 
 
-def read_request_fields(  # noqa: C901, PLR0912 - one rule of RFC 9113 a branch
-    fields: Iterable[tuple[bytes, bytes]], *, ended: bool, header_count_max: int
-) -> RequestHead:
+class Malformed(Exception):
+    """A message that HTTP/2 forbids; the text says how. Its stream ends with PROTOCOL_ERROR (RFC 9113, 8.1.1)."""
+
+
+def read_request_fields(fields: Fields, *, ended: bool, head_bytes_max: int, header_count_max: int) -> RequestHead:
     """A request's head of its fields; ``ended`` says that no body follows.
 
     Raises:
-        Refusal: as ``read_request_head`` does, and with 400 for what HTTP/2 forbids.
+        Malformed: for what HTTP/2 forbids.
+        Refusal: as ``read_request_head`` does, and with 431 for a head that is too large.
     """
+    pseudo, hosts, texts = _sorted_out(fields)
+    method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
+    if method == b"CONNECT":
+        raise Refusal(405, "CONNECT is not offered")
+    if not method or b":scheme" not in pseudo or not path:
+        raise Malformed("a request needs :method, :scheme and :path")
+    if sum([len(name) + len(value) + _FIELD_BYTES for name, value in fields]) > head_bytes_max:
+        raise Refusal(431, "the request's head is too large")
+    if not (path.startswith(b"/") or (path == b"*" and method == b"OPTIONS")):
+        raise Refusal(400, ":path is no path")
+    authority = pseudo.get(b":authority")
+    if len(hosts) > 1 or (authority is not None and hosts and hosts[0].lower() != authority.lower()):
+        raise Refusal(400, ":authority and host are not the same")
+    host = authority if authority is not None else b"".join(hosts)
+    has_length = False
+    for name, _ in fields:
+        has_length = has_length or name == b"content-length"
+        if name == b"te":
+            texts.append(b"connection: te")
+    if not ended and not has_length:
+        texts.append(b"transfer-encoding: chunked")
+    raw = b"\r\n".join([b"%b %b HTTP/1.1" % (method, path), b"host: " + host, *texts])
+    head = read_request_head(raw, header_count_max=header_count_max)
+    if ended and head.content_length:
+        raise Malformed("a content-length without a body")
+    return head
+
+
+def _sorted_out(fields: Fields) -> tuple[dict[bytes, bytes], list[bytes], list[bytes]]:
+    """Pseudo-headers, hosts, and the lines of all others."""
     pseudo: dict[bytes, bytes] = {}
-    texts: list[bytes] = []
-    cookies: list[bytes] = []
-    has_length = has_te = False
     hosts: list[bytes] = []
+    cookies: list[bytes] = []
+    texts: list[bytes] = []
+    is_regular = False
     for name, value in fields:
-        if name.startswith(b":"):
-            if name not in _PSEUDO or name in pseudo or texts:
-                raise Refusal(400, "malformed pseudo-header")
+        if name[:1] == b":":
+            if name not in _PSEUDO or name in pseudo or is_regular:
+                raise Malformed("a pseudo-header that is unknown, doubled, or late")
             pseudo[name] = _checked(value)
             continue
+        is_regular = True
         _check(name, value)
         if name == b"host":
             hosts.append(value)
@@ -49,28 +101,36 @@ def read_request_fields(  # noqa: C901, PLR0912 - one rule of RFC 9113 a branch
             # One line again for HTTP/1.1 (RFC 9113, 8.2.3).
             cookies.append(value)
         else:
-            has_length = has_length or name == b"content-length"
-            has_te = has_te or name == b"te"
             texts.append(b"%b: %b" % (name, value))
-    method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
-    if method == b"CONNECT":
-        raise Refusal(405, "CONNECT is not offered")
-    if not (path.startswith(b"/") or (path == b"*" and method == b"OPTIONS")) or b":scheme" not in pseudo:
-        raise Refusal(400, "a request needs :method, :scheme and :path")
-    authority = pseudo.get(b":authority")
-    if len(hosts) > 1 or (authority is not None and hosts and hosts[0].lower() != authority.lower()):
-        raise Refusal(400, ":authority and host are not the same")
-    host = authority if authority is not None else b"".join(hosts)
     if cookies:
         texts.append(b"cookie: " + b"; ".join(cookies))
-    if has_te:
-        texts.append(b"connection: te")
-    if not ended and not has_length:
-        texts.append(b"transfer-encoding: chunked")
-    raw = b"\r\n".join([b"%b %b HTTP/1.1" % (method, path), b"host: " + host, *texts])
-    head = read_request_head(raw, header_count_max=header_count_max)
-    if ended and head.content_length:
-        raise Refusal(400, "a Content-Length without a body")
+    return pseudo, hosts, texts
+
+
+def read_answer_fields(fields: Fields, *, ended: bool, method: bytes, header_count_max: int) -> AnswerHead:
+    """An answer's head of its fields, to a request of ``method``; ``ended`` says that no body follows.
+
+    Raises:
+        Malformed: for what HTTP/2 forbids.
+        BadAnswer: as ``read_answer_head`` does.
+    """
+    name, status = fields[0] if fields else (b"", b"")
+    if name != b":status" or _STATUS.fullmatch(status) is None:
+        raise Malformed("an answer needs one :status, which comes first")
+    has_length = False
+    texts = [b"HTTP/1.1 %b " % status]
+    for name, value in fields[1:]:
+        _check(name, value)
+        has_length = has_length or name == b"content-length"
+        texts.append(b"%b: %b" % (name, value))
+    if status[:1] != b"1" and not has_length:
+        if not ended:
+            texts.append(b"transfer-encoding: chunked")
+        elif method != b"HEAD" and status not in _BODILESS:
+            texts.append(b"content-length: 0")
+    head = read_answer_head(b"\r\n".join(texts), method=method, header_count_max=header_count_max)
+    if head.status == 101 or (ended and head.framing is not Framing.NONE):
+        raise BadAnswer("an answer that HTTP/2 does not allow")
     return head
 
 
@@ -78,14 +138,14 @@ def read_trailer_fields(fields: Fields) -> bytes:
     """Trailers as lines; what frames, routes or is ours alone is left out.
 
     Raises:
-        Refusal: with 400 when one is malformed.
+        Malformed: when one is.
     """
     for name, value in fields:
         _check(name, value)
     try:
         lines = read_lines([b"%b: %b" % field for field in fields])
     except BadLine as bad:
-        raise Refusal(400, f"trailer: {bad}") from bad
+        raise Malformed(f"trailer: {bad}") from bad
     return b"".join([line.wire for line in lines if line.plain])
 
 
@@ -114,18 +174,23 @@ def answer_fields(status: int, wire: Iterable[bytes], *, length: int | None) -> 
 def split_lines(texts: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
     """Name in lower case and value of lines that were read strictly before."""
     pairs = [text.split(b":", 1) for text in texts if text]
-    return [(name.lower(), value.strip(b" \t")) for name, value in pairs]
+    return [_field(name.lower(), value.strip(b" \t")) for name, value in pairs]
+
+
+def _field(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """A field; a secret is kept out of the table that all streams of a connection share (RFC 7541, 7.1.3)."""
+    return NeverIndexedHeaderTuple(name, value) if name in _SECRETS else (name, value)
 
 
 def _check(name: bytes, value: bytes) -> None:
     if _NAME.fullmatch(name) is None or name in _OF_A_CONNECTION:
-        raise Refusal(400, "a header name that HTTP/2 does not allow")
+        raise Malformed("a header name that HTTP/2 does not allow")
     if name == b"te" and value.lower() != b"trailers":
-        raise Refusal(400, "te other than trailers")
+        raise Malformed("te other than trailers")
     _checked(value)
 
 
 def _checked(value: bytes) -> bytes:
     if _VALUE.fullmatch(value) is None:
-        raise Refusal(400, "a control character in a header")
+        raise Malformed("a control character in a header")
     return value

@@ -37,21 +37,28 @@ class Outbox:
         """Whether the end has been put in."""
         return self._ended
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is something to send."""
+        return not self.is_done and (self._ended or bool(self._data))
+
     def put(self, payload: bytes, *, done: bool, trailers: Fields = ()) -> None:
         """Have this sent next."""
         self._data += payload
         self._ended = self._ended or done
         self._trailers = trailers or self._trailers
 
-    def flush(self) -> None:
-        """Give the connection as much as the peer takes."""
+    def flush(self) -> bool:
+        """Give the connection as much as the peer takes; whether it took anything."""
         if self.is_done:
-            return
+            return False
+        before = len(self._data)
         try:
             self._flush()
         except ProtocolError:
             # The peer has reset the stream, and what says so is still on its way to us.
             self.is_done = True
+        return self.is_done or len(self._data) < before
 
     def _flush(self) -> None:
         h2, stream_id, data = self._h2, self._stream_id, self._data

@@ -2,20 +2,23 @@
 
 ``Connection`` hands over here when the preface has come, in the clear or after ALPN. A stream is an exchange's client:
 it takes what the exchange writes, which is HTTP/1.1, and sends it as frames (``stream.py``). Memory is bounded by the
-streams at once, each with one window in either direction. What only costs the peer nothing (resets, pings, settings,
-empty frames) is counted, and too many in a short time end the connection with ENHANCE_YOUR_CALM.
+streams at once, each with one window in either direction; what costs the peer nothing is counted (``frames.py``).
+
+Its end has two steps, so that no request is lost that was on its way (RFC 9113, section 6.8): a GOAWAY that names no
+stream and asks for no new ones, and, after a ping has gone to the client and back, one that names the last stream that is
+served. The connection ends with that stream.
 """
 
 import asyncio
 import math
 from typing import Any, Protocol
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
     Event,
+    PingAckReceived,
+    RemoteSettingsChanged,
     RequestReceived,
     StreamEnded,
     StreamReset,
@@ -23,24 +26,24 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.exceptions import ProtocolError
-from h2.settings import SettingCodes
+from hyperframe.frame import GoAwayFrame
 
 from serving.proxy.exchange import Wiring
+from serving.proxy.http2.engine import server_engine
+from serving.proxy.http2.frames import FrameGate, Violation
 from serving.proxy.http2.stream import Stream
 from serving.proxy.rendering import Peer
 from serving.settings.http import HttpSettings
 
 __all__ = ["Session", "SessionRegistry"]
 
-# What nginx and Envoy allow by default.
-_STREAMS_MAX = 128
-# What one stream may send before the handler has taken it: RFC 9113's own default.
-_WINDOW_BYTES = 65_535
-# What costs a peer nothing, such as resets and pings: a browser that leaves a page sends a few dozen.
-_CHEAP_MAX = 200
-_CHEAP_WINDOW_S = 10.0
 # The least that TCP carries between two full buffers on a bad line.
 _FLUSH_S = 60.0
+# A client anywhere on earth answers a ping in a third of it; one that does not is not waited for.
+_PING_MAX_S = 1.0
+_PING = b"farewell"
+# What the first GOAWAY names: no stream is above it.
+_NO_STREAM_ID = 2**31 - 1
 
 
 class SessionRegistry(Protocol):
@@ -67,41 +70,40 @@ class Session(asyncio.Protocol):
     def __init__(
         self, registry: SessionRegistry, wiring: Wiring, transport: asyncio.Transport, *, peer: Peer, address: str
     ) -> None:
+        now_s = wiring.clock()
         self.registry = registry
         self.wiring = wiring
         self.peer = peer
         self.is_full = False
-        config = H2Configuration(client_side=False, header_encoding=None)
-        self.h2 = H2Connection(config)
+        self.h2 = server_engine(registry.settings)
+        self.gate = FrameGate(registry.settings, is_server=True, now_s=now_s)
         self._transport = transport
         self._address = address
         self._streams: dict[int, Stream] = {}
-        self._due_s = math.inf
-        self._closing = False
+        # The last stream that was begun, and above which none will be.
         self._last_stream_id = 0
-        self._cheap_count = 0
-        self._cheap_since_s = wiring.clock()
-        self._start(registry.settings)
+        self._served_id_max = _NO_STREAM_ID
+        # Until when a client with no streams may stay; when it is closing, until when what was written may take.
+        self._due_s = math.inf
+        # Until when a head that has begun must be complete, and until when the farewell's ping is waited for.
+        self._head_due_s = math.inf
+        self._ping_due_s = math.inf
+        self._is_leaving = False
+        self._client_leaves = False
+        self._closing = False
+        self._is_sending = False
+        registry.opened(self, address)
+        self._wait_until(now_s + registry.settings.client_idle_max_s)
+        self.send()
 
     def __repr__(self) -> str:
-        return f"Session({self._address}, streams {len(self._streams)}, {'closing' if self._closing else 'open'})"
+        state = "closing" if self._closing else "leaving" if self._is_leaving else "open"
+        return f"Session({self._address}, streams {len(self._streams)}, {state})"
 
     @property
     def is_idle(self) -> bool:
         """Whether no stream runs."""
         return not self._streams
-
-    def _start(self, settings: HttpSettings) -> None:
-        h2 = self.h2
-        h2.local_settings[SettingCodes.MAX_CONCURRENT_STREAMS] = _STREAMS_MAX
-        h2.local_settings[SettingCodes.MAX_HEADER_LIST_SIZE] = settings.head_bytes_max
-        h2.local_settings[SettingCodes.ENABLE_CONNECT_PROTOCOL] = 0
-        h2.initiate_connection()
-        # One stream that is not read must not stop the others.
-        h2.increment_flow_control_window(_WINDOW_BYTES * (_STREAMS_MAX - 1))
-        self.registry.opened(self, self._address)
-        self._wait_until(self.wiring.clock() + settings.client_idle_max_s)
-        self.send()
 
     # What the loop calls.
 
@@ -109,17 +111,23 @@ class Session(asyncio.Protocol):
         """Understand frames and give each to its stream."""
         if self._closing:
             return
+        now_s = self.wiring.clock()
         try:
-            events = self.h2.receive_data(data)
+            events = self.h2.receive_data(self.gate.feed(data, now_s))
+        except Violation as violation:
+            self.end(violation.code)
+            return
         except ProtocolError:
             self.end(None)
             return
-        # Frames that make no event cost the peer as little as those that do: each is counted by what it made us send.
         for event in events:
             self._take(event)
+        if self.gate.goaways():
+            self._client_leaves = True
+        if self._client_leaves and not self._streams:
+            self.end(ErrorCodes.NO_ERROR)
         if not self._closing:
-            for stream in list(self._streams.values()):
-                stream.flush()
+            self._watch_head(now_s)
             self.send()
 
     def eof_received(self) -> bool:
@@ -131,9 +139,7 @@ class Session(asyncio.Protocol):
         del exc
         self._closing = True
         self.registry.closed(self, self._address)
-        for stream in list(self._streams.values()):
-            stream.gone()
-        self._streams.clear()
+        self._leave_streams()
 
     def pause_writing(self) -> None:
         """The client reads more slowly than it is answered."""
@@ -142,14 +148,19 @@ class Session(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client reads again."""
         self.is_full = False
-        for stream in list(self._streams.values()):
-            stream.flush()
+        self._flush_all()
         self.send()
 
     # What streams call.
 
     def send(self) -> None:
-        """Write the frames that are there."""
+        """Write the frames that are there, with all others of this turn of the loop: a write costs as much as a frame."""
+        if not self._is_sending:
+            self._is_sending = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        self._is_sending = False
         data = self.h2.data_to_send()
         if data and not self._transport.is_closing():
             self._transport.write(data)
@@ -163,28 +174,25 @@ class Session(asyncio.Protocol):
         self._streams.pop(stream_id, None)
         if self._streams or self._closing:
             return
-        if self.registry.finishing or self.registry.draining:
+        if self._client_leaves or self.registry.finishing or self._served_id_max < _NO_STREAM_ID:
             self.end(ErrorCodes.NO_ERROR)
-        else:
+        elif not self._is_leaving:
             self._wait_until(self.wiring.clock() + self.registry.settings.client_idle_max_s)
 
-    def end(self, code: ErrorCodes | None) -> None:
-        """Say goodbye and close; None when the library has said it already."""
-        if code is not None:
-            self.h2.close_connection(code, last_stream_id=self._last_stream_id)
-        self.send()
-        self._closing = True
-        for stream in list(self._streams.values()):
-            stream.gone()
-        self._streams.clear()
-        self._transport.close()
-        self._wait_until(self.wiring.clock() + _FLUSH_S)
+    def give_back(self, stream_id: int, count: int) -> None:
+        """Let the peer send this much more."""
+        if count and not self._closing:
+            self.h2.acknowledge_received_data(count, stream_id)
 
     # What the server calls.
 
     def close_if_idle(self) -> None:
         """Close if nothing is going on; otherwise after the last answer."""
-        if not self._streams and not self._closing:
+        if self._closing:
+            return
+        if self._streams:
+            self._take_leave()
+        else:
             self.end(ErrorCodes.NO_ERROR)
 
     def cut(self) -> bool:
@@ -198,62 +206,123 @@ class Session(asyncio.Protocol):
 
     def check(self, now_s: float) -> float:
         """When time will be up; if it is up, what follows from it."""
-        if self._closing or not self._streams:
+        if self._closing:
             if self._due_s <= now_s:
-                if self._closing:
-                    self._transport.abort()
-                else:
-                    self.end(ErrorCodes.NO_ERROR)
+                self._transport.abort()
             return self._due_s
-        due_s = min([stream.check(now_s) for stream in list(self._streams.values())], default=math.inf)
+        if self._head_due_s <= now_s or (not self._streams and self._due_s <= now_s):
+            self.end(ErrorCodes.NO_ERROR)
+            return self._due_s
+        if self._ping_due_s <= now_s:
+            self._say_last()
+        due_s = min(self._head_due_s, self._ping_due_s)
+        if not self._streams:
+            return min(due_s, self._due_s)
+        due_s = min([due_s, *[stream.check(now_s) for stream in list(self._streams.values())]])
         self.send()
         return due_s
 
-    def _take(self, event: Event) -> None:  # noqa: C901 - one branch for each kind of event
+    def end(self, code: ErrorCodes | None) -> None:
+        """Say goodbye and close; None when the library has said it already."""
+        if self._closing:
+            return
+        if code is not None and (code is not ErrorCodes.NO_ERROR or self._served_id_max == _NO_STREAM_ID):
+            self.h2.close_connection(code, last_stream_id=self._last_stream_id)
+        self._write()
+        self._closing = True
+        self._leave_streams()
+        self._transport.close()
+        self._wait_until(self.wiring.clock() + _FLUSH_S)
+
+    def _take(self, event: Event) -> None:
         if self._closing:
             return
         if isinstance(event, RequestReceived):
-            stream_id = self._last_stream_id = event.stream_id
-            stream = self._streams[stream_id] = Stream(self, stream_id)
-            stream.begin(event.headers, ended=event.stream_ended is not None)
+            self._begin(event)
         elif isinstance(event, DataReceived):
             self._take_data(event)
-        elif isinstance(event, TrailersReceived):
+        elif isinstance(event, WindowUpdated) and event.stream_id:
             if found := self._streams.get(event.stream_id):
-                found.trailers(event.headers)
+                found.flush()
+        elif isinstance(event, WindowUpdated | RemoteSettingsChanged):
+            # All windows are larger, or may be.
+            self._flush_all()
+        elif isinstance(event, PingAckReceived):
+            if self._is_leaving and event.ping_data == _PING:
+                self._say_last()
+        elif isinstance(event, TrailersReceived | StreamEnded | StreamReset):
+            self._take_end(event)
+
+    def _take_end(self, event: TrailersReceived | StreamEnded | StreamReset) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is None:
+            return
+        if isinstance(event, TrailersReceived):
+            stream.trailers(event.headers)
         elif isinstance(event, StreamEnded):
-            if found := self._streams.get(event.stream_id):
-                found.ended()
-        elif isinstance(event, StreamReset):
-            if found := self._streams.pop(event.stream_id, None):
-                found.gone()
-            self._cheap()
-        elif not isinstance(event, WindowUpdated):
-            self._cheap()
+            stream.ended()
+        else:
+            stream.gone()
+            self.over(event.stream_id)
+
+    def _begin(self, event: RequestReceived) -> None:
+        stream_id = event.stream_id
+        if stream_id > self._served_id_max or len(self._streams) >= self.registry.settings.http2_streams_max:
+            self.h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        self._last_stream_id = stream_id
+        stream = self._streams[stream_id] = Stream(self, stream_id)
+        stream.begin(event.headers, ended=event.stream_ended is not None)
+        if self.registry.draining:
+            self._take_leave()
 
     def _take_data(self, event: DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
-        count = event.flow_controlled_length
         if stream is None:
             # Nobody reads it any more; the connection's window is given back all the same.
-            self.give_back(event.stream_id, count)
+            self.give_back(event.stream_id, event.flow_controlled_length)
+        else:
+            stream.data(event.data, event.flow_controlled_length)
+
+    def _take_leave(self) -> None:
+        """Ask for no new streams, and find out what is on its way."""
+        if self._is_leaving or self._closing:
             return
-        if not event.data and event.stream_ended is None:
-            self._cheap()
-        stream.data(event.data, count)
+        self._is_leaving = True
+        self.h2.ping(_PING)
+        self._write_goaway(_NO_STREAM_ID)
+        self._ping_due_s = self.wiring.clock() + _PING_MAX_S
+        self.wake_by(self._ping_due_s)
 
-    def give_back(self, stream_id: int, count: int) -> None:
-        """Let the peer send this much more."""
-        if count and not self._closing:
-            self.h2.acknowledge_received_data(count, stream_id)
+    def _say_last(self) -> None:
+        """Nothing more is on its way: from here on, no stream is new."""
+        self._ping_due_s = math.inf
+        self._served_id_max = self._last_stream_id
+        self._write_goaway(self._last_stream_id)
+        if not self._streams:
+            self.end(ErrorCodes.NO_ERROR)
 
-    def _cheap(self) -> None:
-        now_s = self.wiring.clock()
-        if now_s - self._cheap_since_s > _CHEAP_WINDOW_S:
-            self._cheap_count, self._cheap_since_s = 0, now_s
-        self._cheap_count += 1
-        if self._cheap_count > _CHEAP_MAX and not self._closing:
-            self.end(ErrorCodes.ENHANCE_YOUR_CALM)
+    def _write_goaway(self, last_stream_id: int) -> None:
+        # By hand: the library takes a connection for closed after one.
+        self._write()
+        if not self._transport.is_closing():
+            self._transport.write(GoAwayFrame(0, last_stream_id=last_stream_id).serialize())
+
+    def _watch_head(self, now_s: float) -> None:
+        if not self.gate.is_amid_head:
+            self._head_due_s = math.inf
+        elif self._head_due_s == math.inf:
+            self._head_due_s = now_s + self.registry.settings.head_wait_max_s
+            self.wake_by(self._head_due_s)
+
+    def _flush_all(self) -> None:
+        for stream in [stream for stream in self._streams.values() if stream.is_waiting]:
+            stream.flush()
+
+    def _leave_streams(self) -> None:
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.gone()
 
     def _wait_until(self, due_s: float) -> None:
         self._due_s = due_s

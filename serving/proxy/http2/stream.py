@@ -15,7 +15,15 @@ from serving.proxy.answerhead import AnswerHead, Framing, read_answer_head
 from serving.proxy.body import ChunkedBody, CloseBody, LengthBody
 from serving.proxy.client import Pause
 from serving.proxy.exchange import Exchange
-from serving.proxy.http2.heads import Fields, answer_fields, read_request_fields, read_trailer_fields, split_lines
+from serving.proxy.http2.grpc import GrpcRefusal, is_grpc
+from serving.proxy.http2.heads import (
+    Fields,
+    Malformed,
+    answer_fields,
+    read_request_fields,
+    read_trailer_fields,
+    split_lines,
+)
 from serving.proxy.http2.outbox import Outbox
 from serving.proxy.requesthead import Refusal
 
@@ -40,15 +48,25 @@ class Stream:
         self._reader: LengthBody | ChunkedBody | CloseBody | None = None
         self._paused = Pause(0)
         self._owed_bytes = 0
+        self._length: int | None = None
         self._body_bytes = 0
         self._last_body_s = session.wiring.clock()
+        # When the client was last seen to take something of the answer.
+        self._taken_s = self._last_body_s
         self._request_ended = False
         self._answered = False
+        # An answer that a client of gRPC would not read, until it is here in whole.
+        self._refusal: GrpcRefusal | None = None
         self._told_full = False
         self._over = False
 
     def __repr__(self) -> str:
         return f"Stream({self._id}, {self._exchange!r})"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is something to send."""
+        return self._outbox.is_waiting
 
     # What the session calls.
 
@@ -58,16 +76,25 @@ class Stream:
         settings = session.registry.settings
         self._request_ended = ended
         try:
-            head = read_request_fields(fields, ended=ended, header_count_max=settings.header_count_max)
+            head = read_request_fields(
+                fields,
+                ended=ended,
+                head_bytes_max=settings.head_bytes_max,
+                header_count_max=settings.header_count_max,
+            )
             if settings.body_bytes_max and (head.content_length or 0) > settings.body_bytes_max:
                 raise Refusal(  # noqa: TRY301 - answered like all others
                     413, "the request's body is too large"
                 )
+        except Malformed:
+            self._reset(ErrorCodes.PROTOCOL_ERROR)
+            return
         except Refusal as refusal:
             self._refuse(refusal)
             return
         # A length of 0 says so before the frame that ends the stream does.
         self._request_ended = not head.has_body
+        self._length = head.content_length
         now_s = session.wiring.clock()
         exchange = self._exchange = Exchange(self, head, session.wiring, peer=session.peer, now_s=now_s)
         exchange.begin()
@@ -79,6 +106,9 @@ class Stream:
         self._last_body_s = self._session.wiring.clock()
         self._owed_bytes += count
         self._body_bytes += len(payload)
+        if self._length is not None and self._body_bytes > self._length:
+            self._reset(ErrorCodes.PROTOCOL_ERROR)
+            return
         bytes_max = self._session.registry.settings.body_bytes_max
         exchange = self._exchange
         if exchange is not None and bytes_max and self._body_bytes > bytes_max:
@@ -92,10 +122,11 @@ class Stream:
         """The request has ended with these."""
         try:
             lines = read_trailer_fields(fields)
-        except Refusal:
+        except Malformed:
             self._reset(ErrorCodes.PROTOCOL_ERROR)
             return
-        self._end_request(lines)
+        if not self._request_ended:
+            self._end_request(lines)
 
     def ended(self) -> None:
         """The request has ended."""
@@ -106,8 +137,9 @@ class Stream:
         """Send what may be sent; the exchange is told whether it may go on."""
         if self._over:
             return
-        if not self._session.is_full:
-            self._outbox.flush()
+        if not self._session.is_full and self._outbox.flush():
+            self._taken_s = self._session.wiring.clock()
+            self._session.gate.earned()
         exchange, full = self._exchange, self._outbox.is_full
         if exchange is not None and full is not self._told_full:
             self._told_full = full
@@ -131,8 +163,12 @@ class Stream:
         """When time will be up; if it is up, what follows from it."""
         exchange = self._exchange
         if exchange is None:
-            # All that is left is what the client does not read.
-            return math.inf
+            # All that is left is what the client does not take.
+            due_s = self._taken_s + self._session.registry.settings.write_wait_max_s
+            if due_s <= now_s:
+                self._reset(ErrorCodes.CANCEL)
+                return math.inf
+            return due_s
         due_s = exchange.check(now_s)
         if self._exchange is exchange and not self._request_ended and not self._paused and not self._answered:
             body_due_s = self._last_body_s + self._session.registry.settings.body_wait_max_s
@@ -153,7 +189,12 @@ class Stream:
         if reader is not None and data:
             payload = reader.feed(data)
             trailers = split_lines(reader.trailers.split(b"\r\n")) if reader.done else ()
-            self._outbox.put(payload, done=reader.done, trailers=trailers)
+            if self._refusal is None:
+                self._outbox.put(payload, done=reader.done, trailers=trailers)
+            else:
+                self._refusal.take(payload)
+                if reader.done:
+                    self._send_whole(self._refusal.fields())
         self.flush()
         self._session.send()
 
@@ -187,6 +228,9 @@ class Stream:
         else:
             self._give_back()
             self.flush()
+            if not self._over:
+                self._taken_s = self._session.wiring.clock()
+                self._session.wake_by(self._taken_s + self._session.registry.settings.write_wait_max_s)
         self._session.send()
 
     def abort(self) -> None:
@@ -208,23 +252,36 @@ class Stream:
 
     def _send_head(self, head: AnswerHead) -> None:
         h2 = self._session.h2
-        fields = answer_fields(head.status, head.wire, length=head.content_length)
+        fields = answer_fields(head.status, head.wire.splitlines(keepends=True), length=head.content_length)
         if head.status < 200:
             h2.send_headers(self._id, fields)
             return
         self._answered = True
+        exchange = self._exchange
+        if exchange is not None and is_grpc(exchange.head):
+            self._refusal = GrpcRefusal.of(head.status, fields)
         if head.framing is Framing.NONE:
-            h2.send_headers(self._id, fields, end_stream=True)
-            self._outbox.put(b"", done=True)
-            self._outbox.is_done = True
+            self._send_whole(fields if self._refusal is None else self._refusal.fields())
             return
-        h2.send_headers(self._id, fields)
+        if self._refusal is None:
+            h2.send_headers(self._id, fields)
         if head.framing is Framing.LENGTH:
             self._reader = LengthBody(head.content_length or 0)
         else:
             self._reader = ChunkedBody() if head.framing is Framing.CHUNKED else CloseBody()
 
+    def _send_whole(self, fields: Fields) -> None:
+        """Send an answer that has no body."""
+        with contextlib.suppress(ProtocolError):
+            # Reset by the client, which is still on its way to us.
+            self._session.h2.send_headers(self._id, fields, end_stream=True)
+        self._outbox.put(b"", done=True)
+        self._outbox.is_done = True
+
     def _end_request(self, trailers: bytes) -> None:
+        if self._length is not None and self._body_bytes < self._length:
+            self._reset(ErrorCodes.PROTOCOL_ERROR)
+            return
         self._request_ended = True
         if self._exchange is not None:
             self._exchange.take_body(b"", done=True, trailers=trailers)

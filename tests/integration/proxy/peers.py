@@ -3,20 +3,25 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
+from serving.proxy.connection import Connection
 from serving.proxy.exchange import Exchange
+from serving.proxy.handler import Wiring
 from serving.proxy.server import HttpServer
 from serving.proxy.timeouts import NO_TIMEOUTS, Timeouts
 from serving.settings.http import HttpSettings
 
 __all__ = [
+    "WAY",
     "Backend",
     "Forwarder",
     "Link",
     "Proxy",
     "Script",
+    "Way",
     "backed",
     "free_socket",
     "get",
@@ -30,6 +35,17 @@ __all__ = [
 STEP_S = 10.0
 
 
+class Way:
+    """How clients and proxies meet: as they are, or over TLS, which ``test_proxy_over_tls.py`` puts in between."""
+
+    def __init__(self) -> None:
+        self.make: Callable[[HttpServer, Wiring], asyncio.Protocol] = Connection
+        self.client: ssl.SSLContext | None = None
+
+
+WAY = Way()
+
+
 class Link:
     """One end of a connection."""
 
@@ -39,7 +55,7 @@ class Link:
 
     @classmethod
     async def to(cls, address: tuple[str, int]) -> "Link":
-        return cls(*await asyncio.open_connection(*address))
+        return cls(*await asyncio.open_connection(*address, ssl=WAY.client, server_hostname=WAY.client and "h"))
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -206,7 +222,7 @@ async def proxied(script: Script = ok, settings: HttpSettings | None = None) -> 
     async with backed(script) as backend:
         server = HttpServer(settings or HttpSettings())
         handler = Forwarder(backend.address)
-        address = await server.listen(("127.0.0.1", 0), handler)
+        address = await server.listen(("127.0.0.1", 0), handler, make=WAY.make)
         proxy = Proxy(server, handler, backend, address)
         try:
             yield proxy

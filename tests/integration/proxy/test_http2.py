@@ -16,10 +16,10 @@ from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame, PingFra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.proxy.http2.upstream import Http2Pool
+from serving.proxy.http2.pool import Http2Pool
 from serving.proxy.server import HttpServer
 from serving.settings.http import HttpSettings
-from tests.integration.proxy.peers import Forwarder, proxied
+from tests.integration.proxy.peers import Forwarder, Link, proxied
 
 SERVICE = "echo.Echo"
 
@@ -148,6 +148,37 @@ async def test_a_call_that_is_cancelled_is_cancelled_in_the_app() -> None:
             await chain.echo.started.wait()
             call.cancel()
             await chain.echo.cancelled.wait()
+
+
+async def test_a_refusal_is_told_in_the_words_of_grpc() -> None:
+    async def refusing(link: Link) -> None:
+        await link.head()
+        link.send(
+            b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\n100% is full\n"
+        )
+
+    async with proxied(refusing) as proxy:
+        target = url(proxy.address).removeprefix("http://").rstrip("/")
+        async with grpc.aio.insecure_channel(target) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary(f"/{SERVICE}/Unary")(b"one")
+        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "100% is full")
+        assert ("retry-after", "1") in tuple(caught.value.trailing_metadata() or ())
+
+
+async def test_a_farewell_loses_no_call_and_the_next_takes_a_new_connection() -> None:
+    async with Chain() as chain, chain.channel() as channel:
+        both = channel.stream_stream(f"/{SERVICE}/Both")()
+        await both.write(b"1")
+        assert await both.read() == b"1"
+        chain.front.drain()
+        for one in (b"2", b"3"):
+            await both.write(one)
+            assert await both.read() == one
+            assert await channel.unary_unary(f"/{SERVICE}/Unary")(b"beside") == b"beside"
+        await both.done_writing()
+        assert await both.read() is grpc.aio.EOF
+        assert await channel.unary_unary(f"/{SERVICE}/Unary")(b"after") == b"after"
 
 
 async def test_httpx_sends_many_requests_over_one_connection() -> None:

@@ -21,6 +21,7 @@ KEY = bytes(32)
 SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
 TOKEN = pod_token(KEY, namespace="default", revision="hello-00001", pod="hello-1")
 BELIEVED = b"K-Pod-Secret: %b\r\n" % SECRET.encode()
+POST_DRAIN = b"POST /drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
 
 
 class Pod:
@@ -315,9 +316,9 @@ async def test_a_drain_by_order_takes_what_still_comes_and_finishes_what_runs() 
         first, second = [await running.client() for _ in range(2)]
         first.send(get(b"/1"))
         await until(lambda: gate.waiting)
-        assert (await running.ask_admin(b"POST /drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"))[
-            1
-        ] == b"draining"
+        assert (await running.ask_admin(POST_DRAIN))[0].startswith(b"HTTP/1.1 403 ")
+        order = POST_DRAIN.replace(b"\r\n\r\n", b"\r\n" + BELIEVED + b"\r\n")
+        assert (await running.ask_admin(order))[1] == b"draining"
         assert (await running.ask_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 503 ")
         probe = await running.client()
         probe.send(get(headers=BELIEVED + b"K-Network-Probe: queue\r\n"))

@@ -1,0 +1,64 @@
+"""An answer that is none of gRPC's, told to a client of gRPC in its own words.
+
+A refusal of ours, or of anybody on the way, is a status of HTTP and a sentence. A client of gRPC would map the status and drop
+the sentence; told as trailers that are all of an answer, it shows both. The mapping is gRPC's own
+(grpc/grpc, doc/http-grpc-status-mapping.md).
+"""
+
+from serving.proxy.http2.heads import Fields
+from serving.proxy.requesthead import RequestHead
+
+__all__ = ["GrpcRefusal", "is_grpc"]
+
+_TYPE = b"application/grpc"
+_INTERNAL, _UNAUTHENTICATED, _PERMISSION_DENIED, _UNIMPLEMENTED, _UNAVAILABLE, _UNKNOWN = 13, 16, 7, 12, 14, 2
+_CODES = {400: _INTERNAL, 401: _UNAUTHENTICATED, 403: _PERMISSION_DENIED, 404: _UNIMPLEMENTED}
+_CODES |= dict.fromkeys((429, 502, 503, 504), _UNAVAILABLE)
+# A sentence; a page of HTML is none.
+_MESSAGE_BYTES_MAX = 500
+_OK = 200
+_REPLACED = (b":status", b"content-type", b"content-length")
+
+
+def is_grpc(head: RequestHead) -> bool:
+    """Whether a client of gRPC asks."""
+    return (head.get(b"content-type") or b"").startswith(_TYPE)
+
+
+class GrpcRefusal:
+    """Takes the body of an answer, then has the fields that tell it."""
+
+    __slots__ = ("_body", "_fields", "_status")
+
+    def __init__(self, status: int, fields: Fields) -> None:
+        self._status = status
+        self._fields = fields
+        self._body = b""
+
+    @classmethod
+    def of(cls, status: int, fields: Fields) -> "GrpcRefusal | None":
+        """For an answer with these fields; None if it is gRPC's own, or no refusal."""
+        kind = next((value for name, value in fields if name == b"content-type"), b"")
+        return None if status == _OK or kind.startswith(_TYPE) else cls(status, fields)
+
+    def take(self, payload: bytes) -> None:
+        """A piece of the body has come."""
+        if len(self._body) < _MESSAGE_BYTES_MAX:
+            self._body += payload[:_MESSAGE_BYTES_MAX]
+
+    def fields(self) -> Fields:
+        """All of an answer."""
+        kind = next((value for name, value in self._fields if name == b"content-type"), b"")
+        message = self._body.strip()[:_MESSAGE_BYTES_MAX] if kind.startswith(b"text/plain") else b""
+        return [
+            (b":status", b"%d" % _OK),
+            (b"content-type", _TYPE),
+            *[field for field in self._fields if field[0] not in _REPLACED],
+            (b"grpc-status", b"%d" % _CODES.get(self._status, _UNKNOWN)),
+            (b"grpc-message", _escaped(message or b"HTTP status %d" % self._status)),
+        ]
+
+
+def _escaped(message: bytes) -> bytes:
+    """Text as grpc-message has it: all but printable ASCII as %XX."""
+    return b"".join([b"%c" % byte if 0x20 <= byte < 0x7F and byte != 0x25 else b"%%%02X" % byte for byte in message])

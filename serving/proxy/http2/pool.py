@@ -1,0 +1,136 @@
+"""Connections to apps that speak HTTP/2 with prior knowledge (h2c): one for each address, a stream for each request.
+
+``Http2Pool`` stands in a pool's place. Another connection to an address is made only when the app takes no more streams on
+those that there are; whoever needs one while it is being made waits for that one. As in ``serving.proxy.pool``, a request
+that must not be sent twice gets no connection that has been idle for long, and one that stays idle is closed.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from serving.proxy.http2.link import Link
+from serving.proxy.http2.upstream import StreamUpstream
+from serving.proxy.pool import Pool, Waiter
+from serving.proxy.upstream import Address, Upstream
+from serving.settings.http import HttpSettings
+
+__all__ = ["Http2Pool"]
+
+# As for HTTP/1.1: half of the shortest keep-alive time of the usual servers.
+_SURE_IDLE_MAX_S = 1.0
+
+
+class Http2Pool(Pool):
+    """A pool of upstreams that speak HTTP/2."""
+
+    def __init__(self, settings: HttpSettings, *, clock: Callable[[], float]) -> None:
+        super().__init__(settings, clock=clock)
+        self.settings = settings
+        self._links: dict[Address, list[Link]] = {}
+        self._making: dict[Address, asyncio.Task[Link]] = {}
+
+    @property
+    def open_count(self) -> int:
+        """Connections."""
+        return sum(map(len, self._links.values()))
+
+    def take(self, address: Address, *, sure: bool = False) -> Upstream | None:
+        """A stream of a connection that has room."""
+        link = self._link_with_room(address, sure=sure)
+        return None if link is None else StreamUpstream(link, self)
+
+    def give(self, upstream: Upstream) -> None:
+        """A stream that nobody needs any more was never opened."""
+
+    def again(self, stream: StreamUpstream) -> None:
+        """Give a stream that the app has refused unseen another link."""
+        self._spawn(self._move(stream), f"again {stream.address}")
+
+    def lost(self, link: Link) -> None:
+        """A connection has ended, or takes no new streams."""
+        links = self._links.get(link.address, [])
+        if link in links:
+            links.remove(link)
+        if not links:
+            self._links.pop(link.address, None)
+
+    def expire(self, now_s: float) -> float:
+        """Close what has been idle for too long; when the next is due."""
+        due_s = math.inf
+        for link in [link for links in self._links.values() for link in links if link.is_idle]:
+            if link.used_s + self._idle_max_s <= now_s:
+                link.close()
+            else:
+                due_s = min(due_s, link.used_s + self._idle_max_s)
+        return due_s
+
+    def close(self) -> None:
+        """Close all connections, and give up what is being made."""
+        super().close()
+        for link in [link for links in self._links.values() for link in links]:
+            link.close()
+
+    async def _connect(self, address: Address, waiter: Waiter) -> None:
+        try:
+            link = await self._link(address)
+        except OSError as error:
+            waiter.unreachable(error)
+        else:
+            waiter.connected(StreamUpstream(link, self))
+
+    async def _move(self, stream: StreamUpstream) -> None:
+        try:
+            link = await self._link(stream.address)
+        except OSError as error:
+            stream.lost(f"the app takes no other connection: {error}")
+        else:
+            stream.restart(link)
+
+    async def _link(self, address: Address) -> Link:
+        """A link with room, which may have to be made first."""
+        while True:
+            link = self._link_with_room(address)
+            if link is not None:
+                return link
+            making = self._making.get(address)
+            if making is None:
+                making = self._making[address] = self._spawn(self._make(address), f"make {address}")
+                making.add_done_callback(lambda made: self._made(address, made))
+            # Somebody who gives up leaves it to the others.
+            made = await asyncio.shield(making)
+            if not made.is_open:
+                raise ConnectionResetError(f"{address[0]}:{address[1]} closed a new connection at once")
+
+    async def _make(self, address: Address) -> Link:
+        loop = asyncio.get_running_loop()
+        host, port = address
+        try:
+            async with asyncio.timeout(self._connect_max_s):
+                _, link = await loop.create_connection(lambda: Link(self, address), host, port)
+        except TimeoutError:
+            raise TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s") from None
+        self._links.setdefault(address, []).append(link)
+        return link
+
+    def _link_with_room(self, address: Address, *, sure: bool = False) -> Link | None:
+        for link in list(self._links.get(address, ())):
+            if sure and link.is_idle and self.clock() - link.used_s > _SURE_IDLE_MAX_S:
+                # The app may be closing it just now, and then nobody would know whether it heard.
+                link.close()
+            if link.has_room:
+                return link
+        return None
+
+    def _made(self, address: Address, made: "asyncio.Task[Link]") -> None:
+        del self._making[address]
+        if not made.cancelled():
+            # Asked for, so that nobody complains where all who waited have left.
+            made.exception()
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+        return task

@@ -1,0 +1,97 @@
+"""A sample service that speaks gRPC: every kind of call, without generated code. Needs grpcio.
+
+Deploy it with a port named h2c. Messages are plain bytes; methods of ``serving.samples.Echo``:
+
+- ``Say`` answers what it was given, and names its revision in the trailer ``revision``.
+- ``Wait`` takes as many seconds as it is given, and answers the most calls that ever ran at once.
+- ``Repeat`` answers three times. ``Join`` joins what it was given. ``Chat`` answers each message at once.
+- ``Refuse`` answers the status NOT_FOUND with what it was given as its message.
+- ``Cancelled`` answers how many calls of ``Wait`` were cancelled, by their client or their deadline.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import grpc  # type: ignore[import-untyped]  # it has no types
+import grpc.aio  # type: ignore[import-untyped]
+
+__all__ = ["SERVICE", "Echo", "main"]
+
+SERVICE = "serving.samples.Echo"
+_REPEATS = 3
+
+
+class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # as above
+    """The service."""
+
+    def __init__(self) -> None:
+        self.running_count = 0
+        self.most_count = 0
+        self.cancelled_count = 0
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """Who takes a call; None for a method that is not offered."""
+        kinds = {
+            "Say": grpc.unary_unary_rpc_method_handler(self._say),
+            "Wait": grpc.unary_unary_rpc_method_handler(self._wait),
+            "Refuse": grpc.unary_unary_rpc_method_handler(self._refuse),
+            "Cancelled": grpc.unary_unary_rpc_method_handler(self._cancelled),
+            "Repeat": grpc.unary_stream_rpc_method_handler(self._repeat),
+            "Join": grpc.stream_unary_rpc_method_handler(self._join),
+            "Chat": grpc.stream_stream_rpc_method_handler(self._chat),
+        }
+        service, _, method = handler_call_details.method.removeprefix("/").partition("/")
+        return kinds.get(method) if service == SERVICE else None
+
+    async def _say(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        context.set_trailing_metadata((("revision", os.environ.get("K_REVISION", "nobody")),))
+        return request
+
+    async def _wait(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        del context
+        self.running_count += 1
+        self.most_count = max(self.most_count, self.running_count)
+        try:
+            await asyncio.sleep(float(request))
+        except asyncio.CancelledError:
+            self.cancelled_count += 1
+            raise
+        finally:
+            self.running_count -= 1
+        return b"%d" % self.most_count
+
+    async def _refuse(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        await context.abort(grpc.StatusCode.NOT_FOUND, request.decode())
+        raise AssertionError
+
+    async def _cancelled(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        del request, context
+        return b"%d" % self.cancelled_count
+
+    async def _repeat(self, request: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        del context
+        for _ in range(_REPEATS):
+            yield request
+
+    async def _join(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
+        del context
+        return b"".join([one async for one in requests])
+
+    async def _chat(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        del context
+        async for one in requests:
+            yield one
+
+
+async def main() -> None:
+    """Listen until ended."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Echo(),))
+    server.add_insecure_port(f"127.0.0.1:{os.environ.get('PORT', '8080')}")
+    await server.start()
+    await server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

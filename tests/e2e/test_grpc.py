@@ -1,0 +1,131 @@
+"""gRPC under ``serving up``: a sample app of grpcio behind a port named h2c, and grpcio's own client."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]  # it has no types
+import grpc.aio  # type: ignore[import-untyped]
+import pytest
+
+from serving.cluster.kinds import POD, SERVING_SERVICE
+from serving.cluster.port import Object
+from serving.samples import grpc_echo
+from tests.e2e.test_up import Up, cluster_of, running, until_ready
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+
+# A whole pod may have to start for the first call.
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with running(tmp_path_factory.mktemp("grpc") / "state") as up:
+        yield up
+
+
+def service(name: str, slots: int, annotations: dict[str, str]) -> Object:
+    command = f"{sys.executable} {grpc_echo.__file__}"
+    container = {"image": "echo", "ports": [{"name": "h2c", "containerPort": 8080}]}
+    template = {
+        "metadata": {"annotations": {"serving.dev/command": command, **annotations}},
+        "spec": {"containerConcurrency": slots, "containers": [container]},
+    }
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"template": template},
+    }
+
+
+async def created(up: Up, name: str, annotations: dict[str, str] | None = None, *, slots: int = 0) -> None:
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, service(name, slots, annotations or {}))
+        await until_ready(cluster, name)
+
+
+def channel(up: Up, name: str) -> grpc.aio.Channel:
+    """A channel of one connection."""
+    options = (("grpc.default_authority", f"{name}.default.localhost"),)
+    return grpc.aio.insecure_channel(f"127.0.0.1:{up.port}", options=options)
+
+
+def method(name: str) -> str:
+    return f"/{grpc_echo.SERVICE}/{name}"
+
+
+def call(at: grpc.aio.Channel, name: str, request: bytes, deadline_s: float = DEADLINE_S) -> Any:  # noqa: ANN401 - grpcio's own
+    return at.unary_unary(method(name))(request, timeout=deadline_s)
+
+
+async def test_every_kind_of_call_with_trailers_statuses_deadlines_and_cancellation(up: Up) -> None:
+    await created(up, "kinds")
+    async with channel(up, "kinds") as at:
+        said = call(at, "Say", b"one")
+        assert await said == b"one"
+        assert ("revision", "kinds-00001") in tuple(await said.trailing_metadata())
+        assert [one async for one in at.unary_stream(method("Repeat"))(b"x", timeout=DEADLINE_S)] == [b"x"] * 3
+        assert await at.stream_unary(method("Join"))(iter([b"a", b"b"]), timeout=DEADLINE_S) == b"ab"
+        chat = at.stream_stream(method("Chat"))(timeout=DEADLINE_S)
+        for one in (b"1", b"2", b"3"):
+            # Each answer comes before the next question is asked.
+            await chat.write(one)
+            assert await chat.read() == one
+        await chat.done_writing()
+        assert await chat.read() is grpc.aio.EOF
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(at, "Refuse", b"nothing here")
+        assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.NOT_FOUND, "nothing here")
+        with pytest.raises(grpc.aio.AioRpcError) as late:
+            await call(at, "Wait", b"60", deadline_s=0.5)
+        assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        waiting = asyncio.ensure_future(call(at, "Wait", b"60"))
+        await asyncio.sleep(0.2)
+        waiting.cancel()
+        async with asyncio.timeout(20):
+            while await call(at, "Cancelled", b"") != b"2":  # noqa: ASYNC110 - nobody tells us but the app
+                await asyncio.sleep(0.05)
+
+
+async def test_a_refusal_of_ours_is_told_in_the_words_of_grpc(up: Up) -> None:
+    async with channel(up, "nobody") as at:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(at, "Say", b"")
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "nobody.default.localhost" in (refused.value.details() or "")
+
+
+async def test_a_limit_of_one_holds_for_the_streams_of_one_connection(up: Up) -> None:
+    await created(up, "single", {"autoscaling.knative.dev/max-scale": "1"}, slots=1)
+    async with channel(up, "single") as at:
+        answers = await asyncio.gather(*[call(at, "Wait", b"0.05") for _ in range(8)])
+    assert set(answers) == {b"1"}
+
+
+async def test_a_call_wakes_a_service_from_zero(up: Up) -> None:
+    await created(up, "asleep", {"autoscaling.knative.dev/window": "6s"})
+    async with channel(up, "asleep") as at:
+        async with cluster_of(up) as cluster:
+            while await pods_of(cluster, "asleep"):  # noqa: ASYNC110 - short of a watch
+                await asyncio.sleep(0.1)
+        said = call(at, "Say", b"good morning")
+        assert await said == b"good morning"
+        assert ("x-serving-cold-start", "true") in tuple(await said.initial_metadata())
+
+
+async def test_scale_follows_streams_of_one_connection(up: Up) -> None:
+    await created(up, "busy", {"autoscaling.knative.dev/target": "2", "autoscaling.knative.dev/window": "6s"})
+    async with channel(up, "busy") as at, cluster_of(up) as cluster:
+        calls = [call(at, "Wait", b"8") for _ in range(10)]
+        async with asyncio.timeout(40):
+            while len(await pods_of(cluster, "busy")) < 2:  # noqa: ASYNC110 - short of a watch
+                await asyncio.sleep(0.1)
+        for one in calls:
+            one.cancel()
+
+
+async def pods_of(cluster: Any, name: str) -> list[Object]:  # noqa: ANN401 - a KubeCluster
+    return [one for one in (await cluster.list(POD, "default")).items if name in one["metadata"]["name"]]

@@ -1,0 +1,184 @@
+"""HTTP/2 by hand: frames made of bytes, and a connection that reads frames. No library judges what is sent."""
+
+import asyncio
+
+import msgspec
+from hpack import Decoder, Encoder
+
+from tests.integration.proxy.peers import STEP_S, Link
+
+__all__ = [
+    "ENDED",
+    "GET",
+    "OPENING",
+    "PREFACE",
+    "Code",
+    "Frame",
+    "Http2",
+    "Kind",
+    "fields",
+    "frame",
+    "request",
+    "settings",
+]
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+GET = ((":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "h"))
+END_STREAM = 0x1
+END_HEADERS = 0x4
+ENDED = END_STREAM | END_HEADERS
+
+
+class Kind:
+    """Kinds of frames."""
+
+    DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+
+
+class Code:
+    """Codes of errors."""
+
+    NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL, SETTINGS_TIMEOUT, STREAM_CLOSED, FRAME_SIZE = range(7)
+    REFUSED_STREAM, CANCEL, COMPRESSION = 7, 8, 9
+    ENHANCE_YOUR_CALM = 11
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One frame that was read."""
+
+    kind: int
+    flags: int
+    stream_id: int
+    payload: bytes
+
+    @property
+    def code(self) -> int:
+        """The error code of RST_STREAM and GOAWAY."""
+        return int.from_bytes(self.payload[:4] if self.kind == Kind.RST else self.payload[4:8])
+
+    @property
+    def last_stream_id(self) -> int:
+        """What a GOAWAY names."""
+        return int.from_bytes(self.payload[:4])
+
+
+def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream_id: int = 0) -> bytes:
+    """A frame, whatever sense it makes."""
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream_id.to_bytes(4) + payload
+
+
+def fields(*pairs: tuple[str, str]) -> bytes:
+    """A head as HPACK writes it, without its table."""
+    encoder = Encoder()
+    encoder.header_table_size = 0
+    return encoder.encode(pairs, huffman=False)
+
+
+def request(stream_id: int = 1, *more: tuple[str, str], flags: int = ENDED) -> bytes:
+    """A HEADERS frame of a GET."""
+    return frame(Kind.HEADERS, fields(*GET, *more), flags=flags, stream_id=stream_id)
+
+
+def settings(*pairs: tuple[int, int]) -> bytes:
+    """A SETTINGS frame."""
+    return frame(Kind.SETTINGS, b"".join([key.to_bytes(2) + value.to_bytes(4) for key, value in pairs]))
+
+
+OPENING = PREFACE + settings()
+
+
+class Http2:
+    """One connection of a client that sends bytes and reads frames."""
+
+    def __init__(self, link: Link, *, opening: bytes = OPENING) -> None:
+        self.link = link
+        self.frames: list[Frame] = []
+        self.decoder = Decoder()
+        link.send(opening)
+
+    def send(self, *data: bytes) -> None:
+        """Send bytes."""
+        self.link.send(b"".join(data))
+
+    async def frame(self) -> Frame | None:
+        """The next frame; None at the end of the connection."""
+        try:
+            async with asyncio.timeout(STEP_S):
+                head = await self.link.reader.readexactly(9)
+                payload = await self.link.reader.readexactly(int.from_bytes(head[:3]))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        found = Frame(head[3], head[4], int.from_bytes(head[5:9]) & 0x7FFFFFFF, payload)
+        self.frames.append(found)
+        return found
+
+    async def until(self, kind: int, stream_id: int | None = None) -> Frame:
+        """The next frame of a kind; others are read over."""
+        while (found := await self.frame()) is not None:
+            if found.kind == kind and stream_id in (None, found.stream_id):
+                return found
+        raise AssertionError(self.frames)
+
+    async def end(self) -> list[Frame]:
+        """All frames until the end of the connection."""
+        while await self.frame() is not None:
+            pass
+        return self.frames
+
+    async def answer(self, stream_id: int = 1) -> tuple[dict[str, str], bytes]:
+        """The head and the body of an answer."""
+        head: dict[str, str] = {}
+        body = b""
+        while True:
+            found = await self.frame()
+            assert found is not None, self.frames
+            if found.kind == Kind.HEADERS:
+                decoded = {str(name): str(value) for name, value in self.decoder.decode(found.payload)}
+                head = head or decoded
+            assert (found.kind, found.stream_id) != (Kind.RST, stream_id), found.code
+            if found.stream_id == stream_id:
+                body += found.payload if found.kind == Kind.DATA else b""
+                if found.kind in (Kind.DATA, Kind.HEADERS) and found.flags & END_STREAM:
+                    return head, body
+
+
+class Http2App:
+    """One connection of an app that reads frames and sends what it likes."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.decoder = Decoder()
+
+    @classmethod
+    async def on(cls, link: Link, *pairs: tuple[int, int]) -> "Http2App":
+        """Read the preface, and send settings."""
+        assert await link.reader.readexactly(len(PREFACE)) == PREFACE
+        link.send(settings(*pairs))
+        return cls(link)
+
+    async def frame(self, kind: int) -> Frame:
+        """The next frame of a kind; pings are answered."""
+        while True:
+            head = await self.link.reader.readexactly(9)
+            payload = await self.link.reader.readexactly(int.from_bytes(head[:3]))
+            found = Frame(head[3], head[4], int.from_bytes(head[5:9]) & 0x7FFFFFFF, payload)
+            if found.kind == kind:
+                return found
+
+    async def request(self) -> int:
+        """The number of the stream of the next request."""
+        return (await self.frame(Kind.HEADERS)).stream_id
+
+    def answer(self, stream_id: int, body: bytes = b"fine", *more: tuple[str, str]) -> None:
+        """Answer a request with 200."""
+        head = fields((":status", "200"), *more)
+        self.link.send(frame(Kind.HEADERS, head, flags=END_HEADERS, stream_id=stream_id))
+        self.link.send(frame(Kind.DATA, body, flags=END_STREAM, stream_id=stream_id))
+
+    def goaway(self, last_stream_id: int) -> None:
+        """Take nothing new."""
+        self.link.send(frame(Kind.GOAWAY, last_stream_id.to_bytes(4) + bytes(4)))
+
+    def reset(self, stream_id: int, code: int) -> None:
+        """End a stream."""
+        self.link.send(frame(Kind.RST, code.to_bytes(4), stream_id=stream_id))

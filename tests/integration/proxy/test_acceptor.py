@@ -1,0 +1,68 @@
+"""Several that accept from one socket, as processes do that share it."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from serving.proxy.acceptor import Acceptor
+
+CLIENTS = 20
+
+
+class Named(asyncio.Protocol):
+    """Says who accepted, when it is asked."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        assert data == b"?"
+        self.transport.write(self.name.encode())
+        self.transport.close()
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=CLIENTS) as made:
+        made.setblocking(False)
+        yield made
+
+
+def acceptor(listening: socket.socket, name: str) -> Acceptor:
+    return Acceptor(listening.dup(), lambda: Named(name))
+
+
+async def said(client: socket.socket) -> str:
+    client.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=client)
+    writer.write(b"?")
+    try:
+        return (await reader.read()).decode()
+    finally:
+        writer.close()
+
+
+async def test_of_many_who_connect_together_each_process_takes_as_many(listening: socket.socket) -> None:
+    clients = [socket.create_connection(listening.getsockname()) for _ in range(CLIENTS)]
+    acceptors = [acceptor(listening, name) for name in "ab"]
+    found = await asyncio.gather(*map(said, clients))
+    assert sorted(found) == ["a"] * (CLIENTS // 2) + ["b"] * (CLIENTS // 2)
+    for one in acceptors:
+        one.close()
+
+
+async def test_what_one_that_closes_has_not_taken_is_for_the_others(listening: socket.socket) -> None:
+    first = acceptor(listening, "a")
+    assert first.sockets[0].getsockname() == listening.getsockname()
+    client = socket.create_connection(listening.getsockname())
+    first.close()
+    first.close()
+    second = acceptor(listening, "b")
+    assert await said(client) == "b"
+    second.close()

@@ -1,0 +1,218 @@
+"""An app that speaks HTTP/2 and does not always do what one would like: leaves, refuses, closes, miscounts."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from serving.proxy.http2.pool import Http2Pool
+from serving.proxy.server import HttpServer
+from serving.settings.http import HttpSettings
+from tests.integration.proxy.h2frames import Code, Http2App, Kind, fields, frame, settings
+from tests.integration.proxy.peers import Forwarder, Link, Proxy, Script, backed, get
+
+POST = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody"
+MAX_CONCURRENT_STREAMS, INITIAL_WINDOW = 3, 4
+
+
+@contextlib.asynccontextmanager
+async def before(script: Script, limits: HttpSettings | None = None) -> AsyncIterator[Proxy]:
+    """A proxy before an app that speaks HTTP/2."""
+    limits = limits or HttpSettings()
+    async with backed(script) as backend:
+        server = HttpServer(limits)
+        server.pool = Http2Pool(limits, clock=server.clock)
+        handler = Forwarder(backend.address)
+        proxy = Proxy(server, handler, backend, await server.listen(("127.0.0.1", 0), handler))
+        try:
+            yield proxy
+        finally:
+            await server.finish(grace_s=0)
+            for client in proxy.clients:
+                await client.closed()
+            assert len(handler.finished) == len(handler.begun)
+
+
+async def answers(script: Script, *requests: bytes, limits: HttpSettings | None = None) -> list[bytes]:
+    """The status and body of each of these requests, sent at once on connections of their own."""
+    async with before(script, limits) as proxy:
+        return await asyncio.gather(*[one(proxy, request) for request in requests])
+
+
+async def one(proxy: Proxy, request: bytes) -> bytes:
+    client = await proxy.client()
+    client.send(request)
+    head = await client.head()
+    if b"Content-Length" in head:
+        length = int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+        return head[9:13] + await client.body(length)
+    return head[9:13] + (await client.chunks())[0]
+
+
+async def test_streams_that_a_goaway_names_end_well_and_those_above_are_sent_again() -> None:
+    connections = 0
+
+    async def leaving(link: Link) -> None:
+        nonlocal connections
+        connections += 1
+        app = await Http2App.on(link)
+        first = await app.request()
+        if connections > 1:
+            app.answer(first, b"again")
+            await app.request()
+        second = await app.request()
+        app.goaway(first)
+        app.answer(first, b"first")
+        assert second > first
+        await link.rest()
+
+    found = await answers(leaving, POST, POST)
+    assert sorted(found) == [b"200 again", b"200 first"]
+    assert connections == 2
+
+
+async def test_a_stream_that_is_refused_is_sent_again_with_its_body_whatever_its_method() -> None:
+    bodies = []
+
+    async def refusing(link: Link) -> None:
+        app = await Http2App.on(link)
+        app.reset(await app.request(), Code.REFUSED_STREAM)
+        stream_id = await app.request()
+        bodies.append((await app.frame(Kind.DATA)).payload)
+        app.answer(stream_id)
+        await link.rest()
+
+    assert await answers(refusing, POST) == [b"200 fine"]
+    assert bodies == [b"body"]
+
+
+async def test_a_window_that_settings_of_the_app_enlarge_is_used() -> None:
+    async def narrow(link: Link) -> None:
+        app = await Http2App.on(link, (INITIAL_WINDOW, 1))
+        app.answer(await app.request())
+        number = await app.request()
+        assert (await app.frame(Kind.DATA)).payload == b"b"
+        link.send(settings((INITIAL_WINDOW, 100)))
+        assert (await app.frame(Kind.DATA)).payload == b"ody"
+        app.answer(number)
+        await link.rest()
+
+    async with before(narrow) as proxy:
+        assert await one(proxy, get()) == b"200 fine"
+        assert await one(proxy, POST) == b"200 fine"
+
+
+async def test_a_stream_that_is_refused_twice_is_502() -> None:
+    async def refusing(link: Link) -> None:
+        app = await Http2App.on(link)
+        while True:
+            app.reset(await app.request(), Code.REFUSED_STREAM)
+
+    assert (await answers(refusing, POST))[0].startswith(b"502 ")
+
+
+async def test_a_stream_that_was_reset_otherwise_is_not_sent_again() -> None:
+    async def refusing(link: Link) -> None:
+        app = await Http2App.on(link)
+        app.reset(await app.request(), Code.INTERNAL_ERROR)
+        app.answer(await app.request())
+        await link.rest()
+
+    assert (await answers(refusing, POST))[0].startswith(b"502 ")
+
+
+async def test_a_stale_idle_connection_is_replaced_once() -> None:
+    async def closing(link: Link) -> None:
+        app = await Http2App.on(link)
+        app.answer(await app.request())
+        await app.request()
+
+    async with before(closing) as proxy:
+        assert await one(proxy, get()) == b"200 fine"
+        assert await one(proxy, get()) == b"200 fine"
+        assert len(proxy.backend.links) == 2
+        # Nobody knows whether it was heard: nothing that changes anything is sent twice.
+        assert (await one(proxy, POST)).startswith(b"502 ")
+
+
+async def test_many_at_once_make_one_connection() -> None:
+    async def answering(link: Link) -> None:
+        app = await Http2App.on(link)
+        numbers = [await app.request() for _ in range(20)]
+        for number in numbers:
+            app.answer(number)
+        await link.rest()
+
+    assert set(await answers(answering, *[get()] * 20)) == {b"200 fine"}
+
+
+async def test_an_app_that_takes_one_stream_gets_more_connections() -> None:
+    async def single(link: Link) -> None:
+        app = await Http2App.on(link, (MAX_CONCURRENT_STREAMS, 1))
+        while True:
+            app.answer(await app.request())
+
+    async with before(single) as proxy:
+        assert await one(proxy, get()) == b"200 fine"
+        assert set(await asyncio.gather(*[one(proxy, get()) for _ in range(5)])) == {b"200 fine"}
+
+
+async def test_a_wrong_length_ends_one_answer_and_no_other() -> None:
+    asked = asyncio.Event()
+
+    async def miscounting(link: Link) -> None:
+        app = await Http2App.on(link)
+        first = await app.request()
+        asked.set()
+        second = await app.request()
+        app.answer(first, b"four", ("content-length", "5"))
+        app.answer(second)
+        await link.rest()
+
+    async with before(miscounting) as proxy:
+        client = await proxy.client()
+        client.send(get())
+        await asked.wait()
+        other = asyncio.create_task(one(proxy, get()))
+        # Cut off, so that nobody takes it for whole.
+        with contextlib.suppress(ConnectionResetError):
+            assert not (await client.rest()).endswith(b"four")
+        assert await other == b"200 fine"
+
+
+async def test_a_malformed_answer_is_502_and_the_connection_goes_on() -> None:
+    async def malformed(link: Link) -> None:
+        app = await Http2App.on(link)
+        bad = fields((":status", "200"), ("connection", "close"))
+        link.send(frame(Kind.HEADERS, bad, flags=5, stream_id=await app.request()))
+        app.answer(await app.request())
+        await link.rest()
+
+    async with before(malformed) as proxy:
+        assert (await one(proxy, get())).startswith(b"502 ")
+        assert await one(proxy, get()) == b"200 fine"
+        assert len(proxy.backend.links) == 1
+
+
+async def test_an_idle_connection_is_closed() -> None:
+    ended = asyncio.Event()
+
+    async def answering(link: Link) -> None:
+        app = await Http2App.on(link)
+        app.answer(await app.request())
+        await link.rest()
+        ended.set()
+
+    async with before(answering, HttpSettings(upstream_idle_max_s=0.1, client_idle_max_s=0.2)) as proxy:
+        assert await one(proxy, get()) == b"200 fine"
+        async with asyncio.timeout(5):
+            await ended.wait()
+        assert proxy.server.pool.open_count == 0
+
+
+async def test_an_app_that_closes_at_once_is_502_and_not_asked_again_and_again() -> None:
+    async def closing(link: Link) -> None:
+        link.close()
+
+    async with before(closing) as proxy:
+        assert (await one(proxy, get())).startswith(b"502 ")
+        assert len(proxy.backend.links) <= 2

@@ -1,0 +1,208 @@
+"""How long a client's HTTP/2 connection lasts, and how it ends: late heads, answers not taken, farewells."""
+
+import asyncio
+
+from serving.settings.http import HttpSettings
+from tests.integration.proxy.h2frames import (
+    GET,
+    OPENING,
+    PREFACE,
+    Code,
+    Http2,
+    Kind,
+    fields,
+    frame,
+    request,
+    settings,
+)
+from tests.integration.proxy.peers import Link, Proxy, get, proxied, settled, until
+
+INITIAL_WINDOW = 4
+NO_STREAM_ID = 2**31 - 1
+
+
+class Gate:
+    """An upstream that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+
+    async def __call__(self, link: Link) -> None:
+        while True:
+            await link.head()
+            await self.open.wait()
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine")
+
+
+async def begun(proxy: Proxy, count: int) -> None:
+    await until(lambda: len(proxy.handler.begun) == count)
+
+
+async def test_a_head_that_has_begun_must_end_in_time() -> None:
+    late = [
+        PREFACE[:20],
+        OPENING + frame(Kind.HEADERS, fields(*GET), flags=1, stream_id=1),
+        OPENING + request(1)[:-1],
+        OPENING + b"\0\0",
+    ]
+    for wire in late:
+        async with proxied(settings=HttpSettings(head_wait_max_s=0.2)) as proxy:
+            client = Http2(await proxy.client(), opening=wire)
+            async with asyncio.timeout(5):
+                await client.end()
+            assert not proxy.handler.begun
+
+
+async def test_a_client_that_has_nothing_to_ask_may_stay() -> None:
+    async with proxied(settings=HttpSettings(head_wait_max_s=0.2)) as proxy:
+        client = Http2(await proxy.client())
+        await asyncio.sleep(0.5)
+        client.send(request(1))
+        assert (await client.answer())[0][":status"] == "200"
+
+
+async def test_an_idle_connection_ends_with_a_goaway() -> None:
+    async with proxied(settings=HttpSettings(client_idle_max_s=0.2)) as proxy:
+        client = Http2(await proxy.client())
+        client.send(request(1))
+        goaway = await client.until(Kind.GOAWAY)
+        assert (goaway.code, goaway.last_stream_id) == (Code.NO_ERROR, 1)
+        await client.end()
+
+
+async def test_a_client_that_takes_nothing_of_a_finished_answer_is_given_up() -> None:
+    async with proxied(settings=HttpSettings(write_wait_max_s=0.2)) as proxy:
+        client = Http2(await proxy.client(), opening=PREFACE + settings((INITIAL_WINDOW, 0)))
+        client.send(request(1))
+        found = await client.until(Kind.RST)
+        assert (found.stream_id, found.code) == (1, Code.CANCEL)
+        assert proxy.handler.finished
+
+
+async def test_a_client_that_takes_little_by_little_is_not_given_up() -> None:
+    async with proxied(settings=HttpSettings(write_wait_max_s=1.0)) as proxy:
+        client = Http2(await proxy.client(), opening=PREFACE + settings((INITIAL_WINDOW, 0)))
+        client.send(request(1))
+        await client.until(Kind.HEADERS)
+        for _ in range(5):
+            client.send(frame(Kind.WINDOW_UPDATE, (1).to_bytes(4), stream_id=1))
+            assert len((await client.until(Kind.DATA)).payload) == 1
+            await asyncio.sleep(0.3)
+
+
+async def test_its_end_has_two_steps_and_loses_no_request() -> None:
+    gate = Gate()
+    async with proxied(gate) as proxy:
+        client = Http2(await proxy.client())
+        client.send(request(1))
+        await begun(proxy, 1)
+        proxy.server.drain()
+        ping = await client.until(Kind.PING)
+        first = await client.until(Kind.GOAWAY)
+        assert (first.code, first.last_stream_id) == (Code.NO_ERROR, NO_STREAM_ID)
+        # It was on its way when we said so: it is served.
+        client.send(request(3), frame(Kind.PING, ping.payload, flags=1))
+        last = await client.until(Kind.GOAWAY)
+        assert (last.code, last.last_stream_id) == (Code.NO_ERROR, 3)
+        client.send(request(5))
+        assert (await client.until(Kind.RST, 5)).code == Code.REFUSED_STREAM
+        gate.open.set()
+        frames = await client.end()
+        assert {one.stream_id for one in frames if one.kind == Kind.DATA} == {1, 3}
+        assert sum(one.kind == Kind.GOAWAY for one in frames) == 2
+
+
+async def test_a_client_that_answers_no_ping_is_not_waited_for() -> None:
+    gate = Gate()
+    async with proxied(gate) as proxy:
+        client = Http2(await proxy.client())
+        client.send(request(1))
+        await begun(proxy, 1)
+        finishing = asyncio.create_task(proxy.server.finish(grace_s=10))
+        assert (await client.until(Kind.GOAWAY)).last_stream_id == NO_STREAM_ID
+        assert (await client.until(Kind.GOAWAY)).last_stream_id == 1
+        gate.open.set()
+        assert (await client.answer())[1] == b"fine"
+        assert await finishing == 0
+
+
+async def test_an_idle_connection_ends_at_once_when_all_ends() -> None:
+    async with proxied() as proxy:
+        client = Http2(await proxy.client())
+        client.send(request(1))
+        await client.answer()
+        assert await proxy.server.finish(grace_s=10) == 0
+        assert (await client.until(Kind.GOAWAY)).last_stream_id == 1
+
+
+async def test_a_request_while_all_drains_is_served_and_is_the_last() -> None:
+    async with proxied() as proxy:
+        client = Http2(await proxy.client())
+        client.send(request(1))
+        await client.answer()
+        proxy.server.drain()
+        client.send(request(3))
+        assert (await client.answer(3))[0][":status"] == "200"
+        await client.end()
+
+
+async def test_a_client_that_takes_its_leave_gets_its_answer() -> None:
+    gate = Gate()
+    async with proxied(gate) as proxy:
+        client = Http2(await proxy.client())
+        client.send(request(1), frame(Kind.GOAWAY, bytes(8)))
+        await begun(proxy, 1)
+        gate.open.set()
+        assert (await client.answer())[1] == b"fine"
+        await client.end()
+
+
+async def test_a_client_that_pings_while_it_is_answered_may_ping_on() -> None:
+    async def telling(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(300):
+            link.send(b"1\r\nx\r\n")
+            await asyncio.sleep(0.001)
+        link.send(b"0\r\n\r\n")
+
+    async with proxied(telling, HttpSettings(http2_pings_max=50)) as proxy:
+        client = Http2(await proxy.client())
+        client.send(request(1))
+        count = 0
+        while not (found := await client.frame()) or found.kind != Kind.DATA or not found.flags & 1:
+            assert found is not None
+            if found.kind == Kind.DATA:
+                count += 1
+                client.send(frame(Kind.PING, bytes(8)))
+        assert count > 100
+
+
+async def test_http1_beside_it_is_as_it_was() -> None:
+    async with proxied() as proxy:
+        await Http2(await proxy.client()).until(Kind.SETTINGS)
+        client = await proxy.client()
+        client.send(get())
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200")
+
+
+async def test_a_client_that_takes_nothing_stops_the_app() -> None:
+    sent_bytes = 0
+
+    async def pouring(link: Link) -> None:
+        nonlocal sent_bytes
+        await link.head()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+        while True:
+            link.send(bytes(100_000))
+            await link.writer.drain()
+            sent_bytes += 100_000
+
+    async with proxied(pouring) as proxy:
+        client = Http2(await proxy.client())
+        client.send(request(1))
+        await settled(lambda: sent_bytes)
+        # One window, what the proxy holds, and what the kernel holds of a socket.
+        assert sent_bytes < 20_000_000
+        client.send(request(3, (":scheme", "http")))
+        await client.until(Kind.RST, 3)

@@ -1,0 +1,59 @@
+"""The readiness of an app that speaks only HTTP/2, asked by HTTP."""
+
+from serving.queueproxy.client import attempt
+from serving.queueproxy.podspec import Probe
+from tests.integration.proxy.h2frames import END_HEADERS, Code, Http2App, Kind, fields, frame
+from tests.integration.proxy.peers import Link, backed, ok
+
+PROBE = Probe(path="/ready", headers=(("X-Asked", "yes"), ("Host", "me")), timeout_s=1.0)
+
+
+async def answered(status: str) -> tuple[bool, list[tuple[str, str]]]:
+    asked: list[tuple[str, str]] = []
+
+    async def app(link: Link) -> None:
+        peer = await Http2App.on(link)
+        found = await peer.frame(Kind.HEADERS)
+        asked.extend((str(name), str(value)) for name, value in peer.decoder.decode(found.payload))
+        link.send(frame(Kind.HEADERS, fields((":status", status)), flags=END_HEADERS, stream_id=found.stream_id))
+        await link.rest()
+
+    async with backed(app) as backend:
+        return await attempt(PROBE, backend.address, is_http2=True), asked
+
+
+async def test_a_get_by_http2_says_what_its_status_says() -> None:
+    is_ready, asked = await answered("204")
+    assert is_ready
+    assert asked[:4] == [(":method", "GET"), (":scheme", "http"), (":path", "/ready"), (":authority", "me")]
+    assert set(asked[4:]) == {("user-agent", "kube-probe/serving"), ("x-asked", "yes")}
+    assert not (await answered("503"))[0]
+    assert not (await answered("what"))[0]
+
+
+async def test_whoever_speaks_something_else_is_not_ready() -> None:
+    async def refusing(link: Link) -> None:
+        app = await Http2App.on(link)
+        app.reset(await app.request(), Code.REFUSED_STREAM)
+        await link.rest()
+
+    async def leaving(link: Link) -> None:
+        app = await Http2App.on(link)
+        app.goaway(await app.request())
+        await link.rest()
+
+    async def closing(link: Link) -> None:
+        await Http2App.on(link)
+
+    async def other(link: Link) -> None:
+        link.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await link.rest()
+
+    for script in (refusing, leaving, closing, other, ok):
+        async with backed(script) as backend:
+            assert not await attempt(PROBE, backend.address, is_http2=True)
+
+
+async def test_a_connection_is_enough_where_no_path_is_asked_for() -> None:
+    async with backed(ok) as backend:
+        assert await attempt(Probe(), backend.address, is_http2=True)

@@ -1,0 +1,140 @@
+"""What a kubelet asks of a queue-proxy that is a container: whether the pod is ready, and when its app may end."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from websockets.asyncio.server import ServerConnection, serve
+
+from serving.queueproxy.client import StatsClient
+from serving.queueproxy.podspec import PodSpec, Probe
+from serving.settings.queueproxy import QueueProxySettings
+from tests.integration.proxy.peers import Link, get, until
+from tests.integration.proxy.test_queueproxy import BELIEVED, Gate, pod
+
+WAIT = get(b"/wait-for-drain", headers=BELIEVED)
+
+
+async def test_a_question_about_readiness_is_held_until_the_app_is_ready() -> None:
+    is_up = False
+
+    async def starting(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % (200 if is_up else 503))
+
+    async with pod(starting, readiness=Probe(path="/")) as running:
+        asking = asyncio.create_task(running.ask_admin(get(b"/readyz?wait=8")))
+        assert (await running.ask_admin(get(b"/readyz")))[1] == b"the app is not ready"
+        assert not asking.done()
+        is_up = True
+        assert (await asking)[1] == b"ready"
+
+
+async def test_a_held_question_is_answered_when_its_time_is_up() -> None:
+    async def down(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n")
+
+    async with pod(down, readiness=Probe(path="/")) as running:
+        begun_s = asyncio.get_running_loop().time()
+        head, body = await running.ask_admin(get(b"/readyz?wait=1"))
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert body == b"the app is not ready"
+        assert asyncio.get_running_loop().time() - begun_s > 0.9
+
+
+async def test_an_app_that_was_ready_once_is_told_to_be_unready_at_once() -> None:
+    is_up = True
+
+    async def failing(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % (200 if is_up else 503))
+
+    async with pod(failing, readiness=Probe(path="/", period_s=0.05, failure_max=1)) as running:
+        await running.ready()
+        is_up = False
+        bodies: list[bytes] = []
+        async with asyncio.timeout(5):
+            while bodies[-1:] != [b"the app is not ready"]:
+                bodies.append((await running.ask_admin(get(b"/readyz?wait=60")))[1])
+        assert set(bodies[:-1]) <= {b"ready"}
+
+
+async def test_the_app_may_end_when_what_runs_has_ended() -> None:
+    gate = Gate()
+    async with pod(gate.script, drain_lag_s=0.1, drain_grace_s=3.0) as running:
+        client = await running.client()
+        client.send(get(b"/1"))
+        await until(lambda: gate.waiting)
+        waiting = asyncio.create_task(running.ask_admin(WAIT))
+        running.stop.set()
+        await asyncio.sleep(0.3)
+        assert not waiting.done(), "a request runs"
+        gate.let_one_go()
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+        assert (await waiting)[1] == b"drained"
+
+
+async def test_probes_fail_as_soon_as_a_container_is_to_end() -> None:
+    async with pod() as running:
+        await running.ready()
+        waiting = asyncio.create_task(running.ask_admin(WAIT))
+        body = b""
+        async with asyncio.timeout(5):
+            while body != b"shutting down":
+                body = (await running.ask_admin(get(b"/readyz")))[1]
+        running.stop.set()
+        assert (await waiting)[1] == b"drained"
+
+
+async def test_a_container_that_is_started_again_alone_drains_nothing() -> None:
+    async with pod() as running:
+        await running.ready()
+        assert (await running.ask_admin(WAIT))[1] == b"no order to stop has followed"
+        assert (await running.ask_admin(get(b"/readyz")))[1] == b"ready"
+        client = await running.client()
+        client.send(get())
+        assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_orders_need_the_pods_secret() -> None:
+    async with pod() as running:
+        assert (await running.ask_admin(get(b"/wait-for-drain")))[0].startswith(b"HTTP/1.1 403 ")
+        assert (await running.ask_admin(b"POST /wait-for-drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"))[
+            0
+        ].startswith(b"HTTP/1.1 405 ")
+
+
+async def test_the_token_is_read_anew_for_each_connection(tmp_path: Path) -> None:
+    given: list[str] = []
+
+    async def take(socket: ServerConnection) -> None:
+        assert socket.request is not None
+        given.append(socket.request.headers["Authorization"])
+        await socket.wait_closed()
+
+    async with serve(take, "127.0.0.1", 0) as autoscaler:
+        port = next(iter(autoscaler.sockets)).getsockname()[1]
+        client = StatsClient(
+            PodSpec(
+                namespace="default",
+                revision="hello-00001",
+                pod="hello-1",
+                app=("127.0.0.1", 1),
+                stats_url=f"ws://127.0.0.1:{port}/stats",
+                stats_token_file=str(tmp_path / "token"),
+                settings=QueueProxySettings(report_retry_min_s=0.01, report_retry_max_s=0.01),
+            ),
+            dice=random.Random(1),
+        )
+        running = asyncio.create_task(client.run())
+        # The kubelet is late: it is tried again until there is one.
+        await asyncio.sleep(0.05)
+        for number in (1, 2):
+            (tmp_path / "token").write_text(f"token-{number}\n")
+            await until(lambda wanted=number: len(given) == wanted)  # type: ignore[misc]
+            for socket in list(autoscaler.connections):
+                await socket.close()
+        running.cancel()
+        await asyncio.wait([running])
+    assert given[:2] == ["Bearer token-1", "Bearer token-2"]

@@ -11,7 +11,7 @@ What is urgent is answered by the call itself. The rest (pokes, flips, requests 
 import enum
 import heapq
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -101,6 +101,12 @@ class Desk(Generic[RequestId]):
         self._stirred: set[RevisionKey] = set()
         # When to look at a revision without news. Only what equals its entry's due_s counts, the rest is out of date.
         self._due: list[tuple[float, RevisionKey]] = []
+        # The slots of pods that are ours, where they are shared (``slots/desk.py``).
+        self._slots_of: Callable[[RevisionKey, Iterable[str]], Mapping[str, int] | None] | None = None
+
+    def reconfigure(self, settings: ActivatorSettings) -> None:
+        """Wake and wait with these settings from now on; queues keep the bounds that they have."""
+        self._settings = settings
 
     def __repr__(self) -> str:
         running_count = sum(entry.holder.running_count for entry in self._entries.values())
@@ -280,7 +286,8 @@ class Desk(Generic[RequestId]):
         if facts is None:
             return []
         entry.pods = self._slices.pods_of(key)
-        runs = entry.holder.set_pods(entry.pods, now_s, container_concurrency=facts.container_concurrency)
+        slots = self._slots_of(key, entry.pods) if self._slots_of else None
+        runs = entry.holder.set_pods(entry.pods, now_s, container_concurrency=facts.container_concurrency, slots=slots)
         return [_go(entry, run) for run in runs]
 
     def _pods_changed(self, keys: Iterable[RevisionKey], now_s: float) -> Outcome[RequestId]:

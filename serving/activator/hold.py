@@ -10,13 +10,13 @@ place. A request is told by any hashable of the caller's. It knows neither hosts
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
 
 from serving.settings.activator import ActivatorSettings
-from serving.traffic.balance import Balancer, Chosen
+from serving.traffic.balance import Balancer
 from serving.traffic.breaker import Admitted, Breaker, Granted, Queued, Refused
 from serving.traffic.meter import Meter, Report
 from serving.traffic.policy import policy_for
@@ -48,6 +48,7 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     addresses: frozenset[str]
     container_concurrency: int
     place: Place
+    slots: dict[str, int] | None = None
 
 
 class _Shunned(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +124,33 @@ class Holder(Generic[RequestId]):
         """Requests that wait for a pod, those that came back included."""
         return self._breaker.waiting_count + len(self._returned)
 
+    @property
+    def waits_since_s(self) -> float | None:
+        """Since when the oldest waits; None if nobody does."""
+        due_s = self._breaker.next_wake_s()
+        since_s = list(self._returned.values())[:1]
+        if due_s is not None:
+            since_s.append(due_s - self._settings.queue_wait_max_s)
+        return min(since_s, default=None)
+
+    @property
+    def shunned(self) -> set[str]:
+        """Pods that are left alone for now."""
+        return {address for address, one in self._shunned.items() if one.until_s is not None}
+
+    @property
+    def slots_per_pod(self) -> int:
+        """What a pod takes in all, 0 without a limit or before pods were told."""
+        return self._listed.container_concurrency
+
+    def pod_of(self, request: RequestId) -> str | None:
+        """The pod that a request is with, None if it waits or is not inside."""
+        return self._address_of.get(request)
+
+    def in_flight_by_pod(self) -> dict[str, int]:
+        """Requests on each pod that has any from here."""
+        return {} if self._balancer is None else self._balancer.in_flight_by_pod()
+
     def arrive(self, request: RequestId, now_s: float, *, weight_bytes: int = 0) -> Run[RequestId] | Queued | Refused:
         """A new request, which takes up ``weight_bytes`` while it waits.
 
@@ -171,17 +199,41 @@ class Holder(Generic[RequestId]):
         return self._settle(now_s)
 
     def set_pods(
-        self, addresses: Iterable[str], now_s: float, *, container_concurrency: int, place: Place = _ALONE
+        self,
+        addresses: Iterable[str],
+        now_s: float,
+        *,
+        container_concurrency: int,
+        place: Place = _ALONE,
+        slots: Mapping[str, int] | None = None,
     ) -> Sequence[Run[RequestId]]:
-        """Replace the list of pods that may be given requests; who runs by it."""
+        """Replace the list of pods that may be given requests; who runs by it.
+
+        ``slots`` are those of each pod that are ours, where somebody keeps account of them; else ``place`` says it.
+        """
         if self._balancer is None:
             policy = policy_for(
                 container_concurrency, first_free_concurrency_max=self._settings.first_free_concurrency_max
             )
             self._balancer = Balancer(policy, random=self._random)
-        self._listed = _Listed(addresses=frozenset(addresses), container_concurrency=container_concurrency, place=place)
+        self._listed = _Listed(
+            addresses=frozenset(addresses),
+            container_concurrency=container_concurrency,
+            place=place,
+            slots=None if slots is None else dict(slots),
+        )
         self._shunned = {address: one for address, one in self._shunned.items() if address in self._listed.addresses}
         self._apply()
+        return self._settle(now_s)
+
+    def set_slots(self, address: str, slots: int, now_s: float) -> Sequence[Run[RequestId]]:
+        """Slots of one pod of those that ``set_pods`` told the slots of; who runs by it. One that is not listed has none."""
+        assert self._balancer is not None
+        assert self._listed.slots is not None
+        if address not in self._listed.addresses:
+            return ()
+        self._listed.slots[address] = slots
+        self._balancer.set_slots(address, slots)
         return self._settle(now_s)
 
     def revive(self, now_s: float) -> Sequence[Run[RequestId]]:
@@ -252,10 +304,10 @@ class Holder(Generic[RequestId]):
 
     def _begin(self, request: RequestId, waited_s: float) -> Run[RequestId]:
         assert self._balancer is not None
-        chosen = self._balancer.take()
-        assert isinstance(chosen, Chosen), "the breaker's capacity is what the pods have"
-        self._address_of[request] = chosen.pod
-        return Run(request=request, address=chosen.pod, waited_s=waited_s)
+        pod = self._balancer.pick()
+        assert pod is not None, "the breaker's capacity is what the pods have"
+        self._address_of[request] = pod.address
+        return Run(request=request, address=pod.address, waited_s=waited_s)
 
     def _take_out(self, now_s: float, *, due_s: float) -> list[RequestId]:
         """Take out those whose wait ends by ``due_s``, oldest first."""
@@ -281,7 +333,10 @@ class Holder(Generic[RequestId]):
     def _apply(self) -> None:
         """Tell the balancer which pods there are but for those that are left alone."""
         assert self._balancer is not None
-        away = {address for address, one in self._shunned.items() if one.until_s is not None}
+        away = self.shunned
+        if self._listed.slots is not None:
+            self._balancer.set_pods({pod: slots for pod, slots in self._listed.slots.items() if pod not in away})
+            return
         slots_by_address = share(
             self._listed.addresses - away,
             activator_count=self._listed.place.count,

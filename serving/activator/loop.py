@@ -3,10 +3,12 @@
 ``ClusterView`` tells the ingress what Routes, Revisions and EndpointSlices there are, in the turn of the loop in which a
 watch brings them, and flips revisions from Reserve to Active: one PATCH with the version that was seen; if the object has
 changed since, it is read again and patched once more. A flip that fails comes again when ``wake.py`` says so. The
-activator writes nothing else.
+activator writes nothing else. ``CertificateWatch`` looks at files and Secrets for certificates, each period anew.
 """
 
 import asyncio
+import base64
+import binascii
 import logging
 from collections.abc import Callable
 
@@ -16,16 +18,22 @@ from serving.activator.revisions import REVISION_LABEL, RevisionFacts, ServingSt
 from serving.activator.routes import RevisionKey, RouteFacts, route_of
 from serving.activator.server import Ingress
 from serving.aio.periodic import every
-from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
+from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, SECRET
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
-from serving.model.errors import ClusterError, Conflict, NotFound
+from serving.model.errors import ClusterError, Conflict, InvalidCertificate, NotFound
 from serving.model.nodata import NoData
 from serving.proxy.exchange import Exchange
+from serving.proxy.tls.certificate import Pair
+from serving.proxy.tls.files import CertificateFiles
+from serving.proxy.tls.keeper import Certificates
+from serving.settings.tls import TlsSettings
 
-__all__ = ["ClusterView", "report_loads"]
+__all__ = ["CertificateWatch", "ClusterView", "report_loads"]
 
 _log = logging.getLogger("activator")
+
+_TLS_TYPE = "kubernetes.io/tls"
 
 
 class ClusterView:
@@ -104,6 +112,7 @@ class ClusterView:
 
     def _revision_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
+            self._ingress.routes.remove_revision(change.key)
             self._apply(self._ingress.desk.remove_revision(change.key, self._clock()))
         else:
             self._revision_seen(change.new)
@@ -111,6 +120,7 @@ class ClusterView:
     def _revision_seen(self, found: Object) -> None:
         facts = revision_of(found)
         if isinstance(facts, RevisionFacts):
+            self._ingress.routes.set_revision(facts.key)
             self._apply(self._ingress.desk.set_revision(facts, self._clock()))
         else:
             _unreadable("Revision", found, facts)
@@ -137,6 +147,60 @@ class ClusterView:
 
     def _apply(self, outcome: Outcome[Exchange]) -> None:
         self._ingress.apply(outcome)
+
+
+class CertificateWatch:
+    """The certificates of the TLS listener, kept as files and Secrets are. Secrets are in ``namespace``, the system's."""
+
+    def __init__(self, settings: TlsSettings, cluster: Cluster, *, namespace: str) -> None:
+        self.certificates = Certificates(default=settings.default_certificate, handshake_max_s=settings.handshake_max_s)
+        self._settings = settings
+        self._cluster = cluster
+        self._namespace = namespace
+        self._files = CertificateFiles(pairs=settings.pairs, folder=settings.folder)
+        self._failures_told = 0
+        self.turn = 0
+        """How often all has been looked at."""
+
+    def __repr__(self) -> str:
+        return f"CertificateWatch({self.certificates!r})"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look at everything each period, until ``stop`` is set."""
+
+        def on_error(error: Exception) -> None:
+            _log.error("certificates.failed", exc_info=error)
+
+        await every(self._settings.reload_period_s, self.look, stop=stop, on_error=on_error)
+
+    async def look(self) -> None:
+        """Serve what is there now. What cannot be read stays as it was, and is told once."""
+        secrets = {name: await self._secret(name) for name in self._settings.secret_names}
+        # A certificate is tried by a handshake, some milliseconds that requests would wait.
+        await asyncio.to_thread(lambda: self.certificates.update(self._files.read() | secrets))
+        self.turn += 1
+        failures = self.certificates.failures
+        if failures.total() != self._failures_told:
+            # One line for all of a period: whoever fails on purpose does not fill the log.
+            _log.info("tls.handshakes-failed", extra={"since_start": dict(failures)})
+            self._failures_told = failures.total()
+
+    async def _secret(self, name: str) -> Pair | InvalidCertificate:
+        where = f"Secret {self._namespace}/{name}"
+        try:
+            found = await self._cluster.get(SECRET, self._namespace, name)
+        except ClusterError as error:
+            return InvalidCertificate(where=where, reason=str(error))
+        if found.get("type") != _TLS_TYPE:
+            return InvalidCertificate(where=where, reason=f"its type is {found.get('type')}, not {_TLS_TYPE}")
+        data = found.get("data") or {}
+        try:
+            certificate, key = (base64.b64decode(data[part], validate=True) for part in ("tls.crt", "tls.key"))
+        except KeyError as error:
+            return InvalidCertificate(where=where, reason=f"it has no {error.args[0]}")
+        except (binascii.Error, TypeError):
+            return InvalidCertificate(where=where, reason="its data is not base64")
+        return Pair(where=where, certificate_pem=certificate, key_pem=key)
 
 
 async def report_loads(

@@ -20,20 +20,32 @@ from collections.abc import Coroutine, Mapping, Sequence
 
 from serving.activator.client import StatsClient
 from serving.activator.desk import Desk, Wake
-from serving.activator.loop import ClusterView, report_loads
+from serving.activator.loop import CertificateWatch, ClusterView, report_loads
+from serving.activator.probes import is_probe_agent
 from serving.activator.routes import Listener, Routes
 from serving.activator.server import Ingress
+from serving.activator.slots.loop import Peers
 from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.cluster.configmaps import followed
+from serving.cluster.identity import system_namespace
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster
+from serving.metrics.export import exporting, span_outbox
 from serving.metrics.server import serve_page
+from serving.metrics.tls import add_tls
+from serving.metrics.tracing import Tracer
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.proxy.accesslog import stdout_log
 from serving.proxy.exchange import Exchange
+from serving.proxy.handler import Handler
+from serving.proxy.redirect import HttpsRedirect
+from serving.proxy.requesthead import RequestHead
 from serving.proxy.server import HttpServer
-from serving.settings.activator import ActivatorSettings
+from serving.proxy.tls.keeper import silence_unreadable_names
+from serving.proxy.tls.layer import TlsLayer
+from serving.settings.activator import REDIRECTED, ActivatorSettings
 from serving.settings.daemons import ACTIVATOR, DAEMONS
-from serving.settings.load import load
+from serving.settings.live import LiveSettings
 from serving.wire.tokens import read_key
 
 __all__ = ["Activator", "main"]
@@ -44,22 +56,31 @@ _KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
 _USAGE_EXIT = 2
 # Requests make few cycles, so that looking for them rarely costs nothing (default: each 700 objects).
 _GC_THRESHOLD = 20_000
+# Authorities look there, over plain HTTP, for proof that a host is ours (RFC 8555, section 8.3).
+_ACME = b"/.well-known/acme-challenge/"
+_HTTPS_PORT = 443
 # A client has its refusal within this time.
 _REFUSAL_S = 1.0
 
 
 class Activator:
-    """All parts of the daemon, wired. ``addresses`` are those of its listeners once ``is_serving`` is set."""
+    """All parts of the daemon, wired. ``addresses`` are those of its listeners once ``is_serving`` is set.
 
-    def __init__(self, settings: ActivatorSettings, cluster: Cluster, *, key: bytes) -> None:
+    ``tls_address`` is that of its public listener over TLS, if it has certificates.
+    """
+
+    def __init__(
+        self, settings: ActivatorSettings, cluster: Cluster, *, key: bytes, namespace: str = "knative-serving"
+    ) -> None:
         draw = random.Random().random  # noqa: S311 - spreads requests and pauses
         self.settings = settings
         self.access_log = stdout_log(settings.http)
         self.server = HttpServer(settings.http, access_log=self.access_log)
         self.client = StatsClient(settings, key=key, draw=draw, on_connected=self._connected)
+        self.peers = Peers(settings, draw=draw, clock=self.server.clock) if settings.count > 1 else None
         self.ingress = Ingress(
             settings,
-            Desk[Exchange](settings, random=draw),
+            self.peers.desk if self.peers is not None else Desk[Exchange](settings, random=draw),
             Routes(),
             key=key,
             draw=draw,
@@ -70,8 +91,19 @@ class Activator:
         metrics.lost_frames = lambda: client.dropped_count
         metrics.connection.set_function(lambda: client.is_connected)
         self.view = ClusterView(cluster, self.ingress, clock=self.server.clock)
+        self.certificates: CertificateWatch | None = None
+        if settings.tls.is_on:
+            self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
+            kept = self.certificates.certificates
+            add_tls(metrics.page, failed=kept.failures.total, expiries=kept.expiries)
         self.addresses: dict[Listener, tuple[str, int]] = {}
+        self.tls_address: tuple[str, int] | None = None
         self.is_serving = asyncio.Event()
+
+    def reconfigure(self, settings: ActivatorSettings) -> None:
+        """Work with these settings from now on, as far as they may change."""
+        self.settings = settings
+        self.ingress.reconfigure(settings)
 
     async def run(self, stop: asyncio.Event, *, sockets: Mapping[str, socket.socket] | None = None) -> None:
         """Serve until ``stop`` is set, and drain. ``sockets`` are bound ones by the listeners' names."""
@@ -81,6 +113,13 @@ class Activator:
             if not await _first(self.view.synced(), stop):
                 view.cancel()
                 return
+            kept = []
+            if self.certificates is not None:
+                await self.certificates.look()
+                kept = [group.create_task(self.certificates.run(ended), name="certificates")]
+            if self.peers is not None:
+                await self.peers.start(self.ingress.apply)
+                kept.append(group.create_task(self.peers.run(ended), name="peers"))
             await self._listen(sockets or {})
             told = group.create_task(self.client.run(ended), name="stats connection")
             reports = group.create_task(
@@ -92,19 +131,56 @@ class Activator:
             await stop.wait()
             await self._drain()
             ended.set()
-            await asyncio.wait([told, reports])
+            if not self.client.is_connected:
+                # An autoscaler that is away may take seconds to say so, and there is nobody to say goodbye to.
+                told.cancel()
+            await asyncio.wait([told, reports, *kept])
+            if self.peers is not None:
+                self.peers.close()
             view.cancel()
 
     async def _listen(self, sockets: Mapping[str, socket.socket]) -> None:
+        await self._listen_for_tls(sockets)
         given = {Listener.PUBLIC: self.settings.public_address, Listener.INNER: self.settings.inner_address}
+        handlers = {Listener.PUBLIC: self._plain_handler(), Listener.INNER: self.ingress}
         for listener, address in given.items():
             where = sockets.get(listener.value) or _host_and_port(address)
-            self.addresses[listener] = await self.server.listen(where, self.ingress, listener=listener.value)
+            self.addresses[listener] = await self.server.listen(
+                where, handlers[listener], listener=listener.value, takes_turns=self.settings.count > 1
+            )
         self.is_serving.set()
-        _log.info(
-            "activator.serving",
-            extra={str(listener): f"{host}:{port}" for listener, (host, port) in self.addresses.items()},
+        told = {str(listener): f"{host}:{port}" for listener, (host, port) in self.addresses.items()}
+        if self.tls_address is not None:
+            told["tls"] = f"{self.tls_address[0]}:{self.tls_address[1]}"
+        _log.info("activator.serving", extra=told)
+
+    async def _listen_for_tls(self, sockets: Mapping[str, socket.socket]) -> None:
+        """Serve public hosts over TLS too; which listener it was makes no difference to who is asked."""
+        if self.certificates is None:
+            return
+        silence_unreadable_names()
+        terms = self.certificates.certificates.terms
+        self.tls_address = await self.server.listen(
+            sockets.get("tls") or _host_and_port(self.settings.tls.address),
+            self.ingress,
+            listener=Listener.PUBLIC.value,
+            takes_turns=self.settings.count > 1,
+            make=lambda server, wiring: TlsLayer(server, wiring, terms),
         )
+
+    def _plain_handler(self) -> Handler:
+        """Who has the public requests that came without TLS."""
+        if self.settings.http_protocol != REDIRECTED:
+            return self.ingress
+        port = self.settings.tls.public_port or (self.tls_address or ("", _HTTPS_PORT))[1]
+        return HttpsRedirect(self.ingress, stays=self._stays_plain, port=port)
+
+    def _stays_plain(self, head: RequestHead) -> bool:
+        """Probes, authorities' questions, and what is for nobody: that is answered with 404 either way."""
+        agent = head.get(b"user-agent") or b""
+        host = head.host.decode("latin-1")
+        is_ours = head.reserved or is_probe_agent(agent) or head.target.startswith(_ACME)
+        return is_ours or self.ingress.routes.find(Listener.PUBLIC, host) is None
 
     async def _drain(self) -> None:
         """Be unready, take what comes for the lag, then nothing more; who runs or waits has some time, then is refused or cut."""
@@ -168,7 +244,7 @@ def _raise_descriptor_limit() -> None:
 def main() -> int:
     """Run until told to stop; returns the exit code."""
     try:
-        settings = load(ACTIVATOR, registry=DAEMONS, environment=os.environ).settings
+        config = LiveSettings(ACTIVATOR, registry=DAEMONS, environment=os.environ)
         key = read_key(os.environ[_KEY_FILE_VARIABLE])
     except (SettingsError, InvalidValue, KeyError, OSError) as error:
         text = f"{_KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
@@ -179,10 +255,24 @@ def main() -> int:
     gc.set_threshold(_GC_THRESHOLD)
 
     async def body(stop: asyncio.Event) -> None:
-        async with KubeCluster(os.environ.get("KUBECONFIG")) as cluster:
-            activator, sockets = Activator(settings, cluster, key=key), inherited_sockets()
-            where = sockets.get("activator-metrics") or settings.metrics_address
-            async with serve_page(activator.ingress.metrics.page, where):
+        async with (
+            KubeCluster(os.environ.get("KUBECONFIG")) as cluster,
+            followed(cluster, system_namespace(os.environ), [config]) as watch,
+        ):
+            settings = config.settings
+            activator = Activator(settings, cluster, key=key, namespace=system_namespace(os.environ))
+            watch.on_change(lambda: activator.reconfigure(config.settings))
+            sockets = inherited_sockets()
+            where = (
+                sockets.get(f"activator-{settings.index}-metrics" if settings.index else "activator-metrics")
+                or settings.metrics_address
+            )
+            page, otlp = activator.ingress.metrics.page, settings.otlp
+            sending = exporting(otlp, page, service="activator", instance=settings.name)
+            tracing = span_outbox(otlp, service="activator", instance=settings.name)
+            async with serve_page(page, where), sending, tracing as send:
+                if send is not None:
+                    activator.ingress.tracer = Tracer(settings.trace_ratio, send=send)
                 await activator.run(stop, sockets=sockets)
 
     return run_daemon("activator", body)

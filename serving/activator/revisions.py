@@ -59,6 +59,7 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     key: RevisionKey
     resource_version: str
     serving_state: ServingState
+    uid: str = ""
     container_concurrency: int = 0
     timeout_s: float = _TIMEOUT_DEFAULT_S
     response_start_timeout_s: float | None = None
@@ -88,6 +89,7 @@ class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
 class _Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     namespace: str = "default"
+    uid: str = ""
     resource_version: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -156,6 +158,7 @@ def revision_of(revision: Mapping[str, Any]) -> RevisionFacts | NoData:
         key=(metadata.namespace, metadata.name),
         resource_version=metadata.resource_version,
         serving_state=spec.serving_state,
+        uid=metadata.uid,
         container_concurrency=max(0, spec.container_concurrency or 0),
         timeout_s=spec.timeout_seconds or _TIMEOUT_DEFAULT_S,
         response_start_timeout_s=spec.response_start_timeout_seconds or None,

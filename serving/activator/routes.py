@@ -3,7 +3,8 @@
 Input: Route objects one at a time, as they change; a request's Host, ``Knative-Serving-Tag`` and listener. Output: the
 site that answers for the host, and one revision of it by weighted choice. Public hosts are those of the URLs in the
 route's status (NAME.NAMESPACE.<domain>, TAG-NAME.NAMESPACE.<domain>), as the controller writes them; the inner listener
-knows NAME.NAMESPACE.svc.cluster.local of every route and nothing else, and the public one nothing of that name.
+knows NAME.NAMESPACE.svc.cluster.local of every route and of every revision, also without its end as resolvers of a
+cluster let people write it, and nothing else; the public one knows nothing of that name.
 
 Where two routes claim one host, the older claim has it; the other gets it when the older one goes. Randomness is handed
 in. It refuses to know whether a revision has pods. Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
@@ -37,6 +38,11 @@ RevisionKey = tuple[str, str]
 
 INNER_DOMAIN = "svc.cluster.local"
 
+# Name and namespace.
+_SHORT_PARTS = 2
+# Later than any time that the API writes: a route always comes before a revision of that name.
+_AFTER_ALL = "~"
+_REVISION = ":revision"
 _VISIBILITY = "networking.knative.dev/visibility"
 _CLUSTER_LOCAL = "cluster-local"
 # The controller notes there since when each tag is claimed, as a JSON object of tag to time.
@@ -156,21 +162,37 @@ def choose(site: Site, *, tag: str | None, draw: Callable[[], float]) -> Revisio
 class Routes:
     """All claims, and who has each host. A change costs as much as the hosts of one route."""
 
-    __slots__ = ("_claims", "_claims_of", "_sites")
+    __slots__ = ("_claims", "_claims_of", "_sites", "turn")
 
     def __init__(self) -> None:
         self._claims: dict[tuple[Listener, str], list[Claim]] = {}
         self._claims_of: dict[str, list[Claim]] = {}
         self._sites: dict[Listener, dict[str, Site]] = {listener: {} for listener in Listener}
+        self.turn = 0
+        """Grows with each change: what was found in the same turn is still so."""
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(sites)} {listener} hosts" for listener, sites in self._sites.items())
-        return f"Routes({len(self._claims_of)} routes, {counts})"
+        route_count = sum(not key.endswith(_REVISION) for key in self._claims_of)
+        return f"Routes({route_count} routes, {counts})"
 
     def set(self, facts: RouteFacts) -> None:
         """A route is new or has changed."""
-        self.remove(facts.key)
-        claims = self._claims_of[facts.key] = list(claims_of(facts))
+        self._set(facts.key, list(claims_of(facts)))
+
+    def set_revision(self, key: RevisionKey) -> None:
+        """A revision is there: its public Service leads here while its pods are not the endpoints."""
+        route = _of_revision(key)
+        if route not in self._claims_of:
+            self._set(route, [_claim_of_revision(route, key)])
+
+    def remove_revision(self, key: RevisionKey) -> None:
+        """A revision is gone."""
+        self.remove(_of_revision(key))
+
+    def _set(self, route: str, claims: list[Claim]) -> None:
+        self.remove(route)
+        self._claims_of[route] = claims
         for claim in claims:
             bisect.insort(self._claims.setdefault((claim.listener, claim.host), []), claim, key=_age_order)
             self._settle(claim)
@@ -184,13 +206,14 @@ class Routes:
     def find(self, listener: Listener, host: str) -> Site | None:
         """The site of a Host header; its case, port and final dot do not matter. None: nobody has it."""
         sites = self._sites[listener]
-        return sites.get(host) or sites.get(_bare(host))
+        return sites.get(host) or sites.get(_bare(host)) or sites.get(_whole(_bare(host)))
 
     def lost(self) -> list[Claim]:
         """Claims of hosts that an older claim has."""
         return [claim for claims in self._claims.values() for claim in claims[1:]]
 
     def _settle(self, claim: Claim) -> None:
+        self.turn += 1
         place = claim.listener, claim.host
         claims = self._claims[place]
         if claims:
@@ -208,6 +231,27 @@ def _bare(host: str) -> str:
     # "[::1]:80" loses its port too and names no route either way.
     name, colon, port = host.rpartition(":")
     return (name if colon and (not port or port.isdigit()) else host).removesuffix(".").lower()
+
+
+def _whole(host: str) -> str:
+    """A host of the cluster as it is written in full: "hello.default" and "hello.default.svc"."""
+    parts = host.split(".")
+    if len(parts) == _SHORT_PARTS:
+        return f"{host}.{INNER_DOMAIN}"
+    return (
+        f"{host}.{INNER_DOMAIN.removeprefix('svc.')}" if len(parts) == _SHORT_PARTS + 1 and parts[-1] == "svc" else ""
+    )
+
+
+def _of_revision(key: RevisionKey) -> str:
+    # No route has such a name, so that it is the key of none.
+    return f"{key[0]}/{key[1]}{_REVISION}"
+
+
+def _claim_of_revision(route: str, key: RevisionKey) -> Claim:
+    site = Site(route=route, namespace=key[0], revisions=(key[1],), bounds=(100,))
+    host = f"{key[1]}.{key[0]}.{INNER_DOMAIN}".lower()
+    return Claim(since=_AFTER_ALL, route=route, host=host, listener=Listener.INNER, site=site)
 
 
 def _site(facts: RouteFacts, entries: list[_Entry], tags: Mapping[str, str]) -> Site:

@@ -18,12 +18,15 @@ from serving.activator.desk import Desk, Go, Outcome, Turned, Wake
 from serving.activator.probes import is_probe_agent, probe_answer
 from serving.activator.revisions import PodFacts, RevisionFacts
 from serving.activator.routes import Listener, RevisionKey, Routes, Site, choose
-from serving.metrics.activator import ActivatorMetrics, RevisionRows, trace_id_of
+from serving.metrics.activator import ActivatorMetrics, RevisionRows
+from serving.metrics.spans import RequestTrace
+from serving.metrics.tracing import Tracer
 from serving.proxy.exchange import Exchange, Timeouts
 from serving.proxy.lines import header_lines
 from serving.proxy.requesthead import RequestHead
-from serving.settings.activator import ActivatorSettings
-from serving.wire.tokens import pod_secret
+from serving.proxy.traceparent import with_traceparent
+from serving.settings.activator import SECRETS_OF_PODS, ActivatorSettings
+from serving.wire.tokens import pod_secret, revision_secret
 
 __all__ = ["Ingress"]
 
@@ -34,6 +37,7 @@ _RETRY = _TEXT + b"Retry-After: 1\r\n"
 _TIMEOUT_TEXT = b"activator request timeout"
 _REVISION = b"X-Serving-Revision: %b\r\n"
 _COLD_START = b"X-Serving-Cold-Start: true\r\n"
+_LISTENERS = {listener.value: listener for listener in Listener}
 # More pods than one machine runs or one activator should know.
 _WAYS_MAX = 65_536
 
@@ -44,16 +48,27 @@ _LOSSES_MAX = 2
 class _Visit:
     """What we know of a request besides what it says."""
 
-    __slots__ = ("cold_turn", "is_cold", "key", "losses", "rows", "trace_id", "tries")
+    __slots__ = ("cold_turn", "is_cold", "key", "losses", "rows", "trace", "traceparent", "tries")
 
-    def __init__(self, key: RevisionKey, rows: RevisionRows) -> None:
+    def __init__(self, key: RevisionKey, rows: RevisionRows, traceparent: bytes) -> None:
         self.key = key
         self.rows = rows
-        self.trace_id: str | None = None
+        self.traceparent = traceparent
+        self.trace: RequestTrace | None = None
         self.cold_turn = 0
         self.tries = 1
         self.losses = 0
         self.is_cold = False
+
+
+class _Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What a head said, for when the same comes again on its connection; ``turn`` is that of the routes."""
+
+    head: RequestHead
+    turn: int
+    site: Site
+    tag: str | None
+    traceparent: bytes
 
 
 class _Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +111,8 @@ class Ingress:
             inside=self.desk.inside,
             has_old_names=settings.metrics_old_names,
         )
+        self.tracer: Tracer | None = None
+        """Makes spans of some requests; None while nobody wants them."""
         self._ways: dict[str, _Way] = {}
         self._timeouts: dict[RevisionKey, tuple[RevisionFacts, Timeouts]] = {}
         self._soon: asyncio.Handle | None = None
@@ -105,23 +122,25 @@ class Ingress:
     def __repr__(self) -> str:
         return f"Ingress({self.desk!r}, {self.routes!r})"
 
+    def reconfigure(self, settings: ActivatorSettings) -> None:
+        """Answer with these settings from now on, as far as they may change."""
+        self._settings = settings
+        self.desk.reconfigure(settings)
+
     # What the engine calls.
 
     def begin(self, exchange: Exchange) -> None:
         """Find the revision of a request, and a pod or a place in the queue."""
-        head = exchange.head
-        site = self.routes.find(Listener(exchange.listener), head.host.decode("latin-1"))
-        tag, agent, trace = _tag_agent_and_trace(head)
-        is_marked = head.reserved or is_probe_agent(agent)
-        if (site is None or is_marked) and self._is_answered(exchange, site, agent=agent):
-            return
-        assert site is not None
-        if is_marked:
-            exchange.head = _without_agent(head)
-        key = choose(site, tag=tag, draw=self._draw)
-        visit = exchange.context = _Visit(key, self.metrics.of(key))
-        if trace:
-            visit.trace_id = trace_id_of(trace)
+        known = exchange.peer.known
+        if not (isinstance(known, _Known) and known.head is exchange.head and known.turn == self.routes.turn):
+            understood = self._understand(exchange)
+            if understood is None:
+                return
+            known = understood
+        key = choose(known.site, tag=known.tag, draw=self._draw)
+        visit = exchange.context = _Visit(key, self.metrics.of(key), known.traceparent)
+        if self.tracer is not None:
+            _begin_trace(self.tracer, exchange, visit)
         if self._settings.tell_revision:
             exchange.answer_headers = _REVISION % key[1].encode()
         exchange.is_timed = self._settings.tell_timing
@@ -142,6 +161,7 @@ class Ingress:
         """A pod died before it answered: on to another, or back to the head of the queue."""
         del reason
         self.counts["pod-lost"] += 1
+        self.metrics.lost.inc()
         visit = exchange.context
         assert isinstance(visit, _Visit)
         visit.losses += 1
@@ -154,13 +174,14 @@ class Ingress:
     def finish(self, exchange: Exchange) -> None:
         """A request has ended: whoever is next runs."""
         visit = exchange.context
-        self.counts[f"{exchange.status // 100}xx" if exchange.status else "no-answer"] += 1
         if visit is None:
             self.metrics.unmatched.inc()
         else:
             assert isinstance(visit, _Visit)
             at_s = self._clock()
-            visit.rows.ended(exchange.status, at_s - exchange.started_s, visit.trace_id)
+            visit.rows.ended(exchange.status, at_s - exchange.started_s, at_s=at_s, traceparent=visit.traceparent)
+            if visit.trace is not None and self.tracer is not None:
+                self.tracer.end(visit.trace, exchange, key=visit.key, try_count=visit.tries, at_s=at_s)
             go = self.desk.finish(visit.key, exchange, at_s)
             if go:
                 self._send_all(go)
@@ -188,6 +209,22 @@ class Ingress:
         for handle in (self._soon, self._later):
             if handle is not None:
                 handle.cancel()
+
+    def _understand(self, exchange: Exchange) -> _Known | None:
+        """Look at a head that did not come before; None when it is answered already."""
+        head = exchange.head
+        site = self.routes.find(_LISTENERS[exchange.listener], head.host.decode("latin-1"))
+        tag, agent, traceparent = _tag_agent_and_trace(head)
+        is_marked = head.reserved or is_probe_agent(agent)
+        if (site is None or is_marked) and self._is_answered(exchange, site, agent=agent):
+            return None
+        assert site is not None
+        known = _Known(head=head, turn=self.routes.turn, site=site, tag=tag, traceparent=traceparent)
+        if is_marked:
+            exchange.head = _without_agent(head)
+        else:
+            exchange.peer.known = known
+        return known
 
     def _is_answered(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
         """Answer what is a probe, or for nobody."""
@@ -226,6 +263,8 @@ class Ingress:
         else:
             visit.is_cold = not self.desk.pods_of(visit.key)
             visit.cold_turn = visit.rows.cold_turn
+            if visit.trace is not None:
+                visit.trace.is_queued, visit.trace.is_cold = True, visit.is_cold
         self.tick_soon()
 
     def _weight_of(self, exchange: Exchange) -> int:
@@ -234,7 +273,7 @@ class Ingress:
         if not head.has_body:
             return exchange.weight_bytes
         body_bytes = held_max if head.chunked else min(head.content_length or 0, held_max)
-        return max(exchange.weight_bytes, sum([len(line.wire) for line in head.lines]) + body_bytes)
+        return max(exchange.weight_bytes, len(head.wire) + body_bytes)
 
     def _send_all(self, go: Sequence[Go[Exchange]]) -> None:
         for one in go:
@@ -245,28 +284,43 @@ class Ingress:
         visit = exchange.context
         assert isinstance(visit, _Visit)
         if go.waited_s:
-            visit.rows.waited(go.waited_s)
+            visit.rows.waited(go.waited_s, traceparent=visit.traceparent)
+            if visit.trace is not None:
+                visit.trace.grant(self._clock())
         if visit.is_cold:
             visit.is_cold = False
-            visit.rows.started_cold(self._clock() - exchange.started_s, visit.cold_turn)
+            at_s = self._clock()
+            waited_s = at_s - exchange.started_s
+            visit.rows.started_cold(waited_s, visit.cold_turn, at_s=at_s, traceparent=visit.traceparent)
+            if visit.trace is not None:
+                visit.trace.cold_until_s = visit.rows.cold_until_s
             if self._settings.tell_cold_start:
                 exchange.answer_headers += _COLD_START
         way = self._ways.get(go.pod.address)
         if way is None or way.pod != go.pod:
-            way = self._remember(go.pod)
+            way = self._remember(go.pod, visit.key)
         exchange.forward(way.address, extra=way.extra)
 
-    def _remember(self, pod: PodFacts) -> _Way:
+    def _remember(self, pod: PodFacts, key: RevisionKey) -> _Way:
         if len(self._ways) >= _WAYS_MAX:
             self._ways.clear()
-        host, _, port = pod.address.rpartition(":")
+        told, _, elsewhere = self._settings.pod_address_override.partition("=")
+        address = elsewhere + pod.address.removeprefix(told) if pod.address.startswith(told) else pod.address
+        host, _, port = address.rpartition(":")
         lines = [(b"K-Proxy-Request", b"activator")]
-        if pod.name:
-            secret = pod_secret(self._key, namespace=pod.namespace, pod=pod.name)
+        secret = self._secret_of(pod, key)
+        if secret:
             lines.append((b"K-Pod-Secret", secret.encode()))
         way = _Way(pod=pod, address=(host.strip("[]"), int(port)), extra=header_lines(*lines))
         self._ways[pod.address] = way
         return way
+
+    def _secret_of(self, pod: PodFacts, key: RevisionKey) -> str:
+        """What a pod believes us by; "" if we do not know who it is."""
+        if self._settings.secrets_of == SECRETS_OF_PODS:
+            return pod_secret(self._key, namespace=pod.namespace, pod=pod.name) if pod.name else ""
+        facts = self.desk.facts_of(key)
+        return revision_secret(self._key, namespace=key[0], uid=facts.uid) if facts is not None and facts.uid else ""
 
     def _refuse(self, turned: Turned[Exchange]) -> None:
         exchange = turned.request
@@ -274,6 +328,8 @@ class Ingress:
         visit = exchange.context
         assert isinstance(visit, _Visit)
         visit.rows.refused(turned.reason)
+        if visit.trace is not None:
+            visit.trace.refused = turned.reason
         exchange.answer(503, f"{turned.text}\n".encode(), _RETRY + exchange.answer_headers)
 
     def _configuration_of(self, key: RevisionKey) -> str:
@@ -325,7 +381,14 @@ def _tag_agent_and_trace(head: RequestHead) -> tuple[str | None, bytes, bytes]:
     return tag, agent, trace
 
 
+def _begin_trace(tracer: Tracer, exchange: Exchange, visit: _Visit) -> None:
+    """Draw ids for a request that is to be traced, and tell the pod; any other goes on as it came."""
+    visit.trace = tracer.begin(visit.traceparent)
+    if visit.trace is not None:
+        visit.traceparent = visit.trace.traceparent
+        exchange.head = with_traceparent(exchange.head, visit.traceparent)
+
+
 def _without_agent(head: RequestHead) -> RequestHead:
     """A head without a User-Agent that the pod would believe."""
-    lines = [line for line in head.lines if line.name != b"user-agent" or not is_probe_agent(line.value)]
-    return msgspec.structs.replace(head, lines=lines)
+    return head.without(lambda line: line.name == b"user-agent" and is_probe_agent(line.value))

@@ -37,7 +37,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept running: the order that starts it, who hears of its life and of its readiness, and its probes.
 
     ``port`` is where it is probed on 127.0.0.1. ``listening`` is how an app is asked that was started again: at its first
-    start the queue-proxy asks.
+    start the queue-proxy asks. ``is_http2`` says that it is asked so by HTTP/2, as the queue-proxy does; the kubelet's own
+    probes are HTTP/1.1's, as in a cluster.
     """
 
     start: Start
@@ -46,6 +47,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     on_warning: Callable[[str, str], None]
     probes: tuple[ProbePlan, ...] = ()
     listening: Probe | None = None
+    is_http2: bool = False
     port: int = 0
     first: Life = Life()
 
@@ -141,7 +143,8 @@ class Keeper:
         while not self._is_listening and self._kept.listening is not None:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S)
-            if await attempt(self._kept.listening, ("127.0.0.1", self._kept.port)):
+            app = ("127.0.0.1", self._kept.port)
+            if await attempt(self._kept.listening, app, is_http2=self._kept.is_http2):
                 self._is_listening = True
                 self._kept.on_life(self.life)
 

@@ -7,7 +7,6 @@ without its status and no slice without its pods.
 """
 
 import asyncio
-import functools
 import gc
 import os
 import sys
@@ -17,10 +16,13 @@ from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.admission import admit
 from serving.cluster.api.running import running
 from serving.cluster.api.server import ApiOptions, application
+from serving.cluster.configmaps import followed
 from serving.cluster.garbage import collect_garbage
+from serving.cluster.identity import system_namespace
 from serving.cluster.journal import Journal
 from serving.cluster.memory import MemoryCluster
-from serving.controller.loop import run as run_controller
+from serving.controller.client import ControllerConfig
+from serving.controller.loop import Controller
 from serving.local.host import Host
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
@@ -29,9 +31,8 @@ from serving.local.podlogs import FilePodLogs
 from serving.local.rebuilt import until_rebuilt
 from serving.local.state import StateFolder
 from serving.metrics.controller import ControllerMetrics, LocalMetrics
+from serving.metrics.export import exporting
 from serving.metrics.server import measured, serve_page
-from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS
-from serving.settings.load import load
 from serving.wire.tokens import read_key
 
 __all__ = ["GC_THRESHOLDS", "main"]
@@ -45,9 +46,11 @@ _REBUILD_S = 5.0
 
 async def _body(stop: asyncio.Event) -> None:
     state = StateFolder(Path(os.environ["SERVING_STATE"]))
-    controller = load(CONTROLLER, registry=DAEMONS, environment=os.environ).settings
-    scaling = load(AUTOSCALER, registry=DAEMONS, environment=os.environ).settings
-    cluster = MemoryCluster(Journal(state.journal), admit=functools.partial(admit, scaling=scaling))
+    config = ControllerConfig(os.environ)
+    cluster = MemoryCluster(
+        Journal(state.journal),
+        admit=lambda *new, **more: admit(*new, **more, scaling=config.scaling.settings, is_one_machine=True),
+    )
     host = Host(state.template)
     logs = state.logs / "pods"
     node = Node(
@@ -63,18 +66,20 @@ async def _body(stop: asyncio.Event) -> None:
     metrics, sockets = ControllerMetrics(), inherited_sockets()
     api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).answered))
     try:
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group, followed(cluster, system_namespace(), config.all) as watch:
+            settings = config.own.settings
+            controller = Controller(cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics)
+            config.attach(controller, watch)
             tasks = [group.create_task(host.run(), name="host")]
             await kubelet.take_over()
             tasks.append(group.create_task(kubelet.run(), name="kubelet"))
             tasks.append(group.create_task(manager.run(), name="manager"))
             tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
-            controlling = group.create_task(
-                run_controller(cluster, stop, settings=controller, scaling=scaling, metrics=metrics), name="controller"
-            )
+            controlling = group.create_task(controller.run(stop), name="controller")
             await until_rebuilt(cluster, within_s=_REBUILD_S)
-            page = serve_page(metrics.page, sockets.get("control-metrics") or controller.metrics_address)
-            async with page, running(api, sockets["api"]):
+            page = serve_page(metrics.page, sockets.get("control-metrics") or settings.metrics_address)
+            sending = exporting(settings.otlp, metrics.page, service="control")
+            async with page, sending, running(api, sockets["api"]):
                 await controlling
             for task in tasks:
                 task.cancel()

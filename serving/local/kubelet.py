@@ -23,11 +23,10 @@ from serving.local.resident import resident_bytes_by_session
 from serving.local.usage import UsageTeller
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 
-__all__ = ["NODE_NAME", "Kubelet"]
+__all__ = ["Kubelet"]
 
 _log = logging.getLogger("kubelet")
 
-NODE_NAME = "local"
 _MEMORY_PERIOD_S = 1.0
 _ROTATION_PERIOD_S = 10.0
 # Pods that are gone, of which the logs can still be read on disk.
@@ -40,7 +39,7 @@ class Kubelet:
     def __init__(self, node: Node, *, dice: random.Random | None = None) -> None:
         self._node = node
         self._places = Places(dice or random.Random())  # noqa: S311 - spreads addresses
-        self._pods = Reflector(node.cluster, POD, field_selector=f"spec.nodeName={NODE_NAME}")
+        self._pods = Reflector(node.cluster, POD, field_selector=f"spec.nodeName={node.name}")
         self._pods.on_change(self._changed)
         self._running: dict[str, PodRun] = {}
         self._usage = UsageTeller(node.cluster, self._running.values)
@@ -90,12 +89,12 @@ class Kubelet:
 
     async def _register(self) -> None:
         """This machine as a node."""
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE_NAME}}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node.name}}
         condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": stamp()}
         try:
             await self._node.cluster.create(NODE, node)
             patch = {"status": {"conditions": [condition]}}
-            await self._node.cluster.patch(NODE, "", NODE_NAME, patch=patch, subresource="status")
+            await self._node.cluster.patch(NODE, "", self._node.name, patch=patch, subresource="status")
         except AlreadyExists:
             return
 

@@ -25,7 +25,7 @@ from serving.local.orders import Start
 from serving.local.places import Place
 from serving.local.podevents import pod_event
 from serving.local.podfolder import make_folder, mount, remove_folder
-from serving.local.podplan import Life, app_plan, name_of, pod_status, proxy_environment, serves
+from serving.local.podplan import Life, app_plan, name_of, pod_status, proxy_environment, serves, speaks_http2
 from serving.local.probeplan import listening_probe, probe_plans
 from serving.local.sources import Reference, Sources, container_environment, data_of, references, volume_files
 from serving.model.errors import AlreadyExists, ClusterError, InvalidValue, NotFound
@@ -47,7 +47,11 @@ _STATUS_LAG_S = 0.05
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pods of this machine share: the store, the template, folders, where stats go, the cluster key."""
+    """What the pods of this machine share: the store, the template, folders, where stats go, the cluster key.
+
+    ``name`` is the node's. ``told_network`` is what the status of a pod tells in the place of the "127." of its address,
+    for servers that take no loopback addresses; activators must know (``pod_address_override``).
+    """
 
     cluster: Cluster
     host: Host
@@ -55,6 +59,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     logs: Path
     stats_url: str
     key: bytes
+    name: str = "local"
+    told_network: str = "127."
 
 
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +221,7 @@ class PodRun:
             on_warning=self._warn_later,
             probes=tuple(probe_plans(container)) if is_serving else (),
             listening=listening_probe(container) if is_serving else None,
+            is_http2=speaks_http2(container),
             port=self.place.port,
             first=self._lives.get(name, Life()),
         )
@@ -289,9 +296,8 @@ class PodRun:
                 await wait_for(self._is_urgent, until_s=now_s() + _STATUS_LAG_S)
             self._is_dirty.clear()
             self._is_urgent.clear()
-            status = pod_status(
-                self._manifest, self._lives, address=self.place.address, ready=self.is_ready, stamp=stamp()
-            )
+            address = self._node.told_network + self.place.address.removeprefix("127.")
+            status = pod_status(self._manifest, self._lives, address=address, ready=self.is_ready, stamp=stamp())
             try:
                 written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")
                 self._manifest = {**self._manifest, "status": written["status"]}

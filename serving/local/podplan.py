@@ -14,7 +14,17 @@ import msgspec
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
 
-__all__ = ["COMMAND_ANNOTATION", "AppPlan", "Life", "app_plan", "name_of", "pod_status", "proxy_environment", "serves"]
+__all__ = [
+    "COMMAND_ANNOTATION",
+    "AppPlan",
+    "Life",
+    "app_plan",
+    "name_of",
+    "pod_status",
+    "proxy_environment",
+    "serves",
+    "speaks_http2",
+]
 
 COMMAND_ANNOTATION = "serving.dev/command"
 _FOLDER_ANNOTATION = "serving.dev/dir"
@@ -132,8 +142,12 @@ def _readiness(pod: Object) -> str | None:
 
 def _protocol(pod: Object) -> str | None:
     """What the app speaks: h2c when the port of the container that serves is named so; None for HTTP/1.1, which needs no word."""
-    ports = [port for one in _containers(pod) if serves(pod, one) for port in one.get("ports", ())]
-    return "h2c" if any(port.get("name") == "h2c" for port in ports) else None
+    return "h2c" if any(speaks_http2(one) for one in _containers(pod) if serves(pod, one)) else None
+
+
+def speaks_http2(container: Object) -> bool:
+    """Whether an app takes HTTP/2 with prior knowledge: its port is named h2c."""
+    return any(port.get("name") == "h2c" for port in container.get("ports", ()))
 
 
 def pod_status(pod: Object, lives: Mapping[str, Life], *, address: str, ready: bool, stamp: str) -> Object:

@@ -15,6 +15,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
 PORTS = (
     Port(name="public", number=8080, what="Port of all services."),
+    Port(name="tls", number=8443, what="Port of all services over TLS, if there is a certificate."),
     Port(name="inner", number=8081, what="Port of cluster-local services."),
     Port(name="api", number=6080, what="Port of the Kubernetes API."),
     Port(name="stats", number=6081, what="Port of the autoscaler."),

@@ -34,6 +34,7 @@ class StateFolder:
         self.path = path
         self.key = path / "key"
         self.token = path / "token"
+        self.dashboard_token = path / "dashboard-token"
         self.kubeconfig = path / "kubeconfig"
         self.ports = path / "ports.json"
         self.journal = path / "journal.db"
@@ -65,8 +66,9 @@ class StateFolder:
         self.hold()
         if not self.key.exists():
             _write_private(self.key, secrets.token_bytes(_KEY_BYTES))
-        if not self.token.exists():
-            _write_private(self.token, secrets.token_urlsafe(_KEY_BYTES).encode())
+        for token in (self.token, self.dashboard_token):
+            if not token.exists():
+                _write_private(token, secrets.token_urlsafe(_KEY_BYTES).encode())
         _write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text()).encode())
 
     def write_ports(self, ports: Mapping[str, int]) -> None:

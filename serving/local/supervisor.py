@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from serving.local.deathwish import adopt_orphans, children_of, die_with_parent
 from serving.local.state import StateFolder
@@ -38,29 +39,41 @@ _BACKLOG = 4096
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 _IDLE_S = 3600.0
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
 Ports = Mapping[str, int]
 """Port of each listening socket by name: public, inner, api, stats."""
 
 
 class Child:
-    """One kind of child process: its name, its module, and the sockets that it takes over."""
+    """One child process: its name, its module, the sockets that it takes over, and what its environment has besides."""
 
-    def __init__(self, name: str, module: str, *sockets: str) -> None:
-        self.name, self.module, self.sockets = name, module, sockets
+    def __init__(self, name: str, module: str, *sockets: str, environment: Mapping[str, str] = _NOTHING) -> None:
+        self.name, self.module, self.sockets, self.environment = name, module, sockets, environment
         self.process: subprocess.Popen[bytes] | None = None
         self.started_s = 0.0
         self.pause_s = 0.0
 
 
-def CHILDREN() -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
+def CHILDREN(activator_count: int = 1) -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
     """Who is started, in this order."""
     return [
         Child(_TEMPLATE, "serving.local.template", _TEMPLATE),
         Child("control", "serving.local.control", "api", "control-metrics"),
         Child("autoscaler", "serving.autoscaler.main", "stats"),
         Child("dashboard", "serving.dashboard.main", "dashboard"),
-        Child("activator", "serving.activator.main", "public", "inner", "activator-metrics"),
+        *(_activator(index, activator_count) for index in range(activator_count)),
     ]
+
+
+def _activator(index: int, count: int) -> Child:
+    """One of those that accept from the same sockets. The first has the name and the port that one alone has."""
+    name = f"activator-{index}" if index else "activator"
+    environment = {"SERVING_ACTIVATOR_INDEX": str(index), "SERVING_ACTIVATOR_COUNT": str(count)}
+    if index:
+        # To the autoscaler each is another one, whose loads add up.
+        environment["SERVING_ACTIVATOR_NAME"] = name
+    return Child(name, "serving.activator.main", "public", "tls", "inner", f"{name}-metrics", environment=environment)
 
 
 def bind(ports: Ports) -> dict[str, socket.socket]:
@@ -85,9 +98,20 @@ def bind(ports: Ports) -> dict[str, socket.socket]:
 
 
 class Supervisor:
-    """Children and sockets. ``run`` returns when it was told to stop, with an exit code."""
+    """Children and sockets. ``run`` returns when it was told to stop, with an exit code.
 
-    def __init__(self, state: StateFolder, sockets: Mapping[str, socket.socket], children: Sequence[Child]) -> None:
+    ``environment`` is what the daemons have besides; pods do not.
+    """
+
+    def __init__(
+        self,
+        state: StateFolder,
+        sockets: Mapping[str, socket.socket],
+        children: Sequence[Child],
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._environment = environment
         self._state = state
         self._sockets = sockets
         self._children = list(children)
@@ -119,11 +143,12 @@ class Supervisor:
         return max(0.0, min(waiting) - time.monotonic()) if waiting else _IDLE_S
 
     def _start(self, child: Child) -> None:
-        descriptors = {name: self._sockets[name].fileno() for name in child.sockets}
+        # There is no socket for TLS where there is no certificate.
+        descriptors = {name: self._sockets[name].fileno() for name in child.sockets if name in self._sockets}
         environment = {**os.environ, "SERVING_LISTEN_FDS": json.dumps(descriptors)}
         if child.name != _TEMPLATE:
             # Pods are forked from the template: it does not even know where secrets are.
-            environment |= self._addresses()
+            environment |= {**self._addresses(), **self._environment, **child.environment}
         log = (self._state.logs / f"{child.name}.log").open("ab")
         with log:
             child.process = subprocess.Popen(  # noqa: S603 - our own module
@@ -139,17 +164,27 @@ class Supervisor:
         child.started_s = time.monotonic()
 
     def _addresses(self) -> dict[str, str]:
-        names = ("public", "inner", "stats", "activator-metrics")
-        public, inner, stats, metrics = (self._sockets[name].getsockname() for name in names)
+        public, inner, stats = (self._sockets[name].getsockname() for name in ("public", "inner", "stats"))
+        pages = (
+            self._sockets[name].getsockname()
+            for child in self._children
+            for name in child.sockets
+            if child.module == "serving.activator.main" and name.endswith("-metrics")
+        )
         return {
             "KUBECONFIG": str(self._state.kubeconfig),
             "SERVING_KEY_FILE": str(self._state.key),
             "SERVING_STATE": str(self._state.path),
             "SERVING_AUTOSCALER_ACTIVATOR_ADDRESS": f"{public[0]}:{public[1]}",
             "SERVING_ACTIVATOR_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
+            "SERVING_ACTIVATOR_PEER_FOLDER": str(self._state.path),
             "SERVING_STATS_URL": f"ws://{stats[0]}:{stats[1]}/stats",
+            "SERVING_DASHBOARD_TOKEN_FILE": str(self._state.dashboard_token),
+            "SERVING_DASHBOARD_ACTIVATOR_ADDRESS": f"{public[0]}:{public[1]}",
             "SERVING_DASHBOARD_AUTOSCALER_URL": f"http://{stats[0]}:{stats[1]}",
-            "SERVING_DASHBOARD_ACTIVATOR_METRICS_URL": f"http://{metrics[0]}:{metrics[1]}/metrics",
+            "SERVING_DASHBOARD_ACTIVATOR_METRICS_URL": ",".join(
+                f"http://{host}:{port}/metrics" for host, port in pages
+            ),
             "SERVING_CONTROLLER_PUBLIC_PORT": str(public[1]),
             "SERVING_CONTROLLER_INNER_PORT": str(inner[1]),
         }

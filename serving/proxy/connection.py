@@ -19,7 +19,7 @@ from serving.proxy.client import Pause
 from serving.proxy.exchange import Exchange, Wiring
 from serving.proxy.preface import PREFACE, hand_over
 from serving.proxy.rendering import Peer, render_answer
-from serving.proxy.requesthead import Refusal, RequestHead, read_request_head
+from serving.proxy.requesthead import HeadMemory, Refusal, RequestHead
 from serving.settings.http import HttpSettings
 
 __all__ = ["Connection", "Registry"]
@@ -57,8 +57,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         *("_address", "_blank_skipped", "_body_bytes", "_buffer", "_clock", "_closing", "_consuming", "_due_s"),
-        *("_exchange", "_full", "_head_begun", "_last_body_s", "_lingering", "_paused", "_peer", "_reader"),
-        *("_registry", "_transport", "_wiring"),
+        *("_exchange", "_full", "_head_begun", "_heads", "_last_body_s", "_lingering", "_paused", "_peer"),
+        *("_reader", "_registry", "_transport", "_wiring"),
     )
 
     def __init__(self, registry: Registry, wiring: Wiring) -> None:
@@ -68,6 +68,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._address = ""
         self._peer = Peer("")
+        self._heads = HeadMemory()
         self._buffer = b""
         self._exchange: Exchange | None = None
         self._reader: LengthBody | ChunkedBody | None = None
@@ -295,7 +296,7 @@ class Connection(asyncio.Protocol):
             self._keep_partial_head(data)
             return None
         try:
-            head = read_request_head(data[:end], header_count_max=self._registry.settings.header_count_max)
+            head = self._heads.read(data[:end], header_count_max=self._registry.settings.header_count_max)
             self._check_length(head)
         except Refusal as refusal:
             if not data.startswith(PREFACE):

@@ -9,15 +9,20 @@ import asyncio
 from serving.proxy.exchange import Wiring
 from serving.proxy.rendering import Peer
 
-__all__ = ["PREFACE", "hand_over"]
+__all__ = ["PREFACE", "hand_over", "start_session"]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 
 
 def hand_over(data: bytes, registry, wiring: Wiring, *, transport: asyncio.Transport, peer: Peer) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - a SessionRegistry, which may not be imported here
     """Give a connection to a session, with what has come so far."""
+    start_session(registry, wiring, transport=transport, peer=peer).data_received(data)
+
+
+def start_session(registry, wiring: Wiring, *, transport: asyncio.Transport, peer: Peer) -> asyncio.Protocol:  # type: ignore[no-untyped-def]  # noqa: ANN001 - as above
+    """Give a connection of which nothing has been read to a session: ALPN has said what it speaks."""
     from serving.proxy.http2.session import Session  # noqa: PLC0415 - see the module
 
     session = Session(registry, wiring, transport, peer=peer, address=peer.address.decode())
     transport.set_protocol(session)
-    session.data_received(data)
+    return session

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from socket import socket
 
+from serving.proxy.acceptor import Acceptor
 from serving.proxy.accesslog import AccessLog
 from serving.proxy.connection import Connection
 from serving.proxy.exchange import Exchange, Handler, Wiring
@@ -43,7 +44,7 @@ class HttpServer:
         self.finishing = False
         self.clock = clock
         self.pool = Pool(settings, clock=clock) if pool is None else pool
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | Acceptor] = []
         self._connections: set[Connection] = set()
         self._per_address: dict[str, int] = {}
         self._sweep: asyncio.TimerHandle | None = None
@@ -59,15 +60,29 @@ class HttpServer:
         """Connections of clients."""
         return len(self._connections)
 
-    async def listen(self, where: socket | tuple[str, int], handler: Handler, *, listener: str = "") -> tuple[str, int]:
-        """Take connections from a bound socket, or from an address; return the address. ``listener`` names it."""
+    async def listen(
+        self,
+        where: socket | tuple[str, int],
+        handler: Handler,
+        *,
+        listener: str = "",
+        takes_turns: bool = False,
+        make: "Callable[[HttpServer, Wiring], asyncio.Protocol]" = Connection,
+    ) -> tuple[str, int]:
+        """Take connections from a bound socket, or from an address; return the address.
+
+        ``listener`` names it to the handler. ``takes_turns`` with other processes on the same socket. ``make`` makes what a client meets first: TLS, where it is not HTTP.
+        """
         wiring = self._wiring(handler, listener)
 
-        def factory() -> Connection:
-            return Connection(self, wiring)
+        def factory() -> asyncio.Protocol:
+            return make(self, wiring)
 
         loop = asyncio.get_running_loop()
-        if isinstance(where, socket):
+        server: asyncio.Server | Acceptor
+        if isinstance(where, socket) and takes_turns:
+            server = Acceptor(where, factory)
+        elif isinstance(where, socket):
             server = await loop.create_server(factory, sock=where, backlog=_BACKLOG)
         else:
             server = await loop.create_server(factory, *where, backlog=_BACKLOG, reuse_address=True)

@@ -4,15 +4,37 @@ Source of defaults: knative/serving 98e5ef90, pkg/activator/net. Nothing here ne
 stays small.
 """
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 
 from serving.settings.http import HttpSettings
 from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, NUMBER, PERCENT, TEXT, Knob
-from serving.settings.record import SettingsRecord
+from serving.settings.otlp import OtlpSettings
+from serving.settings.record import Clash, SettingsRecord
+from serving.settings.tls import TlsSettings
 
-__all__ = ["ORIGINAL", "ActivatorSettings", "ShareQuirks"]
+__all__ = [
+    "ORIGINAL",
+    "REDIRECTED",
+    "SECRETS_OF_PODS",
+    "SECRETS_OF_REVISIONS",
+    "ActivatorSettings",
+    "ShareQuirks",
+]
+
+REDIRECTED = "Redirected"
+SECRETS_OF_PODS = "pod"
+SECRETS_OF_REVISIONS = "revision"
+
+
+def _read_protocol(text: str) -> str:
+    # Knative takes either case.
+    return text.capitalize()
+
+
+_PROTOCOL = msgspec.structs.replace(TEXT, name="protocol", read=_read_protocol, read_plain=_read_protocol)
 
 
 class ShareQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +117,17 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Where requests to cluster-local hosts come in, unless a socket is inherited: address and port. It must not be
     reachable for the world. Default: ours, loopback only."""
 
+    secrets_of: Annotated[str, Knob(key="secrets-of", unit=TEXT, choices=(SECRETS_OF_PODS, SECRETS_OF_REVISIONS))] = (
+        SECRETS_OF_PODS
+    )
+    """By what a queue-proxy knows requests of ours: a secret of its own (pod), or one of all pods of its revision (revision),
+    which is what a Deployment's template can have. It must be as whoever starts queue-proxies has it. Default: ours, pod, as
+    `serving up` does; in a cluster revision."""
+
+    pod_address_override: Annotated[str, Knob(key="pod-address-override", unit=TEXT)] = ""
+    """For tests: two beginnings of addresses, as in "10.=127."; pods whose address begins with the first are reached at the
+    second. Servers take no loopback addresses for pods, which is where pods that are processes are. Default: none."""
+
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = "ws://127.0.0.1:6081/stats"
     """The autoscaler's websocket for statistics. Default: ours, the port of `serving up`."""
 
@@ -107,6 +140,17 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
 
     name: Annotated[str, Knob(key="name", unit=TEXT)] = "activator"
     """What this activator calls itself to the autoscaler; unique among activators. Default: ours."""
+
+    count: Annotated[int, Knob(key="count", unit=COUNT, low=1, high=64)] = 1
+    """Activator processes on the same sockets of this machine, which share the slots of each pod. Range: 1 to 64. Default:
+    ours, 1; `serving up --activators` sets it."""
+
+    index: Annotated[int, Knob(key="index", unit=COUNT, low=0, high=63)] = 0
+    """Which of them this one is, from 0. Range: 0 to 63, below the count. Default: ours, 0; `serving up` sets it."""
+
+    peer_folder: Annotated[str, Knob(key="peer-folder", unit=TEXT)] = ""
+    """Folder that only we can read, in which they have their sockets for each other. Needed where there are several.
+    Default: none; `serving up` sets it."""
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 0.0
     """Time for which requests are still taken when we are told to stop, in seconds: whoever sends here has to hear first
@@ -129,11 +173,45 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether answers tell in Server-Timing how many milliseconds their request waited for a pod ("queue") and then for
     the pod's answer to begin ("upstream"). Default: ours, true; browsers show it."""
 
+    http_protocol: Annotated[
+        str,
+        Knob(key="http-protocol", config_map="config-network", unit=_PROTOCOL, choices=("Enabled", REDIRECTED)),
+    ] = "Enabled"
+    """Whether public hosts are served over plain HTTP (Enabled), or it answers 301 with their https address (Redirected),
+    but for /.well-known/acme-challenge/. Needs TLS here, or tls.public-port where it is elsewhere. Default: Knative,
+    Enabled."""
+
     http: HttpSettings = HttpSettings()
     """Limits of the HTTP engine."""
 
+    tls: TlsSettings = TlsSettings()
+    """TLS: its certificates, and how they are looked after."""
+
+    trace_ratio: Annotated[float, Knob(key="trace-percentage", unit=PERCENT, low=0, high=1)] = 0.1
+    """Part of the requests without a traceparent that spans are made of, once otlp.endpoint is set; a request with one does
+    as its sampled flag says. 0 leaves it to that flag alone. Range: 0 to 100 percent. Default: Knative's sample-rate, 10."""
+
+    otlp: OtlpSettings = OtlpSettings()
+    """Where spans of requests and the page's numbers are sent."""
+
     quirks: ShareQuirks = ShareQuirks()
     """Behaviours of the original's assignment of pods to activators that are off by default, one flag each."""
+
+    def check(self) -> Iterator[Clash]:
+        """All contradictions between fields."""
+        yield from self.tls.check()
+        if self.index >= self.count:
+            what = f"there are {self.count} activators, so that none has the index {self.index}"
+            yield Clash(fields=("index", "count"), what=what, expected="an index below the count")
+        if self.count > 1 and not self.peer_folder:
+            what = f"{self.count} activators cannot find each other"
+            yield Clash(fields=("peer_folder",), what=what, expected="a folder for their sockets")
+        if self.http_protocol == REDIRECTED and not self.tls.is_on and not self.tls.public_port:
+            yield Clash(
+                fields=("http_protocol",),
+                what="there is no TLS to redirect to",
+                expected="certificates (tls.certificate-files, tls.folder or tls.secrets), or tls.public-port",
+            )
 
     @property
     def queue_bytes_limit(self) -> int | None:
@@ -143,7 +221,8 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     def poke_target(self, container_concurrency: int, target_concurrency: float | None) -> float:
         """Requests at once that a desired pod is good for before more pods are worth asking for.
 
-        The lower of what the revision limits and what it asks for, in part: 10 at 70 percent are 7; with neither, 70.
+        The lower of what the revision limits and what it asks for, in part: 10 at 70 percent are 7; with neither, 70. One
+        of two activators sees half of the requests: 3.5 of them.
         """
         bounds = [bound for bound in (float(container_concurrency), target_concurrency) if bound]
-        return min(bounds, default=self.poke_target_default) * self.poke_utilization_ratio
+        return min(bounds, default=self.poke_target_default) * self.poke_utilization_ratio / self.count

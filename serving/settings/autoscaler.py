@@ -20,6 +20,7 @@ from serving.settings.knob import (
     Knob,
 )
 from serving.settings.kpa_quirks import KpaQuirks
+from serving.settings.otlp import OtlpSettings
 from serving.settings.record import Clash, SettingsRecord
 from serving.settings.triggers import TriggerSettings
 
@@ -141,6 +142,11 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Where pods and activators send their statistics, as host and port; a socket that the supervisor hands down goes
     before it. Default: ours, 127.0.0.1:6081."""
 
+    host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
+    """Names under which metrics and decisions may be asked for there beside addresses, names of one label and those of
+    Services, separated by commas; for any other Host they are refused, so that no other site can read them by rebinding
+    its name. Default: ours, none."""
+
     activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
     """Where a probe must be answered by the activator before the last pod of a revision goes, as host and port. Default:
     ours, 127.0.0.1:8080."""
@@ -160,6 +166,14 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     metrics_old_names: Annotated[bool, Knob(key="metrics-old-names", unit=FLAG)] = False
     """Whether the page of metrics also has each family of a revision under the name and labels that it had up to Knative
     1.18, for dashboards that ask for those. Default: ours, false."""
+
+    stats_audience: Annotated[str, Knob(key="stats-audience", unit=TEXT)] = ""
+    """For whom the tokens are made out with which the pods of a cluster open their websockets; the API server is asked whose
+    each is. Empty means that only tokens which are derived from the cluster key are taken, as on one machine. Default: ours,
+    empty; in ``config/`` serving-stats, as the controller's sidecar.stats-audience."""
+
+    otlp: OtlpSettings = OtlpSettings()
+    """Where the page's numbers are sent."""
 
     classic: ClassicSettings = ClassicSettings()
     """The algorithm of June 2018."""

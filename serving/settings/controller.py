@@ -11,8 +11,10 @@ from typing import Annotated
 import msgspec
 
 from serving.model.errors import InvalidValue
-from serving.settings.knob import COUNT, DURATION, TEXT, Knob, Unit, Value
+from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Knob, Unit, Value
+from serving.settings.otlp import OtlpSettings
 from serving.settings.record import Clash, SettingsRecord
+from serving.settings.sidecar import SidecarSettings
 
 __all__ = ["DISABLED", "ControllerSettings"]
 
@@ -157,6 +159,11 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Port at which clients reach the cluster-local listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours,
     8081, that of ``serving up``."""
 
+    public_services: Annotated[bool, Knob(key="public-services", unit=FLAG)] = False
+    """Whether each revision and each route has a Service of its name in its namespace, whose slices name the activators or
+    the pods; it needs the Service activator-internal in the system's namespace. Default: ours, off, for one machine has no
+    names of services; the Deployment of the controller in config/ turns it on."""
+
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6083"
     """Where the page of metrics is, unless a socket is inherited: address and port. It asks for no token. Default: ours,
     127.0.0.1:6083; in a cluster :9090 is usual."""
@@ -176,6 +183,12 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     retry_delay_max_s: Annotated[float, Knob(key="retry-delay-max", unit=DURATION, low=0.1, high=600)] = 30.0
     """Longest wait before a resource that failed is tried again, in seconds; the wait doubles from a few milliseconds.
     Range: 100ms to 10m. Default: ours, 30s."""
+
+    sidecar: SidecarSettings = SidecarSettings()
+    """The queue-proxy as a container of its pods."""
+
+    otlp: OtlpSettings = OtlpSettings()
+    """Where the page's numbers are sent."""
 
     def check(self) -> Iterator[Clash]:
         """Contradictions between fields: the timeouts, the numbers of kept revisions."""

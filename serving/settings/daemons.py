@@ -4,18 +4,28 @@ from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from serving.settings.dashboard import DashboardSettings
+from serving.settings.election import ElectionSettings
 from serving.settings.load import Daemon
 from serving.settings.placement import PlacementSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.settings.record import SettingsRecord
 
-__all__ = ["ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DAEMONS", "DASHBOARD", "PLACEMENT", "QUEUEPROXY"]
+__all__ = ["ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DAEMONS", "DASHBOARD", "ELECTION", "PLACEMENT", "QUEUEPROXY"]
 
 ACTIVATOR = Daemon(name="activator", record=ActivatorSettings, config_map="config-activator")
 AUTOSCALER = Daemon(name="autoscaler", record=AutoscalerSettings, config_map="config-autoscaler")
 CONTROLLER = Daemon(name="controller", record=ControllerSettings, config_map="config-controller")
 DASHBOARD = Daemon(name="dashboard", record=DashboardSettings, config_map="config-dashboard")
+ELECTION = Daemon(name="election", record=ElectionSettings, config_map="config-leader-election")
 PLACEMENT = Daemon(name="placement", record=PlacementSettings, config_map="config-placement")
 QUEUEPROXY = Daemon(name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy")
 
-DAEMONS: tuple[Daemon[SettingsRecord], ...] = (ACTIVATOR, AUTOSCALER, CONTROLLER, DASHBOARD, PLACEMENT, QUEUEPROXY)
+DAEMONS: tuple[Daemon[SettingsRecord], ...] = (
+    ACTIVATOR,
+    AUTOSCALER,
+    CONTROLLER,
+    DASHBOARD,
+    ELECTION,
+    PLACEMENT,
+    QUEUEPROXY,
+)

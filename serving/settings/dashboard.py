@@ -21,8 +21,17 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     activator_metrics_url: Annotated[str, Knob(key="activator-metrics-url", unit=TEXT)] = (
         "http://127.0.0.1:6082/metrics"
     )
-    """Page of the activator's metrics, from which classes of answers and latencies come. With nothing, or while nobody
+    """Page of the activator's metrics, from which classes of answers and latencies come; of several activators their pages,
+    separated by commas, or one name that stands for all their addresses: they are added up. With nothing, or while nobody
     answers there, these charts stay empty. Default: ours, http://127.0.0.1:6082/metrics."""
+
+    activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
+    """Host and port of the activator's public listener, to which waking a service sends its request. Default: ours,
+    127.0.0.1:8080."""
+
+    token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
+    """File with the token whose holder may scale and wake services and move their traffic, of at least 32 characters; it is read
+    at start. Empty means that nobody may: the dashboard is read-only. Default: ours, empty."""
 
     host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
     """Names under which it may be asked beside localhost and 127.0.0.1, separated by commas; a request for any other host

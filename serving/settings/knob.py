@@ -106,7 +106,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     """The edge of one field: its unit, its key, its range.
 
     ``key`` is the key in the ConfigMap; keys of a nested record get that record's field name and a dot in front.
-    ``config_map`` names another ConfigMap than the record's own. ``low`` and ``high`` bound the plain value, both
+    ``config_map`` names another ConfigMap than the record's own, in which the key is as it is. ``low`` and ``high`` bound the plain value, both
     included; ``above`` is a lower bound that is excluded; ``also`` lists values that are right although out of range
     (-1 for "unlimited"); ``whole`` asks for a whole number of the plain unit; ``choices`` lists the texts allowed.
     """
@@ -208,7 +208,8 @@ def _fields_below(record: type[msgspec.Struct], path: tuple[str, ...]) -> Iterat
             yield from _fields_below(hint, here)
             continue
         knob = _knob_of(info.name, hint)
-        knob = msgspec.structs.replace(knob, key=prefix + knob.key)
+        # A key in a ConfigMap of somebody else's has the name that it has there.
+        knob = knob if knob.config_map else msgspec.structs.replace(knob, key=prefix + knob.key)
         yield Field(path=here, knob=knob, default=info.default, owner=record)
 
 

@@ -230,6 +230,15 @@ def test_a_revision_that_stays_unknown_sends_away() -> None:
     assert sent_away(made.tick(1.0)) == [("a", TurnReason.UNKNOWN)]
 
 
+def test_the_wait_for_an_unknown_revision_can_change_while_requests_wait() -> None:
+    made: Desk[str] = Desk(SETTINGS, random=lambda: 0.0)
+    made.reconfigure(msgspec.structs.replace(SETTINGS, revision_wait_max_s=0.5))
+    made.arrive(KEY, "a", 0.0)
+    made.tick(0.0)
+    assert made.next_due_s() == 0.5
+    assert sent_away(made.tick(0.5)) == [("a", TurnReason.UNKNOWN)]
+
+
 def test_a_revision_that_is_gone_sends_away_who_waits_and_lets_run_who_runs() -> None:
     made = desk("p")
     come(made, "a", "b")

@@ -333,3 +333,63 @@ def test_every_request_is_in_one_place(steps: list[tuple[str, object]], slots: i
         assert made.level == len(inside)
         assert made.running_count == len(on_pod)
         assert made.waiting_count == len(inside) - len(on_pod)
+
+
+def shared(*, slots: dict[str, int]) -> Held:
+    made = Held(settings=SMALL, random=lambda: 0.0, now_s=0.0)
+    made.set_pods(slots, 0.0, container_concurrency=2, slots=slots)
+    return made
+
+
+def test_where_account_is_kept_of_slots_a_pod_is_given_those_that_are_ours() -> None:
+    made = shared(slots={"p": 1, "q": 0, "r": 2})
+    assert made.come("a", "b", "c", "d") == ["a@p", "b@r", "c@r"]
+    assert made.in_flight_by_pod() == {"p": 1, "r": 2}
+    assert made.slots_per_pod == 2
+    assert [made.pod_of(request) for request in "ad"] == ["p", None]
+
+
+def test_a_slot_that_becomes_ours_is_used_by_who_waits() -> None:
+    made = shared(slots={"p": 0})
+    made.come("a")
+    assert shown(made, made.set_slots("p", 1, 1.0)) == ["a@p"]
+
+
+def test_a_slot_that_is_ours_no_longer_is_used_by_nobody_once_its_request_ends() -> None:
+    made = shared(slots={"p": 1})
+    made.come("a", "b")
+    assert shown(made, made.set_slots("p", 0, 1.0)) == []
+    assert made.go("a") == []
+    assert made.waiting_count == 1
+
+
+def test_a_pod_that_is_not_listed_has_no_slots() -> None:
+    made = shared(slots={"p": 0})
+    made.come("a")
+    assert made.set_slots("q", 1, 1.0) == ()
+
+
+def test_a_slot_of_a_pod_that_is_left_alone_waits_until_it_is_tried_again() -> None:
+    made = shared(slots={"p": 1})
+    made.come("a", "b")
+    made.back("a")
+    assert made.shunned == {"p"}
+    assert shown(made, made.set_slots("p", 2, 0.01)) == []
+    assert shown(made, made.revive(0.1)) == ["a@p", "b@p"]
+
+
+def test_the_oldest_tells_since_when_it_waits() -> None:
+    made = held()
+    assert made.in_flight_by_pod() == {}
+    assert made.waits_since_s is None
+    made.arrive("a", 3.0)
+    made.arrive("b", 4.0)
+    assert made.waits_since_s == 3.0
+
+
+def test_one_that_came_back_waits_since_then() -> None:
+    made = held(pods=["p"])
+    made.come("a")
+    made.come_back("a", 5.0)
+    made.arrive("b", 6.0)
+    assert made.waits_since_s == 5.0

@@ -207,6 +207,39 @@ def test_a_changed_route_keeps_nothing_of_before() -> None:
     assert made.find(PUBLIC, "new-hello.default.localhost") is None
 
 
+@pytest.mark.parametrize(
+    "host", ["hello.default", "hello.default.svc", "hello.default.svc.cluster.local", "Hello.Default:80"]
+)
+def test_the_inner_listener_knows_hosts_as_resolvers_of_a_cluster_do(host: str) -> None:
+    made = routes(facts())
+    assert revision_at(made, INNER, host) == "hello-00001"
+    assert made.find(PUBLIC, host) is None
+    assert made.find(INNER, "hello.default.svc.elsewhere") is None
+    assert made.find(INNER, "hello.default.x") is None
+
+
+def test_a_revision_is_found_by_its_own_name_on_the_inner_listener_only() -> None:
+    made = Routes()
+    made.set_revision(("default", "hello-00001"))
+    turn = made.turn
+    made.set_revision(("default", "hello-00001"))
+    assert made.turn == turn, "what is known changes nothing"
+    assert revision_at(made, INNER, "hello-00001.default.svc.cluster.local") == "hello-00001"
+    assert made.find(PUBLIC, "hello-00001.default.svc.cluster.local") is None
+    made.remove_revision(("default", "hello-00001"))
+    assert made.find(INNER, "hello-00001.default.svc.cluster.local") is None
+
+
+def test_a_route_comes_before_a_revision_of_its_name() -> None:
+    made = Routes()
+    made.set_revision(("default", "hello"))
+    made.set(facts("hello"))
+    assert revision_at(made, INNER, "hello.default") == "hello-00001"
+    assert repr(made) == "Routes(1 routes, 1 public hosts, 1 inner hosts)"
+    made.remove("default/hello")
+    assert revision_at(made, INNER, "hello.default") == "hello"
+
+
 def test_removing_what_is_not_there_does_nothing() -> None:
     made = Routes()
     made.remove("default/hello")

@@ -1,0 +1,171 @@
+"""Settings that follow ConfigMaps while a daemon runs: what is good is taken over, what is bad is refused as a whole.
+
+Input: ConfigMaps, one at a time, as a watch brings them; output: settings, what of them changed, what takes effect only
+after a restart, and every problem of a ConfigMap that was refused. The last good state of each ConfigMap stays until a
+good one comes. Before there was a good one it counts as not there: a daemon that starts beside a bad ConfigMap runs on
+the defaults and its environment, because an ingress with the shipped settings is better than none.
+
+Environment and flags win over ConfigMaps, as in ``load``. Two ConfigMaps that are right together only are taken together.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from serving.model.errors import Problem, SettingsError
+from serving.settings.configmap import ConfigMap, Entry
+from serving.settings.load import Daemon, load
+from serving.settings.parse import EXAMPLE_KEY
+from serving.settings.record import SettingsRecord
+
+__all__ = ["LIVE_FIELDS", "LiveSettings", "Taken", "config_map_of"]
+
+R = TypeVar("R", bound=SettingsRecord)
+
+_REVISION_DEFAULTS = {
+    "revision_timeout_s",
+    "max_revision_timeout_s",
+    "revision_response_start_timeout_s",
+    "revision_idle_timeout_s",
+    "container_concurrency",
+    "container_name",
+}
+_COLLECTION = {
+    "retain_since_create_time_s",
+    "retain_since_last_active_time_s",
+    "min_non_active_revisions",
+    "max_non_active_revisions",
+}
+_HOSTS = {"domain_template", "tag_template", "domain", "cluster_domain", "public_port", "inner_port"}
+_SCALING = {
+    "pod_autoscaler_class",
+    "decision_period_s",
+    "stable_window_s",
+    "panic_window_ratio",
+    "panic_threshold_ratio",
+    "container_concurrency_target_ratio",
+    "container_concurrency_target_default",
+    "requests_per_second_target_default",
+    "target_burst_capacity",
+    "activator_capacity",
+    "max_scale_up_rate",
+    "max_scale_down_rate",
+    "scale_down_delay_s",
+    "enable_scale_to_zero",
+    "scale_to_zero_grace_period_s",
+    "scale_to_zero_pod_retention_period_s",
+    "initial_scale",
+    "allow_zero_initial_scale",
+    "min_scale",
+    "max_scale",
+    "max_scale_limit",
+    "progress_deadline_s",
+}
+_WAITING = {
+    "pod_tries_max",
+    "revision_wait_max_s",
+    "poke_pause_min_s",
+    "poke_target_default",
+    "poke_utilization_ratio",
+    "flip_pause_first_s",
+    "flip_pause_max_s",
+}
+_ANSWERS = {"tell_revision", "tell_cold_start", "tell_timing"}
+
+LIVE_FIELDS: Mapping[str, frozenset[str]] = {
+    "activator": frozenset(_WAITING | _ANSWERS | {"drain_lag_s", "drain_grace_s"}),
+    "autoscaler": frozenset(_SCALING),
+    "controller": frozenset(_REVISION_DEFAULTS | _COLLECTION | _HOSTS | {"count_period_s"}),
+}
+"""Fields by daemon that take effect at once; all others, and those of other daemons, do after a restart."""
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one ConfigMap, or of several that were taken with it.
+
+    ``changed`` are fields that have another value now, ``waiting`` those that get it with the next start of the daemon.
+    ``problems`` is why it was refused; none if it was not.
+    """
+
+    daemon: str
+    config_map: str
+    changed: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+class LiveSettings(Generic[R]):
+    """The settings of one daemon. Raises ``SettingsError`` if its environment alone is wrong."""
+
+    def __init__(
+        self, daemon: Daemon[R], *, registry: Iterable[Daemon[SettingsRecord]], environment: Mapping[str, str]
+    ) -> None:
+        self._daemon = daemon
+        self._registry = tuple(registry)
+        self._environment = dict(environment)
+        self._names = {field.knob.config_map for field in daemon.fields()}
+        self._good: dict[str, ConfigMap] = {}
+        self._refused: dict[str, ConfigMap] = {}
+        self._is_running = False
+        self.settings: R = self._load(self._good)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"LiveSettings({self._daemon.name}, {len(self._good)} ConfigMaps, {len(self._refused)} refused)"
+
+    def begin(self) -> R:
+        """The settings that the daemon starts with; from now on only those that can change do."""
+        self._is_running = True
+        return self.settings
+
+    def take(self, config_map: ConfigMap) -> Taken | None:
+        """A ConfigMap as it is now; None if it is none of this daemon's. One that is gone has no entries."""
+        name = config_map.name
+        if name not in self._names:
+            return None
+        self._refused.pop(name, None)
+        candidate = {**self._good, name: config_map}
+        # What was refused may be right beside this one.
+        try:
+            loaded = self._load({**candidate, **self._refused})
+        except SettingsError:
+            try:
+                loaded = self._load(candidate)
+            except SettingsError as error:
+                self._refused[name] = config_map
+                return Taken(daemon=self._daemon.name, config_map=name, problems=tuple(error.problems))
+            self._good = candidate
+        else:
+            self._good = {**candidate, **self._refused}
+            self._refused.clear()
+        return self._apply(name, loaded)
+
+    def _apply(self, name: str, loaded: R) -> Taken:
+        before, live = self.settings, LIVE_FIELDS.get(self._daemon.name, frozenset())
+        differing = [
+            one for one in self._daemon.record.__struct_fields__ if getattr(before, one) != getattr(loaded, one)
+        ]
+        changed = [one for one in differing if one in live or not self._is_running]
+        self.settings = msgspec.structs.replace(before, **{one: getattr(loaded, one) for one in changed})
+        return Taken(
+            daemon=self._daemon.name,
+            config_map=name,
+            changed=tuple(changed),
+            waiting=tuple(one for one in differing if one not in changed),
+        )
+
+    def _load(self, config_maps: Mapping[str, ConfigMap]) -> R:
+        return load(
+            self._daemon,
+            registry=self._registry,
+            config_maps=[config_maps[name] for name in sorted(config_maps)],
+            environment=self._environment,
+        ).settings
+
+
+def config_map_of(name: str, data: Mapping[str, str]) -> ConfigMap:
+    """A ConfigMap as an API has it: its keys and texts, without the example."""
+    where = f"ConfigMap {name}"
+    entries = [Entry(key=key, text=str(text), where=where) for key, text in data.items() if key != EXAMPLE_KEY]
+    return ConfigMap(name=name, where=where, entries=tuple(entries))

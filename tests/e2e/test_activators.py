@@ -1,0 +1,139 @@
+"""Two activator processes on the same sockets: together they keep the limit of a pod, and one may die."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.port import Object
+from tests.e2e.test_up import Up, cluster_of, parent_of, processes, running, until_no_pods, until_ready
+
+CLIENTS = 16
+REQUESTS = 3_000
+APP = Path(__file__).with_name("lone_app.py")
+LONE = "lone.default.localhost"
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    with running(tmp_path / "state", "--activators=2") as up:
+        yield up
+
+
+def lone(**annotations: str) -> Object:
+    """A service whose pods take one request at a time."""
+    found = {"serving.dev/command": f"{sys.executable} {APP}", "autoscaling.knative.dev/window": "6s"}
+    spec = {"containerConcurrency": 1, "containers": [{"image": "none"}]}
+    template = {"metadata": {"annotations": {**found, **annotations}}, "spec": spec}
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": "lone", "namespace": "default"},
+        "spec": {"template": template},
+    }
+
+
+def pods(least: int, most: int) -> dict[str, str]:
+    return {"autoscaling.knative.dev/min-scale": str(least), "autoscaling.knative.dev/max-scale": str(most)}
+
+
+def activators(up: Up) -> dict[str, int]:
+    """Process ids by index."""
+    found = {}
+    for pid, command in processes():
+        if "serving.activator.main" in command and parent_of(pid) == up.process.pid:
+            index = re.search(rb"\0SERVING_ACTIVATOR_INDEX=(\d+)\0", Path(f"/proc/{pid}/environ").read_bytes())
+            assert index
+            found[index[1].decode()] = pid
+    return found
+
+
+def answered_counts(up: Up) -> list[int]:
+    """Requests that each activator has answered, from the pages of both."""
+    ports = json.loads((up.state / "ports.json").read_text())
+    found = []
+    for name in ("activator-metrics", "activator-1-metrics"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports[name]}/metrics", timeout=10) as page:
+            counts = re.findall(rb"^http_server_request_duration_seconds_count\{.*\} (\S+)$", page.read(), re.MULTILINE)
+            found.append(sum(int(float(count)) for count in counts))
+    return found
+
+
+class Clients:
+    """So many clients, each request on a connection of its own; what came of them."""
+
+    def __init__(self, up: Up) -> None:
+        self.up = up
+        self.statuses: Counter[int] = Counter()
+        self.most: set[str] = set()
+        self.cut_count = 0
+        self.left_count = 0
+        self.answered = asyncio.Semaphore(0)
+
+    async def run(self, count: int) -> None:
+        self.left_count = count
+        await asyncio.gather(*(self._client() for _ in range(CLIENTS)))
+
+    async def _client(self) -> None:
+        while self.left_count > 0:
+            self.left_count -= 1
+            try:
+                status, body = await self.up.get(host=LONE.encode())
+            except (OSError, IndexError):
+                # No answer, or none to its end.
+                self.cut_count += 1
+                continue
+            self.statuses[status] += 1
+            self.most.add(body)
+            self.answered.release()
+
+
+async def test_no_pod_ever_has_two_requests_though_two_processes_send(up: Up) -> None:
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, lone(**pods(2, 2)))
+        await until_ready(cluster, "lone")
+        clients = Clients(up)
+        await clients.run(REQUESTS)
+        assert clients.statuses == {200: REQUESTS}
+        assert clients.most == {"1"}
+        assert min(answered_counts(up)) > REQUESTS / 10
+
+
+async def test_one_that_is_killed_takes_only_what_it_had_with_it(up: Up) -> None:
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, lone(**pods(2, 2)))
+        await until_ready(cluster, "lone")
+        clients = Clients(up)
+        load = asyncio.create_task(clients.run(REQUESTS))
+        for _ in range(REQUESTS // 4):
+            await clients.answered.acquire()
+        os.kill(activators(up)["1"], signal.SIGKILL)
+        await load
+        # What was in the listening socket's backlog stayed there.
+        assert clients.cut_count <= CLIENTS
+        assert clients.statuses == {200: REQUESTS - clients.cut_count}
+        assert clients.most == {"1"}
+
+
+async def test_requests_at_both_wake_a_service_from_zero(up: Up) -> None:
+    async with cluster_of(up) as cluster:
+        await cluster.create(SERVING_SERVICE, lone(**pods(0, 2)))
+        await until_ready(cluster, "lone")
+        await until_no_pods(cluster)
+        before = answered_counts(up)
+        clients = Clients(up)
+        await clients.run(CLIENTS * 20)
+        assert clients.statuses == {200: CLIENTS * 20}
+        assert clients.most == {"1"}
+        assert all(now > then for now, then in zip(answered_counts(up), before, strict=True))

@@ -1,0 +1,118 @@
+"""Several activator processes with lines to each other: one pod's slot goes from one to the other, and none is used twice."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from serving.cluster.memory import MemoryCluster
+from tests.integration.activator_stage import PodServer, Store, ask
+from tests.integration.api_server import served
+from tests.integration.test_activator_process import started
+
+ASKED = 40
+
+
+class Machine:
+    """Activators that each have a public socket of their own, so that it is known who is asked."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, *, count: int) -> None:
+        self.folder, self.kubeconfig = folder, kubeconfig
+        self.publics = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        self.inners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        self.processes: dict[int, asyncio.subprocess.Process] = {}
+
+    async def start(self, index: int) -> None:
+        public, inner = self.publics[index], self.inners[index]
+        environment = {
+            "KUBECONFIG": str(self.kubeconfig),
+            "SERVING_LISTEN_FDS": json.dumps({"public": public.fileno(), "inner": inner.fileno()}),
+            "SERVING_ACTIVATOR_STATS_URL": "ws://127.0.0.1:1/stats",
+            "SERVING_ACTIVATOR_METRICS_ADDRESS": "127.0.0.1:0",
+            "SERVING_ACTIVATOR_PEER_FOLDER": str(self.folder),
+            "SERVING_ACTIVATOR_COUNT": str(len(self.publics)),
+            "SERVING_ACTIVATOR_INDEX": str(index),
+        }
+        self.processes[index] = await started(self.folder, environment, public, inner)
+
+    async def kill(self, index: int) -> str:
+        """End a process at once; its log."""
+        process = self.processes.pop(index)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return (await process.communicate())[1].decode()
+
+    async def ask(self, index: int) -> int:
+        return (await ask(self.publics[index].getsockname())).status
+
+
+@contextlib.asynccontextmanager
+async def machine(folder: Path, *, count: int) -> AsyncIterator[tuple[Machine, PodServer]]:
+    """Activators before a service with one pod that takes one request at a time."""
+    store = Store(MemoryCluster())
+    async with served(store.cluster, folder) as api, asyncio.timeout(20):
+        made = Machine(folder, api.kubeconfig, count=count)
+        await store.service(containerConcurrency=1)
+        pod = await store.pod("p")
+        try:
+            yield made, pod
+        finally:
+            for index in list(made.processes):
+                await made.kill(index)
+            await pod.stop()
+            for one in (*made.publics, *made.inners):
+                one.close()
+
+
+async def test_a_pod_of_one_slot_has_one_request_though_two_processes_are_asked(tmp_path: Path) -> None:
+    async with machine(tmp_path, count=2) as (activators, pod):
+        await asyncio.gather(activators.start(0), activators.start(1))
+        statuses = await asyncio.gather(*(activators.ask(number % 2) for number in range(ASKED)))
+        assert statuses == [200] * ASKED
+        assert len(pod.heads) == ASKED
+        assert pod.running_max == 1
+
+
+async def test_the_slot_of_a_process_that_was_killed_comes_back_to_the_other(tmp_path: Path) -> None:
+    async with machine(tmp_path, count=2) as (activators, pod):
+        await asyncio.gather(activators.start(0), activators.start(1))
+        for killed in (0, 1):
+            # Whose share the slot is, the one that is killed has it.
+            assert await activators.ask(killed) == 200
+            await activators.kill(killed)
+            assert await activators.ask(1 - killed) == 200
+            await activators.start(killed)
+            assert await activators.ask(killed) == 200
+        assert pod.running_max == 1
+
+
+async def test_a_process_that_is_stuck_keeps_nobody_from_sharing_for_long(tmp_path: Path) -> None:
+    async with machine(tmp_path, count=3) as (activators, _):
+        await asyncio.gather(activators.start(0), activators.start(1))
+        assert [await activators.ask(index) for index in (0, 1)] == [200, 200]
+        activators.processes[1].send_signal(signal.SIGSTOP)
+        try:
+            await activators.start(2)
+            assert [await activators.ask(index) for index in (0, 2)] == [200, 200]
+        finally:
+            activators.processes[1].send_signal(signal.SIGCONT)
+        assert [await activators.ask(index) for index in (0, 1, 2)] == [200, 200, 200]
+        assert "peer.silent" in await activators.kill(2)
+
+
+async def test_who_speaks_nonsense_on_a_line_is_hung_up_on(tmp_path: Path) -> None:
+    async with machine(tmp_path, count=2) as (activators, _):
+        await activators.start(0)
+        assert await activators.ask(0) == 200
+        folder = os.open(tmp_path, os.O_PATH)
+        reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/activator-0.sock")
+        os.close(folder)
+        writer.write(b"\xff\xff\xff\xff")
+        assert await reader.read() == b""
+        writer.close()
+        assert await activators.ask(0) == 200
+        assert "peer.unreadable" in await activators.kill(0)

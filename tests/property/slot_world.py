@@ -1,0 +1,176 @@
+"""Several activator processes, their peers' messages and the pods' requests, on a clock that we turn."""
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+
+from serving.activator.desk import Go, Outcome
+from serving.activator.revisions import PodFacts, RevisionFacts, ServingState, SliceFacts
+from serving.activator.slots.desk import SharingDesk
+from serving.activator.slots.messages import Hello, Message
+from serving.settings.activator import ActivatorSettings
+
+__all__ = ["KEY", "Life", "World", "pod"]
+
+KEY = ("default", "hello-00001")
+
+
+def pod(address: str) -> PodFacts:
+    return PodFacts(address=address, namespace="default", name=f"pod-{address}")
+
+
+class Life:
+    """One process from its start to its death."""
+
+    def __init__(self, world: "World", index: int) -> None:
+        self.world = world
+        self.index = index
+        self.is_alive = True
+        self.known: dict[int, Life] = {}
+        """The lives of peers that this one knows of."""
+        settings = ActivatorSettings(
+            index=index, count=world.count, peer_folder="/nowhere", queue_wait_max_s=3600.0, queue_depth_max=100_000
+        )
+        world.rounds += 1_000
+        self.desk = SharingDesk[int](
+            settings,
+            random=world.random.random,
+            first_round=world.rounds,
+            tell=lambda peer, said: world.send(self, peer, said),
+        )
+
+    def start(self) -> None:
+        """Meet everybody who lives, and say hello before anything else."""
+        self.known = {life.index: life for life in self.world.living if life is not self}
+        for life in self.known.values():
+            self.world.post(self, life, Hello(index=self.index))
+        self.do(self.desk.set_peers(self.known, self.world.now_s))
+        facts = RevisionFacts(
+            key=KEY,
+            resource_version="1",
+            serving_state=ServingState.ACTIVE,
+            container_concurrency=self.world.slots_per_pod,
+        )
+        self.do(self.desk.set_revision(facts, self.world.now_s))
+
+    def see(self, pods: Sequence[str]) -> None:
+        facts = SliceFacts(key="default/s", revision=KEY, pods=tuple(map(pod, pods)))
+        self.do(self.desk.set_slice(facts, self.world.now_s))
+
+    def arrive(self, request: int) -> None:
+        answer = self.desk.arrive(KEY, request, self.world.now_s)
+        if isinstance(answer, Go):
+            self.world.began(self, answer)
+        else:
+            self.world.waiting[request] = self
+
+    def finish(self, request: int) -> None:
+        del self.world.running[request]
+        self.go(self.desk.finish(KEY, request, self.world.now_s))
+
+    def hear(self, sender: "Life", message: Message) -> None:
+        """A message of a life that is not the one we know is nobody's, but for its greeting; that is tried by an answer."""
+        if isinstance(message, Hello):
+            if sender.is_alive and self.known.get(sender.index) is not sender:
+                self.lose(sender.index)
+                self.known[sender.index] = sender
+                self.do(self.desk.set_peers(self.known, self.world.now_s))
+        elif self.known.get(sender.index) is sender:
+            self.do(self.desk.hear(sender.index, message, self.world.now_s))
+
+    def lose(self, index: int) -> None:
+        """Learn that a peer is dead."""
+        if self.known.pop(index, None) is not None:
+            self.do(self.desk.set_peers(self.known, self.world.now_s))
+
+    def tick(self) -> None:
+        self.do(self.desk.tick(self.world.now_s))
+
+    def do(self, outcome: Outcome[int]) -> None:
+        self.go(outcome.go)
+
+    def go(self, runs: Sequence[Go[int]]) -> None:
+        for run in runs:
+            self.world.waiting.pop(run.request, None)
+            self.world.began(self, run)
+
+
+class World:
+    """``on_send`` and ``on_begin`` are told of each message and each request that begins to run."""
+
+    def __init__(self, *, count: int, slots_per_pod: int, seed: int = 0) -> None:
+        self.count = count
+        self.slots_per_pod = slots_per_pod
+        self.random = random.Random(seed)
+        self.now_s = 0.0
+        self.rounds = 0
+        self.living: list[Life] = []
+        self.pods: tuple[str, ...] = ()
+        self.messages: list[tuple[Life, Life, Message]] = []
+        self.running: dict[int, tuple[Life, str]] = {}
+        self.waiting: dict[int, Life] = {}
+        self.on_send: Callable[[], None] = lambda: None
+        self.on_begin: Callable[[int], None] = lambda _: None
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due_count = 0
+
+    def start(self, index: int) -> Life:
+        """A process starts; the one that was at its place is dead."""
+        assert all(life.index != index for life in self.living)
+        life = Life(self, index)
+        self.living.append(life)
+        life.start()
+        life.see(self.pods)
+        return life
+
+    def kill(self, life: Life) -> None:
+        """A process dies, and with it its requests; the others learn of it later."""
+        life.is_alive = False
+        self.living.remove(life)
+        self.running = {request: one for request, one in self.running.items() if one[0] is not life}
+        self.waiting = {request: one for request, one in self.waiting.items() if one is not life}
+
+    def send(self, sender: Life, index: int, message: Message) -> None:
+        self.post(sender, sender.known[index], message)
+
+    def post(self, sender: Life, receiver: Life, message: Message) -> None:
+        self.messages.append((sender, receiver, message))
+        self.on_send()
+
+    def deliver(self, place: int = 0) -> None:
+        """Deliver the message in this place; to the dead it is lost."""
+        sender, receiver, message = self.messages.pop(place)
+        if receiver.is_alive:
+            receiver.hear(sender, message)
+
+    def began(self, life: Life, run: Go[int]) -> None:
+        self.running[run.request] = (life, run.pod.address)
+        self.on_begin(run.request)
+
+    def validate(self, pods: Sequence[str]) -> None:
+        """No pod has more requests, nor do processes think that they may send it more, than it has slots."""
+        for life in self.living:
+            life.desk.validate()
+        for address in pods:
+            total = 0
+            for life in self.living:
+                used = sum(one == (life, address) for one in self.running.values())
+                total += max(used, life.desk.ledger.right(KEY, address, self.slots_per_pod))
+            assert total <= self.slots_per_pod, (address, [life.desk.ledger for life in self.living])
+
+    # Time.
+
+    def after(self, delay_s: float, what: Callable[[], None]) -> None:
+        self._due_count += 1
+        heapq.heappush(self._due, (self.now_s + delay_s, self._due_count, what))
+
+    def step(self, *, until_s: float) -> bool:
+        """Do what is due next, if it is due before ``until_s``; False if nothing ever is."""
+        if not self._due:
+            return False
+        if until_s < self._due[0][0]:
+            self.now_s = max(self.now_s, until_s)
+            return True
+        self.now_s, _, what = heapq.heappop(self._due)
+        what()
+        return True

@@ -1,0 +1,37 @@
+"""What activators tell each other, as bytes."""
+
+import msgspec
+import pytest
+
+from serving.activator.slots.messages import Ask, Declare, Frames, Give, Hello, InUse, Message, Ready, encode
+from serving.model.errors import InvalidValue
+
+KEY = ("default", "hello-00001")
+MESSAGES: list[Message] = [
+    Hello(index=1),
+    Declare(round=7, in_use=(InUse(key=KEY, pod="p", in_flight=1, slot_count=2),)),
+    Ready(rounds=((0, 7), (1, 9))),
+    Ask(key=KEY, waiting_count=3, waited_s=0.25),
+    Give(rounds=((0, 7), (1, 9)), key=KEY, pod="p", count=1),
+]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_messages_come_out_as_they_went_in_however_their_bytes_are_cut(size: int) -> None:
+    wire = b"".join(map(encode, MESSAGES))
+    frames, found = Frames(), list[Message]()
+    for start in range(0, len(wire), size):
+        found += frames.feed(wire[start : start + size])
+    assert found == MESSAGES
+    assert repr(frames) == "Frames(0 bytes of the next)"
+
+
+def test_a_frame_that_is_none_of_ours_is_refused() -> None:
+    content = msgspec.msgpack.encode(["Steal", 1])
+    with pytest.raises(InvalidValue, match="a message about slots"):
+        list(Frames().feed(len(content).to_bytes(4, "big") + content))
+
+
+def test_a_frame_of_gigabytes_is_not_waited_for() -> None:
+    with pytest.raises(InvalidValue, match="at most 67108864 bytes"):
+        list(Frames().feed(b"\xff\xff\xff\xff"))

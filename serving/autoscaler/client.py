@@ -10,17 +10,28 @@ import contextlib
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
+from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.changes import EventBudget, event_of
 from serving.autoscaler.entry import Entry
 from serving.autoscaler.merge import Proposal
+from serving.autoscaler.path import PATH_ANNOTATION
 from serving.autoscaler.policy import PolicyKey, policy_of
-from serving.autoscaler.revision import DELETION_COST_ANNOTATION, DeploymentFacts, RevisionFacts, ServingState
+from serving.autoscaler.revision import (
+    DELETION_COST_ANNOTATION,
+    REVISION_LABEL,
+    DeploymentFacts,
+    RevisionFacts,
+    RevisionKey,
+    ServingState,
+)
 from serving.autoscaler.scaler import ScalerFacts
+from serving.autoscaler.sharing.client import Sharing
+from serving.autoscaler.sharing.groups import Group, group_of
 from serving.autoscaler.triggering import Requests, Triggers
 from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
 from serving.autoscaler.usage import Usages, container_uses, observed_pods, requests_of
@@ -29,6 +40,7 @@ from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from serving.model.scalingpolicy import TargetRef
 from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["EventWriter", "PolicyClient", "Prober", "ScaleClient", "WriteCounts"]
@@ -40,10 +52,13 @@ _PROBE_TIMEOUT_S = 1.5
 # The answer is a line, a few headers and nine letters.
 _ANSWER_BYTES_MAX = 8192
 _NAME = b"activator"
+# Each attempt beyond the first costs two calls, and another pod has become ready meanwhile.
+_SCALE_ATTEMPTS = 4
 # Pods that are marked before one change of a scale: a hundred patches take a real server 0.3 s.
 _MARKED_MAX = 100
 # Events that wait to be written; more than that are changes of hundreds of revisions in a second.
 _EVENTS_WAITING_MAX = 500
+_REVISION = "Revision"
 # What changes together is told together.
 _NEWS_LAG_S = 0.1
 # Least time between two writes of one status, in periods of evaluation; a bit less than one, so that none is left out.
@@ -54,10 +69,12 @@ class WriteCounts(msgspec.Struct, kw_only=True):
     """Writes that were made."""
 
     scale_writes: int = 0
+    scale_conflicts: int = 0
     reserve_writes: int = 0
     reserve_conflicts: int = 0
     wake_writes: int = 0
     victim_writes: int = 0
+    path_writes: int = 0
 
 
 class ScaleClient:
@@ -96,14 +113,40 @@ class ScaleClient:
         self.counts.wake_writes += 1
         return written
 
-    async def scale(self, deployment: DeploymentFacts, count: int) -> str | None:
-        """Set a Deployment's scale; its version after that, None if there is no such Deployment any more."""
-        namespace, name = deployment.key[0], deployment.name
-        patch = {"spec": {"replicas": count}}
+    async def lead(self, revision: RevisionFacts, path: TrafficPath) -> Object | None:
+        """Say which path requests to a revision should take; None if it is not as it was seen, or is gone."""
+        said = path.value if path is TrafficPath.SERVE else None
+        patch = {"metadata": {"resourceVersion": revision.resource_version, "annotations": {PATH_ANNOTATION: said}}}
         try:
-            written = await self._cluster.patch(DEPLOYMENT, namespace, name, patch=patch, subresource="scale")
-        except NotFound:
+            written = await self._cluster.patch(REVISION, *revision.key, patch=patch)
+        except (Conflict, NotFound):
             return None
+        self.counts.path_writes += 1
+        return written
+
+    async def scale(self, deployment: DeploymentFacts, count: int) -> str | None:
+        """Set a Deployment's scale if it is as it was seen; its version after that, None if it is not, or is gone.
+
+        A Deployment changes with each pod that becomes ready: what was written for that reason alone is written again.
+        """
+        namespace, name = deployment.key[0], deployment.name
+        version = deployment.resource_version
+        for _ in range(_SCALE_ATTEMPTS):
+            patch = {"metadata": {"resourceVersion": version}, "spec": {"replicas": count}}
+            try:
+                written = await self._cluster.patch(DEPLOYMENT, namespace, name, patch=patch, subresource="scale")
+                break
+            except NotFound:
+                return None
+            except Conflict:
+                self.counts.scale_conflicts += 1
+                present = await self._cluster.get(DEPLOYMENT, namespace, name, subresource="scale")
+                if int(present["spec"].get("replicas") or 0) != deployment.replica_count:
+                    # Somebody else has scaled it; the watch brings that, and another decision.
+                    return None
+                version = str(present["metadata"].get("resourceVersion", ""))
+        else:
+            raise Conflict(f"{namespace}/{name}: it changed {_SCALE_ATTEMPTS} times while its scale was written")
         self.counts.scale_writes += 1
         extra = {"namespace": namespace, "revision": deployment.key[1], "from": deployment.replica_count, "to": count}
         _log.info("scale.applied", extra=extra)
@@ -128,11 +171,15 @@ class ScaleClient:
 class EventWriter:
     """Writes changes of scale as Events, one after the other, off the path of decisions. ``run`` it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, sharing: Sharing | None = None) -> None:
         self.left_out_count = 0
         self._cluster = cluster
+        self._sharing = sharing or Sharing()
         self._budget = EventBudget()
-        self._waiting: asyncio.Queue[dict[str, object]] = asyncio.Queue(_EVENTS_WAITING_MAX)
+        self._waiting: asyncio.Queue[tuple[Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
+
+    def __repr__(self) -> str:
+        return f"EventWriter({self._budget})"
 
     def add(self, revision: RevisionFacts, sentence: str) -> None:
         """A change; left out when its revision, or all together, say too much."""
@@ -140,17 +187,23 @@ class EventWriter:
         if leave is None or self._waiting.full():
             self.left_out_count += 1
             return
-        self._waiting.put_nowait(event_of(revision, sentence, leave=leave, now=stamp()))
+        event = event_of(revision, sentence, leave=leave, now=stamp())
+        self._waiting.put_nowait((group_of(revision.key, revision), event))
+
+    def forget(self, revision: RevisionFacts) -> None:
+        """A revision is gone, and with it what it may still say."""
+        self._budget.forget(revision.uid)
 
     async def run(self) -> None:
         """Write until cancelled. An Event that cannot be written is no reason for anything."""
         while True:
-            event = await self._waiting.get()
+            group, event = await self._waiting.get()
             try:
-                try:
-                    await self._cluster.create(EVENT, event)
-                except AlreadyExists:
-                    await self._cluster.replace(EVENT, event)
+                with self._sharing.writing(group):
+                    try:
+                        await self._cluster.create(EVENT, event)
+                    except AlreadyExists:
+                        await self._cluster.replace(EVENT, event)
             except ClusterError as error:
                 self.left_out_count += 1
                 _log.debug("event.unwritten", extra={"error": str(error)})
@@ -162,7 +215,15 @@ class PolicyClient:
     ``triggers`` decides. A status is written when it says something new about the attachment, else once a period.
     """
 
-    def __init__(self, cluster: Cluster, settings: AutoscalerSettings, *, requests: Requests) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: AutoscalerSettings,
+        *,
+        requests: Requests,
+        sharing: Sharing,
+        group: Callable[[RevisionKey], Group],
+    ) -> None:
         self.triggers = Triggers(settings.triggers, requests=requests, on_news=self._news)
         self.usages = Usages()
         self.policies = Reflector(cluster, SCALING_POLICY)
@@ -171,6 +232,7 @@ class PolicyClient:
         self._cluster = cluster
         self._settings = settings
         self._statuses: WorkQueue[PolicyKey] = WorkQueue("policies", on_error=self._failed)
+        self._sharing, self._group = sharing, group
         self._written: dict[PolicyKey, tuple[float, Object]] = {}
         self._is_usage_told = False
         self.policies.on_change(self._changed)
@@ -203,6 +265,11 @@ class PolicyClient:
             revision, observe, present_scale=facts.present_scale, now_s=at_s, wall_offset_s=wall_s() - at_s
         )
 
+    def look_again(self) -> None:
+        """Some policies are ours that were not: what was written by us last need not be there any more."""
+        self._written.clear()
+        self.triggers.look_again()
+
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -216,7 +283,8 @@ class PolicyClient:
             self._written.pop(change.key, None)
             self.triggers.drop_policy(change.key)
         else:
-            self.triggers.take_policy(policy)
+            is_ours = self._sharing.is_ours(self._group_of(policy.key[0], policy.target))
+            self.triggers.take_policy(policy, is_ours=is_ours)
 
     def _news(self, key: PolicyKey) -> None:
         """Whether a target is there is known once each revision has been decided on."""
@@ -225,7 +293,10 @@ class PolicyClient:
 
     async def _tell(self, key: PolicyKey) -> float | None:
         """Write the status of a policy if it is time to; when to look again."""
-        at_s = now_s()
+        at_s, target = now_s(), self.triggers.target(key)
+        group = None if target is None else self._group_of(key[0], target)
+        if group is None or not self._sharing.is_ours(group):
+            return None
         status = self.triggers.status(key, now_s=at_s, wall_offset_s=wall_s() - at_s, stamp=stamp)
         if status is None:
             return None
@@ -236,19 +307,25 @@ class PolicyClient:
         if wait_s > 0 and status["conditions"] == written.get("conditions"):
             return wait_s
         try:
-            await self._cluster.patch(SCALING_POLICY, *key, patch={"status": status}, subresource="status")
+            with self._sharing.writing(group):
+                await self._cluster.patch(SCALING_POLICY, *key, patch={"status": status}, subresource="status")
         except NotFound:
             return None
         self._written[key] = (at_s, status)
         self.status_write_count += 1
         return None
 
+    def _group_of(self, namespace: str, target: TargetRef) -> Group:
+        """What a policy's target belongs to; a Service's Configuration has its name."""
+        key = (namespace, target.name)
+        return self._group(key) if target.kind == _REVISION else key
+
     async def _look(self) -> None:
         """List what all pods use while a policy wants to know."""
         while True:
             if self.triggers.wants_usage:
                 try:
-                    listing = await self._cluster.list(POD_METRICS)
+                    listing = await self._cluster.list(POD_METRICS, label_selector=REVISION_LABEL)
                 except ClusterError as error:
                     self._tell_unknown(error)
                 else:

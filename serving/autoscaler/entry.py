@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from serving.autoscaler.path import PublicSlices
+from serving.autoscaler.podstates import PodStates
 from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, Trouble
 from serving.autoscaler.scaler import Outcome, Scaler, ScalerFacts
 from serving.autoscaler.story import Story
@@ -24,7 +26,9 @@ class Entry:
         "deployment",
         "due_s",
         "latest",
+        "pod_states",
         "proved_at_s",
+        "public",
         "ready_names",
         "revision",
         "scaler",
@@ -38,8 +42,10 @@ class Entry:
         self.deployment: DeploymentFacts | None = None
         self.ready_names: set[str] = set()
         self.troubles: dict[str, Trouble] = {}
+        self.pod_states = PodStates()
         self.scaler: Scaler | None = None
         self.proved_at_s: float | None = None
+        self.public = PublicSlices()
         # The time of the timer: uvloop's handle of what is due now does not know it.
         self.due_s = 0.0
         self.timer: Timer | None = None
@@ -53,10 +59,12 @@ class Entry:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is left that would have to be remembered."""
-        return self.revision is None and self.deployment is None and not self.ready_names
+        is_known = self.revision is not None or self.deployment is not None or self.public.is_there
+        return not is_known and not self.ready_names
 
-    def take_trouble(self, pod: PodFacts, *, is_gone: bool) -> None:
-        """What keeps a pod from starting, if anything does."""
+    def take_pod(self, pod: PodFacts, *, is_gone: bool) -> None:
+        """A pod's state, and what keeps it from starting, if anything does."""
+        self.pod_states.take(pod, is_gone=is_gone)
         if pod.trouble is None or is_gone:
             self.troubles.pop(pod.name, None)
         else:
@@ -72,6 +80,9 @@ class Entry:
             ready_count=len(self.ready_names),
             serving_state=revision.serving_state,
             proved_at_s=self.proved_at_s,
+            has_public=self.public.is_there,
+            proxy_since_s=self.public.proxy_since_s,
+            path=revision.path,
         )
 
     def cancel(self) -> None:
@@ -79,3 +90,8 @@ class Entry:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    def stop(self) -> None:
+        """Decide no more."""
+        self.cancel()
+        self.scaler, self.latest = None, None

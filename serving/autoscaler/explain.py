@@ -121,7 +121,7 @@ def _decided_by(outcome: Outcome, merged: MergeDecision) -> tuple[str, ...]:
     told = [
         f"{one.decider} wants {one.desired} ({one.reason})"
         for one in said
-        if one.decider == merged.decided_by or one.desired == merged.present_scale
+        if one.decider == merged.decided_by or (one.desired == merged.present_scale and not one.is_content)
     ]
     silent = [f"{one.decider} has no data ({one.desired.missing})" for one in said if isinstance(one.desired, NoData)]
     return (*told, *silent)

@@ -7,14 +7,15 @@ time, each by one worker, always with the latest decision (``writer``).
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
 from serving.aio.clock import now_s, wall_s
 from serving.autoscaler.client import PolicyClient, ScaleClient
+from serving.autoscaler.counts import Counts
 from serving.autoscaler.entry import Entry
+from serving.autoscaler.path import PUBLIC_SLICES, public_slice_of
 from serving.autoscaler.revision import (
     REVISION_LABEL,
     PodFacts,
@@ -24,22 +25,26 @@ from serving.autoscaler.revision import (
     is_older,
     pod_of,
     revision_of,
+    turn_ratio,
 )
 from serving.autoscaler.scaler import Cause, Outcome, Scaler, Source
+from serving.autoscaler.sharing.client import Sharing
+from serving.autoscaler.sharing.groups import Group, group_of
 from serving.autoscaler.story import Remembered
 from serving.autoscaler.telling import Made
 from serving.autoscaler.usage import requests_of
 from serving.autoscaler.writer import Writer
-from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
-from serving.cluster.port import Cluster, EventType
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION
+from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.model.errors import ClusterError
 from serving.model.resources import Resources
+from serving.model.revisionnumbers import PodCounts
 from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["Autoscaler", "Counts"]
+__all__ = ["Autoscaler"]
 
 _log = logging.getLogger("autoscaler")
 
@@ -51,22 +56,14 @@ _WRITERS = 16
 _POLICIES_WAIT_S = 5.0
 # A write that fails comes again with the next decision anyway.
 _PATIENCE = WorkQueueSettings(retry_max_s=2.0)
-_CRC_RANGE = 2**32
-
-
-class Counts(msgspec.Struct, kw_only=True):
-    """What happened since the start."""
-
-    decisions: int = 0
-    decision_failures: int = 0
-    write_failures: int = 0
-    unknown_stats: int = 0
 
 
 class Autoscaler:
     """All revisions of a cluster. ``run`` it; ``record`` and ``decisions`` work at any time.
 
-    ``prove`` asks whether the activator is in the path; ``on_decision`` is told each decision, and must not wait.
+    ``prove`` asks whether the activator is in the path; ``on_decision`` is told each decision, ``on_gone`` each revision
+    that is gone, and neither must wait.
+    ``sharing`` says which revisions are ours; the others are followed and not decided on. None: all are.
     """
 
     def __init__(
@@ -76,15 +73,20 @@ class Autoscaler:
         settings: AutoscalerSettings,
         prove: Callable[[], Awaitable[bool]],
         on_decision: Callable[[Made], None] | None = None,
+        on_gone: Callable[[RevisionFacts], None] | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.counts = Counts()
+        self._sharing = sharing or Sharing()
         self._client = ScaleClient(cluster)
         self._settings = settings
-        self._on_decision = on_decision
+        self._on_decision, self._on_gone = on_decision, on_gone
         self._entries: dict[RevisionKey, Entry] = {}
         self._writes: WorkQueue[RevisionKey] = WorkQueue("autoscaler", settings=_PATIENCE, on_error=self._write_failed)
         self._writer = Writer(self._client, self, self._entries, prove=prove, settings=settings)
-        self._policies = PolicyClient(cluster, settings, requests=self._requests)
+        self._policies = PolicyClient(
+            cluster, settings, requests=self._requests, sharing=self._sharing, group=self.group
+        )
         self._is_synced = False
         revisions = Reflector(cluster, REVISION)
         deployments, self._pods = (
@@ -93,8 +95,10 @@ class Autoscaler:
         revisions.on_change(self._revision_changed)
         deployments.on_change(self._deployment_changed)
         self._pods.on_change(self._pod_changed)
+        slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=PUBLIC_SLICES)
+        slices.on_change(self._slice_changed)
         self._revisions = revisions
-        self._reflectors = (revisions, deployments, self._pods)
+        self._reflectors = (revisions, deployments, self._pods, slices)
 
     def __repr__(self) -> str:
         state = "synced" if self._is_synced else "not synced"
@@ -110,6 +114,11 @@ class Autoscaler:
         """Revisions that are scaled."""
         return sum(entry.scaler is not None for entry in self._entries.values())
 
+    def reconfigure(self, settings: AutoscalerSettings) -> None:
+        """Decide with these settings from now on."""
+        self._settings = self._writer.settings = settings
+        self._revisions.tell_again()
+
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the cluster and decide, until ``stop`` is set."""
         try:
@@ -119,7 +128,7 @@ class Autoscaler:
                 tasks += [
                     begun,
                     group.create_task(self._policies.run(), name="autoscaler policies"),
-                    group.create_task(self._writes.run(_WRITERS, self._writer.write), name="autoscaler writes"),
+                    group.create_task(self._writes.run(_WRITERS, self._write), name="autoscaler writes"),
                 ]
                 await stop.wait()
                 for task in tasks:
@@ -127,6 +136,27 @@ class Autoscaler:
         finally:
             for entry in self._entries.values():
                 entry.cancel()
+
+    def won(self, shard: int) -> None:
+        """A shard is ours: its revisions are decided on, as after a restart."""
+        for key, entry in self._entries.items():
+            if self._is_synced and self._sharing.is_in(group_of(key, entry.revision), shard):
+                self._make_scaler(key, entry, is_restart=True)
+        self._policies.look_again()
+
+    async def lost(self, shard: int) -> None:
+        """A shard is not ours any more. Returns when nothing that was to be written about it is on its way."""
+        for key, entry in self._entries.items():
+            if self._sharing.is_in(group_of(key, entry.revision), shard):
+                entry.stop()
+                self._policies.triggers.forget(key)
+                self._writes.forget(key)
+        await self._sharing.settled(shard)
+
+    def group(self, key: RevisionKey) -> Group:
+        """What a revision belongs to; one that is not known stands alone."""
+        entry = self._entries.get(key)
+        return group_of(key, None if entry is None else entry.revision)
 
     def record(self, key: RevisionKey, stat: Stat, source: Source) -> None:
         """A stat, stamped with the time of its receipt; if it cannot wait, there is a decision at once."""
@@ -149,13 +179,22 @@ class Autoscaler:
 
     @property
     def keys(self) -> list[RevisionKey]:
-        """All revisions of which anything is known."""
-        return sorted(self._entries)
+        """All revisions of ours of which anything is known."""
+        return sorted(key for key in self._entries if self._sharing.is_ours(self.group(key)))
 
     def decisions(self, key: RevisionKey) -> list[Remembered]:
         """The last decisions about a revision, oldest first."""
         entry = self._entries.get(key)
         return entry.story.told() if entry else []
+
+    def pod_counts(self, key: RevisionKey) -> PodCounts:
+        """How many pods of a revision are not ready, and why."""
+        entry = self._entries.get(key)
+        return PodCounts() if entry is None else entry.pod_states.counts()
+
+    def pod(self, namespace: str, name: str) -> Object | None:
+        """A pod of a revision as it was seen last."""
+        return self._pods.cache.get((namespace, name))
 
     async def _begin(self) -> None:
         """Decide for the first time, each revision at its place in the period."""
@@ -176,9 +215,10 @@ class Autoscaler:
         facts = entry.facts()
         if facts is None or entry.revision is None or entry.scaler is not None:
             return
+        if not self._sharing.is_ours(group_of(key, entry.revision)):
+            return
         entry.scaler = Scaler(entry.revision, facts, self._settings, is_restart=is_restart, now_s=now_s())
-        offset_ratio = zlib.crc32("/".join(key).encode()) / _CRC_RANGE
-        due_s = now_s() + self._settings.decision_period_s * offset_ratio
+        due_s = now_s() + self._settings.decision_period_s * turn_ratio(key)
         self._decide_at(key, entry, due_s=due_s, cause=Cause.PERIOD)
 
     # What the watches bring.
@@ -188,8 +228,10 @@ class Autoscaler:
         found = None if change.type is EventType.DELETED else revision_of(change.new, self._settings)
         entry = self._entry(key)
         if found is None or (entry.revision is not None and entry.revision.uid != found.uid):
-            entry.cancel()
-            entry.revision, entry.scaler, entry.latest = None, None, None
+            entry.stop()
+            if entry.revision is not None and self._on_gone is not None:
+                self._on_gone(entry.revision)
+            entry.revision = None
         if found is None:
             self._policies.triggers.forget(key)
             self._writes.forget(key)
@@ -241,7 +283,7 @@ class Autoscaler:
         was_ready = found.name in entry.ready_names
         is_gone = change.type is EventType.DELETED
         is_ready = found.is_ready and not is_gone
-        entry.take_trouble(found, is_gone=is_gone)
+        entry.take_pod(found, is_gone=is_gone)
         if is_gone and entry.scaler is not None:
             entry.scaler.forget_pod(found.name, now_s())
             self._policies.triggers.forget_pod(found.key, found.name)
@@ -250,6 +292,15 @@ class Autoscaler:
             return
         (entry.ready_names.add if is_ready else entry.ready_names.discard)(found.name)
         self.decide_soon(found.key, Cause.CHANGE)
+        self._drop_if_empty(found.key, entry)
+
+    def _slice_changed(self, change: CacheChange) -> None:
+        found = public_slice_of(change.new)
+        if found is None:
+            return
+        entry = self._entry(found.key)
+        if entry.public.take(found, now_s(), is_gone=change.type is EventType.DELETED):
+            self.decide_soon(found.key, Cause.CHANGE)
         self._drop_if_empty(found.key, entry)
 
     def _entry(self, key: RevisionKey) -> Entry:
@@ -296,7 +347,7 @@ class Autoscaler:
 
     def _outcome(self, key: RevisionKey, entry: Entry, cause: Cause) -> Outcome | None:
         facts, scaler = entry.facts(), entry.scaler
-        if facts is None or scaler is None:
+        if facts is None or scaler is None or not self._sharing.is_ours(group_of(key, entry.revision)):
             return None
         proposals = self._policies.proposals(entry, facts, self._pods.cache)
         outcome = scaler.tick(facts, cause, now_s(), proposals=proposals)
@@ -308,7 +359,7 @@ class Autoscaler:
                 Made(revision=entry.revision, scaler=scaler, outcome=outcome, told=told, at_wall_s=at_wall_s)
             )
         entry.latest = outcome
-        if outcome.apply_count is not None or outcome.to_prove:
+        if outcome.apply_count is not None or outcome.to_prove or outcome.path is not facts.path:
             self._writes.add(key)
         return outcome
 
@@ -318,6 +369,10 @@ class Autoscaler:
         return {} if found is None else requests_of((found.get("spec") or {}).get("containers") or ())
 
     # For the writer.
+
+    async def _write(self, key: RevisionKey) -> float | None:
+        with self._sharing.writing(self.group(key)):
+            return await self._writer.write(key)
 
     def proved(self, key: RevisionKey) -> None:
         """The activator is in the path: decide on that at once."""

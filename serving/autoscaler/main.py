@@ -6,6 +6,8 @@ Environment:
 - ``SERVING_KEY_FILE``: the file of the cluster key, of which it derives the tokens of those who send stats. Needed.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"stats": 3}``; without it the settings' address.
 - ``SERVING_STATE``: the state folder of one machine, into which the decision log goes; without it there is none.
+- ``SERVING_ELECTION_<FIELD>``: with ``ENABLED`` several autoscalers share the revisions out by leases; ``SERVING_POD_IP`` is
+  where the others reach this one, without it the address at which it listens.
 - ``SERVING_AUTOSCALER_<FIELD>``: each setting of ``serving.settings.autoscaler`` in its plain unit.
 """
 
@@ -24,20 +26,28 @@ from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
 from serving.autoscaler.client import EventWriter, Prober
 from serving.autoscaler.follow import Followers
+from serving.autoscaler.hosts import host_names_of
 from serving.autoscaler.loop import Autoscaler
 from serving.autoscaler.measured import measured
 from serving.autoscaler.revision import RevisionFacts
+from serving.autoscaler.senders.client import TokenReviewer
 from serving.autoscaler.server import StatsServer
+from serving.autoscaler.sharing.client import Relay, Sharing, sharing_out
 from serving.autoscaler.telling import DECISION_LOG, DECISION_LOG_FILES, DecisionBook, Made, Teller
+from serving.cluster.configmaps import followed
+from serving.cluster.identity import lease_times, new_identity, system_namespace, user_agent
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster
+from serving.cluster.shards import ShardOptions, Shards
 from serving.metrics.autoscaler import AutoscalerMetrics
+from serving.metrics.export import exporting
 from serving.metrics.lag import watch_lag
 from serving.metrics.page import wanted_type
 from serving.model.errors import InvalidValue, SettingsError
 from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.daemons import AUTOSCALER, DAEMONS
-from serving.settings.load import load
+from serving.settings.daemons import AUTOSCALER, DAEMONS, ELECTION
+from serving.settings.election import ElectionSettings
+from serving.settings.live import LiveSettings
 from serving.wire.tokens import read_key
 
 __all__ = ["AutoscalerDaemon", "main"]
@@ -46,6 +56,7 @@ _log = logging.getLogger("autoscaler")
 
 _KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
 _STATE_VARIABLE = "SERVING_STATE"
+_HOST_VARIABLE = "SERVING_POD_IP"
 _USAGE_EXIT = 2
 # Frames make no cycles, so that looking for them rarely costs nothing (default: each 700 objects).
 _GC_THRESHOLD = 20_000
@@ -61,32 +72,46 @@ class AutoscalerDaemon:
         *,
         key: bytes,
         log: Callable[[bytes], None] | None = None,
+        election: ElectionSettings | None = None,
+        me: str = "",
     ) -> None:
         followers = Followers()
-        self._events = EventWriter(cluster)
+        self._sharing = Sharing()
+        self._events = EventWriter(cluster, self._sharing)
         self._teller = Teller(followers, log=log, change=self._changed)
         self.autoscaler = Autoscaler(
             cluster,
             settings=settings,
             prove=Prober(settings.activator_address),
             on_decision=self._decided,
+            on_gone=self._events.forget,
+            sharing=self._sharing,
         )
+        self.relay = Relay(self._sharing, group=self.autoscaler.group, record=self.autoscaler.record)
         self.metrics = AutoscalerMetrics(
             keys=lambda: self.autoscaler.keys,
-            counts=lambda: self.server.numbers | self.autoscaler.numbers(),
+            counts=lambda: self.server.numbers | self.autoscaler.numbers() | self.relay.numbers,
+            pods=self.autoscaler.pod_counts,
             has_old_names=settings.metrics_old_names,
         )
         self.server = StatsServer(
             key=key,
-            record=self.autoscaler.record,
+            record=self.relay.take,
             decisions=DecisionBook(followers, keys=lambda: self.autoscaler.keys, decisions=self.autoscaler.decisions),
             page=lambda accept: (self.metrics.page.text(accept), wanted_type(accept)),
             is_well=lambda: self.autoscaler.is_synced,
             connections_max=settings.stats_connections_max,
         )
+        self.server.relayed = self.autoscaler.record
+        self.server.elsewhere = self.relay.elsewhere
+        self.server.host_names = host_names_of(settings.host_names)
+        if settings.stats_audience:
+            self.server.reviewer = TokenReviewer(cluster, audience=settings.stats_audience, pod=self.autoscaler.pod)
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()
         self._settings = settings
+        self._cluster, self._key = cluster, key
+        self._election, self._me = election or ElectionSettings(), me
 
     async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
         """Take stats and decide until ``stop`` is set. ``listener`` is a bound socket in the place of the address."""
@@ -98,10 +123,37 @@ class AutoscalerDaemon:
                 asyncio.create_task(watch_lag(self.metrics.page), name="autoscaler loop lag"),
             ]
             try:
-                await self.autoscaler.run(stop)
+                async with self._sharing_out():
+                    await self.autoscaler.run(stop)
             finally:
                 for task in beside:
                     task.cancel()
+
+    def _sharing_out(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Our part of the revisions where leases say which; all of them where they do not."""
+        if not self._election.enabled:
+            return contextlib.nullcontext()
+        host = os.environ.get(_HOST_VARIABLE) or self.address[0]
+        options = ShardOptions(
+            daemon="autoscaler",
+            namespace=system_namespace(),
+            count=self._election.shard_count,
+            me=self._me,
+            address=f"[{host}]:{self.address[1]}" if ":" in host else f"{host}:{self.address[1]}",
+            times=lease_times(self._election),
+        )
+        shards = Shards(
+            self._cluster,
+            options,
+            on_won=self.autoscaler.won,
+            on_lost=self._lost,
+            others=lambda: self.server.autoscalers,
+        )
+        return sharing_out(self._sharing, self.relay, shards=shards, key=self._key)
+
+    async def _lost(self, shard: int) -> None:
+        await self.autoscaler.lost(shard)
+        self.server.end_followers()
 
     def _decided(self, made: Made) -> None:
         self._teller.tell(made)
@@ -116,7 +168,8 @@ class AutoscalerDaemon:
 def main() -> int:
     """Run until told to stop; returns the exit code."""
     try:
-        settings = load(AUTOSCALER, registry=DAEMONS, environment=os.environ).settings
+        config = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
+        sharing = LiveSettings(ELECTION, registry=DAEMONS, environment=os.environ)
         key = read_key(os.environ[_KEY_FILE_VARIABLE])
     except (SettingsError, InvalidValue, KeyError, OSError) as error:
         text = f"{_KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
@@ -129,12 +182,19 @@ def main() -> int:
     gc.set_threshold(_GC_THRESHOLD)
 
     async def body(stop: asyncio.Event) -> None:
-        with contextlib.ExitStack() as stack:
-            log = _decision_log(settings, os.environ.get(_STATE_VARIABLE))
-            add = None if log is None else stack.enter_context(log).add
-            async with KubeCluster(os.environ.get("KUBECONFIG")) as cluster:
-                daemon = AutoscalerDaemon(settings, cluster, key=key, log=add)
-                await daemon.run(stop, listener=inherited_sockets().get("stats"))
+        me = new_identity()
+        async with (
+            KubeCluster(os.environ.get("KUBECONFIG"), user_agent=user_agent("autoscaler", me)) as cluster,
+            followed(cluster, system_namespace(), [config, sharing]) as watch,
+        ):
+            settings, election = config.settings, sharing.settings
+            with contextlib.ExitStack() as stack:
+                log = _decision_log(settings, os.environ.get(_STATE_VARIABLE))
+                add = None if log is None else stack.enter_context(log).add
+                daemon = AutoscalerDaemon(settings, cluster, key=key, log=add, election=election, me=me)
+                watch.on_change(lambda: daemon.autoscaler.reconfigure(config.settings))
+                async with exporting(settings.otlp, daemon.metrics.page, service="autoscaler"):
+                    await daemon.run(stop, listener=inherited_sockets().get("stats"))
 
     return run_daemon("autoscaler", body)
 

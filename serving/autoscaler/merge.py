@@ -25,6 +25,9 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     desired: int | NoData
     reason: str
 
+    is_content: bool = False
+    """Whether it sees nothing to change: what it says is worth a word only if the count is its."""
+
 
 class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The answer for one revision, and how it came about."""

@@ -182,6 +182,10 @@ class Policies:
         """One line."""
         return f"Policies({len(self._by_key)} for {len(self._by_target)} targets)"
 
+    def keys(self) -> tuple[PolicyKey, ...]:
+        """All of them."""
+        return tuple(self._by_key)
+
     def get(self, key: PolicyKey) -> PolicyFacts | None:
         """A policy as it was seen last."""
         return self._by_key.get(key)

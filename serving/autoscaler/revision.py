@@ -6,11 +6,14 @@ objects come from, nor what is decided on them.
 """
 
 import enum
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from serving.autoscaler.burst import TrafficPath
+from serving.autoscaler.path import path_of
 from serving.autoscaler.resolve import resolve
 from serving.autoscaler.spec import ScalerSpec
 from serving.settings.annotations import read_annotations
@@ -29,6 +32,7 @@ __all__ = [
     "is_older",
     "pod_of",
     "revision_of",
+    "turn_ratio",
 ]
 
 RevisionKey = tuple[str, str]
@@ -43,6 +47,7 @@ _UNREACHABLE = "reserve"
 # Why a container waits that nothing is wrong with; None of one that does not wait.
 _STARTING = (None, "ContainerCreating", "PodInitializing")
 _BECAME_READY_ANNOTATION = "serving.dev/became-ready"
+_CRC_RANGE = 2**32
 _OURS = (KPA_CLASS, CLASSIC_CLASS)
 
 
@@ -70,6 +75,9 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     service: str = ""
     """Name of the Service that it is of; "" if it is of none."""
+
+    path: TrafficPath = TrafficPath.PROXY
+    """The path that was written last."""
 
 
 class DeploymentFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +110,9 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     deletion_cost: str
     """What its annotation says; pods of the least cost go first. "" if it has none."""
 
+    phase: str = "Running"
+    """Pending, Running, Succeeded or Failed."""
+
     trouble: Trouble | None = None
     """What keeps it from starting; None if nothing does, or if it is ready or ending."""
 
@@ -132,6 +143,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Revis
         ),
         configuration=labels.get(_CONFIGURATION_LABEL, ""),
         service=labels.get(_SERVICE_LABEL, ""),
+        path=path_of(annotations),
     )
 
 
@@ -169,6 +181,7 @@ def pod_of(found: Mapping[str, Any]) -> PodFacts | None:
         is_ready=is_ready,
         is_ending=is_ending,
         deletion_cost=(metadata.get("annotations") or {}).get(DELETION_COST_ANNOTATION, ""),
+        phase=str((found.get("status") or {}).get("phase") or "Pending"),
         trouble=None if is_ready or is_ending else _trouble(found.get("status") or {}),
     )
 
@@ -182,6 +195,11 @@ def _trouble(status: Mapping[str, Any]) -> Trouble | None:
         if waiting.get("reason") not in _STARTING:
             return Trouble.FAILING
     return None
+
+
+def turn_ratio(key: RevisionKey) -> float:
+    """Where in each period a revision has its turn, from 0 to below 1: all of them are spread over it."""
+    return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
 
 
 def is_older(version: str, other: str) -> bool:

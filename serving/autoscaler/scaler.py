@@ -14,10 +14,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.collection import Windows
 from serving.autoscaler.decide import KpaState
 from serving.autoscaler.deciders import ClassicDecider, Decided, Decider, Inside, KpaDecider
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
+from serving.autoscaler.path import wanted_path
 from serving.autoscaler.resolve import classic_target
 from serving.autoscaler.revision import RevisionFacts, ServingState
 from serving.autoscaler.sources import Load, Sources
@@ -60,6 +62,15 @@ class ScalerFacts(msgspec.Struct, frozen=True, kw_only=True):
     proved_at_s: float | None = None
     """Last time that the activator was proved to be in the path; None if it never was."""
 
+    has_public: bool = False
+    """Whether it has a public Service, whose slices may name pods; without one the activators are always in the path."""
+
+    proxy_since_s: float | None = None
+    """Time since which those slices name activators only; None while they name pods, or if there are none."""
+
+    path: TrafficPath = TrafficPath.PROXY
+    """The path that was written last."""
+
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision is made of, but for the windows, which are asked for when somebody keeps a record."""
@@ -92,6 +103,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     to_prove: bool
     """Whether the activator has to be proved to be in the path, and the decision to be made again."""
+
+    path: TrafficPath
+    """The path that requests should take; what was written last where there is no public Service."""
 
     recheck_in_s: float | None
     """When the clock alone may change the answer; None: not before the next period."""
@@ -239,22 +253,31 @@ def conclude(inputs: Inputs, decided: Decided) -> tuple[GateState, Outcome]:
         spec=spec,
         is_initialized=inputs.gate.is_initialized,
     )
+    # Without a public Service they have been in the path for the grace period, always.
+    proxy_since_s = facts.proxy_since_s if facts.has_public else now_s - spec.scale_to_zero_grace_s
     gate_facts = GateFacts(
         desired=merged if isinstance(merged, NoData) else merged.desired_count,
         present_scale=facts.present_scale,
         ready_count=facts.ready_count,
-        # On one machine the activators never leave the path: they have been in it for the grace period, always.
-        proxy_since_s=now_s - spec.scale_to_zero_grace_s,
-        proved_at_s=facts.proved_at_s,
+        proxy_since_s=proxy_since_s,
+        proved_at_s=_proof(facts),
     )
     state, gate = step(inputs.gate, gate_facts, spec=spec, now_s=now_s, quirks=inputs.quirks)
     apply_count = gate.wanted if gate.action is Action.APPLY and isinstance(gate.wanted, int) else None
+    path = wanted_path(
+        decided,
+        present=facts.path,
+        wanted_count=gate.wanted,
+        is_inactive=state.is_inactive,
+        ready_count=facts.ready_count,
+    )
     outcome = Outcome(
         # The gate's story is for its own errors, and longer than all the rest.
         inputs=msgspec.structs.replace(inputs, gate=msgspec.structs.replace(inputs.gate, story=())),
         apply_count=apply_count,
         to_reserve=apply_count == 0 and facts.serving_state is ServingState.ACTIVE,
-        to_prove=gate.action is Action.PROBE,
+        to_prove=gate.action is Action.PROBE and proxy_since_s is not None,
+        path=path if facts.has_public else facts.path,
         recheck_in_s=gate.recheck_in_s,
         decided=decided,
         merged=merged,
@@ -262,6 +285,14 @@ def conclude(inputs: Inputs, decided: Decided) -> tuple[GateState, Outcome]:
         phase=state.phase,
     )
     return state, outcome
+
+
+def _proof(facts: ScalerFacts) -> float | None:
+    """When the activators were proved to be in the path; a probe that was answered while pods were there proves nothing."""
+    if not facts.has_public or facts.proved_at_s is None:
+        return facts.proved_at_s
+    since_s = facts.proxy_since_s
+    return facts.proved_at_s if since_s is not None and facts.proved_at_s >= since_s else None
 
 
 def _decider_of(

@@ -17,6 +17,7 @@ class ServerCounts(msgspec.Struct, kw_only=True):
     silent_connections: int = 0
     unauthorized_connections: int = 0
     refused_connections: int = 0
+    relayed_stats: int = 0
 
     @property
     def numbers(self) -> dict[str, int]:

@@ -146,7 +146,10 @@ class Triggered:
         found: list[Proposal] = []
         if self.last is not None:
             wanted = self.last.decision.desired_count
-            found.append(Proposal(decider=f"policy {self._name}", desired=wanted, reason=self.last.reason))
+            is_content = self.last.decision.rule is Rule.IN_SYNC and not _is_at_max(self.last.decision, self._spec)
+            found.append(
+                Proposal(decider=f"policy {self._name}", desired=wanted, reason=self.last.reason, is_content=is_content)
+            )
         if self._panic_until_s is not None and now_s < self._panic_until_s:
             reason = f"{len(self._occupied)} pods are occupied, so {self._spec.up.delta} more at once"
             found.append(Proposal(decider=f"panic of policy {self._name}", desired=self._panic_count, reason=reason))
@@ -189,9 +192,13 @@ def _rule(decision: TickDecision, spec: ScalingPolicySpec) -> str:
     if rule is Rule.ABOVE_MAX:
         return f"{rule}: {decision.observed_count} of at most {spec.max_count}"
     known = [_usage(kind, usage) for kind, usage in decision.usages.items() if not isinstance(usage, NoData)]
-    if known and rule is Rule.IN_SYNC and 0 < spec.max_count <= decision.observed_count:
+    if known and rule is Rule.IN_SYNC and _is_at_max(decision, spec):
         return f"at its max {spec.max_count}: {' and '.join(known)}"
     return f"{rule}: {' and '.join(known)}" if known else str(rule)
+
+
+def _is_at_max(decision: TickDecision, spec: ScalingPolicySpec) -> bool:
+    return 0 < spec.max_count <= decision.observed_count
 
 
 def _trigger(said: TriggerVerdict) -> str:

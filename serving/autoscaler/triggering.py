@@ -20,7 +20,7 @@ from serving.autoscaler.triggers.policies import REGISTRY
 from serving.autoscaler.triggers.tick import TriggerState, rebased
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
-from serving.model.scalingpolicy import ScalingPolicySpec, check_scaling_policy
+from serving.model.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy
 from serving.settings.triggers import TriggerSettings
 
 __all__ = ["Requests", "Triggers"]
@@ -80,16 +80,26 @@ class Triggers:
         """Whether any revision follows a policy that looks at cpu or memory."""
         return any(held.policy.spec is not None and _looks_at_usage(held.policy.spec) for held in self._held.values())
 
-    def take_policy(self, policy: PolicyFacts) -> None:
-        """A policy that is new or has changed."""
+    def take_policy(self, policy: PolicyFacts, *, is_ours: bool = True) -> None:
+        """A policy that is new or has changed; ``is_ours`` says that nobody else writes its status."""
         before = self._policies.get(policy.key)
-        if before is not None and before.uid == policy.uid:
+        if is_ours and before is not None and before.uid == policy.uid:
             # What another process left was there at first; what comes now is our own, maybe before all have read theirs.
             policy = msgspec.structs.replace(policy, kept=before.kept)
         touched = self._policies.take(policy)
         if before is None or not _is_same(before, policy):
             for key in touched:
                 self._on_news(key)
+
+    def target(self, key: PolicyKey) -> TargetRef | None:
+        """What a policy is for; None if it is gone."""
+        found = self._policies.get(key)
+        return None if found is None else found.target
+
+    def look_again(self) -> None:
+        """There may be something to say about each."""
+        for key in self._policies.keys():  # noqa: SIM118 - it is no mapping
+            self._on_news(key)
 
     def drop_policy(self, key: PolicyKey) -> None:
         """A policy that is gone."""

@@ -1,4 +1,4 @@
-"""What is done about a decision, in order: prove the path, reserve the revision, mark idle pods, set the scale.
+"""What is done about a decision, in order: prove the path, reserve the revision, mark idle pods, set the scale, say the path.
 
 Input: the revisions as the loop knows them, and whoever makes the calls. Each await is time for another decision, so that
 each step looks again at what the latest one wants. On the way to zero the revision goes into reserve first, fenced by
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.entry import Entry
 from serving.autoscaler.revision import (
     DeploymentFacts,
@@ -38,6 +39,10 @@ class Calls(Protocol):
 
     async def wake(self, revision: RevisionFacts) -> Mapping[str, Any] | None:
         """Take a revision out of reserve if it is as it was seen; None if it is not."""
+        ...
+
+    async def lead(self, revision: RevisionFacts, path: TrafficPath) -> Mapping[str, Any] | None:
+        """Say which path requests to a revision should take; None if it is not as it was seen."""
         ...
 
     async def scale(self, deployment: DeploymentFacts, count: int) -> str | None:
@@ -87,7 +92,7 @@ class Writer:
         self._decides = decides
         self._entries = entries
         self._prove = prove
-        self._settings = settings
+        self.settings = settings
 
     def __repr__(self) -> str:
         """One line."""
@@ -100,13 +105,17 @@ class Writer:
             await self._prove_path(key)
             latest = self._latest(key)
         entry = self._entries.get(key)
-        if entry is None or latest is None or latest.apply_count is None:
-            return None
-        if not latest.to_reserve or await self._reserve(key, entry):
-            await self._scale(key, entry, latest.apply_count)
-        if latest.apply_count and not latest.present.concurrency:
-            await self._wake(key, entry)
+        if entry is not None and latest is not None and latest.apply_count is not None:
+            await self._apply(key, entry, latest, count=latest.apply_count)
+        # Pods first: somebody waits for them. On the way to zero the path was said, and is proved, long before.
+        await self._lead(key)
         return None
+
+    async def _apply(self, key: RevisionKey, entry: Entry, latest: Outcome, *, count: int) -> None:
+        if not latest.to_reserve or await self._reserve(key, entry):
+            await self._scale(key, entry, count)
+        if count and not latest.present.concurrency:
+            await self._wake(key, entry)
 
     def _latest(self, key: RevisionKey) -> Outcome | None:
         entry = self._entries.get(key)
@@ -116,6 +125,17 @@ class Writer:
         """Whether the latest decision is for that scale; if not, it stands in the queue itself."""
         latest = self._latest(key)
         return latest is not None and latest.apply_count == count
+
+    async def _lead(self, key: RevisionKey) -> None:
+        """Say which path requests should take, if that is another than was said last."""
+        entry, latest = self._entries.get(key), self._latest(key)
+        revision = None if entry is None else entry.revision
+        if entry is None or latest is None or revision is None or revision.path is latest.path:
+            return
+        found = await self._calls.lead(revision, latest.path)
+        facts = None if found is None else revision_of(found, self.settings)
+        if facts is not None and entry.revision is not None and entry.revision.uid == facts.uid:
+            self._decides.take_revision(key, entry, facts)
 
     async def _prove_path(self, key: RevisionKey) -> None:
         """Ask whether the activator is in the path; if it is, decide on that at once."""
@@ -131,7 +151,7 @@ class Writer:
         if revision is None or revision.serving_state is not ServingState.ACTIVE:
             return revision is not None
         written, found = await self._calls.reserve(revision)
-        facts = None if found is None else revision_of(found, self._settings)
+        facts = None if found is None else revision_of(found, self.settings)
         if facts is not None and entry.revision is not None and entry.revision.uid == facts.uid:
             # What a call answered is known before the watch brings it.
             self._decides.take_revision(key, entry, facts)
@@ -145,7 +165,7 @@ class Writer:
         if revision is None or revision.serving_state is not ServingState.RESERVE:
             return
         found = await self._calls.wake(revision)
-        facts = None if found is None else revision_of(found, self._settings)
+        facts = None if found is None else revision_of(found, self.settings)
         if facts is not None and entry.revision is revision:
             self._decides.take_revision(key, entry, facts)
 

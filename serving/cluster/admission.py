@@ -43,10 +43,11 @@ def admit(
     *,
     subresource: Subresource | None = None,
     scaling: AutoscalerSettings = _SETTINGS,
+    is_one_machine: bool = False,
 ) -> Object:
     """The object as it is stored. ``old`` is the one before, None for a new one. Raises ``Invalid``.
 
-    ``scaling`` is what annotations are held to.
+    ``scaling`` is what annotations are held to; ``is_one_machine`` refuses what processes cannot do.
     """
     crd = crds().get(kind)
     if crd is None:
@@ -60,7 +61,7 @@ def admit(
     if problems:
         raise _invalid(kind, whole, problems, texts=[f"{one.where}: {one.what}" for one in problems])
     if subresource is None:
-        broken = list(rule_breaches(kind, whole, old))
+        broken = [*rule_breaches(kind, whole, old), *(_beyond_processes(kind, whole) if is_one_machine else ())]
         annotations = list(_annotation_problems(kind, whole, scaling))
         if broken or annotations:
             # Knative puts what is wrong before where it is.
@@ -80,6 +81,19 @@ def unknown(kind: Kind, body: Object) -> list[str]:
     found = [f"metadata.{key}" for key in body.get("metadata") or {} if key not in _METADATA]
     crd = crds().get(kind)
     return found if crd is None else [*unknown_fields(crd.schema, body), *found]
+
+
+def _beyond_processes(kind: Kind, whole: Object) -> Iterator[Problem]:
+    """Containers that run before the others: left out, the app would miss what they were to do for it."""
+    if kind not in _TEMPLATES:
+        return
+    path = (*_TEMPLATES[kind], "spec")
+    found: Any = whole
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    if isinstance(found, dict) and found.get("initContainers"):
+        where = ".".join((*path, "initContainers"))
+        yield Problem(where=where, what="must not set the field(s)", expected="containers only, on one machine")
 
 
 def annotation_warnings(kind: Kind, body: Object) -> list[str]:

@@ -12,6 +12,7 @@ __all__ = [
     "DEPLOYMENT",
     "ENDPOINT_SLICE",
     "EVENT",
+    "HORIZONTAL_POD_AUTOSCALER",
     "KINDS",
     "LEASE",
     "NAMESPACE",
@@ -25,6 +26,7 @@ __all__ = [
     "SECRET",
     "SERVICE",
     "SERVING_SERVICE",
+    "TOKEN_REVIEW",
     "Kind",
     "kind_of",
 ]
@@ -94,12 +96,23 @@ DEPLOYMENT = Kind(
 ENDPOINT_SLICE = Kind(
     group="discovery.k8s.io", version="v1", name="EndpointSlice", plural="endpointslices", has_status=False
 )
+HORIZONTAL_POD_AUTOSCALER = Kind(
+    group="autoscaling",
+    version="v2",
+    name="HorizontalPodAutoscaler",
+    plural="horizontalpodautoscalers",
+    short_names=("hpa",),
+)
 LEASE = Kind(group="coordination.k8s.io", version="v1", name="Lease", plural="leases", has_status=False)
 # What nodes and pods use. In a cluster metrics-server has it, which lists and does not watch.
 NODE_METRICS = Kind(
     group="metrics.k8s.io", version="v1beta1", name="NodeMetrics", plural="nodes", namespaced=False, has_status=False
 )
 POD_METRICS = Kind(group="metrics.k8s.io", version="v1beta1", name="PodMetrics", plural="pods", has_status=False)
+# A question and no object: it is created, and the answer is all that there ever is of it.
+TOKEN_REVIEW = Kind(
+    group="authentication.k8s.io", version="v1", name="TokenReview", plural="tokenreviews", namespaced=False
+)
 SERVING_SERVICE = _knative("Service", "services", "kservice", "ksvc", categories=("all", "knative", "serving"))
 CONFIGURATION = _knative("Configuration", "configurations", "config", "cfg", categories=("all", "knative", "serving"))
 REVISION = _knative("Revision", "revisions", "rev", categories=("all", "knative", "serving"))
@@ -123,6 +136,7 @@ KINDS: tuple[Kind, ...] = (
     EVENT,
     DEPLOYMENT,
     ENDPOINT_SLICE,
+    HORIZONTAL_POD_AUTOSCALER,
     LEASE,
     NODE_METRICS,
     POD_METRICS,

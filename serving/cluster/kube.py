@@ -23,6 +23,7 @@ from serving.cluster.kinds import Kind
 from serving.cluster.port import EventType, Listing, Object, PatchType, Subresource, WatchEvent
 from serving.cluster.recorder import recorder_from_environment
 from serving.cluster.replies import error_of, event_error
+from serving.cluster.sending import CheckedRequest
 from serving.model.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -56,9 +57,19 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeCluster:
-    """One server. Cheap to make; it connects with the first call. Close it, or use it as a context."""
+    """One server. Cheap to make; it connects with the first call. Close it, or use it as a context.
 
-    def __init__(self, kubeconfig: str | os.PathLike[str] | None, *, timeouts: KubeTimeouts | None = None) -> None:
+    ``user_agent`` is what the server's audit log has; up to its first "/" it is the manager of the fields that we write.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: str | os.PathLike[str] | None,
+        *,
+        timeouts: KubeTimeouts | None = None,
+        user_agent: str = "serving",
+    ) -> None:
+        self._user_agent = user_agent
         self._kubeconfig = None if kubeconfig is None else os.fspath(kubeconfig)
         self._timeouts = timeouts or KubeTimeouts()
         self._client: ApiClient | None = None
@@ -259,7 +270,7 @@ class KubeCluster:
         client = self._client or await self._open()
         if self._recorder is not None:
             self._recorder.add(method, path, query)
-        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "serving"}
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
         await client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = f"{client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         answer = await client.call_api(method, url, header_params=headers, body=body, _request_timeout=timeout)
@@ -290,9 +301,10 @@ async def _client_of(kubeconfig: str | None) -> "ApiClient":
         raise Unavailable(f"no usable kubeconfig in {kubeconfig or 'this pod'}: {error}") from error
     settings.retries = False
     settings.connection_pool_maxsize = _CONNECTIONS_MAX
+    settings.client_session_kwargs = {"request_class": CheckedRequest}
     if _is_loopback(settings.host):
         # A proxy from the environment is for the world outside; it would get our token and could not reach us.
-        settings.client_session_kwargs = {"trust_env": False}
+        settings.client_session_kwargs["trust_env"] = False
     return client.ApiClient(settings)
 
 

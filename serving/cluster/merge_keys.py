@@ -13,6 +13,7 @@ from serving.cluster.kinds import (
     DEPLOYMENT,
     ENDPOINT_SLICE,
     EVENT,
+    HORIZONTAL_POD_AUTOSCALER,
     LEASE,
     NAMESPACE,
     NODE,
@@ -89,6 +90,7 @@ _HINTS: Mapping[Kind, Mapping[str, Hint]] = {
     EVENT: _ONLY_METADATA,
     LEASE: _ONLY_METADATA,
     ENDPOINT_SLICE: _ONLY_METADATA,
+    HORIZONTAL_POD_AUTOSCALER: {"metadata": _METADATA, "status": _CONDITIONS},
 }
 
 

@@ -97,6 +97,11 @@ class Reflector:
         """Call back on each change from now on, right after the cache has it. It must not wait, and should not raise."""
         self._callbacks.append(callback)
 
+    def tell_again(self) -> None:
+        """Tell of every object as if it had changed: for those who read objects in another way from now on."""
+        for key, one in list(self._cache.items()):
+            self._tell(CacheChange(type=EventType.MODIFIED, key=key, old=one, new=one))
+
     async def run(self) -> None:
         """Keep the copy until cancelled."""
         while True:

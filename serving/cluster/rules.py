@@ -118,7 +118,7 @@ _MUTABLE = "servingState"
 # The fields of a revision's spec; those of a pod that are opaque to us are compared as a whole, too.
 REVISION_FIELDS = (
     *("affinity", "automountServiceAccountToken", "containerConcurrency", "containers", "dnsConfig", "dnsPolicy"),
-    *("enableServiceLinks", "hostAliases", "idleTimeoutSeconds", "imagePullSecrets", "nodeSelector"),
+    *("enableServiceLinks", "hostAliases", "idleTimeoutSeconds", "imagePullSecrets", "initContainers", "nodeSelector"),
     *("priorityClassName", "responseStartTimeoutSeconds", "runtimeClassName", "schedulerName", "securityContext"),
     *("serviceAccountName", "shareProcessNamespace", "timeoutSeconds", "tolerations", "topologySpreadConstraints"),
     "volumes",

@@ -165,7 +165,8 @@ def _volumes_belong(self: Any, _: Any, path: str) -> Iterator[Problem]:
         where = f"{path}.volumes[{index}].name"
         if name in _twice(volumes):
             yield Problem(where=where, what=f'duplicate volume name "{name}"', expected="each name once")
-        if name not in mounted:
+        # What containers that run before mount is not looked at.
+        if name not in mounted and not self.get("initContainers"):
             yield Problem(where=where, what=f'volume with name "{name}" not mounted', expected="a mount, or no volume")
 
 
@@ -181,8 +182,6 @@ def _host_is_left_alone(self: Any, _: Any, path: str) -> Iterator[Problem]:
     for field in _REFUSED:
         if self.get(field):
             yield _refused(f"{path}.{field}", "a pod with its own network and processes")
-    if self.get("initContainers"):
-        yield _refused(f"{path}.initContainers", "containers only")
 
 
 def _limits_hold(self: Any, _: Any, path: str) -> Iterator[Problem]:
@@ -314,8 +313,9 @@ POD_RULES: tuple[Row, ...] = (
         cel="(!has(self.containers) || self.containers.all(c, !has(c.volumeMounts) || c.volumeMounts.all(m, "
         "has(self.volumes) && self.volumes.exists(v, v.name == m.name)))) && "
         "(!has(self.volumes) || self.volumes.all(v, self.volumes.exists_one(o, o.name == v.name) && "
-        "has(self.containers) && self.containers.exists(c, has(c.volumeMounts) && "
-        "c.volumeMounts.exists(m, m.name == v.name))))",
+        "((has(self.initContainers) && size(self.initContainers) > 0) || "
+        "(has(self.containers) && self.containers.exists(c, has(c.volumeMounts) && "
+        "c.volumeMounts.exists(m, m.name == v.name))))))",
         message="volumes: each is mounted, and each mount names one",
         check=_volumes_belong,
     ),
@@ -329,13 +329,8 @@ POD_RULES: tuple[Row, ...] = (
     *_rows(
         "host-is-left-alone",
         "",
-        cel=" && ".join(
-            [
-                *(f"(!has(self.{one}) || !self.{one})" for one in _REFUSED),
-                "(!has(self.initContainers) || size(self.initContainers) == 0)",
-            ]
-        ),
-        message="must not set the field(s): hostIPC, hostNetwork, hostPID, initContainers",
+        cel=" && ".join(f"(!has(self.{one}) || !self.{one})" for one in _REFUSED),
+        message="must not set the field(s): hostIPC, hostNetwork, hostPID",
         check=_host_is_left_alone,
     ),
     *_rows(

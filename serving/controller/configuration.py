@@ -65,7 +65,9 @@ def reconcile_configuration(
     if latest.revision is None and not latest.refusal:
         body = desired_revision(configuration, settings=settings, scaling=scaling, now=now)
         writes.append(Create(resource=Resource.REVISION, body=body))
-        notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
+        if dig(configuration, "status", "latestCreatedRevisionName"):
+            # Of the first one its own Events tell.
+            notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
     status = _status(configuration, own, latest, now=now)
     writes += status_patch(Resource.CONFIGURATION, configuration, status)
     writes += _retirements({**configuration, "status": status}, own, settings, now=now)
@@ -196,7 +198,7 @@ def _notes(configuration: Object, status: Object, latest: _Latest) -> list[Note]
     before = dig(configuration, "status", "latestReadyRevisionName") or ""
     ready = status.get("latestReadyRevisionName", "")
     notes: list[Note] = []
-    if ready and ready != before:
+    if ready and before and ready != before:
         message = f'LatestReadyRevisionName updated to "{ready}"'
         notes.append(Note(about=configuration, reason="LatestReadyUpdate", message=message))
     old, new = condition_of(configuration, READY), condition_of({"status": status}, READY)

@@ -2,8 +2,8 @@
 
 Input: a revision with its defaults filled in; output: objects to create. Both never change afterwards: a revision does
 not, and the number of replicas belongs to the autoscaler. Follows knative/serving 98e5ef90,
-pkg/reconciler/revision/resources/deploy.go, but for the queue-proxy: it is not a container of the template, whoever runs
-the pod puts it in front (locally the kubelet, from the warm template).
+pkg/reconciler/revision/resources/deploy.go. The queue-proxy is a container of the template where there is a ``Sidecar``;
+else whoever runs the pod puts it in front (locally the kubelet, from the warm template).
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from serving.controller.naming import (
     REVISION,
     REVISION_UID,
     SERVICE,
+    TRAFFIC_PATH,
     deployment_name,
     private_service_name,
 )
 from serving.controller.objects import Object, annotations_of, labels_of, name_of, namespace_of, owner_reference, uid_of
+from serving.controller.sidecar import QUEUE_PORT, Sidecar, with_sidecar
 
 __all__ = ["QUEUE_PORT", "USER_PORT", "desired_deployment", "desired_private_service"]
 
-# Where a queue-proxy takes requests.
-QUEUE_PORT = 8012
 # Where an app is expected that names no port.
 USER_PORT = 8080
 _USER_PORT_NAME = "user-port"
@@ -37,8 +37,11 @@ _NOT_OF_THE_POD = {
 }
 
 
-def desired_deployment(revision: Object, *, replica_count: int, progress_deadline_s: float) -> Object:
+def desired_deployment(
+    revision: Object, *, replica_count: int, progress_deadline_s: float, sidecar: Sidecar | None = None
+) -> Object:
     """The Deployment of a revision, with the number of pods that it starts with."""
+    pod_spec = _pod_spec(revision)
     labels = _labels(revision)
     annotations = _annotations(revision)
     return {
@@ -60,7 +63,7 @@ def desired_deployment(revision: Object, *, replica_count: int, progress_deadlin
             "revisionHistoryLimit": 0,
             "template": {
                 "metadata": {"labels": labels, "annotations": annotations},
-                "spec": _pod_spec(revision),
+                "spec": pod_spec if sidecar is None else with_sidecar(pod_spec, revision, sidecar),
             },
         },
     }
@@ -100,7 +103,8 @@ def _annotations(revision: Object) -> dict[str, str]:
     return {
         key: value
         for key, value in annotations_of(revision).items()
-        if key != LAST_APPLIED and not key.startswith(("serving.knative.dev/rout", "serving.dev/became"))
+        if key not in {LAST_APPLIED, TRAFFIC_PATH}
+        and not key.startswith(("serving.knative.dev/rout", "serving.dev/became"))
     }
 
 

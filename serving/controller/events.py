@@ -53,5 +53,6 @@ def new_event(note: Note, *, now: str) -> Object:
 
 
 def repeated(event: Object, *, now: str) -> Object:
-    """The patch that says it once more."""
-    return {"count": event.get("count", 1) + 1, "lastTimestamp": now}
+    """The patch that says it once more, if nobody else has meanwhile."""
+    metadata = {"resourceVersion": version_of(event)}
+    return {"metadata": metadata, "count": event.get("count", 1) + 1, "lastTimestamp": now}

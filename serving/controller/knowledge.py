@@ -8,6 +8,7 @@ count of a revision's pods is nothing to its configuration. ``loop.py`` moves ob
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 
+from serving.controller.activators import Activators
 from serving.controller.conditions import READY
 from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
 from serving.controller.hosts import Claims, Key, claims_of
@@ -23,11 +24,13 @@ from serving.controller.objects import (
     uid_of,
     version_of,
 )
+from serving.controller.public import Public, TrafficPath, pod_backends, public_owner_name, slice_names, traffic_path_of
 from serving.controller.revision import Around, reconcile_revision
 from serving.controller.revision_status import Beneath, ready_count_of
-from serving.controller.route import reconcile_route
+from serving.controller.route import Place, reconcile_route
 from serving.controller.routing import revisions_named_by
 from serving.controller.service import Children, reconcile_service
+from serving.controller.sidecar import Sidecar
 from serving.controller.traffic import Known
 from serving.controller.writes import Plan, Resource
 from serving.settings.autoscaler import AutoscalerSettings
@@ -46,9 +49,12 @@ _Index = defaultdict[Key, set[str]]
 class Knowledge:
     """All objects by kind, namespace and name, with the indexes that decisions need."""
 
-    def __init__(self, settings: ControllerSettings, scaling: AutoscalerSettings) -> None:
+    def __init__(
+        self, settings: ControllerSettings, scaling: AutoscalerSettings, *, sidecar: Sidecar | None = None
+    ) -> None:
         self._settings = settings
         self._scaling = scaling
+        self._sidecar = sidecar
         self._objects: dict[Resource, dict[Key, Object]] = {resource: {} for resource in Resource}
         self._revisions_of: _Index = defaultdict(set)
         self._pods_of: _Index = defaultdict(set)
@@ -56,6 +62,7 @@ class Knowledge:
         self._routes_to_configuration: _Index = defaultdict(set)
         self._routes_to_revision: _Index = defaultdict(set)
         self._claims = Claims()
+        self._activators = Activators()
         # Uids of what went last: the answer to a write may come after the news that its object is gone.
         self._gone: OrderedDict[str, None] = OrderedDict()
         # Why the server did not take what a resource's plan creates, with the generation that asked for it.
@@ -64,6 +71,14 @@ class Knowledge:
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(found)} {resource.split('.')[0]}" for resource, found in self._objects.items())
         return f"Knowledge({counts})"
+
+    def reconfigure(self, settings: ControllerSettings, scaling: AutoscalerSettings) -> set[WorkKey]:
+        """Decide with these settings from now on; returns who must be looked at: everybody."""
+        self._settings, self._scaling = settings, scaling
+        for key, route in self._objects[Resource.ROUTE].items():
+            self._claims.put(key, claims_of(route, settings))
+        kinds = (Resource.SERVICE, Resource.CONFIGURATION, Resource.ROUTE, Resource.REVISION)
+        return {key for resource in kinds for key in self.keys(resource)}
 
     def get(self, resource: Resource, key: Key) -> Object | None:
         """An object as it was last seen."""
@@ -99,6 +114,17 @@ class Knowledge:
         self._index(resource, key, before=before, after=None)
         return set(self._woken(resource, key, before=before, after=None))
 
+    def put_activators(self, key: Key, found: Object) -> set[WorkKey]:
+        """Take a slice of the activators' inner Service as it is now; returns who must be looked at."""
+        return self._public_keys() if self._activators.put(key, found) else set()
+
+    def drop_activators(self, key: Key) -> set[WorkKey]:
+        """Forget a slice of the activators' inner Service; returns who must be looked at."""
+        return self._public_keys() if self._activators.drop(key) else set()
+
+    def _public_keys(self) -> set[WorkKey]:
+        return {*self.keys(Resource.REVISION), *self.keys(Resource.ROUTE)}
+
     def refuse(self, key: WorkKey, message: str) -> set[WorkKey]:
         """The server does not take what the plan of a resource creates, and will not until its spec changes."""
         resource, namespace, name = key
@@ -127,7 +153,8 @@ class Knowledge:
             case Resource.ROUTE:
                 return self._decide_route(where, found, now)
             case Resource.REVISION:
-                return reconcile_revision(found, self._around(where, found), scaling=self._scaling, now=now)
+                around = self._around(where, found)
+                return reconcile_revision(found, around, scaling=self._scaling, now=now, sidecar=self._sidecar)
             case _:
                 return Plan()
 
@@ -162,7 +189,9 @@ class Knowledge:
         )
         holders = {host: self._claims.holder(host) for host in claims_of(found, self._settings)}
         lost = {host: holder for host, holder in holders.items() if holder is not None and holder != where}
-        return reconcile_route(found, known, lost=lost, settings=self._settings, now=now)
+        refusal = self._refusal((Resource.ROUTE, *where), found)
+        place = Place(lost=lost, public=self._public(where), refusal=refusal)
+        return reconcile_route(found, known, place, settings=self._settings, now=now)
 
     def _named(self, resource: Resource, namespace: str, *, names: set[str]) -> dict[str, Object]:
         return {name: one for name in names if (one := self.get(resource, (namespace, name)))}
@@ -183,6 +212,25 @@ class Knowledge:
             is_newest=newest in (None, name),
             is_awaited=bool(self._routes_to_configuration.get(parent)),
             refusal=self._refusal((Resource.REVISION, *where), revision),
+            public=self._public(where, traffic_path_of(revision)),
+            hpa=self.get(Resource.HPA, where),
+        )
+
+    def _public(self, where: Key, path: TrafficPath = TrafficPath.PROXY) -> Public | None:
+        """The public Service of a revision or route, where there are such."""
+        if not self._settings.public_services:
+            return None
+        namespace, name = where
+        slices = [self.get(Resource.ENDPOINT_SLICE, (namespace, one)) for one in slice_names(name)]
+        # As long as they are not named, who they are is nothing to look at.
+        is_asked = path is TrafficPath.SERVE or not self._activators.backends
+        names = self._pods_of.get(where, ()) if is_asked else ()
+        return Public(
+            service=self.get(Resource.CORE_SERVICE, where),
+            slices=[one for one in slices if one],
+            activators=self._activators.backends,
+            pods=pod_backends(one for pod in names if (one := self.get(Resource.POD, (namespace, pod)))),
+            path=path,
         )
 
     def _index(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> None:
@@ -205,6 +253,18 @@ class Knowledge:
     def _woken(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
         namespace, _ = key
         match resource:
+            case Resource.CORE_SERVICE | Resource.ENDPOINT_SLICE:
+                yield from self._woken_by_public(resource, key)
+            case _:
+                pass
+        match resource:
+            case Resource.ENDPOINT_SLICE:
+                return
+            case Resource.HPA:
+                # How its scaling goes is nothing to decide on.
+                if dig(before, "spec") != dig(after, "spec"):
+                    yield (Resource.REVISION, namespace, key[1])
+                return
             case Resource.DEPLOYMENT | Resource.CORE_SERVICE | Resource.POD:
                 yield from ((Resource.REVISION, namespace, name) for name in _either(before, after, REVISION))
                 return
@@ -225,6 +285,14 @@ class Knowledge:
                 yield from ((Resource.ROUTE, namespace, one) for one in self._routes_to_revision.get(key, ()))
             case _:
                 pass
+
+    def _woken_by_public(self, resource: Resource, key: Key) -> Iterator[WorkKey]:
+        """By name and not by owner: one that is in the way matters, too."""
+        namespace, name = key
+        owner = name if resource is Resource.CORE_SERVICE else public_owner_name(name)
+        for one in (Resource.REVISION, Resource.ROUTE):
+            if self._settings.public_services and (namespace, owner) in self._objects[one]:
+                yield (one, namespace, owner)
 
     def _woken_by_configuration(self, key: Key, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
         namespace, _ = key

@@ -14,6 +14,7 @@ from collections import OrderedDict
 
 from serving.aio.clock import now_s, stamp
 from serving.aio.periodic import every
+from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import EVENT, KINDS, Kind
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
@@ -21,17 +22,21 @@ from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.controller.events import event_name, new_event, repeated
 from serving.controller.knowledge import Knowledge, WorkKey
 from serving.controller.objects import name_of, namespace_of, version_of
+from serving.controller.public import MANAGED_BY, MANAGER, SERVICE_NAME
+from serving.controller.sidecar import Sidecar
 from serving.controller.writes import Create, Delete, Note, Patch, Plan, Resource, Write
 from serving.metrics.controller import ControllerMetrics
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["Controller", "run"]
+__all__ = ["Controller"]
 
 _log = logging.getLogger(__name__)
 
 _KINDS: dict[Resource, Kind] = {Resource(kind.resource): kind for kind in KINDS if kind.resource in set(Resource)}
+# The Service of config/ that leads to the activators' inner listener.
+_ACTIVATORS = "activator-internal"
 # Changes of children that come within this time are told together.
 _COMPANY_S = 0.05
 # Events of which the count is known without asking; the rest is asked for.
@@ -47,17 +52,24 @@ class Controller:
         *,
         settings: ControllerSettings | None = None,
         scaling: AutoscalerSettings | None = None,
+        sidecar: Sidecar | None = None,
         metrics: ControllerMetrics | None = None,
     ) -> None:
         self._cluster = cluster
         self._metrics = metrics
-        self._settings = settings or ControllerSettings()
-        self._knowledge = Knowledge(self._settings, scaling or AutoscalerSettings())
+        self._settings, self._scaling = settings or ControllerSettings(), scaling or AutoscalerSettings()
+        self._knowledge = Knowledge(self._settings, self._scaling, sidecar=sidecar)
         patience = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=patience, on_error=_log_failure)
         self._counted_s: dict[WorkKey, float] = {}
+        self._waiting_s: dict[WorkKey, float] = {}
+        self._notes: asyncio.Queue[Note] = asyncio.Queue()
         self._told: OrderedDict[tuple[str, str], Object] = OrderedDict()
-        self._reflectors = {resource: self._reflector(resource) for resource in Resource}
+        self._reflectors = {
+            resource: self._reflector(resource)
+            for resource in Resource
+            if resource is not Resource.ENDPOINT_SLICE or self._settings.public_services
+        }
         self.writes_count = 0
         if metrics is not None:
             metrics.waiting = lambda: len(self._queue)
@@ -66,13 +78,23 @@ class Controller:
     def __repr__(self) -> str:
         return f"Controller({self._knowledge}, {self._queue}, {self.writes_count} writes)"
 
+    def reconfigure(self, settings: ControllerSettings, scaling: AutoscalerSettings) -> None:
+        """Decide with these settings from now on, and look at everything with them."""
+        if (settings, scaling) != (self._settings, self._scaling):
+            self._settings, self._scaling = settings, scaling
+            self._wake(self._knowledge.reconfigure(settings, scaling))
+
+    def tell(self, note: Note) -> None:
+        """Say something that no plan says, while it runs."""
+        self._notes.put_nowait(note)
+
     async def settled(self) -> None:
         """Wait until nothing is left to be decided on what is known."""
         await self._queue.settled()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until told to stop; what is being written then is finished or comes again after a restart."""
-        reflectors = list(self._reflectors.values())
+        reflectors = [*self._reflectors.values(), *([self._activators()] if self._settings.public_services else [])]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one.run(), name=f"controller-{one}") for one in reflectors]
             # Decided on half of what there is, a child that is not seen yet would be made twice.
@@ -81,6 +103,7 @@ class Controller:
             tasks.append(
                 group.create_task(self._queue.run(self._settings.workers, self._measured_work), name="controller-work")
             )
+            tasks.append(group.create_task(self._tell_notes(), name="controller-notes"))
             await every(self._settings.resync_period_s, self._resync, stop=stop, on_error=_log_resync)
             for task in tasks:
                 task.cancel()
@@ -92,7 +115,26 @@ class Controller:
             else:
                 self._wake(self._knowledge.put(resource, change.new), of=resource)
 
-        reflector = Reflector(self._cluster, _KINDS[resource])
+        selector = f"{MANAGED_BY}={MANAGER}" if resource is Resource.ENDPOINT_SLICE else ""
+        reflector = Reflector(self._cluster, _KINDS[resource], label_selector=selector)
+        reflector.on_change(changed)
+        return reflector
+
+    def _activators(self) -> Reflector:
+        """Follows who the activators are."""
+
+        def changed(change: CacheChange) -> None:
+            if change.type is EventType.DELETED:
+                self._wake(self._knowledge.drop_activators(change.key))
+            else:
+                self._wake(self._knowledge.put_activators(change.key, change.new))
+
+        reflector = Reflector(
+            self._cluster,
+            _KINDS[Resource.ENDPOINT_SLICE],
+            system_namespace(),
+            label_selector=f"{SERVICE_NAME}={_ACTIVATORS}",
+        )
         reflector.on_change(changed)
         return reflector
 
@@ -127,6 +169,11 @@ class Controller:
     async def _work(self, key: WorkKey) -> float | None:
         """One decision about one resource, carried out; returns when to look again."""
         plan = self._knowledge.decide(key, now=stamp())
+        if plan.company_s:
+            rest_s = self._waiting_s.setdefault(key, now_s()) + plan.company_s - now_s()
+            if rest_s > 0:
+                return rest_s
+        self._waiting_s.pop(key, None)
         if plan.can_wait:
             rest_s = self._counted_s.get(key, 0.0) + self._settings.count_period_s - now_s()
             if rest_s > 0:
@@ -177,6 +224,10 @@ class Controller:
                     "controller.deleted", extra={"kind": write.resource.value, "namespace": namespace, "object": name}
                 )
 
+    async def _tell_notes(self) -> None:
+        while True:
+            await self._tell(await self._notes.get())
+
     async def _tell(self, note: Note) -> None:
         """Make an Event, or count one more. What cannot be told is logged: nobody's work hangs on it."""
         now = stamp()
@@ -222,15 +273,3 @@ def _log_failure(key: WorkKey, error: Exception) -> None:
 
 def _log_resync(error: Exception) -> None:
     _log.error("controller.resync_failed", extra={"error": str(error)}, exc_info=error)
-
-
-async def run(
-    cluster: Cluster,
-    stop: asyncio.Event,
-    *,
-    settings: ControllerSettings | None = None,
-    scaling: AutoscalerSettings | None = None,
-    metrics: ControllerMetrics | None = None,
-) -> None:
-    """Reconcile everything in a cluster until told to stop."""
-    await Controller(cluster, settings=settings, scaling=scaling, metrics=metrics).run(stop)

@@ -1,7 +1,13 @@
 """``python -m serving.controller.main``: the controller against the server that KUBECONFIG names, or the one it runs in.
 
 Settings are defaults and ``SERVING_CONTROLLER_...`` in the environment; those of the autoscaler are read too, because a
-revision starts with the scale that it asks for. One controller at a time: a lease is not taken yet.
+revision starts with the scale that it asks for. With ``SERVING_ELECTION_ENABLED`` of several controllers the one with the
+lease ``controller`` works; it begins anew with each term, and writes nothing that the lease does not allow.
+
+With ``SERVING_CONTROLLER_SIDECAR_ENABLED`` the pods of revisions have the queue-proxy as a container. Then ``SERVING_KEY_FILE``
+is needed, of which the secrets of revisions are derived; what ``SERVING_QUEUEPROXY_...`` and the ConfigMap config-queueproxy
+set is handed on to all queue-proxies; and without an image in the settings, ``SERVING_POD_NAME`` and
+``SERVING_SYSTEM_NAMESPACE`` say whose image it is.
 """
 
 import asyncio
@@ -9,24 +15,93 @@ import os
 import sys
 
 from serving.aio.daemon import run_daemon
+from serving.cluster.configmaps import followed
+from serving.cluster.fenced import FencedCluster
+from serving.cluster.identity import lease_times, new_identity, system_namespace, user_agent
+from serving.cluster.kinds import POD
 from serving.cluster.kube import KubeCluster
-from serving.controller.loop import run
+from serving.cluster.leader import Leader
+from serving.cluster.lease import LeaseClient, LeaseName
+from serving.cluster.port import Cluster
+from serving.controller.client import ControllerConfig
+from serving.controller.loop import Controller
+from serving.controller.sidecar import Sidecar
 from serving.metrics.controller import ControllerMetrics
+from serving.metrics.export import exporting
 from serving.metrics.server import serve_page
-from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS
-from serving.settings.load import load
+from serving.model.errors import Problem, SettingsError
+from serving.settings.controller import ControllerSettings
+from serving.settings.queueproxy import QueueProxySettings
+from serving.wire.tokens import read_key, revision_secret
 
 __all__ = ["main"]
 
+_LEASE = "controller"
+_KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
+_POD_NAME_VARIABLE = "SERVING_POD_NAME"
+# Of the Service ``autoscaler`` in config/daemons.
+_STATS_PORT = 6081
+
 
 async def _body(stop: asyncio.Event) -> None:
-    settings = load(CONTROLLER, registry=DAEMONS, environment=os.environ).settings
-    scaling = load(AUTOSCALER, registry=DAEMONS, environment=os.environ).settings
+    config = ControllerConfig(os.environ)
+    identity = new_identity()
     kubeconfig = os.environ.get("KUBECONFIG")
-    async with KubeCluster(kubeconfig) as cluster:
+    async with (
+        KubeCluster(kubeconfig, user_agent=user_agent("controller", identity)) as cluster,
+        followed(cluster, system_namespace(), config.all) as watch,
+    ):
+        settings, election = config.own.settings, config.election.settings
         metrics = ControllerMetrics()
-        async with serve_page(metrics.page, settings.metrics_address):
-            await run(cluster, stop, settings=settings, scaling=scaling, metrics=metrics)
+
+        async def work(through: Cluster) -> None:
+            own, scaling = config.own.settings, config.scaling.settings
+            sidecar = await _sidecar(cluster, own, config.proxy.settings)
+            controller = Controller(through, settings=own, scaling=scaling, sidecar=sidecar, metrics=metrics)
+            config.attach(controller, watch)
+            await controller.run(stop)
+
+        sending = exporting(settings.otlp, metrics.page, service="controller")
+        async with serve_page(metrics.page, settings.metrics_address), sending:
+            if not election.enabled:
+                await work(cluster)
+                return
+            lease = LeaseClient(cluster, LeaseName(namespace=system_namespace(), name=_LEASE))
+            leader = Leader(lease, identity, times=lease_times(election))
+            metrics.is_leading = lambda: leader.is_leading
+            await leader.run(lambda: work(FencedCluster(cluster, leader.check)), stop)
+
+
+async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueProxySettings) -> Sidecar | None:
+    """What all queue-proxies have in common; None where they are no containers."""
+    own = settings.sidecar
+    if not own.enabled:
+        return None
+    key = read_key(_needed(_KEY_FILE_VARIABLE, "the file of the cluster key"))
+    home = f"{system_namespace()}.svc.{settings.cluster_domain}"
+    return Sidecar(
+        settings=own,
+        image=own.image or await _own_image(cluster),
+        stats_url=own.stats_url or f"ws://autoscaler.{home}:{_STATS_PORT}/stats",
+        secret_of=lambda namespace, uid: revision_secret(key, namespace=namespace, uid=uid),
+        proxy=proxy,
+    )
+
+
+async def _own_image(cluster: Cluster) -> str:
+    name = _needed(_POD_NAME_VARIABLE, "this pod's name, or sidecar.image")
+    found = await cluster.list(POD, system_namespace(), field_selector=f"metadata.name={name}")
+    for pod in found.items:
+        return str(pod["spec"]["containers"][0]["image"])
+    problem = Problem(where=_POD_NAME_VARIABLE, what=f"there is no pod {name}", expected="this pod's name")
+    raise SettingsError([problem])
+
+
+def _needed(variable: str, expected: str) -> str:
+    value = os.environ.get(variable)
+    if not value:
+        raise SettingsError([Problem(where=f"environment {variable}", what="is missing", expected=expected)])
+    return value
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ __all__ = [
     "ROUTING_STATE_MODIFIED",
     "SERVICE",
     "SERVICE_UID",
+    "TRAFFIC_PATH",
     "VISIBILITY",
     "child_name",
     "deployment_name",
@@ -54,6 +55,8 @@ VISIBILITY = "networking.knative.dev/visibility"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 # Annotation of a revision: when it was ready first. Metadata is kept where status is not, so that a restart knows it.
 BECAME_READY = "serving.dev/became-ready"
+# Annotation of a revision, which the autoscaler alone writes: "serve" puts its pods into its public Service.
+TRAFFIC_PATH = "serving.dev/traffic-path"
 # Annotation of a route: since when it claims the host of each of its tags, as JSON.
 CLAIMED_TAGS = "serving.dev/claimed-tags"
 

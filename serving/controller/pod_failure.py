@@ -67,9 +67,17 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
     for condition in dig(pod, "status", "conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield _of_resources(condition.get("reason", ""), condition.get("message", ""))
-    statuses = [one for one in dig(pod, "status", "containerStatuses") or () if one.get("name") != _QUEUE_PROXY]
+    everybodys = dig(pod, "status", "containerStatuses") or ()
+    statuses = [one for one in everybodys if one.get("name") != _QUEUE_PROXY]
     for status in statuses:
         yield from _failures_of_container(status, exits_tolerated)
+    for status in everybodys:
+        if status.get("name") == _QUEUE_PROXY:
+            # One that cannot be started keeps the pod from being ready; one that ended is started again.
+            waiting = dig(status, "state", "waiting") or {}
+            yield from _failures_of_container(
+                {**status, "lastState": {}, "state": {"waiting": waiting}}, exits_tolerated
+            )
     if not statuses and dig(pod, "status", "phase") == "Failed":
         yield _of_resources(dig(pod, "status", "reason") or "PodFailed", dig(pod, "status", "message") or "")
 

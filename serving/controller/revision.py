@@ -12,6 +12,7 @@ import msgspec
 from serving.controller.conditions import READY
 from serving.controller.defaults import spec_with_defaults
 from serving.controller.deployment import desired_deployment, desired_private_service
+from serving.controller.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.naming import (
     CONFIGURATION,
     CONFIGURATION_GENERATION,
@@ -23,6 +24,7 @@ from serving.controller.naming import (
     ROUTING_STATE_MODIFIED,
     SERVICE,
     SERVICE_UID,
+    TRAFFIC_PATH,
     revision_name,
 )
 from serving.controller.objects import (
@@ -36,9 +38,11 @@ from serving.controller.objects import (
     namespace_of,
     owner_reference,
 )
+from serving.controller.public import Public, TrafficPath, is_foreign, public_writes
 from serving.controller.revision_status import Beneath, ServingState, desired_status, serving_state_of, was_ready
 from serving.controller.routing import RoutingState, metadata_changes, routing_state_of
 from serving.controller.scaling import StartScale, start_scale
+from serving.controller.sidecar import Sidecar
 from serving.controller.writes import Create, Note, Patch, Plan, Resource, Write, deletion_of, patch_of, status_patch
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
@@ -54,7 +58,8 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
 
     ``routes`` are the names of routes that name it; ``is_newest`` says that its configuration made none after it,
     ``is_awaited`` that some route goes with the latest of that configuration;
-    ``refusal`` is why the server does not take what should stand beneath it, "" if it does.
+    ``refusal`` is why the server does not take what should stand beneath it, "" if it does; ``public`` is its public
+    Service, None where there are none; ``hpa`` the HorizontalPodAutoscaler of its name.
     """
 
     beneath: Beneath
@@ -63,6 +68,8 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     is_newest: bool = True
     is_awaited: bool = False
     refusal: str = ""
+    public: Public | None = None
+    hpa: Object | None = None
 
 
 def revision_name_for(configuration: Object) -> str:
@@ -81,9 +88,12 @@ def desired_revision(
     template = configuration["spec"]["template"]
     labels, annotations = labels_of(template), annotations_of(template)
     modifier = annotations_of(configuration).get(LAST_MODIFIER)
-    annotations = {key: value for key, value in annotations.items() if key != LAST_APPLIED}
+    annotations = {key: value for key, value in annotations.items() if key not in {LAST_APPLIED, TRAFFIC_PATH}}
     if modifier:
         annotations[CREATOR] = modifier
+    if is_of_an_hpa(annotations, scaling):
+        # It has pods at all times, and nobody who would say where its requests go.
+        annotations[TRAFFIC_PATH] = TrafficPath.SERVE
     start = start_scale(annotations, scaling)
     state = ServingState.ACTIVE if start.start_count else ServingState.RESERVE
     return {
@@ -111,22 +121,33 @@ def _own_labels(configuration: Object) -> dict[str, str]:
     return own | {key: theirs[key] for key in (SERVICE, SERVICE_UID) if key in theirs}
 
 
-def reconcile_revision(revision: Object, around: Around, *, scaling: AutoscalerSettings, now: str) -> Plan:
-    """What is to be written so that a revision is what it should be, and says what it is."""
+def reconcile_revision(
+    revision: Object, around: Around, *, scaling: AutoscalerSettings, now: str, sidecar: Sidecar | None = None
+) -> Plan:
+    """What is to be written so that a revision is what it should be, and says what it is.
+
+    ``sidecar`` is what the queue-proxies in its pods have in common; None where they are no containers.
+    """
     if is_being_deleted(revision):
         return Plan()
     if serving_state_of(revision) is ServingState.RETIRED and not around.routes:
         return Plan(writes=(deletion_of(Resource.REVISION, revision),))
     scale = start_scale(annotations_of(revision), scaling)
-    status = desired_status(revision, around.beneath, scale, now=now, refusal=around.refusal)
+    refusal = around.refusal or _conflict(revision, around.public)
+    status = desired_status(revision, around.beneath, scale, now=now, refusal=refusal)
     after = {**revision, "status": status}
     ready = was_ready(revision) or was_ready(after)
     state = routing_state_of(
         routes=around.routes, is_newest=around.is_newest, is_awaited=around.is_awaited, was_ready=ready
     )
     changes = metadata_changes(revision, routes=around.routes, state=state, was_ready=ready, now=now)
+    public = () if around.public is None else public_writes(revision, around.public)
     writes: tuple[Write, ...] = (
-        *(() if around.refusal else _missing(revision, around, scale)),
+        # Who no longer takes requests is taken out before anything else.
+        *(one for one in public if isinstance(one, Patch)),
+        *(() if around.refusal else _missing(revision, around, scale, sidecar=sidecar)),
+        *(() if around.refusal else hpa_writes(revision, around.hpa, scaling)),
+        *(one for one in public if isinstance(one, Create)),
         *patch_of(Resource.REVISION, revision, changes),
         *status_patch(Resource.REVISION, revision, status),
     )
@@ -139,12 +160,18 @@ def reconcile_revision(revision: Object, around: Around, *, scaling: AutoscalerS
     )
 
 
+def _conflict(revision: Object, public: Public | None) -> str:
+    if public is None or not is_foreign(revision, public):
+        return ""
+    return f'There is an existing Service "{name_of(revision)}" that we do not own.'
+
+
 def _is_count(write: Write) -> bool:
     """Whether a write tells of nothing but how many pods there are."""
     return isinstance(write, Patch) and write.patch.get("status", {"": None}).keys() <= _COUNTS
 
 
-def _missing(revision: Object, around: Around, scale: StartScale) -> Sequence[Write]:
+def _missing(revision: Object, around: Around, scale: StartScale, *, sidecar: Sidecar | None) -> Sequence[Write]:
     """What should stand beneath a revision and does not."""
     made: list[Write] = []
     if around.beneath.deployment is None:
@@ -153,6 +180,7 @@ def _missing(revision: Object, around: Around, scale: StartScale) -> Sequence[Wr
             revision,
             replica_count=scale.start_count if is_active else 0,
             progress_deadline_s=scale.progress_deadline_s,
+            sidecar=sidecar,
         )
         made.append(Create(resource=Resource.DEPLOYMENT, body=body))
     if around.private_service is None:
@@ -161,9 +189,9 @@ def _missing(revision: Object, around: Around, scale: StartScale) -> Sequence[Wr
 
 
 def _notes(before: Object, after: Object) -> list[Note]:
-    """What has become of it: ready, or not, and why."""
+    """What has become of it: not ready, and why; ready again. When it was ready first, its annotation tells."""
     old, new = condition_of(before, READY), condition_of(after, READY)
-    if new.get("status") == "True" != old.get("status"):
+    if (old.get("status"), new.get("status")) == ("False", "True"):
         message = "Revision becomes ready upon all resources being ready"
         return [Note(about=before, reason="RevisionReady", message=message)]
     if new.get("status") == "False" and (old.get("status"), old.get("message")) != ("False", new.get("message")):

@@ -1,35 +1,49 @@
 """The status of a route: where it is reached, which revisions get how much, and what is in the way.
 
-Input: the route, what its targets name, and which of its hosts another route holds; output: what is to be written. What
-was assigned stays assigned while the spec asks for something that cannot be had yet. A host that another route claimed
+Input: the route, what its targets name, which of its hosts another route holds, and its public Service, which leads to
+the activators whatever the traffic is; output: what is to be written. What was assigned stays assigned while the spec asks for something that cannot be had yet. A host that another route claimed
 before is left to it, and said so. TLS ends elsewhere, so that CertificateProvisioned is true with its reason.
 """
 
 import json
 from collections.abc import Mapping
 
+import msgspec
+
 from serving.controller.conditions import Condition, Status, conditions_of, ready_of
 from serving.controller.hosts import Key, hosts_of, is_cluster_local, tag_claims, tags_of, url_of
 from serving.controller.naming import CLAIMED_TAGS
-from serving.controller.objects import Object, annotations_of, dig, is_being_deleted, merge_difference
+from serving.controller.objects import Object, annotations_of, dig, is_being_deleted, merge_difference, name_of
+from serving.controller.public import Public, is_foreign, public_writes
 from serving.controller.traffic import Assignment, Known, assign
 from serving.controller.writes import Plan, Resource, patch_of, status_patch
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["reconcile_route"]
+__all__ = ["Place", "reconcile_route"]
 
 
-def reconcile_route(
-    route: Object, known: Known, *, lost: Mapping[str, Key], settings: ControllerSettings, now: str
-) -> Plan:
-    """What is to be written for a route. ``lost`` are hosts that it claims, with the route that holds each."""
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What a route stands in.
+
+    ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where there
+    are none, and ``refusal`` why the server does not take that, "" if it does.
+    """
+
+    lost: Mapping[str, Key]
+    public: Public | None = None
+    refusal: str = ""
+
+
+def reconcile_route(route: Object, known: Known, place: Place, *, settings: ControllerSettings, now: str) -> Plan:
+    """What is to be written for a route."""
     if is_being_deleted(route):
         return Plan()
     assignment = assign(dig(route, "spec", "traffic") or (), known)
     return Plan(
         writes=(
+            *(() if place.public is None or place.refusal else public_writes(route, place.public)),
             *patch_of(Resource.ROUTE, route, _claim_changes(route, now)),
-            *status_patch(Resource.ROUTE, route, _status(route, assignment, lost=lost, settings=settings, now=now)),
+            *status_patch(Resource.ROUTE, route, _status(route, assignment, place, settings=settings, now=now)),
         )
     )
 
@@ -43,14 +57,13 @@ def _claim_changes(route: Object, now: str) -> Object:
     return merge_difference({"metadata": {"annotations": annotations}}, {"metadata": {"annotations": after}})
 
 
-def _status(
-    route: Object, assignment: Assignment, *, lost: Mapping[str, Key], settings: ControllerSettings, now: str
-) -> Object:
+def _status(route: Object, assignment: Assignment, place: Place, *, settings: ControllerSettings, now: str) -> Object:
+    lost = place.lost
     before = dig(route, "status") or {}
     hosts = hosts_of(route, settings)
     conditions = [
         assignment.condition,
-        _ingress_condition(route, lost, settings),
+        _ingress_condition(route, place, settings),
         _certificate_condition(route),
     ]
     targets = assignment.targets
@@ -83,7 +96,13 @@ def _with_url(route: Object, target: Object, *, lost: Mapping[str, Key], setting
     return made if host in lost else {**made, "url": url_of(host, port)}
 
 
-def _ingress_condition(route: Object, lost: Mapping[str, Key], settings: ControllerSettings) -> Condition:
+def _ingress_condition(route: Object, place: Place, settings: ControllerSettings) -> Condition:
+    if place.public is not None and is_foreign(route, place.public):
+        message = f'There is an existing Service "{name_of(route)}" that we do not own.'
+        return Condition(type="IngressReady", status=Status.FALSE, reason="NotOwned", message=message)
+    if place.refusal:
+        return Condition(type="IngressReady", status=Status.FALSE, reason="CreationFailed", message=place.refusal)
+    lost = place.lost
     for tag in ("", *tags_of(route)):
         hosts = hosts_of(route, settings, tag=tag)
         for host in (hosts.shown, hosts.inner):

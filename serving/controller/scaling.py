@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from serving.settings.annotations import GROUP, read_annotations
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
 __all__ = ["StartScale", "start_scale"]
 
@@ -43,7 +43,9 @@ def _start_scale(asked: tuple[tuple[str, str], ...], settings: AutoscalerSetting
     initial = settings.initial_scale if scaling.initial_scale is None else scaling.initial_scale
     low = settings.min_scale if scaling.min_scale is None else scaling.min_scale
     high = (settings.max_scale if scaling.max_scale is None else scaling.max_scale) or settings.max_scale_limit
-    bounded = min(max(initial, low), high) if high else max(initial, low)
+    # An hpa knows no zero: it leaves a Deployment alone that has none.
+    least = 1 if (scaling.class_name or settings.pod_autoscaler_class) == HPA_CLASS else 0
+    bounded = max(min(max(initial, low), high) if high else max(initial, low), least)
     deadline_s = scaling.progress_deadline_s
     return StartScale(
         start_count=bounded,

@@ -28,6 +28,8 @@ from serving.controller.writes import Create, Note, Plan, Resource, Write, patch
 
 __all__ = ["Children", "desired_configuration", "desired_route", "reconcile_service"]
 
+# How long a status that says nothing for sure may wait, while children come up.
+_UNSETTLED_S = 0.5
 _CONFIGURATIONS_READY = "ConfigurationsReady"
 _ROUTES_READY = "RoutesReady"
 _MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest revision.")
@@ -86,10 +88,17 @@ def reconcile_service(service: Object, children: Children, *, now: str) -> Plan:
     )
     if not _must_wait(service, children):
         writes += _brought_about(Resource.ROUTE, service, route, desired=desired_route(service))
+    if any(isinstance(one, Create) for one in writes):
+        # What is made now says in a moment what there is to tell: one status less.
+        return Plan(writes=tuple(writes))
     status = _status(service, children, now=now)
+    told = {condition_of(one, READY).get("status", Status.UNKNOWN) for one in (service, {"status": status})}
+    patches = status_patch(Resource.SERVICE, service, status)
     return Plan(
-        writes=(*writes, *status_patch(Resource.SERVICE, service, status)),
+        writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
+        # That it became ready, failed, or is no longer what it was is news; that it is not ready yet is none.
+        company_s=_UNSETTLED_S if patches and not writes and told == {Status.UNKNOWN} else 0.0,
     )
 
 

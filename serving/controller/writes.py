@@ -33,6 +33,8 @@ class Resource(enum.StrEnum):
     DEPLOYMENT = "deployments.apps"
     CORE_SERVICE = "services"
     POD = "pods"
+    ENDPOINT_SLICE = "endpointslices.discovery.k8s.io"
+    HPA = "horizontalpodautoscalers.autoscaling"
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,12 +81,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``writes`` in their order; ``notes`` are what to tell; ``again_after_s`` is when to look again without being asked, in
     seconds from now, None for never. ``can_wait`` says that nobody's decision hangs on the writes, only what people see.
+    ``company_s`` is how long they wait for news that may change them, from the first time that they are asked for.
     """
 
     writes: tuple[Write, ...] = ()
     notes: tuple[Note, ...] = ()
     again_after_s: float | None = None
     can_wait: bool = False
+    company_s: float = 0.0
 
 
 def patch_of(resource: Resource, existing: Object, changes: Object) -> tuple[Patch, ...]:

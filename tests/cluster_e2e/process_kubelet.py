@@ -54,6 +54,10 @@ class ProcessKubelet(StatusKubelet):
         self.running: dict[str, RunningPod] = {}
         self._server = server
         self._folder = folder
+        self._starts: dict[str, asyncio.Event] = {}
+
+    def _started(self, name: str) -> asyncio.Event:
+        return self._starts.setdefault(name, asyncio.Event())
 
     async def _start(self, pod: Object) -> None:
         name = pod["metadata"]["name"]
@@ -73,6 +77,7 @@ class ProcessKubelet(StatusKubelet):
             )
         one = RunningPod(pod=pod, address=address, proxy=proxy, app=app, environment=environment, heads=heads)
         self.running[name] = one
+        self._started(name).set()
         one.probing = asyncio.create_task(self._probe(one, container["readinessProbe"]))
 
     def _environment(self, pod: Object, container: Object, home: Path) -> dict[str, str]:
@@ -137,12 +142,16 @@ class ProcessKubelet(StatusKubelet):
             await asyncio.sleep(probe["periodSeconds"] if was_ready else 0.05)
 
     async def _end(self, key: Key, uid: str) -> None:
+        # A pod may be deleted while it starts.
+        await self._started(key[1]).wait()
         one = self.running[key[1]]
 
         async def end_app(container: Object) -> None:
             hook = container["lifecycle"]["preStop"]["httpGet"]
             headers = {header["name"]: header["value"] for header in hook["httpHeaders"]}
-            one.hook_answers.append(await got(one.address, hook["port"], hook["path"], headers=headers))
+            # A kubelet goes on where a hook fails.
+            with contextlib.suppress(OSError):
+                one.hook_answers.append(await got(one.address, hook["port"], hook["path"], headers=headers))
 
         apps = [container for container in one.pod["spec"]["containers"] if container["name"] != "queue-proxy"]
         ending = [asyncio.create_task(end_app(container)) for container in apps]

@@ -20,14 +20,15 @@ from typing import Any
 
 from serving.activator.client import StatsClient
 from serving.activator.wake import Load
-from serving.cluster.kinds import DEPLOYMENT, NAMESPACE, SERVING_SERVICE, Kind
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, SERVING_SERVICE, Kind
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster, EventType, Object
 from serving.controller.objects import condition_of
 from serving.model.errors import AlreadyExists, NotFound
 from serving.settings.activator import ActivatorSettings
 from tests.cluster_e2e.gate import Gate, opened
-from tests.cluster_e2e.server import Server, started
+from tests.cluster_e2e.own_server import WRITES
+from tests.cluster_e2e.server import Server, is_real, started
 from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.tidy.sources import ROOT
 
@@ -35,6 +36,9 @@ __all__ = ["KEY", "SPACE", "Daemon", "Stage", "is_ready", "service", "staged"]
 
 KEY = b"e" * 32
 SPACE = "serving-e2e"
+SYSTEM = "knative-serving"
+# A real server refuses loopback addresses in slices.
+ACTIVATOR_ADDRESSES = ("10.78.0.1", "10.78.0.2") if is_real() else ("127.0.0.1",)
 _PATIENCE_S = 20.0
 # Each report is of a second; two in one would add up.
 _LOAD_PERIOD_S = 1.0
@@ -44,6 +48,7 @@ _SETTINGS = {
     "SERVING_AUTOSCALER_DECISION_PERIOD_S": "0.5",
     "SERVING_AUTOSCALER_SCALE_TO_ZERO_GRACE_PERIOD_S": "1",
     "SERVING_AUTOSCALER_MAX_SCALE_DOWN_RATE": "100",
+    "SERVING_CONTROLLER_PUBLIC_SERVICES": "true",
     "SERVING_DASHBOARD_ADDRESS": "127.0.0.1:0",
     "SERVING_PLACEMENT_LISTEN_ADDRESS": "127.0.0.1:0",
 }
@@ -97,10 +102,19 @@ class Stage:
         port: int = self.sockets[name].getsockname()[1]
         return port
 
-    async def start(self, name: str, *, module: str = "") -> Daemon:
-        """Start a daemon."""
+    async def start(self, name: str, *, module: str = "", instance: str = "") -> Daemon:
+        """Start a daemon; ``instance`` is what one of several of it goes by."""
+        label = instance or name
+        controller_page = 0 if instance else self._controller_page
         listeners = {"activator": ("public", "inner"), "autoscaler": ("stats",)}.get(name, ())
-        descriptors = {one: self.sockets[one].fileno() for one in listeners}
+        sockets = {one: self.sockets[one] for one in listeners}
+        if instance and name == "autoscaler":
+            # Each has its own, by which the others reach it.
+            own = f"stats-{instance}"
+            if own not in self.sockets:
+                self.sockets[own] = socket.create_server(("127.0.0.1", 0))
+            sockets["stats"] = self.sockets[own]
+        descriptors = {one: listener.fileno() for one, listener in sockets.items()}
         kubeconfig = await self.server.kubeconfig_of(name, self.folder, port=self.gate.port)
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("SERVING_")},
@@ -108,14 +122,16 @@ class Stage:
             **self._settings,
             "KUBECONFIG": str(kubeconfig),
             "SERVING_KEY_FILE": str(self.folder / "key"),
-            "SERVING_KUBE_RECORD": str(self.folder / f"{name}.calls"),
+            "SERVING_POD_NAME": label,
+            "SERVING_KUBE_RECORD": str(self.folder / f"{label}.calls"),
             "SERVING_LISTEN_FDS": json.dumps(descriptors),
             "SERVING_ACTIVATOR_METRICS_ADDRESS": "127.0.0.1:0",
-            "SERVING_CONTROLLER_METRICS_ADDRESS": f"127.0.0.1:{self._controller_page}",
+            "SERVING_CONTROLLER_METRICS_ADDRESS": f"127.0.0.1:{controller_page}",
             "SERVING_ACTIVATOR_STATS_URL": f"ws://127.0.0.1:{self.port('stats')}/stats",
+            "SERVING_CONTROLLER_SIDECAR_STATS_URL": f"ws://127.0.0.1:{self.port('stats')}/stats",
             "SERVING_AUTOSCALER_ACTIVATOR_ADDRESS": f"127.0.0.1:{self.port('public')}",
         }
-        with (self.folder / f"{name}.log").open("ab") as log:
+        with (self.folder / f"{label}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", module or f"serving.{name}.main"),
@@ -124,8 +140,8 @@ class Stage:
                 pass_fds=list(descriptors.values()),
                 stderr=log,
             )
-        self.daemons[name] = Daemon(name, process, self.folder)
-        return self.daemons[name]
+        self.daemons[label] = Daemon(label, process, self.folder)
+        return self.daemons[label]
 
     async def run(self, *, runs_nothing: bool) -> None:
         """Kubelet and load, until cancelled."""
@@ -201,6 +217,37 @@ class Stage:
                 found[match[1]] = found.get(match[1], 0.0) + float(match[2])
         return found
 
+    def writes_of(self, instance: str, *, since: int = 0) -> list[str]:
+        """What one of the daemons has written, leases left out: "PATCH /path". Our own server keeps it."""
+        lines = (self.folder / WRITES).read_text().splitlines()[since:]
+        told = [line.split(" ", 1) for line in lines if "coordination.k8s.io" not in line]
+        return [what for agent, what in told if agent.partition("/")[2].startswith(f"{instance}_")]
+
+    def write_count(self) -> int:
+        """How many writes there were of all, from which ``writes_of`` goes on."""
+        return len((self.folder / WRITES).read_text().splitlines())
+
+    async def set_activators(self, addresses: Sequence[str]) -> None:
+        """Say who the activators are, as the endpoints of their Service; on our own server they carry traffic."""
+        name = "activator-internal"
+        body = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": f"{name}-e2e",
+                "namespace": SYSTEM,
+                "labels": {"kubernetes.io/service-name": name, "endpointslice.kubernetes.io/managed-by": "e2e"},
+            },
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "port": self.port("inner"), "protocol": "TCP"}],
+            "endpoints": [{"addresses": [one], "conditions": {"ready": True}} for one in addresses],
+        }
+        try:
+            await self.cluster.create(ENDPOINT_SLICE, body)
+        except AlreadyExists:
+            changed = {key: body[key] for key in ("ports", "endpoints")}
+            await self.cluster.patch(ENDPOINT_SLICE, SYSTEM, f"{name}-e2e", patch=changed)
+
     async def clear(self) -> None:
         """Delete all services, and wait until all beneath them is gone."""
         self._loads.clear()
@@ -233,6 +280,7 @@ async def staged(
         stage = Stage(server, cluster, gate=gate, folder=folder, settings=settings or {})
         with contextlib.suppress(AlreadyExists):
             await cluster.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+        await stage.set_activators(ACTIVATOR_ADDRESSES)
         running = asyncio.create_task(stage.run(runs_nothing=runs_nothing))
         try:
             for name in daemons:

@@ -26,6 +26,8 @@ class StatusKubelet:
 
     def __init__(self, cluster: Cluster, node: str) -> None:
         self.hold = False
+        # Of pods that were said to be ready at some time.
+        self.ready_addresses: set[str] = set()
         self._cluster, self._node = cluster, node
         self._pods = Reflector(cluster, POD, field_selector=f"spec.nodeName={node}")
         self._pods.on_change(self._changed)
@@ -42,7 +44,7 @@ class StatusKubelet:
         """Be a node until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
-            group.create_task(self._beat(), name="node")
+            group.create_task(self.beat(), name="node")
             await self._pods.run()
 
     async def set_ready(self, pod: Object, *, ready: bool) -> None:
@@ -75,6 +77,8 @@ class StatusKubelet:
             await self._cluster.delete(POD, *key, grace_s=0, uid=uid)
 
     async def _tell(self, pod: Object, *, ready: bool, address: str) -> None:
+        if ready:
+            self.ready_addresses.add(address)
         said, now = "True" if ready else "False", stamp()
         conditions = [
             {"type": name, "status": value, "lastTransitionTime": now}
@@ -110,7 +114,7 @@ class StatusKubelet:
             POD, metadata["namespace"], metadata["name"], patch={"status": status}, subresource="status"
         )
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
         """Be there, and go on saying so."""
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}
         with contextlib.suppress(AlreadyExists):

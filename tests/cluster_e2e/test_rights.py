@@ -7,18 +7,22 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 import yaml
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from serving.cli.tree import tree_folder
-from serving.cluster.kinds import POD, REVISION, SCALING_POLICY
+from serving.cluster.kinds import ENDPOINT_SLICE, HORIZONTAL_POD_AUTOSCALER, POD, REVISION, SCALING_POLICY
 from serving.cluster.port import Object
 from serving.model.errors import NotFound
-from tests.cluster_e2e.stage import SPACE, Stage, service, staged
+from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, SPACE, Stage, service, staged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
 
 DAEMONS = ("controller", "autoscaler", "activator", "dashboard", "placement")
-# Nothing is kept that has no traffic, and it is looked for often.
+# As in a cluster; and nothing is kept that has no traffic, and it is looked for often.
 SETTINGS = {
+    "SERVING_ELECTION_ENABLED": "true",
+    "SERVING_AUTOSCALER_STATS_AUDIENCE": "serving-stats",
     "SERVING_CONTROLLER_RETAIN_SINCE_CREATE_TIME_S": "0",
     "SERVING_CONTROLLER_RETAIN_SINCE_LAST_ACTIVE_TIME_S": "0",
     "SERVING_CONTROLLER_MIN_NON_ACTIVE_REVISIONS": "0",
@@ -29,7 +33,12 @@ SETTINGS = {
 # test beside its code, which does.
 ONLY_IN_A_RACE = {
     "activator": {"get revisions.serving.knative.dev"},
-    "autoscaler": {"get revisions.serving.knative.dev", "update events"},
+    "autoscaler": {
+        "get revisions.serving.knative.dev",
+        "update events",
+        "get deployments.apps/scale",
+        "get leases.coordination.k8s.io",
+    },
     "controller": {"get events"},
 }
 
@@ -67,11 +76,16 @@ def policy(name: str) -> Object:
 
 
 async def everything(stage: Stage) -> None:
+    await _claim(stage.port("stats"))
     await stage.apply(service("all"))
     await stage.ready("all")
     with contextlib.suppress(NotFound):
         await stage.cluster.delete(SCALING_POLICY, SPACE, "all")
     await stage.cluster.create(SCALING_POLICY, policy("all"))
+    # An activator more is in all public slices.
+    await stage.set_activators([*ACTIVATOR_ADDRESSES, "10.78.0.9"])
+    await stage.until(ENDPOINT_SLICE, "all-public", lambda one: len(one["endpoints"]) > len(ACTIVATOR_ADDRESSES))
+    await stage.set_activators(ACTIVATOR_ADDRESSES)
     stage.load("all-00001", 4)
     await stage.scaled("all-00001", 4)
     stage.load("all-00001", 1)
@@ -88,12 +102,34 @@ async def everything(stage: Stage) -> None:
     await stage.until_gone(REVISION, "all-00001")
     stage.load("all-00003", 0)
     await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Reserve", within_s=30)
+    await _by_hpa(stage)
     # A pod that is still there would get the request, and its address leads nowhere.
     await stage.scaled("all-00003", 0)
     await stage.until_none(POD, label_selector="app=all-00003")
     asking = asyncio.create_task(_ask(stage.port("public"), "all"))
     await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Active")
     asking.cancel()
+
+
+async def _by_hpa(stage: Stage) -> None:
+    """A revision that an hpa scales, that no route names any more, and that wants to be scaled by us in the end."""
+    own = {"autoscaling.knative.dev/class": "hpa.autoscaling.knative.dev", "autoscaling.knative.dev/min-scale": "2"}
+    await stage.apply(service("hpa", annotations=own))
+    await stage.ready("hpa")
+    await stage.until(HORIZONTAL_POD_AUTOSCALER, "hpa-00001", lambda one: one["spec"]["minReplicas"] == 2)
+    changed = await stage.apply(service("hpa", version="2", annotations=own))
+    await stage.ready("hpa", generation=changed["metadata"]["generation"])
+    ours = {"metadata": {"annotations": {"autoscaling.knative.dev/class": "kpa.autoscaling.knative.dev"}}}
+    await stage.cluster.patch(REVISION, SPACE, "hpa-00002", patch=ours)
+    await stage.until_none(HORIZONTAL_POD_AUTOSCALER)
+
+
+async def _claim(port: int) -> None:
+    """Somebody who says that he is a pod; whose his token is, the autoscaler has to ask."""
+    url = f"ws://127.0.0.1:{port}/stats?namespace={SPACE}&revision=all-00001&pod=all-00001-deployment-0"
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(url, additional_headers={"Authorization": "Bearer made-up"}, proxy=None)
+    assert refused.value.response.status_code == 401
 
 
 async def _ask(port: int, name: str) -> None:

@@ -54,26 +54,6 @@ async def test_a_version_that_never_gets_ready_takes_no_traffic(stage: Stage) ->
     assert found["status"]["latestReadyRevisionName"] == "roll-00002"
 
 
-async def test_load_scales_from_zero_to_twenty_and_its_end_back_to_zero(stage: Stage) -> None:
-    name = "wave-00001"
-    await stage.apply(service("wave", annotations={"autoscaling.knative.dev/max-scale": "20"}))
-    await stage.ready("wave")
-    stage.load(name, 0)
-    await stage.until(REVISION, name, lambda one: one["spec"].get("servingState") == "Reserve", within_s=40)
-    await stage.scaled(name, 0, within_s=40)
-    # What an activator does when a request comes for a revision at zero.
-    await stage.cluster.patch(REVISION, SPACE, name, patch={"spec": {"servingState": "Active"}})
-    stage.load(name, 1)
-    await stage.scaled(name, 1)
-    stage.load(name, 30)
-    await stage.scaled(name, 20)
-    stage.load(name, 0)
-    await stage.scaled(name, 0, within_s=40)
-    found = await stage.until(REVISION, name, lambda one: one["spec"].get("servingState") == "Reserve")
-    assert found["spec"]["servingState"] == "Reserve"
-    assert is_ready(await stage.cluster.get(SERVING_SERVICE, SPACE, "wave")), "at zero it is as ready as before"
-
-
 async def test_a_deleted_service_leaves_nothing(stage: Stage) -> None:
     await stage.apply(service("gone"))
     await stage.ready("gone")

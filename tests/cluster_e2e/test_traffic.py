@@ -1,6 +1,7 @@
 """Requests through the activator to pods that are processes of this machine, over the API as a cluster has it.
 
-Only against our own server: a real one takes no loopback address into a slice.
+A server takes no loopback address into a slice: pods are told to be in 10.64.0.0/16, and the activator reaches them in
+127.64.0.0/16.
 """
 
 import asyncio
@@ -11,27 +12,29 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from serving.cluster.kinds import DEPLOYMENT, REVISION
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, REVISION
+from serving.cluster.port import Object
 from serving.local.host import Host
 from serving.local.kubelet import Kubelet
 from serving.local.pod import Node
-from tests.cluster_e2e.server import is_real
 from tests.cluster_e2e.stage import KEY, SPACE, Stage, service, staged
+from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.integration.local_stage import HELLO, template_process
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(90),
-    pytest.mark.skipif(is_real(), reason="a real server refuses loopback addresses in slices"),
 ]
 
+QUEUE_PORT = 8012
 COMMAND = {"serving.dev/command": f"{sys.executable} {HELLO}"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     folder = tmp_path_factory.mktemp("traffic")
-    async with staged(folder, runs_nothing=False) as one:
+    override = {"SERVING_ACTIVATOR_POD_ADDRESS_OVERRIDE": "10.=127."}
+    async with staged(folder, runs_nothing=False, settings=override) as one:
         with template_process(folder / "state") as template:
             async with asyncio.TaskGroup() as group:
                 tasks = await _kubelet(one, template.state.template, folder, group)
@@ -53,11 +56,15 @@ async def _kubelet(
         logs=folder / "state" / "logs" / "pods",
         stats_url=f"ws://127.0.0.1:{stage.port('stats')}/stats",
         key=KEY,
+        name=stage.server.node,
+        told_network="10.",
     )
     kubelet = Kubelet(node)
+    # On a server with a scheduler a node has to be there, and to have room.
+    beating = group.create_task(StatusKubelet(stage.cluster, stage.server.node).beat())
     connecting = group.create_task(host.run())
     await kubelet.take_over()
-    return connecting, group.create_task(kubelet.run())
+    return beating, connecting, group.create_task(kubelet.run())
 
 
 async def ask(stage: Stage, host: str, path: str = "/") -> tuple[int, str]:
@@ -97,12 +104,28 @@ async def test_requests_are_split_between_revisions(stage: Stage) -> None:
 
 
 async def test_many_requests_at_once_are_all_answered_while_pods_are_added(stage: Stage) -> None:
-    await stage.apply(
-        service(
-            "many",
-            annotations=COMMAND,
-        )
-    )
+    await stage.apply(service("many", annotations=COMMAND))
     await stage.ready("many")
     answers = await asyncio.gather(*[ask(stage, "many") for _ in range(40)])
     assert {status for status, _ in answers} == {200}
+
+
+@pytest.mark.parametrize(("name", "names_pods"), [("direct", False), ("direct-00001", True)])
+async def test_whoever_stands_in_a_public_slice_answers(stage: Stage, name: str, *, names_pods: bool) -> None:
+    at_once = {"autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/target-burst-capacity": "0"}
+    await stage.apply(service("direct", annotations={**COMMAND, **at_once}))
+    await stage.ready("direct")
+    port = QUEUE_PORT if names_pods else stage.port("inner")
+
+    def is_flipped(one: Object) -> bool:
+        return bool(one["ports"][0]["port"] == port)
+
+    found = await stage.until(ENDPOINT_SLICE, f"{name}-public", is_flipped)
+    ((address,),) = [one["addresses"] for one in found["endpoints"]]
+    # Pods of this machine are told to be in 10.64.0.0/16, and are in 127.64.0.0/16.
+    reader, writer = await asyncio.open_connection(f"127.{address.partition('.')[2]}", port)
+    writer.write(f"GET / HTTP/1.1\r\nHost: {name}.{SPACE}\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"from direct-00001," in answer

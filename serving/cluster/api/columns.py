@@ -14,6 +14,7 @@ from serving.cluster.kinds import (
     DEPLOYMENT,
     ENDPOINT_SLICE,
     EVENT,
+    HORIZONTAL_POD_AUTOSCALER,
     LEASE,
     NAMESPACE,
     NODE,
@@ -55,6 +56,10 @@ def _at(one: object, *keys: str) -> Any:  # noqa: ANN401 - JSON
 def _listed(one: object, *keys: str) -> list[Any]:
     found = _at(one, *keys)
     return found if isinstance(found, list) else []
+
+
+def _reference(one: Object) -> str:
+    return f"{_at(one, 'spec', 'scaleTargetRef', 'kind')}/{_at(one, 'spec', 'scaleTargetRef', 'name')}"
 
 
 def _joined(texts: Iterable[Any]) -> str:
@@ -189,6 +194,14 @@ COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
         _column("AddressType", lambda one: _at(one, "addressType")),
         _column("Ports", lambda one: _joined(_at(port, "port") for port in _listed(one, "ports"))),
         _column("Endpoints", _addresses),
+        _AGE,
+    ),
+    HORIZONTAL_POD_AUTOSCALER: (
+        _NAME,
+        _column("Reference", _reference),
+        _column("MinPods", lambda one: _at(one, "spec", "minReplicas")),
+        _column("MaxPods", lambda one: _at(one, "spec", "maxReplicas")),
+        _column("Replicas", lambda one: _at(one, "status", "currentReplicas") or 0),
         _AGE,
     ),
     LEASE: (_NAME, _column("Holder", lambda one: _at(one, "spec", "holderIdentity")), _AGE),

@@ -1,22 +1,25 @@
 """One table: each way in which a decision comes about, and the sentence that says so."""
 
-from collections.abc import Callable
+import enum
+import re
+from collections.abc import Callable, Mapping
 
 import msgspec
 import pytest
 
+from serving.autoscaler.bounds import Bound
 from serving.autoscaler.classic import ClassicDecision, ClassicLimit, ClassicMode
 from serving.autoscaler.collection import Observation
-from serving.autoscaler.decide import KpaState, decide
+from serving.autoscaler.decide import KpaState, ScaleLimit, decide
 from serving.autoscaler.deciders import Decided, Inside
 from serving.autoscaler.delay import DelayWindow
-from serving.autoscaler.explain import explain
+from serving.autoscaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIMITS, explain
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.revision import ServingState
 from serving.autoscaler.scaler import Cause, Inputs, Outcome, ScalerFacts, conclude
 from serving.autoscaler.sources import Load
 from serving.autoscaler.spec import SAFE, Metric
-from serving.autoscaler.zero import GateState, Phase
+from serving.autoscaler.zero import GateReason, GateState, Phase
 from serving.model.nodata import NoData
 from tests.unit.autoscaler.kpa_builders import spec_with
 
@@ -41,11 +44,12 @@ def said(
     waiting: float = 0.0,
     decided: Decided | None = None,
     proved: bool = False,
+    proxied_s: float | None = None,
     **spec: object,
 ) -> str:
     """The sentence about one decision on these averages, at 7 in flight a pod."""
     return explain(outcome_of(stable, panic, ready=ready, scale=scale, state=state, gate=gate, beside=beside,
-                              waiting=waiting, decided=decided, proved=proved, **spec))  # fmt: skip
+                              waiting=waiting, decided=decided, proved=proved, proxied_s=proxied_s, **spec))  # fmt: skip
 
 
 def outcome_of(
@@ -60,6 +64,7 @@ def outcome_of(
     waiting: float,
     decided: Decided | None,
     proved: bool,
+    proxied_s: float | None = None,
     **spec: object,
 ) -> Outcome:
     numbers = spec_with(**({"target_value": 7.0, "total_value": 10.0} | spec))
@@ -78,6 +83,8 @@ def outcome_of(
             ready_count=ready,
             serving_state=ServingState.ACTIVE if present_scale or waiting else ServingState.RESERVE,
             proved_at_s=NOW_S - 0.1 if proved else None,
+            has_public=proxied_s is not None,
+            proxy_since_s=None if proxied_s is None else NOW_S - proxied_s,
         ),
         inside=Inside(present=Load(concurrency=waiting, request_count=waiting), is_waiting=waiting > 0),
         beside=beside,
@@ -104,8 +111,8 @@ def classic(mode: ClassicMode, limit: ClassicLimit | None = None, *, count: int 
     return Decided(proposal=Proposal(decider="classic", desired=count, reason=reason), detail=detail)
 
 
-def proposal(desired: int | NoData, reason: str) -> tuple[Proposal, ...]:
-    return (Proposal(decider="trigger cpu", desired=desired, reason=reason),)
+def proposal(desired: int | NoData, reason: str, *, is_content: bool = False) -> tuple[Proposal, ...]:
+    return (Proposal(decider="trigger cpu", desired=desired, reason=reason, is_content=is_content),)
 
 
 CASES: dict[str, tuple[Callable[[], str], str]] = {
@@ -200,6 +207,21 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
         lambda: said(20.0, beside=proposal(1, "usage low")),
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
     ),
+    "a trigger that sees nothing to change is not worth a word": (
+        lambda: said(20.0, beside=proposal(3, "in-sync: 40 % of the requested cpu", is_content=True)),
+        "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
+    ),
+    "but when others change the count it still is none": (
+        lambda: said(20.0, ready=2, beside=proposal(2, "in-sync: 40 % of the requested cpu", is_content=True)),
+        "2 → 3: stable; 60 s average 20.0 in flight over 2 ready pods, target 7 each",
+    ),
+    "and when the count is its own it is": (
+        lambda: said(14.0, beside=proposal(3, "in-sync: 70 % of the requested cpu", is_content=True)),
+        (
+            "stays 3: stable; 60 s average 14.0 in flight over 3 ready pods, target 7 each; "
+            "trigger cpu wants 3 (in-sync: 70 % of the requested cpu)"
+        ),
+    ),
     "a trigger that is silent": (
         lambda: said(7.0, beside=proposal(NoData(missing="no usage"), "no usage")),
         (
@@ -283,6 +305,13 @@ ZERO: dict[str, tuple[Callable[[], str], str]] = {
         ),
         f"stays 1, heading for 0: {IDLE}; the last pod is retained for 50 s, 30 s more",
     ),
+    "5: pods were in the path until a moment ago": (
+        lambda: said(0.0, ready=1, gate=gate_of(Phase.INACTIVE, for_s=20), proved=True, proxied_s=10.0),
+        (
+            f"stays 1, heading for 0: {IDLE}; "
+            "the activator is in the path for less than the grace period of 30 s, 10 s more"
+        ),
+    ),
     "6: proved": (
         lambda: said(0.0, ready=1, gate=gate_of(Phase.INACTIVE, for_s=20), proved=True),
         f"1 → 0: {IDLE}; the activator is proved to answer in the pods' place; into reserve first",
@@ -312,6 +341,18 @@ def test_each_way_in_which_a_count_comes_about_is_explained(case: tuple[Callable
 def test_each_step_to_zero_is_explained(case: tuple[Callable[[], str], str]) -> None:
     make, sentence = case
     assert make() == sentence
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [(ScaleLimit, _LIMITS), (ClassicLimit, _CLASSIC_LIMITS), (Bound, _BOUNDS), (GateReason, _GATE)],
+)
+def test_each_rule_has_words_and_a_case(rules: type[enum.StrEnum], words: Mapping[enum.StrEnum, str]) -> None:
+    assert words.keys() == set(rules)
+    sentences = "\n".join(sentence for _, sentence in (*CASES.values(), *ZERO.values()))
+    # The longest piece between its numbers.
+    pieces = {rule: max(re.split(r"\{[^}]*\}", text), key=len) for rule, text in words.items()}
+    assert [rule for rule, piece in pieces.items() if piece not in sentences] == []
 
 
 def test_every_field_of_an_outcome_survives_json() -> None:

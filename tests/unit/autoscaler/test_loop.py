@@ -19,6 +19,7 @@ from tests.integration.autoscaler_stage import NAME, Store
 from tests.virtual_time import run_virtually
 
 KEY = ("default", NAME)
+KEY_OF_DEPLOYMENT = ("default", f"{NAME}-deployment")
 
 Before = Callable[[Kind, Subresource | None], Awaitable[None]]
 
@@ -246,6 +247,45 @@ def test_a_restart_takes_no_pod_before_a_window_was_seen() -> None:
 
     # The store's four pods stay ready, and no decision takes more than half of them.
     assert run_virtually(run()) == (4, 2)
+
+
+def test_a_deployment_that_changed_for_another_reason_is_scaled_all_the_same() -> None:
+    async def run() -> tuple[int, int]:
+        async with staged() as stage:
+            await asyncio.sleep(2.5)
+            changes = itertools.count(1)
+
+            async def before(kind: Kind, subresource: Subresource | None) -> None:
+                number = next(changes)
+                if kind is DEPLOYMENT and subresource == "scale" and number < 3:
+                    patch = {"status": {"observedGeneration": number}}
+                    await stage.cluster.patch(DEPLOYMENT, *KEY_OF_DEPLOYMENT, patch=patch, subresource="status")
+
+            stage.cluster.before = before
+            stage.tell(100.0)
+            return await stage.store.scaled(15), stage.autoscaler.numbers()["scale_conflicts_total"]
+
+    assert run_virtually(run()) == (15, 2)
+
+
+def test_a_scale_that_somebody_else_has_written_meanwhile_is_decided_on_anew() -> None:
+    async def run() -> tuple[list[int], int]:
+        async with staged() as stage:
+            await asyncio.sleep(2.5)
+            seen: list[int] = []
+
+            async def before(kind: Kind, subresource: Subresource | None) -> None:
+                if kind is DEPLOYMENT and subresource == "scale" and not seen:
+                    patch = {"spec": {"replicas": 3}}
+                    await stage.cluster.patch(DEPLOYMENT, *KEY_OF_DEPLOYMENT, patch=patch, subresource="scale")
+                    seen.append(await stage.store.scale())
+
+            stage.cluster.before = before
+            stage.tell(100.0)
+            seen.append(await stage.store.scaled(15))
+            return seen, stage.autoscaler.numbers()["scale_writes_total"]
+
+    assert run_virtually(run()) == ([3, 15], 1)
 
 
 def test_idle_pods_are_marked_before_some_must_go() -> None:

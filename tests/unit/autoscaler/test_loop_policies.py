@@ -81,7 +81,7 @@ async def measure(stage: Stage, pod: str, cpu: str) -> None:
     body = {
         "apiVersion": "metrics.k8s.io/v1beta1",
         "kind": "PodMetrics",
-        "metadata": {"namespace": "default", "name": pod},
+        "metadata": {"namespace": "default", "name": pod, "labels": {"serving.knative.dev/revision": NAME}},
         "timestamp": f"{now_s():.3f}",
         "window": "2s",
         "containers": [{"name": "c", "usage": {"cpu": cpu, "memory": "1Mi"}}],

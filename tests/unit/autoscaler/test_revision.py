@@ -126,7 +126,8 @@ def test_a_deployment_that_no_revision_owns_is_not_ours(metadata: dict[str, obje
 
 def pod(*, ready: str = "True", **metadata: object) -> dict[str, Any]:
     names = {"namespace": "default", "name": "p", "labels": LABEL}
-    return {"metadata": {**names, **metadata}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+    conditions = [{"type": "Ready", "status": ready}]
+    return {"metadata": {**names, **metadata}, "status": {"phase": "Running", "conditions": conditions}}
 
 
 def test_a_pod_is_ready_as_it_says() -> None:
@@ -140,6 +141,12 @@ def test_a_pod_that_ends_is_not_ready() -> None:
     found = pod_of(pod(deletionTimestamp="2026-11-21T00:00:00Z"))
     assert found is not None
     assert (found.is_ready, found.is_ending) == (False, True)
+
+
+def test_a_pod_that_says_nothing_of_itself_is_pending() -> None:
+    found = pod_of({"metadata": {"namespace": "default", "name": "p", "labels": LABEL}})
+    assert found is not None
+    assert (found.is_ready, found.phase) == (False, "Pending")
 
 
 def test_a_pod_without_the_label_is_not_ours() -> None:

@@ -143,6 +143,18 @@ def test_without_panic_scale_nobody_is_poked() -> None:
     assert not one.hear("a", concurrency=1.0)
 
 
+def test_it_is_content_when_nothing_is_to_be_changed_and_not_for_its_maximum() -> None:
+    one = triggered()
+    one.evaluate("r", pods(idle=1, occupied=9), 0.0)
+    assert [proposal.is_content for proposal in one.proposals(0.0)] == [False]
+    one = triggered(UP)
+    one.evaluate("r", pods(idle=5, occupied=5), 0.0)
+    assert [proposal.is_content for proposal in one.proposals(0.0)] == [True]
+    one = triggered(msgspec.structs.replace(UP, max_count=10))
+    one.evaluate("r", pods(idle=5, occupied=5), 0.0)
+    assert [proposal.is_content for proposal in one.proposals(0.0)] == [False]
+
+
 def test_it_says_who_decided_what() -> None:
     one = triggered()
     assert repr(one) == "Triggered(by p, not decided yet)"

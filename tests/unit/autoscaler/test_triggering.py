@@ -232,6 +232,26 @@ def test_what_was_kept_is_not_lost_to_what_is_written_meanwhile() -> None:
     assert len(desk.status()["revisions"][0]["points"]["room"]) == 1
 
 
+def test_of_a_policy_that_another_one_writes_the_latest_is_kept() -> None:
+    desk = Desk()
+    desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}), is_ours=False)
+    kept = [{"name": "hello-00001", "uid": "r1", "points": {"room": [[1_000_000_000, 0.9]]}}]
+    desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}), is_ours=False)
+    desk.decide(now_s=9.0)
+    assert len(desk.status()["revisions"][0]["points"]["room"]) == 1
+
+
+def test_all_policies_can_be_looked_at_again() -> None:
+    desk = Desk()
+    one = policy(up=ROOM_UP)
+    desk.triggers.take_policy(one)
+    desk.news.clear()
+    desk.triggers.look_again()
+    assert desk.news == [KEY]
+    assert desk.triggers.target(KEY) == one.target
+    assert desk.triggers.target(("default", "gone")) is None
+
+
 def test_panic_is_asked_at_each_decision() -> None:
     desk = Desk()
     desk.triggers.take_policy(policy(up=PANIC, panicScale=True))

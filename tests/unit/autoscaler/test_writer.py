@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.entry import Entry
 from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, RevisionKey, ServingState, Trouble
 from serving.autoscaler.scaler import Cause, Outcome, Scaler, Source
@@ -29,6 +30,7 @@ class World:
         self.asked: list[Cause] = []
         self.woken_count = 0
         self.written: dict[str, Any] | None = None
+        self.led: list[TrafficPath] = []
 
     async def prove(self) -> bool:
         return True
@@ -38,6 +40,10 @@ class World:
 
     async def wake(self, _: RevisionFacts) -> Mapping[str, Any] | None:
         self.woken_count += 1
+        return self.written
+
+    async def lead(self, _: RevisionFacts, path: TrafficPath) -> Mapping[str, Any] | None:
+        self.led.append(path)
         return self.written
 
     async def scale(self, _: DeploymentFacts, count: int) -> str | None:
@@ -104,6 +110,25 @@ def test_a_revision_that_vanishes_while_it_is_reserved_is_decided_on_again() -> 
     assert (world.scaled, world.asked) == ([], [Cause.CHANGE])
 
 
+def path_of_entry(entry: Entry) -> TrafficPath | None:
+    return None if entry.revision is None else entry.revision.path
+
+
+def test_the_path_is_said_when_it_is_another_and_what_was_written_is_known_at_once() -> None:
+    world, outcome = wanting(2)
+    world.entry.latest = msgspec.structs.replace(outcome, path=TrafficPath.SERVE)
+    world.write()
+    assert (world.scaled, world.led) == ([2], [TrafficPath.SERVE])
+    assert path_of_entry(world.entry) is TrafficPath.PROXY, "it was not written, and comes again"
+    uid = revision().uid
+    annotations = {"serving.dev/traffic-path": "serve"}
+    world.written = {"metadata": {"name": KEY[1], "namespace": KEY[0], "uid": uid, "annotations": annotations}}
+    world.write()
+    assert path_of_entry(world.entry) is TrafficPath.SERVE
+    world.write()
+    assert world.led == [TrafficPath.SERVE] * 2
+
+
 def test_it_says_how_many_proofs_it_had() -> None:
     world, outcome = wanting(1)
     world.entry.latest = msgspec.structs.replace(outcome, to_prove=True)
@@ -120,9 +145,9 @@ def test_an_entry_knows_what_keeps_its_pods_from_starting() -> None:
     pod = PodFacts(
         name="p", key=KEY, is_ready=False, is_ending=False, deletion_cost="", trouble=Trouble.FAILING
     )  # fmt: skip
-    entry.take_trouble(pod, is_gone=False)
+    entry.take_pod(pod, is_gone=False)
     assert entry.troubles == {"p": Trouble.FAILING}
-    entry.take_trouble(pod, is_gone=True)
+    entry.take_pod(pod, is_gone=True)
     assert entry.troubles == {}
 
 

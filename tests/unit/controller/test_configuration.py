@@ -45,13 +45,24 @@ def ready(generation: int, status: str = "True", **more: str) -> Object:
 
 
 def test_a_new_generation_gets_a_revision() -> None:
-    plan = plan_for(a_configuration(generation=2), ready(1))
+    plan = plan_for(having(a_configuration(generation=2), latestCreatedRevisionName="hello-00001"), ready(1))
     (create,) = [write for write in plan.writes if isinstance(write, Create)]
     assert create.body["metadata"]["name"] == "hello-00002"
     assert plan.notes[0].message == 'Created Revision "hello-00002"'
     status = written_status(plan, Resource.CONFIGURATION)
     assert status["latestCreatedRevisionName"] == "hello-00002"
     assert told(status, "Ready") == ("Unknown", "", "")
+
+
+def test_of_the_first_revision_its_own_events_tell() -> None:
+    assert plan_for(a_configuration()).notes == ()
+    assert plan_for(a_configuration(), ready(1)).notes == ()
+
+
+def test_traffic_that_moves_on_to_a_newer_revision_is_told() -> None:
+    configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
+    (note,) = plan_for(configuration, ready(1), ready(2)).notes
+    assert note.message == 'LatestReadyRevisionName updated to "hello-00002"'
 
 
 def test_a_ready_revision_makes_it_ready() -> None:

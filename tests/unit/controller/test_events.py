@@ -41,4 +41,5 @@ def test_a_long_message_keeps_its_end() -> None:
 
 
 def test_what_is_said_again_is_counted() -> None:
-    assert repeated({"count": 2}, now=NOW) == {"count": 3, "lastTimestamp": NOW}
+    said = {"metadata": {"resourceVersion": "7"}, "count": 2}
+    assert repeated(said, now=NOW) == {**said, "count": 3, "lastTimestamp": NOW}

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from serving.controller.knowledge import Knowledge, WorkKey
 from serving.controller.naming import BECAME_READY
 from serving.controller.objects import Object
@@ -218,7 +220,9 @@ def test_all_of_a_kind_can_be_woken() -> None:
 
 
 def test_it_says_how_much_it_knows() -> None:
-    assert repr(knowing((Resource.POD, a_pod()))).endswith("0 services, 1 pods)")
+    assert repr(knowing((Resource.POD, a_pod()))).endswith(
+        "0 services, 1 pods, 0 endpointslices, 0 horizontalpodautoscalers)"
+    )
 
 
 def test_a_refusal_holds_until_the_spec_changes() -> None:
@@ -253,3 +257,17 @@ def test_a_label_that_changes_moves_a_pod() -> None:
     knowledge = knowing((Resource.POD, a_pod()))
     moved = merged(newer(a_pod()), {"metadata": {"labels": {"serving.knative.dev/revision": "hello-00002"}}})
     assert knowledge.put(Resource.POD, moved) == {REVISION, (Resource.REVISION, "default", "hello-00002")}
+
+
+def test_other_settings_wake_everybody_and_move_the_claims_of_routes() -> None:
+    knowledge = knowing(
+        (Resource.SERVICE, a_service()),
+        (Resource.CONFIGURATION, a_configuration()),
+        (Resource.ROUTE, a_route()),
+        (Resource.REVISION, a_revision()),
+        (Resource.POD, a_pod()),
+    )
+    settings = msgspec.structs.replace(SETTINGS, domain="apps.example.org")
+    assert knowledge.reconfigure(settings, SCALING) == {SERVICE, CONFIGURATION, ROUTE, REVISION}
+    status = written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)
+    assert status["url"] == "http://hello.default.apps.example.org:8080"

@@ -107,6 +107,14 @@ def test_the_queue_proxy_is_not_the_users() -> None:
     assert failure_of([a_pod(containerStatuses=[{**container(state=exited(1)), "name": "queue-proxy"}])]) is None
 
 
+def test_a_queue_proxy_that_cannot_be_started_is_told() -> None:
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    proxy = {**container(state=state, lastState=exited(1)), "name": "queue-proxy", "image": "serving"}
+    found = failure_of([a_pod(containerStatuses=[container(state={"running": {}}), proxy])])
+    assert found is not None
+    assert (found.reason, found.message) == ("ContainerMissing", 'Unable to fetch image "serving": no such image')
+
+
 @pytest.mark.parametrize(
     ("restart_count", "waiting", "failed"),
     [(0, "", False), (1, "", False), (2, "", True), (1, "CrashLoopBackOff", True)],

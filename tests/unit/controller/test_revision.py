@@ -160,8 +160,9 @@ def test_what_the_server_refuses_is_told_and_not_asked_again() -> None:
     assert plan.notes[0].message == "no such quantity"
 
 
-def test_the_first_readiness_is_told() -> None:
-    (note,) = plan_for(a_revision()).notes
+def test_that_it_is_ready_again_is_told() -> None:
+    assert plan_for(a_revision()).notes == (), "of the first time its annotation tells, and an Event of its service"
+    (note,) = plan_for(with_ready(a_revision(), "False")).notes
     assert (note.reason, note.warning) == ("RevisionReady", False)
 
 

@@ -7,7 +7,7 @@ import msgspec
 from serving.controller.hosts import Key
 from serving.controller.naming import CLAIMED_TAGS, VISIBILITY
 from serving.controller.objects import Object
-from serving.controller.route import reconcile_route
+from serving.controller.route import Place, reconcile_route
 from serving.controller.traffic import Known
 from serving.controller.writes import Patch, Plan, Resource
 from serving.settings.controller import ControllerSettings
@@ -40,7 +40,7 @@ def plan_for(
     lost: Mapping[str, Key] | None = None,
     settings: ControllerSettings = SETTINGS,
 ) -> Plan:
-    return reconcile_route(route, known, lost=lost or {}, settings=settings, now=NOW)
+    return reconcile_route(route, known, Place(lost=lost or {}), settings=settings, now=NOW)
 
 
 def status_of(route: Object, known: Known = READY, *, lost: Mapping[str, Key] | None = None) -> Object:

@@ -87,7 +87,9 @@ def test_a_target_without_a_revision_is_the_latest() -> None:
 
 
 def test_a_new_service_is_out_of_date_with_its_children() -> None:
-    status = status_of(a_service(), Children(configuration=None, route=None))
+    plan = plan_for(a_service(), Children(configuration=None, route=None))
+    assert all(isinstance(write, Create) for write in plan.writes), "they tell of themselves in a moment"
+    status = status_of(a_service(), Children(configuration=a_configuration(), route=a_route()))
     assert told(status, "ConfigurationsReady") == ("Unknown", "OutOfDate", OUT_OF_DATE.format("Configuration"))
     assert told(status, "RoutesReady") == ("Unknown", "OutOfDate", OUT_OF_DATE.format("Route"))
     assert told(status, "Ready")[0] == "Unknown"
@@ -191,3 +193,11 @@ def test_a_name_that_is_taken_moves_no_traffic() -> None:
     assert patches(plan, Resource.ROUTE) == []
     message = 'The revision name "hello-blue" is taken by a conflicting Revision, so traffic will not be migrated'
     assert told(written_status(plan, Resource.SERVICE), "RoutesReady") == ("False", "RevisionNameTaken", message)
+
+
+def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() -> None:
+    unsettled = Children(configuration=a_configuration(), route=a_route())
+    assert plan_for(a_service(), unsettled).company_s == 0.5
+    assert plan_for(a_service(), ready_children()).company_s == 0.0
+    assert plan_for(with_ready(a_service(), "True"), unsettled).company_s == 0.0
+    assert plan_for(a_service(), Children(configuration=None, route=None)).company_s == 0.0

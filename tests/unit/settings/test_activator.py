@@ -25,3 +25,14 @@ def test_a_poke_target_is_the_lower_of_limit_and_wish_in_part() -> None:
 
 def test_a_poke_target_without_limit_and_wish_is_the_default_in_part() -> None:
     assert ActivatorSettings().poke_target(0, None) == 70.0
+
+
+def test_one_of_two_activators_sees_half_of_the_requests() -> None:
+    settings = ActivatorSettings(count=2, peer_folder="/run/serving")
+    assert settings.poke_target(10, None) == 3.5
+
+
+def test_several_activators_have_an_index_each_and_a_folder_for_their_sockets() -> None:
+    clashes = [clash.fields for clash in ActivatorSettings(count=2, index=2).check()]
+    assert clashes == [("index", "count"), ("peer_folder",)]
+    assert not list(ActivatorSettings(count=2, index=1, peer_folder="/run/serving").check())

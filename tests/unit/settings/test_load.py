@@ -85,7 +85,7 @@ def test_unknown_variables_and_flags_are_told_with_the_nearest_name() -> None:
 
 def test_an_unknown_key_unlike_any_other_lists_all() -> None:
     (problem,) = problems_of(config_map("config-deployment", zzz="1"))
-    assert problem.endswith("config-deployment has no key zzz; expected one of progress-deadline")
+    assert "config-deployment has no key zzz; expected one of progress-deadline, queue-sidecar-" in problem
 
 
 def test_a_key_of_another_daemon_in_a_shared_config_map_is_fine() -> None:

@@ -1,0 +1,100 @@
+"""The ConfigMaps of the system's namespace, followed: each change goes to the settings of those who read it.
+
+``followed`` is what a daemon's main opens around its work: it waits until the ConfigMaps were seen once, so that the work
+begins with what they say, and follows them until the end. Without the right to list them, or an API that answers, it goes
+on with the environment after some seconds, says so, and takes over later what it sees later. What was refused is logged
+here; an Event of it is the controller's to write.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from serving.cluster.kinds import CONFIG_MAP
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Reflector
+from serving.settings.live import LiveSettings, Taken, config_map_of
+
+__all__ = ["ConfigMapWatch", "followed"]
+
+_log = logging.getLogger(__name__)
+
+# The API of one machine is there after a second; a daemon that has to wait longer has other worries.
+_FIRST_WAIT_S = 5.0
+Listener = Callable[[Taken, Object], None]
+
+
+class ConfigMapWatch:
+    """Runs until cancelled. ``listeners`` hear of each ConfigMap that changes anything, or is refused."""
+
+    def __init__(self, cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]) -> None:
+        self.listeners: list[Listener] = []
+        self.refused: dict[tuple[str, str], tuple[Taken, Object]] = {}
+        """By daemon and ConfigMap, as it was when it was refused last."""
+
+        self._settings = settings
+        self.reflector = Reflector(cluster, CONFIG_MAP, namespace)
+        self.reflector.on_change(self._changed)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"ConfigMapWatch({self.reflector!r}, {len(self.refused)} refused)"
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back whenever settings have changed; it must not wait."""
+
+        def heard(taken: Taken, _: Object) -> None:
+            if taken.changed:
+                callback()
+
+        self.listeners.append(heard)
+
+    def _changed(self, change: CacheChange) -> None:
+        is_gone = change.type is EventType.DELETED
+        data = {} if is_gone else change.new.get("data") or {}
+        for one in self._settings:
+            taken = one.take(config_map_of(change.key[1], data))
+            if taken is None:
+                continue
+            self.refused.pop((taken.daemon, taken.config_map), None)
+            if taken.problems:
+                self.refused[taken.daemon, taken.config_map] = (taken, change.new)
+            if taken.problems or taken.changed or taken.waiting:
+                _tell(taken)
+                for listener in self.listeners:
+                    listener(taken, change.new)
+
+
+@contextlib.asynccontextmanager
+async def followed(
+    cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]
+) -> AsyncIterator[ConfigMapWatch]:
+    """Follow ConfigMaps in the background of the context, which begins when they were seen once."""
+    watch = ConfigMapWatch(cluster, namespace, settings)
+    running = asyncio.create_task(watch.reflector.run(), name="settings")
+    try:
+        try:
+            async with asyncio.timeout(_FIRST_WAIT_S):
+                await watch.reflector.synced.wait()
+        except TimeoutError:
+            _log.warning("settings.unseen", extra={"namespace": namespace, "after_s": _FIRST_WAIT_S})
+        for one in settings:
+            one.begin()
+        yield watch
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+def _tell(taken: Taken) -> None:
+    extra = {"daemon": taken.daemon, "config_map": taken.config_map}
+    if taken.problems:
+        _log.error("settings.refused", extra={**extra, "problems": [str(one) for one in taken.problems]})
+        return
+    if taken.changed:
+        _log.info("settings.changed", extra={**extra, "fields": list(taken.changed)})
+    if taken.waiting:
+        _log.warning("settings.wait_for_restart", extra={**extra, "fields": list(taken.waiting)})

@@ -1,0 +1,80 @@
+"""How many pods a Service has and how its traffic is split, as changes of its manifest: what the CLI and the dashboard ask for.
+
+Input: the Service as the API has it, and what is wanted. Output: a merge patch. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.cluster.port import Object
+from serving.model.errors import InvalidValue, ServingError
+from serving.settings.annotations import GROUP
+
+__all__ = ["LATEST", "Asked", "desired_traffic", "scale_patch"]
+
+LATEST = "@latest"
+"""The newest revision that is ready, now and later."""
+
+_ALL_PERCENT = 100
+# Knative's other spelling, which would say something else beside ours.
+_OTHER = {"min-scale": "minScale", "max-scale": "maxScale"}
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for: shares by revision, revisions by tag, tags that go. A revision "@latest" is the newest ready."""
+
+    shares: Mapping[str, int] = {}
+    tags: Mapping[str, str] = {}
+    untagged: Sequence[str] = ()
+
+
+def scale_patch(service: Object, *, low: int | None, high: int | None) -> Object:
+    """The patch that sets the bounds of the number of pods; None leaves one as it is. It makes a new revision."""
+    annotations: dict[str, str | None] = {}
+    for key, value in (("min-scale", low), ("max-scale", high)):
+        if value is not None:
+            annotations |= {GROUP + key: str(value), GROUP + _OTHER[key]: None}
+    metadata: dict[str, object] = {"annotations": annotations}
+    template = (service.get("spec") or {}).get("template") or {}
+    if (template.get("metadata") or {}).get("name"):
+        # A named revision cannot change; the new one gets a name of its own.
+        metadata["name"] = None
+    return {"spec": {"template": {"metadata": metadata}}}
+
+
+def desired_traffic(service: Object, asked: Asked) -> list[Object]:
+    """The targets of the service's spec. Raises ``ServingError``."""
+    before: Sequence[Mapping[str, Any]] = (service.get("spec") or {}).get("traffic") or ()
+    tags = {one["tag"]: _revision_of(one) for one in before if one.get("tag")}
+    shares = dict(asked.shares)
+    if not shares:
+        for one in before:
+            shares[_revision_of(one)] = shares.get(_revision_of(one), 0) + (one.get("percent") or 0)
+    total = sum(shares.values())
+    if total != _ALL_PERCENT:
+        text = " ".join(f"{revision}={percent}" for revision, percent in shares.items())
+        raise ServingError(f"{text} is {total} % together; expected 100 %")
+    for tag in asked.untagged:
+        if tags.pop(tag, None) is None:
+            raise InvalidValue(text=tag, expected=f"a tag of it; there are {', '.join(sorted(tags)) or 'none'}")
+    tags.update(asked.tags)
+    targets = [_target(revision, percent=percent) for revision, percent in shares.items() if percent]
+    for tag, revision in tags.items():
+        plain = next((one for one in targets if _revision_of(one) == revision and "tag" not in one), None)
+        if plain is not None:
+            plain["tag"] = tag
+        else:
+            targets.append({**_target(revision, percent=0), "tag": tag})
+    return targets
+
+
+def _revision_of(target: Mapping[str, Any]) -> str:
+    return str(target.get("revisionName") or LATEST)
+
+
+def _target(revision: str, *, percent: int) -> Object:
+    if revision == LATEST:
+        return {"latestRevision": True, "percent": percent}
+    return {"revisionName": revision, "latestRevision": False, "percent": percent}

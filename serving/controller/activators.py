@@ -1,0 +1,89 @@
+"""The activators as endpoints: the slices of their inner Service, added up by family of addresses.
+
+Input: the EndpointSlices of that Service, one at a time, as a watch brings them. Output: who takes requests at which
+port. An activator that is not ready, or is going, is not among them; a condition that is not said counts as ready, as
+discovery.k8s.io/v1 tells consumers. While pods of two versions listen at two ports, the port of most of them counts.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.controller.objects import Object, dig
+
+__all__ = ["Activators", "Backend", "Backends"]
+
+# All of them in every public slice: with more, each change would be megabytes for a thousand services.
+_NAMED_MAX = 100
+_PORT_NAME = "http"
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """Who takes requests, at one port; endpoints as a slice has them, at least one."""
+
+    port: int
+    endpoints: tuple[Object, ...]
+
+
+Backends = Mapping[str, Backend]
+"""By family of addresses: "IPv4", "IPv6"."""
+
+
+class Activators:
+    """The slices, and what they come to."""
+
+    __slots__ = ("_slices", "backends")
+
+    def __init__(self) -> None:
+        self._slices: dict[tuple[str, str], Object] = {}
+        self.backends: Backends = {}
+
+    def __repr__(self) -> str:
+        """One line."""
+        counts = ", ".join(f"{len(one.endpoints)} {family}" for family, one in self.backends.items())
+        return f"Activators({counts or 'none'})"
+
+    def put(self, key: tuple[str, str], found: Object) -> bool:
+        """Take a slice as it is now; whether that changes who takes requests."""
+        self._slices[key] = found
+        return self._sum_up()
+
+    def drop(self, key: tuple[str, str]) -> bool:
+        """Forget a slice that is gone; whether that changes who takes requests."""
+        self._slices.pop(key, None)
+        return self._sum_up()
+
+    def _sum_up(self) -> bool:
+        before = self.backends
+        addresses: dict[tuple[str, int], set[str]] = {}
+        for one in self._slices.values():
+            port = _port_of(one)
+            ready = {endpoint["addresses"][0] for endpoint in one.get("endpoints") or () if _takes_requests(endpoint)}
+            if port and ready:
+                addresses.setdefault((str(one.get("addressType")), port), set()).update(ready)
+        # The smallest group first, so that the largest of a family is what stays.
+        groups = sorted(addresses.items(), key=lambda group: (len(group[1]), group[0]))
+        self.backends = {
+            family: Backend(
+                port=port,
+                endpoints=tuple(
+                    {"addresses": [address], "conditions": {"ready": True}} for address in sorted(found)[:_NAMED_MAX]
+                ),
+            )
+            for (family, port), found in groups
+        }
+        return self.backends != before
+
+
+def _takes_requests(endpoint: Object) -> bool:
+    conditions = endpoint.get("conditions") or {}
+    return (
+        bool(endpoint.get("addresses")) and conditions.get("ready") is not False and not conditions.get("terminating")
+    )
+
+
+def _port_of(endpoint_slice: Object) -> int | None:
+    for port in dig(endpoint_slice, "ports") or ():
+        if port.get("name") == _PORT_NAME and port.get("port"):
+            return int(port["port"])
+    return None

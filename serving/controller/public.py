@@ -1,0 +1,208 @@
+"""The public Service of a revision or of a route, and the EndpointSlices by which it leads to activators or to pods.
+
+The Service selects nothing; its slices are ours alone. In the path "proxy" they name the activators' inner port, in the
+path "serve" the ready pods of the revision. Which of the two is wanted is the autoscaler's word, an annotation of the
+revision; what is possible is decided here, in this order:
+
+1. serve is wanted, the revision is Active and has ready pods: the pods;
+2. there are ready activators: the activators;
+3. there are ready pods: the pods;
+4. nobody is there: whoever the slice names stays in it, pods with ``ready: false``, so that it is never empty.
+
+Addresses and port change in one merge patch: no moment has pods at the activators' port. There is one slice for each
+family of addresses that the activators have, with at most 1,000 endpoints, which is what a slice may hold; pods beyond
+them get requests through the activators only. It knows no clock and writes nothing.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from serving.controller.activators import Backend, Backends
+from serving.controller.deployment import QUEUE_PORT
+from serving.controller.naming import TRAFFIC_PATH
+from serving.controller.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    dig,
+    is_being_deleted,
+    is_controlled_by,
+    name_of,
+    namespace_of,
+    owner_reference,
+    uid_of,
+)
+from serving.controller.writes import Create, Resource, Write, patch_of
+
+__all__ = [
+    "ENDPOINTS_MAX",
+    "MANAGED_BY",
+    "MANAGER",
+    "SERVICE_NAME",
+    "Public",
+    "TrafficPath",
+    "is_foreign",
+    "pod_backends",
+    "public_owner_name",
+    "public_writes",
+    "slice_names",
+    "traffic_path_of",
+]
+
+SERVICE_NAME = "kubernetes.io/service-name"
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+# Not the controller-manager's, which would take our slices for its own and empty them.
+MANAGER = "serving-controller"
+# What discovery.k8s.io/v1 allows in one slice.
+ENDPOINTS_MAX = 1000
+_PORT_NAME = "http"
+_H2C = "kubernetes.io/h2c"
+_PUBLIC_PORT = 80
+_SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
+
+
+class TrafficPath(enum.StrEnum):
+    """Who the endpoints of a revision are."""
+
+    PROXY = "proxy"
+    SERVE = "serve"
+
+
+class Public(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is of a public Service: itself, its slices, and who may stand in them by family of addresses."""
+
+    service: Object | None
+    slices: Sequence[Object]
+    activators: Backends
+    pods: Backends = {}
+    path: TrafficPath = TrafficPath.PROXY
+
+
+def traffic_path_of(revision: Object) -> TrafficPath:
+    """The path that the autoscaler wants; proxy where it has said nothing, and while a revision is not Active."""
+    is_active = (dig(revision, "spec", "servingState") or "Active") == "Active"
+    wants_pods = annotations_of(revision).get(TRAFFIC_PATH) == TrafficPath.SERVE
+    return TrafficPath.SERVE if is_active and wants_pods else TrafficPath.PROXY
+
+
+def pod_backends(pods: Iterable[Object]) -> Backends:
+    """The ready pods that stay, by family; of a pod with two addresses each."""
+    found: dict[str, list[Object]] = {}
+    for pod in sorted(pods, key=name_of):
+        if is_being_deleted(pod) or condition_of(pod, "Ready").get("status") != "True":
+            continue
+        addresses = [one["ip"] for one in dig(pod, "status", "podIPs") or () if one.get("ip")]
+        for address in addresses or filter(None, [dig(pod, "status", "podIP")]):
+            found.setdefault(_family_of(address), []).append(_pod_endpoint(pod, address))
+    return {
+        family: Backend(port=QUEUE_PORT, endpoints=tuple(endpoints[:ENDPOINTS_MAX]))
+        for family, endpoints in found.items()
+    }
+
+
+def slice_names(owner_name: str) -> tuple[str, ...]:
+    """The names that the slices of a public Service have, if they are there: "hello-public", "hello-public-ipv6"."""
+    return tuple(owner_name + suffix for suffix in _SUFFIXES.values())
+
+
+def public_owner_name(slice_name: str) -> str:
+    """The other way round."""
+    suffix = next((one for one in reversed(_SUFFIXES.values()) if slice_name.endswith(one)), "")
+    return slice_name.removesuffix(suffix)
+
+
+def is_foreign(owner: Object, public: Public) -> bool:
+    """Whether somebody else has a Service of that name: then it is left alone, and gets no endpoints of ours."""
+    return public.service is not None and not is_controlled_by(public.service, owner)
+
+
+def public_writes(owner: Object, public: Public) -> tuple[Write, ...]:
+    """What is to be written so that the public Service of a revision or route, which has its name, leads somewhere."""
+    if is_foreign(owner, public):
+        return ()
+    writes: list[Write] = []
+    if public.service is None:
+        writes.append(Create(resource=Resource.CORE_SERVICE, body=_service(owner)))
+    own = {str(one.get("addressType")): one for one in public.slices if is_controlled_by(one, owner)}
+    for family in sorted({*(public.activators or public.pods), *own}):
+        writes += _slice_writes(owner, own.get(family), family=family, public=public)
+    return tuple(writes)
+
+
+def _slice_writes(owner: Object, before: Object | None, *, family: str, public: Public) -> tuple[Write, ...]:
+    backend = _backend(before, family=family, public=public)
+    content = {"ports": [_port(owner, backend.port)], "endpoints": list(backend.endpoints)}
+    if before is None:
+        return (Create(resource=Resource.ENDPOINT_SLICE, body={**_slice(owner, family), **content}),)
+    changes = {key: value for key, value in content.items() if before.get(key) != value}
+    # Both or neither: an address is nothing without its port.
+    return patch_of(Resource.ENDPOINT_SLICE, before, content if changes else {})
+
+
+def _backend(before: Object | None, *, family: str, public: Public) -> Backend:
+    pods, activators = public.pods.get(family), public.activators.get(family)
+    is_alone = public.path is TrafficPath.SERVE or not public.activators
+    return (pods if is_alone else None) or activators or _kept(before or {})
+
+
+def _kept(before: Object) -> Backend:
+    """Who stands there, when nobody else could: a pod as one that is not ready."""
+    endpoints = [
+        {**one, "conditions": {**one.get("conditions", {}), "ready": False}} if one.get("targetRef") else one
+        for one in before.get("endpoints") or ()
+    ]
+    ports = before.get("ports") or [{}]
+    return Backend(port=ports[0].get("port", QUEUE_PORT), endpoints=tuple(endpoints))
+
+
+def _service(owner: Object) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {**_metadata(owner, name_of(owner)), "labels": {MANAGED_BY: MANAGER}},
+        "spec": {"ports": [_port(owner, _PUBLIC_PORT)]},
+    }
+
+
+def _slice(owner: Object, family: str) -> Object:
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            **_metadata(owner, name_of(owner) + _SUFFIXES[family]),
+            # Without the label of a revision: activators would take themselves for its pods.
+            "labels": {SERVICE_NAME: name_of(owner), MANAGED_BY: MANAGER},
+        },
+        "addressType": family,
+    }
+
+
+def _metadata(owner: Object, name: str) -> Object:
+    return {"name": name, "namespace": namespace_of(owner), "ownerReferences": [owner_reference(owner)]}
+
+
+def _port(owner: Object, number: int) -> Object:
+    port: Object = {"name": _PORT_NAME, "port": number, "protocol": "TCP"}
+    # Whoever routes to it must speak HTTP/2 with prior knowledge, if its calls are to arrive as calls of gRPC.
+    return {**port, "appProtocol": _H2C} if _speaks_http2(owner) else port
+
+
+def _speaks_http2(owner: Object) -> bool:
+    containers = dig(owner, "spec", "containers") or ()
+    return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
+
+
+def _pod_endpoint(pod: Object, address: str) -> Object:
+    endpoint: Object = {
+        "addresses": [address],
+        "conditions": {"ready": True},
+        "targetRef": {"kind": "Pod", "namespace": namespace_of(pod), "name": name_of(pod), "uid": uid_of(pod)},
+    }
+    node: str | None = dig(pod, "spec", "nodeName")
+    return {**endpoint, "nodeName": node} if node else endpoint
+
+
+def _family_of(address: str) -> str:
+    return "IPv6" if ":" in address else "IPv4"

@@ -1,0 +1,133 @@
+"""ConfigMaps that change under running daemons: taken over, refused, or left for the next start."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from serving.cluster.kinds import CONFIG_MAP, EVENT, REVISION, ROUTE
+from serving.cluster.port import EventType, Object
+from serving.model.errors import NotFound
+from tests.cluster_e2e.stage import SPACE, SYSTEM, Stage, service, staged
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
+
+NAMES = ("config-autoscaler", "config-controller", "config-defaults", "config-activator")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    async with staged(tmp_path_factory.mktemp("settings")) as one:
+        before = {name: await found(one, name) for name in NAMES}
+        try:
+            yield one
+        finally:
+            for name, data in before.items():
+                await configure(one, name, **(data or {}))
+
+
+async def found(stage: Stage, name: str) -> dict[str, str] | None:
+    try:
+        return dict((await stage.cluster.get(CONFIG_MAP, SYSTEM, name)).get("data") or {})
+    except NotFound:
+        return None
+
+
+async def configure(stage: Stage, name: str, **data: str) -> None:
+    """What ``kubectl edit`` leaves: these keys and no others."""
+    texts = {key.replace("_", "-") if key != "_example" else key: text for key, text in data.items()}
+    before = await found(stage, name)
+    if before is None:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": SYSTEM}}
+        await stage.cluster.create(CONFIG_MAP, {**body, "data": texts})
+        return
+    gone = dict.fromkeys(before.keys() - texts.keys())
+    await stage.cluster.patch(CONFIG_MAP, SYSTEM, name, patch={"data": {**gone, **texts}})
+
+
+async def told(stage: Stage, reason: str, words: str) -> Object:
+    """The first Event of a ConfigMap that says so."""
+    listing = await stage.cluster.list(EVENT, SYSTEM)
+    for one in listing.items:
+        if one["reason"] == reason and words in one["message"]:
+            return one
+    async with stage.cluster.watch(EVENT, SYSTEM, resource_version=listing.resource_version) as events:
+        async for event in events:
+            one = event.object
+            if event.type is not EventType.DELETED and one["reason"] == reason and words in one["message"]:
+                return one
+    raise AssertionError(reason)
+
+
+def plain(name: str, *, version: str = "1") -> Object:
+    """A service that leaves everything to the settings."""
+    made = service(name, version=version)
+    made["spec"]["template"]["metadata"]["annotations"] = {}
+    return made
+
+
+async def test_a_target_that_is_edited_scales_running_revisions(stage: Stage) -> None:
+    await stage.apply(plain("edited"))
+    await stage.ready("edited")
+    stage.load("edited-00001", 10)
+    await stage.scaled("edited-00001", 1)
+    await configure(
+        stage,
+        "config-autoscaler",
+        container_concurrency_target_default="5",
+        container_concurrency_target_percentage="100",
+    )
+    await stage.scaled("edited-00001", 2)
+    event = await told(stage, "SettingsChanged", "container_concurrency_target_default")
+    assert event["involvedObject"]["name"] == "config-autoscaler"
+    # One that is bad changes nothing, also what is good in it.
+    await configure(stage, "config-autoscaler", container_concurrency_target_default="1", stable_window="never")
+    event = await told(stage, "SettingsRefused", "'never'")
+    assert event["type"] == "Warning"
+    assert event["message"].startswith("The autoscaler keeps")
+    assert "ConfigMap config-autoscaler: stable-window: 'never' is not right" in event["message"]
+    assert "a duration from 6s to 1h" in event["message"]
+    await configure(
+        stage,
+        "config-autoscaler",
+        container_concurrency_target_default="2",
+        container_concurrency_target_percentage="100",
+    )
+    await stage.scaled("edited-00001", 5)
+
+
+async def test_a_daemon_that_starts_beside_a_bad_config_map_runs_on_the_defaults(stage: Stage) -> None:
+    await configure(stage, "config-autoscaler", max_scale_up_rate="0.5")
+    await told(stage, "SettingsRefused", "max-scale-up-rate")
+    assert await stage.daemons["autoscaler"].stop() == 0
+    again = await stage.start("autoscaler")
+    await stage.apply(plain("beside"))
+    await stage.ready("beside")
+    stage.load("beside-00001", 100)
+    await stage.scaled("beside-00001", 2)
+    (line,) = [one for one in again.log if one["event"] == "settings.refused"][-1:]
+    assert "max-scale-up-rate" in line["problems"][0]
+    await configure(stage, "config-autoscaler")
+
+
+async def test_another_domain_moves_running_routes_and_other_defaults_go_to_new_revisions(stage: Stage) -> None:
+    await stage.apply(plain("moved"))
+    await stage.ready("moved")
+    await configure(stage, "config-controller", domain="apps.example.org")
+    await stage.until(ROUTE, "moved", lambda one: ".serving-e2e.apps.example.org" in one["status"]["url"])
+    await configure(stage, "config-defaults", revision_idle_timeout_seconds="77")
+    await told(stage, "SettingsChanged", "revision_idle_timeout_s")
+    changed = await stage.apply(plain("moved", version="2"))
+    await stage.ready("moved", generation=changed["metadata"]["generation"])
+    timeouts = [
+        (await stage.cluster.get(REVISION, SPACE, f"moved-0000{number}"))["spec"].get("idleTimeoutSeconds")
+        for number in (1, 2)
+    ]
+    assert timeouts == [None, 77]
+
+
+async def test_what_needs_a_restart_is_said(stage: Stage) -> None:
+    await configure(stage, "config-activator", queue_depth_max="5", tell_revision="false")
+    event = await told(stage, "SettingsWaitForRestart", "queue_depth_max")
+    assert event["message"] == "The activator takes over when it is started again: queue_depth_max"
+    await told(stage, "SettingsChanged", "tell_revision")

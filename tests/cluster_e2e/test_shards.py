@@ -1,0 +1,183 @@
+"""Two autoscalers that share the revisions out: what reaches the wrong one is passed on, and one alone writes for each."""
+
+import asyncio
+import contextlib
+import random
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from serving.activator.client import StatsClient
+from serving.activator.wake import Load
+from serving.cluster.allotment import shard_name, shard_of
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, LEASE
+from serving.settings.activator import ActivatorSettings
+from tests.cluster_e2e.server import NAMESPACE, is_real
+from tests.cluster_e2e.stage import KEY, SPACE, Stage, service, staged
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(90),
+    pytest.mark.skipif(is_real(), reason="who wrote what is kept by our own server alone"),
+]
+
+COUNT = 4
+PAIR = ("autoscaler-a", "autoscaler-b")
+QUICK = {
+    "SERVING_ELECTION_ENABLED": "true",
+    "SERVING_ELECTION_LEASE_DURATION_S": "3",
+    "SERVING_ELECTION_RENEW_DEADLINE_S": "2",
+    "SERVING_ELECTION_RETRY_PERIOD_S": "0.4",
+}
+NAMES = [f"shared-{number}" for number in range(6)]
+
+
+class Teller:
+    """An activator that is connected to one of the two."""
+
+    def __init__(self, stage: Stage, instance: str) -> None:
+        url = f"ws://127.0.0.1:{stage.port(f'stats-{instance}')}/stats"
+        settings = ActivatorSettings(stats_url=url, name=f"teller-{instance}")
+        self._client = StatsClient(settings, key=KEY, draw=random.Random(1).random, on_connected=lambda: None)
+        self.loads: dict[str, float] = {}
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._client.run(asyncio.Event()))
+            while True:
+                loads = self.loads.items()
+                self._client.tell(
+                    [((SPACE, f"{name}-00001"), Load(concurrency=load, request_count=load)) for name, load in loads]
+                )
+                await asyncio.sleep(1)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    async with staged(tmp_path_factory.mktemp("shards"), daemons=(), settings=QUICK) as one:
+        config = {
+            "metadata": {"name": "config-leader-election", "namespace": NAMESPACE},
+            "data": {"buckets": str(COUNT)},
+        }
+        await one.cluster.create(CONFIG_MAP, config)
+        await one.start("controller")
+        for instance in PAIR:
+            await one.start("autoscaler", instance=instance)
+        for name in NAMES:
+            await one.apply(service(name))
+        for name in NAMES:
+            await one.ready(name)
+        yield one
+
+
+@contextlib.asynccontextmanager
+async def telling(stage: Stage, instance: str) -> AsyncIterator[Teller]:
+    teller = Teller(stage, instance)
+    running = asyncio.create_task(teller.run())
+    try:
+        yield teller
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def holders(stage: Stage) -> list[str]:
+    """Which of the two holds each shard; "" for nobody."""
+    found = {one["metadata"]["name"]: one for one in (await stage.cluster.list(LEASE, NAMESPACE)).items}
+    leases = [found.get(shard_name("autoscaler", shard, COUNT)) for shard in range(COUNT)]
+    return ["" if one is None else str(one["spec"]["holderIdentity"]).partition("_")[0] for one in leases]
+
+
+async def shared_by(stage: Stage, *, counts: dict[str, int], within_s: float = 20.0) -> list[str]:
+    """The holders, once each holds so many."""
+    found: list[str] = []
+    try:
+        async with asyncio.timeout(within_s):
+            while True:
+                found = await holders(stage)
+                if {one: found.count(one) for one in counts} == counts:
+                    return found
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{found}, not {counts}") from None
+
+
+def scaled_by(stage: Stage, instance: str, *, since: int) -> set[str]:
+    """The services whose scale an autoscaler has written."""
+    paths = [what for what in stage.writes_of(instance, since=since) if what.endswith("/scale")]
+    return {path.rsplit("/", 2)[1].removesuffix("-00001-deployment") for path in paths}
+
+
+async def test_each_revision_is_scaled_by_the_one_that_has_it_whoever_hears_of_its_load(stage: Stage) -> None:
+    found = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
+    owned = {
+        instance: {name for name in NAMES if found[shard_of((SPACE, name), COUNT)] == instance} for instance in PAIR
+    }
+    assert all(owned.values()), "both have some"
+    for instance, load in zip(PAIR, (3, 5), strict=True):
+        since = stage.write_count()
+        async with telling(stage, instance) as teller:
+            teller.loads = dict.fromkeys(NAMES, load)
+            for name in NAMES:
+                await stage.scaled(f"{name}-00001", load)
+        for one in PAIR:
+            assert scaled_by(stage, one, since=since) == owned[one]
+
+
+async def test_what_one_had_who_was_killed_the_other_scales_and_never_down_at_first(stage: Stage) -> None:
+    found = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
+    dead, left = PAIR
+    orphans = [name for name in NAMES if found[shard_of((SPACE, name), COUNT)] == dead]
+    seen: dict[str, list[int]] = {}
+    async with telling(stage, left) as teller:
+        teller.loads = dict.fromkeys(NAMES, 5)
+        for name in NAMES:
+            await stage.scaled(f"{name}-00001", 5)
+        stage.daemons[dead].process.kill()
+        await stage.daemons[dead].process.wait()
+        begun_s = time.monotonic()
+        watching = asyncio.create_task(_scales(stage, seen))
+        await shared_by(stage, counts={left: COUNT})
+        assert time.monotonic() - begun_s < 3 + 0.4 + 1
+        teller.loads = dict.fromkeys(NAMES, 6)
+        for name in NAMES:
+            await stage.scaled(f"{name}-00001", 6)
+        watching.cancel()
+        for name in orphans:
+            scales = seen[f"{name}-00001-deployment"]
+            assert scales[-1] == 6
+            assert scales == sorted(scales)
+        await stage.start("autoscaler", instance=dead)
+
+
+async def _scales(stage: Stage, seen: dict[str, list[int]]) -> None:
+    """Every scale by Deployment, from what it is now, until cancelled."""
+    listing = await stage.cluster.list(DEPLOYMENT, SPACE)
+    seen |= {one["metadata"]["name"]: [one["spec"]["replicas"]] for one in listing.items}
+    async with stage.cluster.watch(DEPLOYMENT, SPACE, resource_version=listing.resource_version) as events:
+        async for event in events:
+            seen[event.object["metadata"]["name"]].append(event.object["spec"]["replicas"])
+
+
+@pytest.mark.slow
+async def test_one_who_was_frozen_writes_nothing_about_what_is_not_its_own_any_more(stage: Stage) -> None:
+    await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
+    frozen, left = PAIR
+    async with telling(stage, frozen) as there, telling(stage, left) as here:
+        here.loads = dict.fromkeys(NAMES, 2)
+        stage.daemons[frozen].process.send_signal(signal.SIGSTOP)
+        try:
+            # What it will find in its sockets, to be decided on at once.
+            there.loads = dict.fromkeys(NAMES, 9)
+            await shared_by(stage, counts={left: COUNT})
+            since = stage.write_count()
+        finally:
+            stage.daemons[frozen].process.send_signal(signal.SIGCONT)
+        there.loads = {}
+        found = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
+        again = {name for name in NAMES if found[shard_of((SPACE, name), COUNT)] == frozen}
+        assert scaled_by(stage, frozen, since=since) <= again, "only what it has won anew"

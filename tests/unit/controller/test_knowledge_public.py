@@ -1,0 +1,137 @@
+"""Public Services in what the controller knows: who is woken by what, and what becomes of refusals."""
+
+import msgspec
+
+from serving.controller.knowledge import Knowledge, WorkKey
+from serving.controller.naming import TRAFFIC_PATH
+from serving.controller.objects import Object, annotations_of
+from serving.controller.writes import Create, Patch, Resource
+from tests.unit.controller.builders import (
+    NOW,
+    SCALING,
+    SETTINGS,
+    a_deployment,
+    a_pod,
+    a_revision,
+    a_route,
+    stored,
+    told,
+    written_status,
+)
+
+ROUTE: WorkKey = (Resource.ROUTE, "default", "hello")
+REVISION: WorkKey = (Resource.REVISION, "default", "hello-00001")
+PUBLIC = msgspec.structs.replace(SETTINGS, public_services=True)
+ACTIVATORS = ("knative-serving", "activator-internal-x")
+READY = [{"type": "Ready", "status": "True"}]
+
+
+def activators(*addresses: str) -> Object:
+    return {
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8081}],
+        "endpoints": [{"addresses": [one]} for one in addresses],
+    }
+
+
+def knowing(*objects: tuple[Resource, Object]) -> Knowledge:
+    knowledge = Knowledge(PUBLIC, SCALING)
+    for resource, one in objects:
+        knowledge.put(resource, one)
+    return knowledge
+
+
+def made_by(knowledge: Knowledge, key: WorkKey) -> dict[tuple[Resource, str], Object]:
+    plan = knowledge.decide(key, now=NOW)
+    return {(one.resource, one.body["metadata"]["name"]): one.body for one in plan.writes if isinstance(one, Create)}
+
+
+def with_public(knowledge: Knowledge, key: WorkKey) -> dict[tuple[Resource, str], Object]:
+    """What the plan makes is there."""
+    found = made_by(knowledge, key)
+    for (resource, _), body in found.items():
+        knowledge.put(resource, stored(body))
+    return found
+
+
+def test_activators_that_change_wake_all_revisions_and_routes() -> None:
+    knowledge = knowing((Resource.REVISION, a_revision()), (Resource.ROUTE, a_route()))
+    assert knowledge.put_activators(ACTIVATORS, activators("10.1.0.1")) == {REVISION, ROUTE}
+    assert knowledge.put_activators(ACTIVATORS, activators("10.1.0.1")) == set()
+    assert knowledge.drop_activators(ACTIVATORS) == {REVISION, ROUTE}
+    assert knowledge.drop_activators(ACTIVATORS) == set()
+
+
+def test_a_revision_and_a_route_get_a_service_and_a_slice_each() -> None:
+    knowledge = knowing((Resource.REVISION, a_revision()), (Resource.ROUTE, a_route()))
+    knowledge.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    assert {(Resource.CORE_SERVICE, "hello"), (Resource.ENDPOINT_SLICE, "hello-public")} == made_by(
+        knowledge, ROUTE
+    ).keys()
+    assert {(Resource.CORE_SERVICE, "hello-00001"), (Resource.ENDPOINT_SLICE, "hello-00001-public")} < made_by(
+        knowledge, REVISION
+    ).keys()
+
+
+def test_without_the_setting_there_are_none() -> None:
+    knowledge = Knowledge(SETTINGS, SCALING)
+    knowledge.put(Resource.REVISION, a_revision())
+    knowledge.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    names = {name for _, name in made_by(knowledge, REVISION)}
+    assert names == {"hello-00001-deployment", "hello-00001-private"}
+    public = stored({"kind": "Service", "metadata": {"name": "hello-00001"}})
+    assert knowledge.put(Resource.CORE_SERVICE, public) == set()
+
+
+def test_a_public_service_or_slice_that_goes_wakes_its_owner() -> None:
+    knowledge = knowing((Resource.REVISION, a_revision()), (Resource.ROUTE, a_route()))
+    knowledge.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    for key, name in ((ROUTE, "hello"), (REVISION, "hello-00001")):
+        with_public(knowledge, key)
+        assert not {resource for resource, _ in made_by(knowledge, key)} & {Resource.ENDPOINT_SLICE}
+        assert knowledge.drop(Resource.CORE_SERVICE, ("default", name)) == {key}
+        assert knowledge.drop(Resource.ENDPOINT_SLICE, ("default", f"{name}-public")) == {key}
+        assert (Resource.ENDPOINT_SLICE, f"{name}-public") in made_by(knowledge, key)
+
+
+def test_a_pod_that_turns_unready_leaves_the_slice_before_anything_else_is_written() -> None:
+    wanting = stored(a_revision(), annotations={**annotations_of(a_revision()), TRAFFIC_PATH: "serve"})
+    knowledge = knowing((Resource.REVISION, wanting))
+    knowledge.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    for number in (1, 2):
+        knowledge.put(Resource.POD, a_pod(f"pod-{number}", podIP=f"10.2.0.{number}", conditions=READY))
+    with_public(knowledge, REVISION)
+    knowledge.put(Resource.DEPLOYMENT, stored(a_deployment(wanting, replicas=2, ready=2), resourceVersion="9"))
+    unready = stored(a_pod("pod-1", podIP="10.2.0.1"), resourceVersion="8")
+    assert knowledge.put(Resource.POD, unready) == {REVISION}
+    first, *rest = knowledge.decide(REVISION, now=NOW).writes
+    assert isinstance(first, Patch)
+    assert first.resource is Resource.ENDPOINT_SLICE
+    assert [one["addresses"] for one in first.patch["endpoints"]] == [["10.2.0.2"]]
+    assert rest, "and then its status"
+
+
+def test_a_service_in_the_way_is_told_and_wakes_when_it_goes() -> None:
+    theirs = stored({"kind": "Service", "metadata": {"name": "hello"}})
+    knowledge = knowing((Resource.ROUTE, a_route()))
+    assert knowledge.put(Resource.CORE_SERVICE, theirs) == {ROUTE}
+    status = written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)
+    message = 'There is an existing Service "hello" that we do not own.'
+    assert told(status, "IngressReady") == ("False", "NotOwned", message)
+    assert knowledge.drop(Resource.CORE_SERVICE, ("default", "hello")) == {ROUTE}
+
+
+def test_a_revision_tells_of_a_service_in_its_way() -> None:
+    theirs = stored({"kind": "Service", "metadata": {"name": "hello-00001"}})
+    knowledge = knowing((Resource.REVISION, a_revision()), (Resource.CORE_SERVICE, theirs))
+    status = written_status(knowledge.decide(REVISION, now=NOW), Resource.REVISION)
+    assert 'an existing Service "hello-00001"' in told(status, "Ready")[2]
+
+
+def test_what_the_server_refuses_for_a_route_is_told_and_not_asked_again() -> None:
+    knowledge = knowing((Resource.ROUTE, a_route()))
+    knowledge.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    assert knowledge.refuse(ROUTE, "no name for a Service") == {ROUTE}
+    assert made_by(knowledge, ROUTE) == {}
+    status = written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)
+    assert told(status, "IngressReady") == ("False", "CreationFailed", "no name for a Service")

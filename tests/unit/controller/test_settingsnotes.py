@@ -1,0 +1,36 @@
+"""What is said of a ConfigMap."""
+
+from serving.controller.settingsnotes import settings_notes
+from serving.model.errors import Problem
+from serving.settings.live import Taken
+
+CONFIG_MAP = {"metadata": {"name": "config-autoscaler", "namespace": "knative-serving", "uid": "u"}}
+
+
+def said(**taken: tuple[object, ...]) -> list[tuple[str, str, bool]]:
+    one = Taken(daemon="autoscaler", config_map="config-autoscaler", **taken)  # type: ignore[arg-type]
+    return [(note.reason, note.message, note.warning) for note in settings_notes(one, CONFIG_MAP)]
+
+
+def test_a_refusal_says_all_that_is_wrong_and_that_nothing_changes() -> None:
+    problems = (
+        Problem(where="ConfigMap config-autoscaler, a", what="wrong", expected="right"),
+        Problem(where="ConfigMap config-autoscaler, b", what="wrong", expected="right"),
+    )
+    ((reason, message, warning),) = said(problems=problems)
+    assert (reason, warning) == ("SettingsRefused", True)
+    assert message.startswith("The autoscaler keeps the settings that it has: ")
+    assert "config-autoscaler, a" in message
+    assert "config-autoscaler, b" in message
+
+
+def test_what_is_taken_over_and_what_waits_are_two_things() -> None:
+    assert said(changed=("stable_window_s",), waiting=("stats_address",)) == [
+        ("SettingsChanged", "The autoscaler has taken over: stable_window_s", False),
+        ("SettingsWaitForRestart", "The autoscaler takes over when it is started again: stats_address", True),
+    ]
+
+
+def test_it_is_about_a_config_map_also_when_a_list_did_not_say_so() -> None:
+    (note,) = settings_notes(Taken(daemon="d", config_map="c", changed=("x",)), CONFIG_MAP)
+    assert (note.about["apiVersion"], note.about["kind"]) == ("v1", "ConfigMap")

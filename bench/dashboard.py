@@ -113,10 +113,12 @@ def look(window: Browser, url: str) -> None:
     paint_ms = window.run("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
     time.sleep(PERIOD_S)
     window.run("window.tasks.length = 0")
+    before_s = window.busy_s()
     time.sleep(TICKS * PERIOD_S)
+    busy_ms = (window.busy_s() - before_s) * 1000
     tasks_ms = sorted(window.run("return window.tasks"))
     longest = f"longest {tasks_ms[-1]:.0f} ms, {len(tasks_ms)} above 50 ms" if tasks_ms else "none above 50 ms"
-    print(f"first paint {paint_ms:.0f} ms; tasks of the main thread in {TICKS} updates: {longest}")
+    print(f"first paint {paint_ms:.0f} ms; main thread {busy_ms / TICKS:.0f} ms an update, tasks in {TICKS}: {longest}")
 
 
 if __name__ == "__main__":

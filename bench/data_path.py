@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.peers.cast import BIG_BYTES, Cast, cpu_s, pss_mib
 from bench.peers.page import write_page
+from bench.streams import streams
 
-__all__ = ["Run", "main"]
+__all__ = ["LOAD_CORE", "PROXY_CORE", "Run", "main", "parsed"]
 
 PROXY_CORE, LOAD_CORE = 0, 1
 PLAYERS = ("queue-proxy", "go", "nginx", "activator")
@@ -45,6 +46,7 @@ _HEADERS = (
     "X-Request-Id: 7b1c1a1e-7d2f-4d8e-9a3c-0f6c8f2f7a10",
     "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 )
+_VARIED = Path(__file__).resolve().parent / "peers" / "varied.lua"
 _UNITS_MS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 
@@ -58,14 +60,23 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     cpu_us: float = 0.0
 
 
-def load(port: int, *, connections: int, seconds: float, core: int = LOAD_CORE, path: str = "/") -> Run:
-    """One run of wrk."""
+def load(
+    port: int, *, connections: int, seconds: float, core: int = LOAD_CORE, path: str = "/", varied: bool = False
+) -> Run:
+    """One run of wrk. ``varied``: path, trace and request id are others in each request."""
     command = ["taskset", "-c", str(core), "wrk", "-t1", f"-c{connections}", f"-d{seconds:.0f}s", "--latency"]
     for header in _HEADERS:
         command += ["-H", header]
+    if varied:
+        command += ["-s", str(_VARIED)]
     told = subprocess.run(
         [*command, f"http://127.0.0.1:{port}{path}"], check=True, capture_output=True, text=True
     ).stdout
+    return parsed(told)
+
+
+def parsed(told: str) -> Run:
+    """What wrk has printed."""
     errors = [int(count) for count in re.findall(r"(?:responses|connect|read|write|timeout):? (\d+)", told)]
     return Run(
         per_second=float(_found(r"Requests/sec:\s+([\d.]+)", told)),
@@ -87,22 +98,23 @@ def _ms(text: str) -> float:
     return float(number) * _UNITS_MS[unit]
 
 
-def measured(cast: Cast, name: str, *, connections: int, seconds: float) -> Run:
+def measured(cast: Cast, name: str, *, connections: int, seconds: float, varied: bool = False) -> Run:
     """One round of one player, with its CPU time per request."""
     before_s = cpu_s(cast.pid(name))
-    run = load(cast.ports[name], connections=connections, seconds=seconds)
+    run = load(cast.ports[name], connections=connections, seconds=seconds, varied=varied)
     spent_s = cpu_s(cast.pid(name)) - before_s
     return msgspec.structs.replace(run, cpu_us=spent_s * 1e6 / (run.per_second * seconds))
 
 
-def throughput(cast: Cast, *, rounds: int, seconds: float) -> dict[int, dict[str, list[Run]]]:
+def throughput(cast: Cast, *, rounds: int, seconds: float, varied: bool = False) -> dict[int, dict[str, list[Run]]]:
     """All rounds, by connections and player. Who begins changes from round to round."""
     found: dict[int, dict[str, list[Run]]] = {}
     for connections in CONNECTIONS:
         runs: dict[str, list[Run]] = {name: [] for name in PLAYERS}
         for turn in range(rounds):
             for name in PLAYERS[turn % len(PLAYERS) :] + PLAYERS[: turn % len(PLAYERS)]:
-                runs[name].append(measured(cast, name, connections=connections, seconds=seconds))
+                run = measured(cast, name, connections=connections, seconds=seconds, varied=varied)
+                runs[name].append(run)
         found[connections] = runs
     return found
 
@@ -213,6 +225,7 @@ def bench(cast: Cast, *, quick: bool) -> dict[str, object]:
     for name in PLAYERS:
         load(cast.ports[name], connections=16, seconds=1.0)
     summaries = {count: summary(runs) for count, runs in throughput(cast, rounds=rounds, seconds=seconds).items()}
+    varied = throughput(cast, rounds=rounds, seconds=seconds, varied=True)
     limit = hard_limit(cast, seconds=2 * seconds)
     before_app = before_the_app(cast, seconds=2 * seconds)
     starts = starts_and_memory(cast, rounds=rounds)
@@ -224,10 +237,12 @@ def bench(cast: Cast, *, quick: bool) -> dict[str, object]:
             str(count): round(one["activator"]["cpu_us"] / one["queue-proxy"]["cpu_us"], 3)
             for count, one in summaries.items()
         },
+        "varied_heads": {str(count): summary(runs) for count, runs in varied.items()},
         "throughput": {str(count): one for count, one in summaries.items()},
         "hard_limit_10_at_64": {"p50_ms": limit.p50_ms, "p99_ms": limit.p99_ms, "per_second": limit.per_second},
         "before_the_app": before_app,
         "start_and_memory": starts,
+        "streams": streams(rounds=rounds, seconds=seconds),
         "one_core": added_latency(cast, rounds=min(rounds, 3), seconds=seconds),
     }
 

@@ -6,6 +6,7 @@ Limits (issue 6): 15 µs a report, 2 µs a request, 300 ms a scrape. Pods are a 
 for each of 500 revisions. Beside the report stands what opencensus costs as it comes, with its export step.
 """
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -15,11 +16,12 @@ from serving.metrics import reporter as module
 from serving.metrics.activator import ActivatorMetrics
 from serving.metrics.autoscaler import AutoscalerMetrics
 from serving.metrics.reporter import StatsReporter
-from serving.model.revisionnumbers import RevisionNumbers
+from serving.model.revisionnumbers import PodCounts, RevisionNumbers
 
 REVISIONS = 500
 PODS = 10
 CLASSES = (200, 404, 503)
+TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def numbers(index: int) -> RevisionNumbers:
@@ -66,7 +68,7 @@ def main() -> None:
     module._Views.export = no_export  # type: ignore[method-assign] # noqa: SLF001 - as it was
     print(f"the same with opencensus's export step: {naive_us:.0f} us, {naive_us / report_us:.0f} times as much")
 
-    scaler = AutoscalerMetrics(keys=lambda: keys, counts=lambda: {"revisions": REVISIONS})
+    scaler = AutoscalerMetrics(keys=lambda: keys, counts=lambda: {"revisions": REVISIONS}, pods=lambda _: PodCounts())
     for one in every:
         scaler.decided(one)
     print(f"a decision, all of its numbers: {per_call_us(lambda: scaler.decided(every[7]), 2000):.1f} us")
@@ -80,13 +82,13 @@ def main() -> None:
     for key in keys:
         rows = activator.of(key)
         for status in CLASSES:
-            rows.ended(status, 0.01, None)
+            rows.ended(status, 0.01, at_s=1.0, traceparent=b"")
         rows.waited(0.1)
-        rows.started_cold(0.1, 0)
+        rows.started_cold(0.1, 0, at_s=1.1)
     key = ("default", "service-7-00001")
-    print(f"a request: {per_call_us(lambda: activator.of(key).ended(200, 0.01, None), 50_000):.2f} us")
-    trace = "0af7651916cd43dd8448eb211c80319c"
-    print(f"a request with a trace: {per_call_us(lambda: activator.of(key).ended(200, 0.01, trace), 50_000):.2f} us")
+    for what, parent in (("a request", b""), ("a request with a trace", TRACEPARENT)):
+        ended = functools.partial(activator.of(key).ended, 200, 0.01, at_s=1.0, traceparent=parent)
+        print(f"{what}: {per_call_us(ended, 50_000):.2f} us")
     text = activator.page.text("")
     scrape_ms = per_call_us(lambda: activator.page.text(""), 3) / 1000
     print(f"scrape of the activator, {len(CLASSES)} classes each: {scrape_ms:.0f} ms, {len(text) / 1e6:.1f} MB")

@@ -3,11 +3,13 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from serving.cli.api import state_option
+from serving.cli.api import fail, state_option
 from serving.cli.stats import url_of
+from serving.local.state import default_state_path
 
 __all__ = ["dashboard"]
 
@@ -26,21 +28,43 @@ __all__ = ["dashboard"]
     show_default=True,
     help="Its activator's metrics, for answers and latencies.",
 )
+@click.option(
+    "--activator",
+    default="127.0.0.1:8080",
+    show_default=True,
+    help="Its activator's public port, port-forwarded, for waking services.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the token whose holder may act; without it nobody may.",
+)
+@click.option("--token", "is_token", is_flag=True, help="Print the token of `serving up`, with which the page may act.")
 @state_option
-def dashboard(
-    *, kubeconfig: Path | None, address: str, autoscaler: str, activator_metrics: str, state_path: Path | None
-) -> None:
-    """Say where the dashboard is; with --kubeconfig, serve one until interrupted. It is read-only."""
+def dashboard(*, kubeconfig: Path | None, is_token: bool, state_path: Path | None, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Say where the dashboard is; with --kubeconfig, serve one until interrupted.
+
+    It is read-only but for those who have its token.
+    """
+    if is_token:
+        path = (state_path or default_state_path()) / "dashboard-token"
+        try:
+            click.echo(path.read_text())
+        except OSError as error:
+            fail(f"{path}: {error.strerror}; start the system with `serving up`, or say where it is (see --help)")
+        return
     if kubeconfig is None:
         click.echo(url_of("dashboard", state_path))
         return
     os.environ |= {
         "KUBECONFIG": str(kubeconfig),
-        "SERVING_DASHBOARD_ADDRESS": address,
-        "SERVING_DASHBOARD_AUTOSCALER_URL": autoscaler,
-        "SERVING_DASHBOARD_ACTIVATOR_METRICS_URL": activator_metrics,
+        "SERVING_DASHBOARD_ADDRESS": asked["address"],
+        "SERVING_DASHBOARD_AUTOSCALER_URL": asked["autoscaler"],
+        "SERVING_DASHBOARD_ACTIVATOR_METRICS_URL": asked["activator_metrics"],
+        "SERVING_DASHBOARD_ACTIVATOR_ADDRESS": asked["activator"],
+        "SERVING_DASHBOARD_TOKEN_FILE": str(asked["token_file"] or ""),
     }
     from serving.dashboard.main import main  # noqa: PLC0415 - only who serves needs a server
 
-    click.echo(f"dashboard: http://{address}", err=True)
+    click.echo(f"dashboard: http://{asked['address']}", err=True)
     sys.exit(main())

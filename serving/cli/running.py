@@ -11,7 +11,6 @@ from pathlib import Path
 from serving.cli.checks import Finding
 from serving.cli.connection import Request, connect
 from serving.local.deathwish import children_of
-from serving.local.ports import PORTS
 from serving.local.supervisor import CHILDREN
 from serving.model.errors import ServingError
 
@@ -23,15 +22,17 @@ _SLOW_S = 1.0
 # One that is younger while the system is older has ended lately.
 _YOUNG_S = 15.0
 _LOG_END_BYTES = 16_384
+_INDEX = re.compile(rb"\0SERVING_ACTIVATOR_INDEX=(\d+)\0")
 _MODULE = re.compile(rb"\0-m\0(serving\.[\w.]+)\0")
 
 
 def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
     """Each child of the supervisor: that it is there, and that it does not start again and again."""
-    modules = {found: pid for pid in children_of(holder) if (found := _module_of(pid))}
+    pids = {_started_as(pid): pid for pid in children_of(holder)}
     up_s = _age_s(holder)
-    for child in CHILDREN():
-        pid, log = modules.get(child.module), state / "logs" / f"{child.name}.log"
+    for child in CHILDREN(_activator_count(state)):
+        index = child.environment.get("SERVING_ACTIVATOR_INDEX", "")
+        pid, log = pids.get((child.module, index)), state / "logs" / f"{child.name}.log"
         if pid is None:
             yield Finding(name=child.name, state="fail", text=f"does not run{_last_words(log)}", advice=f"see {log}")
         elif up_s - _age_s(pid) > _YOUNG_S > _age_s(pid):
@@ -48,9 +49,8 @@ def check_reach(state: Path) -> Iterator[Finding]:
     except (OSError, ValueError) as error:
         yield Finding(name="ports", state="fail", text=f"ports.json: {error}", advice="start `serving up` again")
         return
-    for port in PORTS:
-        if port.name in ports:
-            yield _reached(port.name, ports[port.name])
+    for name, port in ports.items():
+        yield _reached(name, port)
     try:
         connection = connect(state / "kubeconfig")
         answer = connection.send(Request(method="GET", path="/version", headers={}, timeout_s=_TIMEOUT_S))
@@ -85,12 +85,23 @@ def _reached(name: str, port: int) -> Finding:
     return Finding(name=f"port {name}", state="ok", text=text)
 
 
-def _module_of(pid: int) -> str:
+def _activator_count(state: Path) -> int:
+    """How many there are meant to be: each has a port for its metrics."""
+    try:
+        ports: dict[str, int] = json.loads((state / "ports.json").read_text())
+    except (OSError, ValueError):
+        return 1
+    return max(1, sum(name.startswith("activator") for name in ports))
+
+
+def _started_as(pid: int) -> tuple[str, str]:
+    """A daemon's module, and its index if it is an activator."""
     try:
         match = _MODULE.search(Path(f"/proc/{pid}/cmdline").read_bytes())
+        index = _INDEX.search(b"\0" + Path(f"/proc/{pid}/environ").read_bytes())
     except OSError:
-        return ""
-    return match[1].decode() if match else ""
+        return "", ""
+    return match[1].decode() if match else "", index[1].decode() if index else ""
 
 
 def _last_words(log: Path) -> str:

@@ -12,13 +12,12 @@ from serving.cli.progress import Progress
 from serving.cli.resources import path_of
 from serving.cli.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.servicepatch import scale_patch
 from serving.settings.annotations import GROUP
 
 __all__ = ["scale"]
 
 _TIMEOUT_S = 300.0
-# Knative's other spelling, which would say something else beside ours.
-_OTHER = {"min-scale": "minScale", "max-scale": "maxScale"}
 
 
 @click.command()
@@ -43,16 +42,7 @@ def scale(*, api: Api, name: str, count: int | None, wait: bool, output: str, **
     if low is None and high is None:
         fail_usage("say COUNT, --min or --max")
     service = service_of(api, name)
-    bounds = {"min-scale": low, "max-scale": high}
-    annotations: dict[str, str | None] = {}
-    for key, value in bounds.items():
-        if value is not None:
-            annotations |= {GROUP + key: str(value), GROUP + _OTHER[key]: None}
-    metadata: dict[str, object] = {"annotations": annotations}
-    if at(service, "spec", "template", "metadata", "name"):
-        # A named revision cannot change; the new one gets a name of its own.
-        metadata["name"] = None
-    patch = {"spec": {"template": {"metadata": metadata}}}
+    patch = scale_patch(service, low=low, high=high)
     with Progress(f"scaling {name}"):
         service = api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name), patch)
         if wait:

@@ -24,6 +24,10 @@ _TONES = {"active": "green", "starting": "yellow", "failed": "red", "at zero": "
 # Columns from which on the reasons have room beside the numbers.
 _WIDE = 110
 _BELOW_MAX = 5
+# Columns from which on there is room for all numbers.
+_ROOMY = 96
+_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "4XX", "5XX", "P50", "P95", "P99")
+_FEW_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95")
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -54,7 +58,7 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
     table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
     for name in ("REVISION", "STATE"):
         table.add_column(name, no_wrap=True)
-    for name in ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95"):
+    for name in _NUMBERS if width >= _ROOMY else _FEW_NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("MODE", no_wrap=True)
     if is_wide:
@@ -63,7 +67,7 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
     for row in rows:
         decision = state["decisions"].get(row.key)
         said = Text("" if decision is None else _said(decision))
-        table.add_row(*row.cells(), *([said] if is_wide else ()))
+        table.add_row(*row.cells(has_all=width >= _ROOMY), *([said] if is_wide else ()))
         below.append(Text.assemble((f"{row.view['name']} ", "bold"), said))
     ready = sum(row.number("ready") for row in rows)
     count = len(rows)
@@ -86,10 +90,10 @@ class _Row:
     def number(self, name: str) -> float:
         return self._numbers.get(name) or 0.0
 
-    def cells(self) -> list[Text]:
+    def cells(self, *, has_all: bool) -> list[Text]:
         state = self._state()
         rates = [self._numbers.get(f"rps_{one}xx") for one in "2345"]
-        seconds = self._numbers.get("p95_s")
+        latencies_s = [self._numbers.get(f"p{one}_s") for one in ((50, 95, 99) if has_all else (95,))]
         target = self.number("target")
         return [
             Text(self.view["name"]),
@@ -99,8 +103,9 @@ class _Row:
             Text(f"{self.number('held'):.1f}", style="yellow" if self.number("held") >= 1 else ""),
             Text(f"{target:g}"),
             Text("-" if rates[0] is None else f"{sum(rate or 0.0 for rate in rates):.1f}"),
+            *([Text("-" if rates[2] is None else f"{rates[2]:.1f}")] if has_all else ()),
             Text("-" if rates[3] is None else f"{rates[3]:.1f}", style="red" if rates[3] else ""),
-            Text("-" if seconds is None else f"{seconds * 1000:.0f} ms"),
+            *(Text("-" if one is None else f"{one * 1000:.0f} ms") for one in latencies_s),
             Text("panic", style="bold red") if self.number("is_panic") else Text("stable", style="dim"),
         ]
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-import msgspec
 
 from serving.cli.api import Api, api_options, fail_usage
 from serving.cli.completion import complete_revision, complete_service
@@ -16,21 +15,13 @@ from serving.cli.table import aligned
 from serving.cli.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
+from serving.cluster.servicepatch import LATEST, Asked, desired_traffic
 from serving.model.errors import InvalidValue, ServingError
 
-__all__ = ["Asked", "desired_traffic", "rollback_target", "traffic"]
+__all__ = ["rollback_target", "traffic"]
 
 _TIMEOUT_S = 300.0
 _ALL_PERCENT = 100
-_LATEST = "@latest"
-
-
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for: shares by revision, revisions by tag, tags that go. A revision "@latest" is the newest ready."""
-
-    shares: Mapping[str, int] = {}
-    tags: Mapping[str, str] = {}
-    untagged: Sequence[str] = ()
 
 
 @click.command()
@@ -66,31 +57,6 @@ def traffic(*, api: Api, name: str, shares: tuple[str, ...], output: str, wait: 
     _print(service, output)
 
 
-def desired_traffic(service: Object, asked: Asked) -> list[Object]:
-    """The targets of the service's spec. Raises ``ServingError``."""
-    tags = {one["tag"]: _revision_of(one) for one in at(service, "spec", "traffic") or () if one.get("tag")}
-    shares = dict(asked.shares)
-    if not shares:
-        for one in at(service, "spec", "traffic") or ():
-            shares[_revision_of(one)] = shares.get(_revision_of(one), 0) + (one.get("percent") or 0)
-    total = sum(shares.values())
-    if total != _ALL_PERCENT:
-        text = " ".join(f"{revision}={percent}" for revision, percent in shares.items())
-        raise ServingError(f"{text} is {total} % together; expected 100 %")
-    for tag in asked.untagged:
-        if tags.pop(tag, None) is None:
-            raise InvalidValue(text=tag, expected=f"a tag of it; there are {', '.join(sorted(tags)) or 'none'}")
-    tags.update(asked.tags)
-    targets = [_target(revision, percent=percent) for revision, percent in shares.items() if percent]
-    for tag, revision in tags.items():
-        plain = next((one for one in targets if _revision_of(one) == revision and "tag" not in one), None)
-        if plain is not None:
-            plain["tag"] = tag
-        else:
-            targets.append({**_target(revision, percent=0), "tag": tag})
-    return targets
-
-
 def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
     """The newest ready revision that is older than the one with most traffic. Raises ``ServingError``."""
     shares: dict[str, int] = {}
@@ -111,7 +77,7 @@ def _asked(service: Object, revisions: Sequence[Object], asked: Mapping[str, Any
     names = [name_of(one) for one in revisions]
     wanted: dict[str, int] = {}
     if asked["to_latest"]:
-        wanted = {_LATEST: _ALL_PERCENT}
+        wanted = {LATEST: _ALL_PERCENT}
     elif asked["rollback"]:
         wanted = {rollback_target(service, revisions): _ALL_PERCENT}
     for text in shares:
@@ -130,23 +96,13 @@ def _asked(service: Object, revisions: Sequence[Object], asked: Mapping[str, Any
 
 def _named(word: str, service: Object, names: Sequence[str]) -> str:
     """The revision that a person means."""
-    if word == _LATEST:
+    if word == LATEST:
         return word
     prefix = f"{name_of(service)}-"
     for name in names:
         if word == name or prefix + word == name or (word.isdecimal() and name == f"{prefix}{int(word):05}"):
             return name
     raise InvalidValue(text=word, expected=f"a revision of it; there are {', '.join(names) or 'none'}, and @latest")
-
-
-def _revision_of(target: Object) -> str:
-    return str(target.get("revisionName") or _LATEST)
-
-
-def _target(revision: str, *, percent: int) -> Object:
-    if revision == _LATEST:
-        return {"latestRevision": True, "percent": percent}
-    return {"revisionName": revision, "latestRevision": False, "percent": percent}
 
 
 def _print(service: Object, output: str) -> None:

@@ -1,9 +1,11 @@
 """``serving up``: the whole system on this machine, with no cluster and no container engine."""
 
+import os
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -12,12 +14,14 @@ from serving.local.deathwish import die_with_parent
 from serving.local.ports import PORTS
 from serving.local.state import StateFolder, default_state_path
 from serving.local.supervisor import CHILDREN, Supervisor, bind
-from serving.model.errors import SettingsError
+from serving.model.errors import InvalidCertificate, Problem, SettingsError
 from serving.samples import hello
 
 __all__ = ["up"]
 
 _EXIT_SETTINGS = 2
+_TLS = "SERVING_ACTIVATOR_TLS_"
+_TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
 
 
 def _port_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -30,12 +34,52 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @click.option("--state", "state_path", type=click.Path(file_okay=False, path_type=Path), help="Folder for state.")
 @_port_options
+@click.option(
+    "--tls-cert",
+    "tls_certificates",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Serve over TLS with this certificate (PEM, with its chain); may be given several times, each with its key.",
+)
+@click.option(
+    "--tls-key",
+    "tls_keys",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Key (PEM) of the certificate in the same place.",
+)
+@click.option(
+    "--activators",
+    "activator_count",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    envvar="SERVING_ACTIVATOR_COUNT",
+    help="Activator processes, which take requests from the same ports; one more than is busy helps nobody.",
+)
 @click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
-def up(*, state_path: Path | None, sample: bool, **ports: int) -> None:
+def up(
+    *,
+    state_path: Path | None,
+    tls_certificates: Sequence[Path],
+    tls_keys: Sequence[Path],
+    activator_count: int,
+    sample: bool,
+    **ports: int,
+) -> None:
     """Run everything on this machine until interrupted."""
     state = StateFolder((state_path or default_state_path()).absolute())
     by_name = {name.removesuffix("_port").replace("_", "-"): port for name, port in ports.items()}
+    children = CHILDREN(activator_count)
+    # Those beyond the first have their pages of metrics at any free port.
+    by_name |= {
+        name: 0 for child in children for name in child.sockets if name.startswith("activator-") and name not in by_name
+    }
     try:
+        environment = _tls_environment(tls_certificates, tls_keys)
+        if not any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES):
+            # Who connects where nobody can answer is better refused.
+            del by_name["tls"]
         # First of all: who holds the state holds its ports too, and is the better answer.
         state.hold()
         sockets = bind(by_name)
@@ -50,12 +94,54 @@ def up(*, state_path: Path | None, sample: bool, **ports: int) -> None:
     def on_started() -> None:
         port = sockets["public"].getsockname()[1]
         click.echo(f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{port}")
+        if "tls" in sockets:
+            click.echo(f"over TLS: https://NAME.NAMESPACE.localhost:{sockets['tls'].getsockname()[1]}")
         click.echo(f"kubectl: export KUBECONFIG={state.kubeconfig}")
         click.echo(f"logs:    {state.logs}")
+        if activator_count > 1:
+            pages = (
+                sockets[name].getsockname()[1] for name in sockets if re.fullmatch(r"activator(-\d+)?-metrics", name)
+            )
+            click.echo(f"metrics of the {activator_count} activators: ports {', '.join(map(str, pages))}")
         if sample:
             _deploy_sample(state.path)
 
-    sys.exit(Supervisor(state, sockets, CHILDREN()).run(on_started))
+    sys.exit(Supervisor(state, sockets, children, environment=environment).run(on_started))
+
+
+def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict[str, str]:
+    """The activator's settings for these certificates, each of which works; the first is the default.
+
+    Raises:
+        SettingsError: with a problem for each that does not.
+    """
+    if len(certificates) != len(keys):
+        what = f"{len(certificates)} of --tls-cert and {len(keys)} of --tls-key"
+        raise SettingsError([Problem(where="--tls-key", what=what, expected="one key for each certificate")])
+    if not certificates:
+        return {}
+    from serving.proxy.tls.certificate import load_certificate  # noqa: PLC0415 - OpenSSL, where there is TLS only
+    from serving.proxy.tls.files import CertificateFiles  # noqa: PLC0415 - as above
+
+    paths = [
+        (str(certificate.absolute()), str(key.absolute())) for certificate, key in zip(certificates, keys, strict=True)
+    ]
+    problems = []
+    for name, found in CertificateFiles(pairs=paths).read().items():
+        try:
+            if isinstance(found, InvalidCertificate):
+                raise found
+            load_certificate(name, found)
+        except InvalidCertificate as error:
+            expected = "a certificate with its key, as PEM"
+            problems.append(Problem(where=error.where, what=error.reason, expected=expected))
+    if problems:
+        raise SettingsError(problems)
+    return {
+        f"{_TLS}CERTIFICATE_FILES": ",".join(certificate for certificate, _ in paths),
+        f"{_TLS}KEY_FILES": ",".join(key for _, key in paths),
+        f"{_TLS}DEFAULT_CERTIFICATE": os.environ.get(f"{_TLS}DEFAULT_CERTIFICATE") or paths[0][0],
+    }
 
 
 def _deploy_sample(state_path: Path) -> None:

@@ -35,7 +35,7 @@ class Board:
         self._pods: dict[str, dict[str, View]] = {}
         self._revision_of_pod: dict[str, str] = {}
         self._samples: dict[str, Mapping[str, Any]] = {}
-        self._requests: Mapping[str, Seen] = {}
+        self._requests: Mapping[str, Seen] | None = None
         self._decisions: dict[str, deque[Mapping[str, Any]]] = {}
         self._rows: dict[str, list[float | None]] = {}
 
@@ -79,8 +79,8 @@ class Board:
             decisions.append(seen)
         return seen
 
-    def requests(self, seen: Mapping[str, Seen]) -> None:
-        """What the activator counted since the tick before."""
+    def requests(self, seen: Mapping[str, Seen] | None) -> None:
+        """What the activators counted since the tick before; None while none of them says anything."""
         self._requests = seen
 
     def tick(self, at_s: float) -> dict[str, list[float | None]]:
@@ -164,8 +164,9 @@ class Board:
         else:
             told = [sample[name] for name in ("running", "held", "target", "observed_stable")]
             desired, is_panic = sample["desired_count"], float(sample["is_panic"])
-        seen = self._requests.get(key)
-        rates: tuple[float | None, ...] = (None,) * 4 if seen is None else seen.rates
-        quantiles_s: tuple[float | None, ...] = (None,) * 3 if seen is None else seen.quantiles_s
-        row = [*told, desired, float(ready_count), float(starting_count), is_panic, *rates, *quantiles_s]
+        seen = Seen() if self._requests is None else self._requests.get(key, Seen())
+        if self._requests is not None:
+            # The activators know how many wait; the autoscaler's number counts some that it was told of twice.
+            told[1] = seen.waiting
+        row = [*told, desired, float(ready_count), float(starting_count), is_panic, *seen.rates, *seen.quantiles_s]
         return [None if value is None else round(value, 4) for value in row]

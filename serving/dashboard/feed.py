@@ -19,6 +19,7 @@ from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.dashboard.board import Board
 from serving.dashboard.requests import Requests
+from serving.dashboard.sources import read_pages
 from serving.dashboard.views import View, node_view, pod_view, revision_view, service_view
 from serving.settings.dashboard import DashboardSettings
 
@@ -127,14 +128,13 @@ class Feed:
 
     async def _tick(self, session: aiohttp.ClientSession, stop: asyncio.Event) -> None:
         async def beat() -> None:
-            if self._settings.activator_metrics_url:
-                async with session.get(self._settings.activator_metrics_url) as answer:
-                    self._board.requests(self._requests.read(await answer.text(), now_s()))
+            pages = await read_pages(session, self._settings.activator_metrics_url)
+            self._board.requests(self._requests.read(pages, now_s()) if pages else None)
             self._row()
 
         def failed(error: Exception) -> None:
             _log.debug("activator.lost", extra={"error": str(error)})
-            self._board.requests({})
+            self._board.requests(None)
             self._row()
 
         await every(PERIOD_S, beat, stop=stop, on_error=failed)

@@ -1,4 +1,4 @@
-"""``python -m serving.dashboard.main``: a page that shows services, pods, and why they scaled. Read-only.
+"""``python -m serving.dashboard.main``: a page that shows services, pods, and why they scaled; its token lets people act.
 
 Environment:
 
@@ -13,33 +13,40 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from aiohttp import web
 
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster
+from serving.dashboard.actions import Actions
 from serving.dashboard.board import Board
 from serving.dashboard.feed import PERIOD_S, Feed
+from serving.dashboard.gate import Gate
 from serving.dashboard.server import Pages
-from serving.model.errors import SettingsError
+from serving.model.errors import Problem, SettingsError
 from serving.settings.daemons import DAEMONS, DASHBOARD
 from serving.settings.dashboard import DashboardSettings
 from serving.settings.load import load
 
-__all__ = ["Dashboard", "main"]
+__all__ = ["Dashboard", "main", "read_token"]
 
 _HISTORY_S = 3600.0
 _USAGE_EXIT = 2
+# 32 characters of base64 are 192 bits.
+_TOKEN_LENGTH_MIN = 32
+_TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 
 
 class Dashboard:
-    """All parts, wired. ``address`` is where it listens once ``is_serving`` is set."""
+    """All parts, wired. ``address`` is where it listens once ``is_serving`` is set; who has the ``token`` may act, "" is nobody."""
 
-    def __init__(self, settings: DashboardSettings, cluster: Cluster) -> None:
+    def __init__(self, settings: DashboardSettings, cluster: Cluster, *, token: str = "") -> None:
         self._settings = settings
         self._board = Board(int(_HISTORY_S / PERIOD_S))
-        self._pages = Pages(self._board, settings, is_well=lambda: self._feed.is_synced)
+        actions = Actions(cluster, Gate(token), activator_address=settings.activator_address)
+        self._pages = Pages(self._board, settings, is_well=lambda: self._feed.is_synced, actions=actions)
         self._feed = Feed(
             cluster, self._board, settings=settings, on_tick=self._pages.tick, on_decision=self._pages.decide
         )
@@ -66,17 +73,36 @@ class Dashboard:
             await runner.cleanup()
 
 
+def read_token(path: str) -> str:
+    """The token in a file; "" if there is no path.
+
+    Raises:
+        SettingsError: it cannot be read, or is so short that it can be guessed.
+    """
+    if not path:
+        return ""
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError([Problem(where=f"token-file {path}", what=str(error), expected=_TOKEN)]) from error
+    if len(token) < _TOKEN_LENGTH_MIN:
+        what = f"the token has {len(token)} characters"
+        raise SettingsError([Problem(where=f"token-file {path}", what=what, expected=_TOKEN)])
+    return token
+
+
 def main() -> int:
     """Run until told to stop; returns the exit code."""
     try:
         settings = load(DASHBOARD, registry=DAEMONS, environment=os.environ).settings
+        token = read_token(settings.token_file)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return _USAGE_EXIT
 
     async def body(stop: asyncio.Event) -> None:
         async with KubeCluster(os.environ.get("KUBECONFIG")) as cluster:
-            await Dashboard(settings, cluster).run(stop, listener=inherited_sockets().get("dashboard"))
+            await Dashboard(settings, cluster, token=token).run(stop, listener=inherited_sockets().get("dashboard"))
 
     return run_daemon("dashboard", body)
 

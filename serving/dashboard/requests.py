@@ -1,7 +1,8 @@
-"""Answers a second by class, and latencies, out of the activator's counters.
+"""Answers a second by class, latencies, and what waits, out of the activators' counters.
 
-Input: its page of metrics, each time it is read. Output: for each revision what happened since the reading before. A
-histogram's quantile is interpolated within its bucket, as Prometheus does. It does not know where the page comes from.
+Input: their pages of metrics by source, each time they are read. Output: for each revision what happened since the reading
+before, at all of them together; one that is new or comes back counts from its second reading on. A histogram's quantile is
+interpolated within its bucket, as Prometheus does. It does not know where pages come from.
 """
 
 import math
@@ -10,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-__all__ = ["Requests", "Seen", "parse"]
+__all__ = ["Page", "Requests", "Seen", "parse"]
 
-_LINE = re.compile(r"^([a-zA-Z_:][\w:]*?)_bucket\{(.*)\} ([^ ]+)")
+_LINE = re.compile(r"^([a-zA-Z_:][\w:]*)\{(.*)\} ([^ ]+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # Names that the same thing has had: today's Knative, 2018's, ours.
 _FAMILIES = {
@@ -20,9 +21,11 @@ _FAMILIES = {
     "kn_serving_invocation_duration_seconds",
     "activator_request_latencies",
 }
+_WAITING = "serving_requests_waiting"
 _NAMESPACES = ("kn_namespace_name", "k8s_namespace_name", "namespace_name", "namespace")
 _REVISIONS = ("kn_revision_name", "revision_name", "revision")
 _STATUSES = ("http_response_status_code", "response_code", "response_code_class", "code")
+_KNOWN = _FAMILIES | {_WAITING}
 _CLASSES = "2345"
 QUANTILES = (0.5, 0.95, 0.99)
 
@@ -30,57 +33,82 @@ Buckets = dict[tuple[str, str], dict[float, float]]
 """Cumulative counts by bound, by revision and class of status."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to one revision: answers a second of 2xx, 3xx, 4xx and 5xx, and seconds at the quantiles."""
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """What one page says: histograms of requests, and how many wait for a pod now by revision."""
 
-    rates: tuple[float, float, float, float]
-    quantiles_s: tuple[float | None, float | None, float | None]
+    buckets: Buckets
+    waiting: dict[str, float]
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to one revision: answers a second of 2xx to 5xx, seconds at the quantiles, and how many wait for a pod.
+
+    None where there is no reading before.
+    """
+
+    rates: tuple[float | None, ...] = (None,) * len(_CLASSES)
+    quantiles_s: tuple[float | None, ...] = (None,) * len(QUANTILES)
+    waiting: float = 0.0
+
+
+class _Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """What one source said, and when, in seconds."""
+
+    at_s: float
+    page: Page
 
 
 class Requests:
-    """Keeps the reading before."""
+    """Keeps the reading before of each source."""
 
     def __init__(self) -> None:
-        self._before: Buckets = {}
-        self._at_s: float | None = None
+        self._before: dict[str, _Reading] = {}
 
     def __repr__(self) -> str:
-        return f"Requests({len(self._before)} series)"
+        return f"Requests({len(self._before)} sources)"
 
-    def read(self, page: str, at_s: float) -> dict[str, Seen]:
-        """By "namespace/revision", what happened since the last reading; nothing at the first."""
-        buckets = parse(page)
-        before, self._before = self._before, buckets
-        since_s, self._at_s = self._at_s, at_s
-        if since_s is None or at_s <= since_s:
-            return {}
-        found = {}
-        for key in {key for key, _ in buckets}:
-            grown = {
-                status: _grown(buckets.get((key, status), {}), before.get((key, status), {})) for status in _CLASSES
-            }
-            rates = [one.get(math.inf, 0.0) / (at_s - since_s) for one in grown.values()]
-            found[key] = Seen(
-                rates=(rates[0], rates[1], rates[2], rates[3]),
-                quantiles_s=_quantiles(_sum(grown.values())),
-            )
+    def read(self, pages: Mapping[str, str], at_s: float) -> dict[str, Seen]:
+        """By "namespace/revision", what happened since the last readings, and what waits now. ``pages`` by source."""
+        before = self._before
+        self._before = {source: _Reading(at_s=at_s, page=parse(page)) for source, page in pages.items()}
+        rates: dict[str, list[float]] = {}
+        grown: dict[str, list[dict[float, float]]] = {}
+        waiting: dict[str, float] = {}
+        for source, now in self._before.items():
+            for key, count in now.page.waiting.items():
+                waiting[key] = waiting.get(key, 0.0) + count
+            last = before.get(source)
+            if last is None or at_s <= last.at_s:
+                continue
+            for (key, status), counts in now.page.buckets.items():
+                came = _grown(counts, last.page.buckets.get((key, status), {}))
+                place = _CLASSES.index(status)
+                rates.setdefault(key, [0.0] * len(_CLASSES))[place] += came.get(math.inf, 0.0) / (at_s - last.at_s)
+                grown.setdefault(key, []).append(came)
+        found = {key: Seen(waiting=count) for key, count in waiting.items()}
+        for key, one in rates.items():
+            quantiles_s = tuple(_each_quantile(sorted(_sum(grown[key]).items())))
+            found[key] = Seen(rates=tuple(one), quantiles_s=quantiles_s, waiting=waiting.get(key, 0.0))
         return found
 
 
-def parse(page: str) -> Buckets:
-    """The histograms of requests on a page, those of several spellings and processes added up."""
-    found: Buckets = {}
-    for line in page.splitlines():
+def parse(text: str) -> Page:
+    """The histograms of requests on a page, those of several spellings added up, and what waits."""
+    found = Page(buckets={}, waiting={})
+    for line in text.splitlines():
         match = _LINE.match(line)
-        if match is None or match[1] not in _FAMILIES:
+        family = "" if match is None else match[1].removesuffix("_bucket")
+        if match is None or family not in _KNOWN or (family == match[1]) != (family == _WAITING):
             continue
         labels = dict(_LABEL.findall(match[2]))
         revision, status = _first(labels, _REVISIONS), _first(labels, _STATUSES)
-        if not revision or status[:1] not in _CLASSES:
-            continue
-        counts = found.setdefault((f"{_first(labels, _NAMESPACES)}/{revision}", status[0]), {})
-        bound = float(labels.get("le", "inf").replace("+Inf", "inf"))
-        counts[bound] = counts.get(bound, 0.0) + float(match[3])
+        key = f"{_first(labels, _NAMESPACES)}/{revision}"
+        if revision and family == _WAITING:
+            found.waiting[key] = float(match[3])
+        elif revision and status and status[0] in _CLASSES:
+            counts = found.buckets.setdefault((key, status[0]), {})
+            bound = float(labels.get("le", "inf").replace("+Inf", "inf"))
+            counts[bound] = counts.get(bound, 0.0) + float(match[3])
     return found
 
 
@@ -100,11 +128,6 @@ def _sum(all_counts: Iterable[Mapping[float, float]]) -> dict[float, float]:
         for bound, count in counts.items():
             total[bound] = total.get(bound, 0.0) + count
     return total
-
-
-def _quantiles(counts: Mapping[float, float]) -> tuple[float | None, float | None, float | None]:
-    found = list(_each_quantile(sorted(counts.items())))
-    return found[0], found[1], found[2]
 
 
 def _each_quantile(counts: list[tuple[float, float]]) -> Iterator[float | None]:

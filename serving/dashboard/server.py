@@ -3,8 +3,8 @@
 ``/`` is the page; ``/events?revision=NAMESPACE/NAME`` brings everything once and then what changes, with the pods of that
 revision; ``/history?revision=`` its hour; ``/state`` everything once as JSON, for the terminal; ``/healthz``.
 
-Nothing can be changed here. A request whose Host is none of ours is refused, so that no other site can read the page by
-rebinding its name; there are no cookies; the page may load nothing but its own files.
+Nothing can be changed here but by the holder of the token (``actions``). A request whose Host is none of ours is refused, so
+that no other site can read the page by rebinding its name; there are no cookies; the page may load nothing but its own files.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
+from serving.dashboard.actions import Actions
 from serving.dashboard.board import Board
 from serving.dashboard.history import COLUMNS
 from serving.dashboard.views import View
@@ -34,6 +35,8 @@ HEADERS = {
 }
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
+# An action names a service and a share of each of its revisions.
+_BODY_BYTES_MAX = 64 * 1024
 # Events that wait for a page; one that is further behind begins anew by connecting again.
 _WAITING_MAX = 30
 _encode = msgspec.json.Encoder().encode
@@ -58,8 +61,16 @@ class _Page:
 class Pages:
     """All open pages over one board."""
 
-    def __init__(self, board: Board, settings: DashboardSettings, *, is_well: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        board: Board,
+        settings: DashboardSettings,
+        *,
+        is_well: Callable[[], bool],
+        actions: Actions | None = None,
+    ) -> None:
         self._board = board
+        self._actions = actions if actions is not None and actions.is_open else None
         self._is_well = is_well
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
         self._pages_max = settings.connections_max
@@ -72,13 +83,15 @@ class Pages:
 
     def application(self) -> web.Application:
         """What aiohttp serves."""
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self._guard], client_max_size=_BODY_BYTES_MAX)
         app.on_response_prepare.append(_add_headers)
         app.router.add_get("/", self._file)
         app.router.add_get("/events", self._events)
         app.router.add_get("/history", self._history)
         app.router.add_get("/state", self._state)
         app.router.add_get("/healthz", self._health)
+        if self._actions is not None:
+            app.router.add_post("/actions/{action}", self._actions.answer)
         app.router.add_get("/{name}", self._file)
         return app
 
@@ -155,6 +168,7 @@ class Pages:
             "objects": self._board.since(0),
             "nodes": self._board.nodes(),
             "pods": self._board.pods(revision),
+            "may_act": self._actions is not None,
         }
 
 

@@ -55,17 +55,17 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def staged(state: Path) -> Iterator[Stage]:
-    """A system on free ports."""
+def staged(state: Path, *options: str, **environment: str) -> Iterator[Stage]:
+    """A system on free ports; ``options`` are more of `serving up`, ``environment`` is what its daemons have besides ours."""
     ports = [f"--{port.name}-port=0" for port in PORTS]
     process = subprocess.Popen(
-        [sys.executable, "-m", "serving", "up", f"--state={state}", *ports],
+        [sys.executable, "-m", "serving", "up", f"--state={state}", *ports, *options],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         # So that a test need not wait until something is at zero.
-        env={**os.environ, "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"},
+        env={**os.environ, "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true", **environment},
     )
     assert process.stdout is not None
     try:

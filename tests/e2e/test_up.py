@@ -66,9 +66,9 @@ def parent_of(pid: int) -> int:
     return 0
 
 
-def start(state: Path) -> subprocess.Popen[str]:
+def start(state: Path, *options: str) -> subprocess.Popen[str]:
     ports = [f"--{port.name}-port=0" for port in PORTS]
-    command = [sys.executable, "-m", "serving", "up", f"--state={state}", *ports]
+    command = [sys.executable, "-m", "serving", "up", f"--state={state}", *ports, *options]
     # By this variable, or by their HOME in the state folder, all that it has started is found.
     environment = {**os.environ, "SERVING_STARTED_FOR": str(state)}
     return subprocess.Popen(
@@ -87,9 +87,9 @@ def left_of(state: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(state: Path) -> Iterator[Up]:
+def running(state: Path, *options: str) -> Iterator[Up]:
     """A system that is up, and gone without a trace afterwards."""
-    process = start(state)
+    process = start(state, *options)
     assert process.stdout is not None
     match = re.search(r"localhost:(\d+)", process.stdout.readline())
     assert match, process.communicate()
@@ -135,7 +135,7 @@ def is_ready(service: Object) -> bool:
 
 async def until_ready(cluster: KubeCluster, name: str = "hello") -> None:
     listing = await cluster.list(SERVING_SERVICE, "default")
-    if any(is_ready(one) for one in listing.items):
+    if any(one["metadata"]["name"] == name and is_ready(one) for one in listing.items):
         return
     async with cluster.watch(SERVING_SERVICE, "default", resource_version=listing.resource_version) as events:
         async for event in events:

@@ -9,6 +9,7 @@ import msgspec
 
 from serving.cluster.api.kubeconfig import kubeconfig
 from serving.cluster.api.logs import PodLogs
+from serving.cluster.api.reviews import TokenReviews
 from serving.cluster.api.running import running
 from serving.cluster.api.server import ApiOptions, application
 from serving.cluster.port import Cluster
@@ -26,11 +27,14 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.asynccontextmanager
-async def served(cluster: Cluster, folder: Path, *, logs: PodLogs | None = None) -> AsyncIterator[Served]:
+async def served(
+    cluster: Cluster, folder: Path, *, logs: PodLogs | None = None, token_reviews: TokenReviews | None = None
+) -> AsyncIterator[Served]:
     """Serve a store on a free port of 127.0.0.1."""
+    options = ApiOptions(token=TOKEN, token_reviews=token_reviews or TokenReviews())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         path = folder / "kubeconfig"
         path.write_text(kubeconfig(url, TOKEN), encoding="utf-8")
-        async with running(application(cluster, ApiOptions(token=TOKEN), logs=logs), listener):
+        async with running(application(cluster, options, logs=logs), listener):
             yield Served(url=url, kubeconfig=path)

@@ -58,8 +58,23 @@ class Browser:
         """What is in the window, as a PNG."""
         path.write_bytes(base64.b64decode(_call("GET", f"{self._url}/screenshot")))
 
-    def _cdp(self, command: str, **parameters: object) -> None:
-        _call("POST", f"{self._url}/goog/cdp/execute", {"cmd": command, "params": parameters})
+    def violations(self) -> list[str]:
+        """What axe-core finds on the page as it is; nothing where SERVING_TEST_AXE does not name its file."""
+        axe = os.environ.get("SERVING_TEST_AXE")
+        if not axe:
+            return []
+        self.run(Path(axe).read_text())
+        found = self.run_async("axe.run().then((found) => arguments[0](found.violations.map((one) => one.id)))")
+        return [str(one) for one in found]
+
+    def busy_s(self) -> float:
+        """Seconds for which the main thread of the page was busy in all, since the first call."""
+        self._cdp("Performance.enable")
+        found = {one["name"]: one["value"] for one in self._cdp("Performance.getMetrics")["metrics"]}
+        return float(found["TaskDuration"])
+
+    def _cdp(self, command: str, **parameters: object) -> Any:  # noqa: ANN401 - as above
+        return _call("POST", f"{self._url}/goog/cdp/execute", {"cmd": command, "params": parameters})
 
 
 @contextlib.contextmanager

@@ -3,9 +3,11 @@
 import asyncio
 from collections import Counter
 
+import msgspec
 import pytest
 
-from serving.wire.tokens import activator_token, pod_secret
+from serving.cluster.kinds import REVISION
+from serving.wire.tokens import activator_token, pod_secret, revision_secret
 from tests.integration.activator_stage import KEY, Answer, Stage, ask, staged, until
 
 INNER_HOST = "hello.default.svc.cluster.local"
@@ -29,6 +31,29 @@ async def test_a_request_from_zero_is_held_and_answered_when_a_pod_is_there() ->
         answer = await task
     assert (answer.status, answer.body) == (200, "p")
     assert (answer.headers["x-serving-revision"], answer.headers["x-serving-cold-start"]) == ("hello-00001", "true")
+
+
+async def test_settings_that_change_while_it_runs_hold_for_the_next_request() -> None:
+    async with staged() as stage:
+        await stage.service()
+        await stage.pod_seen("p")
+        assert "x-serving-revision" in (await ask(stage.public)).headers
+        stage.activator.reconfigure(msgspec.structs.replace(stage.activator.settings, tell_revision=False))
+        assert "x-serving-revision" not in (await ask(stage.public)).headers
+
+
+async def test_inside_the_cluster_short_hosts_and_those_of_revisions_are_known() -> None:
+    async with staged() as stage:
+        await stage.service()
+        await stage.pod_seen("p")
+        for host in (
+            "hello.default",
+            "hello.default.svc",
+            "hello-00001.default",
+            "hello-00001.default.svc.cluster.local",
+        ):
+            assert (await ask(stage.inner, host=host)).status == 200
+            assert (await ask(stage.public, host=host)).status == 404
 
 
 async def test_the_first_request_makes_the_revision_active_and_pokes_the_autoscaler() -> None:
@@ -199,6 +224,16 @@ async def test_what_only_we_may_say_is_not_believed_and_not_passed_on() -> None:
     }
     assert answer.status == 200
     assert {name: value for name, value in lines.items() if name.startswith(("k-", "kn", "us", "x-own"))} == ours
+
+
+async def test_in_a_cluster_a_pod_knows_us_by_the_secret_of_its_revision() -> None:
+    async with staged(secrets_of="revision") as stage:
+        await stage.service()
+        pod = await stage.pod_seen("p")
+        await ask(stage.public)
+        revision = await stage.cluster.get(REVISION, "default", "hello-00001")
+    secret = revision_secret(KEY, namespace="default", uid=revision["metadata"]["uid"])
+    assert f"K-Pod-Secret: {secret}" in pod.heads[0].split("\r\n")
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,10 @@ async def test_no_get_fails_when_one_of_two_pods_is_killed_under_load() -> None:
             killed.send_signal(signal.SIGKILL)
             await asyncio.gather(*clients)
         lost_count = stage.activator.ingress.counts["pod-lost"]
+        page = stage.activator.ingress.metrics.page.text("")
     assert statuses == [200] * 640
     assert lost_count
+    assert f"serving_pods_lost_total {lost_count}.0" in page
 
 
 async def test_a_request_that_lost_its_only_pod_waits_for_the_next() -> None:

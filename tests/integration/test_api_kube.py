@@ -13,12 +13,13 @@ from aiohttp import web
 from serving.cluster.admission import admit
 from serving.cluster.api.kubeconfig import kubeconfig
 from serving.cluster.api.running import running
+from serving.cluster.fenced import FencedCluster
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster, KubeTimeouts
 from serving.cluster.limits import StoreLimits
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, PatchType
-from serving.model.errors import Forbidden, Gone, Invalid, NotFound, Unavailable, UnsupportedMediaType
+from serving.model.errors import Forbidden, Gone, Invalid, NotFound, NotLeading, Unavailable, UnsupportedMediaType
 from tests.integration.api_server import served
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -246,3 +247,27 @@ async def test_a_closed_cluster_opens_again(cluster: KubeCluster) -> None:
 
 def test_it_says_where_it_points_to() -> None:
     assert (repr(KubeCluster("a/b")), repr(KubeCluster.in_cluster())) == ("KubeCluster(a/b)", "KubeCluster(in-cluster)")
+
+
+async def test_a_write_whose_lease_ends_on_its_way_to_the_wire_is_not_sent(tmp_path: Path) -> None:
+    arrived: list[str] = []
+    checks = iter([True, False, True, True, False])
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        arrived.append(request.headers["User-Agent"])
+        return web.json_response(config_map())
+
+    def check() -> None:
+        if not next(checks):
+            raise NotLeading("default/lease")
+
+    async with answering(handle, tmp_path) as cluster:
+        fenced = FencedCluster(cluster, check)
+        for _ in range(2):
+            # With a connection in hand, and when the bytes go to the transport.
+            with pytest.raises(NotLeading):
+                await fenced.create(CONFIG_MAP, config_map())
+        assert arrived == []
+        await cluster.create(CONFIG_MAP, config_map())
+        await fenced.get(CONFIG_MAP, "default", "m")
+        assert arrived == ["serving", "serving"], "what is not fenced, and what is read, goes through"

@@ -12,6 +12,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from serving.autoscaler.main import AutoscalerDaemon
+from serving.cluster.kinds import POD, REVISION
+from serving.metrics.names import AUTOSCALER_METRICS
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_activator_stats, encode_pod_stat
 from serving.wire.tokens import activator_token, pod_token
@@ -37,8 +39,9 @@ class Stage:
     def as_pod(self, name: str) -> connect:
         return self.connecting(POD_QUERY + name, pod_token(KEY, namespace="default", revision=NAME, pod=name))
 
-    async def get(self, path: str) -> tuple[int, str]:
-        async with aiohttp.ClientSession() as session, session.get(f"http://{self.address}{path}") as answer:
+    async def get(self, path: str, **headers: str) -> tuple[int, str]:
+        url = f"http://{self.address}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
             return answer.status, await answer.text()
 
     async def refused(self, query: str, token: str) -> int:
@@ -145,6 +148,56 @@ async def test_why_is_told() -> None:
         assert woke["inputs"]["inside"]["present"]["concurrency"] == 100.0
         assert woke["decided"]["detail"]["desired_stable_count"] == 15
         assert await stage.get("/decisions?revision=nobody") == (200, "[]")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/decisions", "/decisions?follow"])
+async def test_a_site_that_bound_its_name_to_our_address_is_told_nothing(path: str) -> None:
+    settings = AutoscalerSettings(stats_address="127.0.0.1:0", host_names="scale.example")
+    async with staged(settings=settings) as stage:
+        status, text = await stage.get(path, Host=f"evil.example:{stage.address.rpartition(':')[2]}")
+        assert (status, text) == (421, "not a host name of ours: see host-names\n")
+        if "follow" not in path:
+            for host in ("scale.example", "autoscaler.knative-serving.svc:6081", "localhost"):
+                assert (await stage.get(path, Host=host))[0] == 200
+        # It tells nothing but that we are well; whoever checks that may call us as they like.
+        assert (await stage.get("/healthz", Host="evil.example"))[0] == 200
+
+
+async def test_every_count_on_the_page_is_documented() -> None:
+    async with staged() as stage:
+        _, page = await stage.get("/metrics")
+    names = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE autoscaler_")}
+    assert "autoscaler_decisions_total" in names
+    assert names <= {metric.name for metric in AUTOSCALER_METRICS}, "rows of serving/metrics/names.py are missing"
+
+
+async def test_pods_are_on_the_page_by_what_they_do() -> None:
+    async with staged(scale=4, serving_state="Active") as stage:
+        for name, phase in (("a", "Pending"), ("b", "Running"), ("c", "Running"), ("d", "Running")):
+            await stage.store.add_pod(name, ready=name == "d")
+            patch = {"status": {"phase": phase}}
+            await stage.store.cluster.patch(POD, "default", name, patch=patch, subresource="status")
+        await stage.store.cluster.delete(POD, "default", "c", grace_s=30)
+        wanted = {"not_ready_count": 1.0, "pending_count": 1.0, "terminating_count": 1.0, "count": 1.0}
+        found: dict[str, float] = {}
+        async with asyncio.timeout(5):
+            while found != wanted:
+                page = (await stage.get("/metrics"))[1]
+                rows = [line.split() for line in page.splitlines() if line.startswith("kn_revision_pods_")]
+                values = {row[0].split("{")[0].removeprefix("kn_revision_pods_"): float(row[1]) for row in rows}
+                found = {name: values.get(name, -1.0) for name in wanted}
+
+
+async def test_what_a_revision_may_still_say_goes_with_it() -> None:
+    async with staged() as stage, stage.as_activator() as connection:
+        await connection.send(load(100.0))
+        async with asyncio.timeout(5):
+            await stage.store.scaled(15)
+            events = stage.daemon._events
+            assert repr(events) == "EventWriter(EventBudget(1 revisions))"
+            await stage.store.cluster.delete(REVISION, "default", NAME)
+            while repr(events) != "EventWriter(EventBudget(0 revisions))":  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
 
 
 async def test_a_token_is_good_for_one_name_only() -> None:

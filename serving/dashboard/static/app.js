@@ -1,11 +1,13 @@
 // What the page knows, and its tables. Everything that comes from outside is set as text, never as markup.
+import { Actions } from "./actions.js";
 import { Charts, clock, make, number } from "./charts.js";
 
 const by = (id) => document.getElementById(id);
 const ROWS_MAX = 1800;
 const objects = { service: new Map(), revision: new Map(), node: new Map() };
-let columns = [], rows = {}, pods = [], nodes = [], decisions = [], history = null, selected = "", source = null, seconds = 300;
+let columns = [], rows = {}, pods = [], nodes = [], decisions = [], history = null, selected = "", source = null, seconds = 300, mayAct = false;
 const charts = new Charts(by("charts"), by("spoken"));
+const actions = new Actions();
 
 // What comes in.
 
@@ -17,7 +19,7 @@ function connect() {
   source.addEventListener("all", (event) => {
     const all = JSON.parse(event.data);
     for (const kind of Object.values(objects)) kind.clear();
-    ({ columns, rows, pods, nodes } = all);
+    ({ columns, rows, pods, nodes, may_act: mayAct } = all);
     take(all.objects);
     if (!selected) choose(first(), true);
     else load();
@@ -196,14 +198,16 @@ function showDetail() {
   const row = rows[selected] || [];
   const at = Object.fromEntries(columns.map((name, place) => [name, row[place]]));
   if (!view) return;
-  const limit = view.concurrency ? `${view.concurrency} at once` : "no limit";
+  const limit = view.concurrency || "no limit";
   const [text, tone] = revisionState(view, row);
   const facts = [["State", text, tone], ["Pods ready", number(at.ready)], ["Desired", number(at.desired)], ["Starting", number(at.starting)],
     ["Running", number(at.running)], ["Held", number(at.held)], ["Target", number(at.target)], ["Mode", at.is_panic == null ? "–" : at.is_panic ? "panic" : "stable", at.is_panic ? "bad" : ""],
-    ["A pod takes", limit], ...Object.entries(view.scaling)];
+    ["Per pod", limit], ...Object.entries(view.scaling)];
   keyed(by("facts"), facts.map((one) => [one[0], one]), (node, [name, value, kind]) =>
     node.replaceChildren(make("dt", { textContent: name }), make("dd", { textContent: value, className: kind || "" })), "div");
   const service = objects.service.get(`${view.namespace}/${view.service}`);
+  const names = [...objects.revision.values()].filter((one) => one.namespace === view.namespace && one.service === view.service).map((one) => one.name);
+  actions.show(mayAct, view, service, names.sort().reverse());
   const conditions = [...view.conditions.map((one) => ["revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
   keyed(by("conditions"), conditions.map(([of, one]) => [`${of} ${one.type}`, { of, ...one }]), (node, one) =>
     cells(node, one.of, one.type, badge(one.status, TONES[one.status] || "wait"), [one.reason, one.message].filter(Boolean).join(": ") || "–"));
@@ -241,6 +245,8 @@ function showPods() {
 }
 
 function showNodes() {
+  // A node of which nobody knows how large it is and what it is asked for, as this machine itself, says nothing.
+  by("nodes-part").hidden = !nodes.some((one) => one.cpu_millicores || one.memory_bytes || one.requested_millicores || one.requested_bytes);
   const part = (asked, all, unit, per) => all ? `${number(asked / per)} of ${number(all / per)} ${unit}` : `${number(asked / per)} ${unit}`;
   keyed(by("nodes"), nodes.map((one) => [one.name, one]), (node, one) => cells(node, one.name, badge(one.ready === "True" ? "Ready" : one.ready, TONES[one.ready]),
     String(one.pod_count), part(one.requested_millicores, one.cpu_millicores, "cores", 1000), part(one.requested_bytes, one.memory_bytes, "GiB", 2 ** 30), one.taints.join(", ") || "–"));

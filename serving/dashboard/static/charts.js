@@ -3,15 +3,17 @@
 const STEP = () => uPlot.paths.stepped({ align: 1 });
 export const CHARTS = [
   { id: "concurrency", title: "Requests in flight", series: [
-    ["running", "running", "--a", "fill"], ["observed", "average", "--c"], ["target", "target of ready pods", "--b", "dash"]] },
-  { id: "pods", title: "Pods", note: "lines mark changes; point at one to read why", series: [
+    ["running", "running", "--a", "fill"], ["observed", "average", "--c"], ["target", "target", "--b", "dash"]] },
+  { id: "pods", title: "Pods", whole: true, note: "lines mark changes; point at one to read why", series: [
     ["desired", "desired", "--b", "step"], ["ready", "ready", "--a", "step"], ["starting", "starting", "--d", "step"]] },
-  { id: "queue", title: "Queue", note: "requests that the activator holds", series: [["held", "held", "--b", "fill"]] },
+  { id: "queue", title: "Queue", whole: true, note: "requests that the activator holds", series: [["held", "held", "--b", "fill"]] },
   { id: "requests", title: "Answers a second", from: "the activator", series: [
     ["rps_2xx", "2xx", "--a"], ["rps_3xx", "3xx", "--c"], ["rps_4xx", "4xx", "--d"], ["rps_5xx", "5xx", "--b"]] },
   { id: "latency", title: "Latency", unit: "ms", from: "the activator", scale: 1000, series: [
     ["p50_s", "p50", "--a"], ["p95_s", "p95", "--d"], ["p99_s", "p99", "--b"]] },
 ];
+// Steps between the lines of what is counted in whole numbers.
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
 const HEIGHT = 150, NEAR_PX = 9, TABLE_ROWS = 30, LEAST_S = 60;
 
 export const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false });
@@ -109,7 +111,7 @@ export class Charts {
       scales: { x: { range: () => one.range }, y: { range: (plot, low, high) => [0, Math.max(1, (high ?? 1) * 1.1)] } },
       axes: [
         { ...axis, space: 76, size: 26, values: (plot, ticks) => ticks.map((at) => tickText(plot, at, ticks[1] - ticks[0])) },
-        { ...axis, size: 44, values: (plot, ticks) => ticks.map(number) },
+        { ...axis, size: 44, space: 22, ...(one.chart.whole && { incrs: WHOLE }), values: (plot, ticks) => ticks.map(number) },
       ],
       series: [
         { label: "time", value: (plot, at) => at == null ? "–" : clock(at) },

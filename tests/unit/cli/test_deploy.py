@@ -61,3 +61,10 @@ def test_only_what_is_said_is_written() -> None:
         "1",
         "6s",
     )
+
+
+@pytest.mark.parametrize(("port", "expected"), [(None, 8080), (9000, 9000)])
+def test_an_app_of_http2_has_a_port_that_says_so(port: int | None, expected: int) -> None:
+    told = Deployment(name="a", folder=Path("/b"), command="c", h2c=True, port=port)
+    (container,) = manifest_of(told)["spec"]["template"]["spec"]["containers"]
+    assert container["ports"] == [{"name": "h2c", "containerPort": expected}]

@@ -22,6 +22,14 @@ def test_a_daemon_that_does_not_run_is_told_with_its_last_error(tmp_path: Path) 
     assert found["template"].text == "does not run"
 
 
+def test_each_of_several_activators_is_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    ports = {"api": 1, "activator-metrics": 2, "activator-1-metrics": 3, "activator-2-metrics": 4}
+    (tmp_path / "ports.json").write_text(json.dumps(ports))
+    found = [one.name for one in check_daemons(tmp_path, os.getpid())]
+    assert found[-3:] == ["activator", "activator-1", "activator-2"]
+
+
 def test_a_port_where_nobody_answers_is_in_the_way(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

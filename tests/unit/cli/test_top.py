@@ -36,7 +36,24 @@ STARTING = revision("new-00001", {"ready": 0})
 def test_the_busiest_comes_first_with_its_numbers_and_why() -> None:
     lines = screen(ASLEEP, BROKEN, BUSY, STARTING)
     assert lines[0] == "serving  4 revisions, 3 pods ready"
-    assert lines[3].split()[:10] == ["busy-00001", "active", "3→8", "20.0", "█", "5.0", "21", "52.0", "2.0", "250"]
+    shown = [
+        "busy-00001",
+        "active",
+        "3→8",
+        "20.0",
+        "█",
+        "5.0",
+        "21",
+        "52.0",
+        "-",
+        "2.0",
+        "-",
+        "250",
+        "ms",
+        "-",
+        "panic",
+    ]
+    assert lines[3].split()[:15] == shown
     assert lines[3].rstrip().endswith("3 → 8: panic")
     assert [line.split()[1] for line in lines[4:]] == ["at", "failed", "starting"]
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serving.cli.traffic import Asked, desired_traffic, rollback_target
+from serving.cli.traffic import rollback_target
 from serving.model.errors import ServingError
 
 Json = dict[str, Any]
@@ -18,41 +18,6 @@ def target(name: str, percent: int = 0, **more: str) -> Json:
 
 
 LATEST: Json = {"latestRevision": True, "percent": 100}
-
-
-def test_shares_replace_what_was_there() -> None:
-    found = desired_traffic(service(LATEST), Asked(shares={"a-00001": 90, "@latest": 10}))
-    assert found == [target("a-00001", 90), {"latestRevision": True, "percent": 10}]
-
-
-def test_tags_stay_with_their_revisions() -> None:
-    now = service(target("a-00001", 50, tag="old"), target("a-00002", 50))
-    assert desired_traffic(now, Asked(shares={"a-00002": 100})) == [
-        target("a-00002", 100),
-        target("a-00001", tag="old"),
-    ]
-    assert desired_traffic(now, Asked(shares={"a-00001": 100})) == [target("a-00001", 100, tag="old")]
-
-
-def test_a_tag_alone_leaves_the_shares() -> None:
-    found = desired_traffic(service(LATEST), Asked(tags={"blue": "@latest", "red": "@latest", "old": "a-00001"}))
-    assert found == [
-        {**LATEST, "tag": "blue"},
-        {"latestRevision": True, "percent": 0, "tag": "red"},
-        target("a-00001", tag="old"),
-    ]
-
-
-def test_a_tag_that_is_taken_away_takes_its_empty_target_along() -> None:
-    now = service(target("a-00002", 100), target("a-00001", tag="old"))
-    assert desired_traffic(now, Asked(untagged=("old",))) == [target("a-00002", 100)]
-    with pytest.raises(ServingError, match="'new' is not a tag of it; there are old"):
-        desired_traffic(now, Asked(untagged=("new",)))
-
-
-def test_shares_are_100_together() -> None:
-    with pytest.raises(ServingError, match="a-00001=90 a-00002=20 is 110 % together; expected 100 %"):
-        desired_traffic(service(LATEST), Asked(shares={"a-00001": 90, "a-00002": 20}))
 
 
 def revision(name: str, ready: str = "True") -> Json:

@@ -1,6 +1,6 @@
 import pytest
 
-from serving.dashboard.requests import Requests, Seen, parse
+from serving.dashboard.requests import Page, Requests, Seen, parse
 
 KEY = "default/hello-00001"
 LABELS = 'kn_namespace_name="default",kn_revision_name="hello-00001"'
@@ -15,13 +15,13 @@ def page(*counts: int, status: str = "200", family: str = "http_server_request_d
 
 
 def test_the_first_reading_says_nothing() -> None:
-    assert Requests().read(page(1, 2, 3, 4), 0.0) == {}
+    assert Requests().read({"a": page(1, 2, 3, 4)}, 0.0) == {}
 
 
 def test_answers_a_second_and_quantiles_are_those_since_the_reading_before() -> None:
     requests = Requests()
-    requests.read(page(1000, 1000, 1000, 1000), 10.0)
-    found = requests.read(page(1050, 1100, 1100, 1100) + page(0, 0, 0, 10, status="503"), 12.0)[KEY]
+    requests.read({"a": page(1000, 1000, 1000, 1000)}, 10.0)
+    found = requests.read({"a": page(1050, 1100, 1100, 1100) + page(0, 0, 0, 10, status="503")}, 12.0)[KEY]
     assert found.rates == (50.0, 0.0, 0.0, 5.0)
     # 110 answers, of which the 55th is the 5th of 50 between 0.1 and 0.2 s; the last ten are beyond the last bound.
     assert found.quantiles_s == pytest.approx((0.11, 0.4, 0.4))
@@ -29,15 +29,35 @@ def test_answers_a_second_and_quantiles_are_those_since_the_reading_before() -> 
 
 def test_a_counter_that_begins_anew_counts_from_zero() -> None:
     requests = Requests()
-    requests.read(page(90, 90, 90, 90), 0.0)
-    assert requests.read(page(4, 4, 4, 4), 2.0)[KEY].rates[0] == 2.0
+    requests.read({"a": page(90, 90, 90, 90)}, 0.0)
+    assert requests.read({"a": page(4, 4, 4, 4)}, 2.0)[KEY].rates[0] == 2.0
+
+
+def test_what_waits_at_all_activators_is_added_up_from_the_first_reading_on() -> None:
+    waiting = f"serving_requests_waiting{{{LABELS}}} "
+    found = Requests().read({"a": f"{waiting}2.0", "b": f"{waiting}3.0\nserving_requests_waiting{{}} 9"}, 0.0)
+    assert found == {KEY: Seen(waiting=5.0)}
+
+
+def test_several_activators_are_added_up_and_one_that_comes_back_makes_no_spike() -> None:
+    requests = Requests()
+    requests.read({"a": page(100, 100, 100, 100), "b": page(0, 0, 0, 0)}, 0.0)
+    found = requests.read({"a": page(110, 110, 110, 110), "b": page(0, 30, 30, 30)}, 2.0)[KEY]
+    assert found.rates[0] == 20.0
+    # The 20th of 40 is the 10th of 30 between 0.1 and 0.2 s.
+    assert found.quantiles_s[0] == pytest.approx(0.1 + 0.1 / 3)
+    assert requests.read({"a": page(114, 114, 114, 114)}, 4.0)[KEY].rates[0] == 2.0
+    back = {"a": page(118, 118, 118, 118), "b": page(0, 900, 900, 900)}
+    assert requests.read(back, 6.0)[KEY].rates[0] == 2.0
 
 
 def test_nothing_new_has_no_latency() -> None:
     requests = Requests()
-    requests.read(page(9, 9, 9, 9), 0.0)
-    assert requests.read(page(9, 9, 9, 9), 2.0) == {KEY: Seen(rates=(0, 0, 0, 0), quantiles_s=(None, None, None))}
-    assert requests.read(page(9, 9, 9, 9), 2.0) == {}
+    requests.read({"a": page(9, 9, 9, 9)}, 0.0)
+    assert requests.read({"a": page(9, 9, 9, 9)}, 2.0) == {
+        KEY: Seen(rates=(0, 0, 0, 0), quantiles_s=(None, None, None))
+    }
+    assert requests.read({"a": page(9, 9, 9, 9)}, 2.0) == {}
 
 
 def test_other_names_of_the_same_thing_are_understood_and_others_left_out() -> None:
@@ -47,4 +67,4 @@ def test_other_names_of_the_same_thing_are_understood_and_others_left_out() -> N
         'activator_request_latencies_bucket{namespace_name="a",revision_name="b",response_code_class="1xx",le="+Inf"} 3\n'
         '# HELP x y\nother_bucket{le="1"} 3\n'
     )
-    assert parse(old) == {("a/b", "5"): {float("inf"): 3.0}}
+    assert parse(old) == Page(buckets={("a/b", "5"): {float("inf"): 3.0}}, waiting={})

@@ -1,0 +1,199 @@
+"""What the holder of the token may do: ``POST /actions/scale``, ``/actions/traffic`` and ``/actions/wake``, JSON in and out.
+
+Scale sets the bounds of a service's pods and traffic the shares of its revisions, as ``serving scale`` and ``serving traffic``
+do. Wake sends one GET / to the service through the activator, as a user's request would, and says how and when it was
+answered. Each action is logged and becomes an Event of the service. Errors of the API come back in its own words.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from serving.aio.clock import now_s, stamp, wall_s
+from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
+from serving.cluster.port import Cluster, Object
+from serving.cluster.servicepatch import LATEST, Asked, desired_traffic, scale_patch
+from serving.dashboard.gate import Gate
+from serving.model.errors import ClusterError, ServingError
+
+__all__ = ["Actions"]
+
+_log = logging.getLogger("dashboard")
+
+# A cold start takes as long as it takes; a person looks at the page meanwhile.
+_WAKE_WITHIN_S = 60.0
+_NAME_LENGTH_MAX = 200
+_MESSAGE_LENGTH_MAX = 1000
+_COUNT_MAX = 10_000
+_SERVICE_LABEL = "serving.knative.dev/service"
+
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
+_Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class _Wake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which service is meant."""
+
+    namespace: _Name
+    service: _Name
+
+
+class _Scale(_Wake, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds of its pods; None leaves one as it is, 0 is "may go to zero" and "no limit"."""
+
+    min: _Count | None = None
+    max: _Count | None = None
+
+
+class _Traffic(_Wake, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Percent by name of revision; "@latest" is the newest ready one."""
+
+    shares: dict[str, _Percent]
+
+
+_BODIES: Mapping[str, type[_Wake]] = {"scale": _Scale, "traffic": _Traffic, "wake": _Wake}
+
+
+class Actions:
+    """Acts in a cluster for whom the gate lets in. ``activator_address`` is the host and port of the public listener."""
+
+    def __init__(self, cluster: Cluster, gate: Gate, *, activator_address: str) -> None:
+        self._cluster = cluster
+        self._gate = gate
+        self._activator_address = activator_address
+        self._event_count = 0
+
+    def __repr__(self) -> str:
+        return f"Actions({self._gate})"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anybody who may act."""
+        return self._gate.is_open
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """One request to act. The answer has ``said``, or ``error``."""
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        refused = self._gate.judge(headers, now_s=now_s())
+        name = request.match_info["action"]
+        if refused is not None:
+            _log.warning("action.refused", extra={"action": name, "why": refused.why, "peer": request.remote or ""})
+            return _said(refused.status, error=refused.why)
+        if name not in _BODIES:
+            return _said(404, error=f"there is no action {name}; there are {', '.join(_BODIES)}")
+        try:
+            asked = msgspec.json.decode(await request.read(), type=_BODIES[name])
+            said = await self._act(asked)
+        except ClusterError as error:
+            return self._failed(name, error.status, str(error))
+        except (ServingError, msgspec.DecodeError) as error:
+            return self._failed(name, 400, str(error))
+        except (aiohttp.ClientError, OSError) as error:
+            # A timeout has no words of its own.
+            why = str(error) or type(error).__name__
+            return self._failed(name, 502, f"no answer through the activator: {why}")
+        _log.info("action.done", extra={"action": name, "peer": request.remote or "", "said": said})
+        return _said(200, said=said)
+
+    def _failed(self, name: str, status: int, why: str) -> web.Response:
+        _log.warning("action.failed", extra={"action": name, "error": why})
+        return _said(status, error=why)
+
+    async def _act(self, asked: _Wake) -> str:
+        service = await self._cluster.get(SERVING_SERVICE, asked.namespace, asked.service)
+        if isinstance(asked, _Scale):
+            reason, said = "ScaleAsked", await self._scale(service, asked)
+        elif isinstance(asked, _Traffic):
+            reason, said = "TrafficAsked", await self._traffic(service, asked)
+        else:
+            reason, said = "WakeAsked", await self._wake(service, asked)
+        await self._tell(service, reason, said)
+        return said
+
+    async def _scale(self, service: Object, asked: _Scale) -> str:
+        if asked.min is None and asked.max is None:
+            raise ServingError("nothing to change; expected min, max or both")
+        await self._patch(asked, scale_patch(service, low=asked.min, high=asked.max))
+        least = "" if asked.min is None else f"at least {_pods(asked.min)}"
+        most = "" if asked.max is None else f"at most {_pods(asked.max)}" if asked.max else "no limit of pods"
+        return f"{asked.service}: {', '.join(filter(None, (least, most)))}, as a new revision"
+
+    async def _traffic(self, service: Object, asked: _Traffic) -> str:
+        found = await self._cluster.list(REVISION, asked.namespace, label_selector=f"{_SERVICE_LABEL}={asked.service}")
+        names = [one["metadata"]["name"] for one in found.items]
+        unknown = [one for one in asked.shares if one != LATEST and one not in names]
+        if unknown:
+            are = ", ".join(names) or "none"
+            raise ServingError(f"{asked.service} has no revision {', '.join(unknown)}; there are {are}, and {LATEST}")
+        targets = desired_traffic(service, Asked(shares=asked.shares))
+        await self._patch(asked, {"spec": {"traffic": targets}})
+        shares = ", ".join(f"{percent} % to {one}" for one, percent in asked.shares.items() if percent)
+        return f"{asked.service}: {shares}"
+
+    async def _patch(self, asked: _Wake, patch: Object) -> None:
+        await self._cluster.patch(SERVING_SERVICE, asked.namespace, asked.service, patch=patch)
+
+    async def _wake(self, service: Object, asked: _Wake) -> str:
+        host = urlsplit(str((service.get("status") or {}).get("url", ""))).netloc
+        if not host:
+            raise ServingError(f"{asked.service} has no address yet: its Route is not ready")
+        limit = aiohttp.ClientTimeout(total=_WAKE_WITHIN_S)
+        began_s = time.perf_counter()
+        async with (
+            aiohttp.ClientSession(timeout=limit) as session,
+            session.get(f"http://{self._activator_address}/", headers={"Host": host}, allow_redirects=False) as answer,
+        ):
+            took_s = time.perf_counter() - began_s
+            status = f"{answer.status} {answer.reason or ''}".rstrip()
+            is_cold = answer.headers.get("X-Serving-Cold-Start") == "true"
+            who = answer.headers.get("X-Serving-Revision") or asked.service
+        return f"{who} answered {status} in {took_s * 1000:.0f} ms{', a cold start' if is_cold else ''}"
+
+    async def _tell(self, service: Object, reason: str, said: str) -> None:
+        """An Event of the service. What was done stays done without it."""
+        try:
+            async with asyncio.timeout(_WAKE_WITHIN_S):
+                await self._cluster.create(EVENT, self._event(service["metadata"], reason, said))
+        except (ClusterError, TimeoutError) as error:
+            _log.warning("action.event.lost", extra={"reason": reason, "error": str(error)})
+
+    def _event(self, metadata: Mapping[str, Any], reason: str, said: str) -> Object:
+        self._event_count += 1
+        name = f"{metadata['name'][:_NAME_LENGTH_MAX]}.{int(wall_s() * 1000):x}-{self._event_count}"
+        return {
+            "apiVersion": EVENT.api_version,
+            "kind": EVENT.name,
+            "metadata": {"name": name, "namespace": metadata["namespace"]},
+            "involvedObject": {
+                "apiVersion": SERVING_SERVICE.api_version,
+                "kind": SERVING_SERVICE.name,
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+            },
+            "type": "Normal",
+            "reason": reason,
+            "message": f"asked for at the dashboard: {said}"[:_MESSAGE_LENGTH_MAX],
+            "source": {"component": "dashboard"},
+            "reportingComponent": "dashboard",
+            "reportingInstance": "",
+            "firstTimestamp": stamp(),
+            "lastTimestamp": stamp(),
+            "count": 1,
+        }
+
+
+def _pods(count: int) -> str:
+    return f"{count} pod{'' if count == 1 else 's'}"
+
+
+def _said(status: int, **body: str) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")

@@ -1,0 +1,56 @@
+"""The dashboard of a running system in a browser: a service woken from zero is seen to wake, with its requests and the reason."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from tests.integration.browser import Browser, browser
+
+pytestmark = pytest.mark.timeout(120)
+
+# The newest row of a chart's table that has a number above 0 in a column.
+_ROW = """
+const head = [...document.querySelectorAll('figcaption')].find((one) => one.textContent.startsWith(arguments[0]));
+const details = head.parentNode.querySelector('details');
+details.open = true;
+const rows = [...details.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent));
+return rows.find((row) => Number(row[arguments[1]]) > 0);
+"""
+
+
+def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
+    with browser() as window, staged(tmp_path / "state") as stage:
+        stage("deploy", "hello", str(stage.state), "--command", SAMPLE, "--initial-scale", "0", "--concurrency", "10")
+        window.look(dark=False, width=1280, height=860)
+        window.open(stage("dashboard").stdout.strip())
+        window.until("return document.querySelector('#facts dd')?.textContent === 'At zero'")
+        act_by_token(stage, window)
+        assert "hello-00001 answered 200 OK" in window.run("return document.getElementById('done').textContent")
+        window.until("return document.querySelector('#facts dd').textContent === 'Active'")
+        window.until("return document.getElementById('decisions').textContent.includes('0 → 1')")
+        marked = "return document.getElementById('decisions').querySelector('.change').textContent"
+        # Whichever the autoscaler heard of first.
+        reasons = ("in flight and nobody to serve them", "woken by the activator")
+        assert any(one in window.run(marked) for one in reasons)
+        for _ in range(20):
+            stage("invoke", "hello")
+        answers = window.until(_ROW, "Answers a second", 1)
+        assert [float(one) for one in answers[2:]] == [0, 0, 0], "the app answers 200 only"
+        pods = window.until(_ROW, "Pods", 2)
+        assert pods[2] == "1"
+        assert float(window.until(_ROW, "Latency", 3)[3]) > 0
+        assert any(
+            line.startswith("hello-00001 ") and "active" in line for line in stage("top", "--once").stdout.splitlines()
+        )
+
+
+def act_by_token(stage: Stage, window: Browser) -> None:
+    """Press Wake with the token that the CLI prints."""
+    window.run(
+        "document.getElementById('act').open = true; const field = document.getElementById('token');"
+        "field.value = arguments[0]; field.dispatchEvent(new Event('input'));"
+        "document.querySelector('#wake button').click()",
+        stage("dashboard", "--token").stdout.strip(),
+    )
+    window.until("return document.getElementById('done').textContent.includes(' ms')")

@@ -1,0 +1,202 @@
+"""Two autoscalers over one store: what reaches the wrong one gets to the right one, once and at once."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from serving.autoscaler.main import AutoscalerDaemon
+from serving.cluster.kinds import DEPLOYMENT
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.election import ElectionSettings
+from serving.wire.frames import (
+    ActivatorStats,
+    PodStat,
+    RelayedStat,
+    RelayedStats,
+    RevisionStat,
+    encode_activator_stats,
+    encode_pod_stat,
+    encode_relayed_stats,
+)
+from serving.wire.tokens import activator_token, autoscaler_token, pod_token
+from tests.integration.autoscaler_stage import KEY, NAME, Store
+
+QUICK = ElectionSettings(enabled=True, lease_duration_s=3.0, renew_deadline_s=2.0, retry_period_s=0.4)
+
+
+class Pair:
+    """Two daemons, of which one has the only shard."""
+
+    def __init__(self, store: Store, daemons: dict[str, AutoscalerDaemon]) -> None:
+        self.store, self.daemons = store, daemons
+        self.stops = {me: asyncio.Event() for me in daemons}
+
+    async def settle(self) -> None:
+        async with asyncio.timeout(10):
+            while not (self.owners() and all(self.others_know())):  # noqa: ASYNC110 - two daemons are polled
+                await asyncio.sleep(0.01)
+
+    def owners(self) -> list[AutoscalerDaemon]:
+        return [one for one in self.daemons.values() if one.relay.numbers["shards"]]
+
+    def others_know(self) -> list[bool]:
+        return [
+            one.relay.peers is not None and bool(one.relay.peers.connected)
+            for one in self.daemons.values()
+            if not one.relay.numbers["shards"]
+        ]
+
+    @property
+    def owner(self) -> AutoscalerDaemon:
+        (one,) = self.owners()
+        return one
+
+    @property
+    def other(self) -> AutoscalerDaemon:
+        return next(one for one in self.daemons.values() if one is not self.owner)
+
+    async def scale(self) -> int:
+        found = await self.store.cluster.get(DEPLOYMENT, "default", f"{NAME}-deployment")
+        return int(found["spec"]["replicas"])
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    store = Store()
+    await store.fill(scale=1)
+    await store.add_pod("pod-1")
+    settings = AutoscalerSettings(stats_address="127.0.0.1:0")
+    daemons = {
+        me: AutoscalerDaemon(settings, store.cluster, key=KEY, election=QUICK, me=me) for me in ("first", "second")
+    }
+    found = Pair(store, daemons)
+    async with asyncio.TaskGroup() as group:
+        for me, one in daemons.items():
+            group.create_task(one.run(found.stops[me]))
+        await found.settle()
+        yield found
+        for stop in found.stops.values():
+            stop.set()
+    await store.cluster.close()
+
+
+def joining(daemon: AutoscalerDaemon, query: str, token: str) -> connect:
+    url = "ws://{}:{}/stats?{}".format(*daemon.address, query)
+    return connect(url, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None)
+
+
+@contextlib.asynccontextmanager
+async def scaled(pair: Pair, count: int) -> AsyncIterator[None]:
+    """Whatever is done within, the scale has become this by the end."""
+    listing = await pair.store.cluster.list(DEPLOYMENT)
+    async with pair.store.cluster.watch(DEPLOYMENT, resource_version=listing.resource_version) as events:
+        yield
+        async with asyncio.timeout(5):
+            async for event in events:
+                if event.object["spec"]["replicas"] == count:
+                    return
+
+
+async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_at_once_by_the_right_one(pair: Pair) -> None:
+    poke = encode_activator_stats(
+        ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
+    )
+    async with joining(pair.other, "activator=a", activator_token(KEY, name="a")) as connection:
+        begun_s = time.perf_counter()
+        async with scaled(pair, 5):
+            await connection.send(poke)
+        took_s = time.perf_counter() - begun_s
+    print(f"{took_s * 1000:.1f} ms from the poke to the scale")  # noqa: T201 - a figure
+    assert took_s < 0.5
+    assert pair.other.relay.numbers["stats_passed_on_total"] == 1
+    assert pair.owner.server.numbers["stats_relayed_stats_total"] == 1
+    assert pair.other.autoscaler.numbers()["scale_writes_total"] == 0
+
+
+async def test_a_pods_report_arrives_as_it_was_told(pair: Pair) -> None:
+    token = pod_token(KEY, namespace="default", revision=NAME, pod="pod-1")
+    told = PodStat(at_s=time.time(), concurrency=40, request_count=40, proxied_concurrency=5)
+    query = f"namespace=default&revision={NAME}&pod=pod-1"
+    async with joining(pair.other, query, token) as connection, scaled(pair, 5):
+        await connection.send(encode_pod_stat(told))
+
+
+async def test_what_another_autoscaler_passes_on_is_passed_on_no_further(pair: Pair) -> None:
+    stat = RelayedStat(namespace="default", revision=NAME, sender="a", is_activator=True, concurrency=50)
+    token = autoscaler_token(KEY, name="third")
+    async with joining(pair.other, "autoscaler=third", token) as connection:
+        await connection.send(encode_relayed_stats(RelayedStats(stats=[stat])))
+        async with asyncio.timeout(5):
+            while not pair.other.autoscaler.numbers()["unknown_stats_total"]:  # noqa: ASYNC110 - a counter is polled
+                await asyncio.sleep(0.01)
+        assert "third" in pair.other.server.autoscalers
+    assert pair.other.relay.numbers["stats_passed_on_total"] == 0
+    assert pair.owner.server.numbers["stats_relayed_stats_total"] == 0
+    assert await pair.scale() == 1
+
+
+async def test_only_an_autoscaler_may_pass_anything_on(pair: Pair) -> None:
+    for token in (autoscaler_token(KEY, name="other"), activator_token(KEY, name="third")):
+        with pytest.raises(InvalidStatus) as caught:
+            await joining(pair.other, "autoscaler=third", token)
+        assert caught.value.response.status_code == 401
+
+
+async def test_whoever_asks_the_wrong_one_why_is_sent_to_the_right_one(pair: Pair) -> None:
+    there, here = ("http://{}:{}".format(*one.address) for one in (pair.owner, pair.other))
+    async with aiohttp.ClientSession() as session:
+        for question in ("/decisions", f"/decisions?namespace=default&revision={NAME}"):
+            async with session.get(here + question, allow_redirects=False) as answer:
+                assert (answer.status, answer.headers["Location"]) == (307, there + question)
+            async with session.get(there + question) as answer:
+                assert answer.status == 200
+        async with session.get(f"{here}/decisions?follow") as answer:
+            async with asyncio.timeout(10):
+                assert (await answer.content.readline()).startswith(b"event: ")
+
+
+async def test_one_who_stops_lets_go_and_the_other_decides_at_once(pair: Pair) -> None:
+    (before,) = (me for me, one in pair.daemons.items() if one is pair.owner)
+    after = pair.other
+    pair.stops[before].set()
+    async with asyncio.timeout(1):
+        while pair.owners() != [after]:  # noqa: ASYNC110 - two daemons are polled
+            await asyncio.sleep(0.01)
+    poke = ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
+    async with joining(after, "activator=a", activator_token(KEY, name="a")) as connection, scaled(pair, 5):
+        await connection.send(encode_activator_stats(poke))
+
+
+async def test_one_who_comes_and_goes_disturbs_nobody_who_has_no_more_than_its_part(pair: Pair) -> None:
+    owner, other = pair.owner, pair.other
+    assert owner.relay.elsewhere({}) == ""
+    stop = asyncio.Event()
+    third = AutoscalerDaemon(
+        AutoscalerSettings(stats_address="127.0.0.1:0"), pair.store.cluster, key=KEY, election=QUICK, me="third"
+    )
+    running = asyncio.create_task(third.run(stop))
+    async with asyncio.timeout(10):
+        while not (third.relay.peers and third.relay.peers.connected):  # noqa: ASYNC110 - a daemon is polled
+            await asyncio.sleep(0.01)
+    stop.set()
+    await running
+    assert pair.owner is owner
+    assert other.relay.numbers["shards"] == 0
+
+
+async def test_numbers_of_a_revision_are_on_the_page_of_its_owner_alone(pair: Pair) -> None:
+    poke = ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
+    async with joining(pair.other, "activator=a", activator_token(KEY, name="a")) as connection, scaled(pair, 5):
+        await connection.send(encode_activator_stats(poke))
+    there, here = (one.metrics.page.text("text/plain") for one in (pair.owner, pair.other))
+    assert "kn_revision_pods_desired{" in there
+    assert NAME in there
+    assert NAME not in here
+    assert "autoscaler_shards 1.0" in there
+    assert "autoscaler_shards 0.0" in here

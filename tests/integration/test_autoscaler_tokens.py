@@ -1,0 +1,212 @@
+"""Pods with tokens of Kubernetes at the autoscaler, over real sockets, with an API server that says whose they are."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
+
+from serving.aio.clock import wall_s
+from serving.autoscaler.main import AutoscalerDaemon
+from serving.cluster.api.reviews import KnownToken, TokenReviews
+from serving.cluster.kinds import POD
+from serving.cluster.kube import KubeCluster, KubeTimeouts
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.wire.frames import PodStat, encode_pod_stat
+from serving.wire.tokens import pod_token
+from tests.integration.api_server import served
+from tests.integration.autoscaler_stage import KEY, NAME, Store
+
+AUDIENCE = "serving-stats"
+BUSY = encode_pod_stat(PodStat(at_s=0.0, concurrency=15.0))
+
+
+class Stage:
+    """An autoscaler over a store's API, which can be taken away."""
+
+    def __init__(self, store: Store, daemon: AutoscalerDaemon, tokens: dict[str, KnownToken]) -> None:
+        self.store, self.daemon, self.tokens = store, daemon, tokens
+        self.api = contextlib.AsyncExitStack()
+
+    async def add_pod(self, name: str) -> str:
+        """A pod and a token of it; the token."""
+        await self.store.add_pod(name)
+        pod = await self.store.cluster.get(POD, "default", name)
+        async with asyncio.timeout(5):
+            while self.daemon.autoscaler.pod("default", name) is None:  # noqa: ASYNC110 - as a pod would, it tries
+                await asyncio.sleep(0.01)
+        token = f"token-of-{name}"
+        uid = pod["metadata"]["uid"]
+        self.tokens[token] = KnownToken(namespace="default", pod=name, pod_uid=uid, audiences=(AUDIENCE,))
+        return token
+
+    def connecting(self, pod: str, token: str, *, revision: str = NAME) -> connect:
+        address = "{}:{}".format(*self.daemon.address)
+        url = f"ws://{address}/stats?namespace=default&revision={revision}&pod={pod}"
+        return connect(url, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None)
+
+    async def refused(self, pod: str, token: str, *, revision: str = NAME) -> int:
+        with pytest.raises(InvalidStatus) as caught:
+            await self.connecting(pod, token, revision=revision)
+        return caught.value.response.status_code
+
+    @property
+    def reviews(self) -> int:
+        return self.daemon.server.numbers["token_reviews_total"]
+
+    async def until_heard(self, connection: ClientConnection) -> None:
+        """Wait until a frame of a connection has been taken."""
+        before = self.daemon.server.numbers["stats_frames_total"]
+        await connection.send(BUSY)
+        async with asyncio.timeout(5):
+            while self.daemon.server.numbers["stats_frames_total"] == before:  # noqa: ASYNC110 - a count is polled
+                await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def staged(folder: Path) -> AsyncIterator[Stage]:
+    store, tokens = Store(), dict[str, KnownToken]()
+    await store.fill(scale=1)
+    settings = AutoscalerSettings(
+        stats_address="127.0.0.1:0", activator_address="127.0.0.1:1", stats_audience=AUDIENCE, decision_period_s=0.5
+    )
+    async with contextlib.AsyncExitStack() as api:
+        serving = served(store.cluster, folder, token_reviews=TokenReviews(lambda: tokens))
+        server = await api.enter_async_context(serving)
+        short = KubeTimeouts(connect_s=0.5, call_s=1.0, watch_s=5, watch_margin_s=1)
+        async with KubeCluster(server.kubeconfig, timeouts=short) as cluster:
+            daemon, stop = AutoscalerDaemon(settings, cluster, key=KEY), asyncio.Event()
+            stage = Stage(store, daemon, tokens)
+            stage.api = api
+            async with asyncio.TaskGroup() as group:
+                group.create_task(daemon.run(stop))
+                try:
+                    await daemon.is_serving.wait()
+                    yield stage
+                finally:
+                    stop.set()
+    await store.cluster.close()
+
+
+async def test_a_pods_own_token_lets_it_in_and_is_asked_about_once(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        token = await stage.add_pod("p")
+        for _ in range(3):
+            async with stage.connecting("p", token) as connection:
+                await stage.until_heard(connection)
+        assert stage.reviews == 1
+
+
+async def test_what_it_tells_counts(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        token = await stage.add_pod("p")
+        async with stage.connecting("p", token) as connection, asyncio.timeout(10):
+            scaled = asyncio.create_task(stage.store.scaled(3))
+            while not scaled.done():
+                await connection.send(BUSY)
+                await asyncio.wait([scaled], timeout=0.5)
+            await scaled
+
+
+async def test_a_token_is_good_for_the_pod_that_it_was_made_for_and_no_other(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        token, _ = await stage.add_pod("p"), await stage.add_pod("q")
+        assert await stage.refused("q", token) == 401
+        assert await stage.refused("p", token, revision="other-00001") == 401
+        async with stage.connecting("p", token) as connection:
+            await stage.until_heard(connection)
+        assert stage.reviews == 1, "what is known is not asked about again"
+
+
+async def test_a_token_for_somebody_else_or_that_has_expired_or_is_made_up_is_refused(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        known = stage.tokens[await stage.add_pod("p")]
+        stage.tokens["elsewhere"] = KnownToken(
+            namespace="default", pod="p", pod_uid=known.pod_uid, audiences=("https://kubernetes.default.svc",)
+        )
+        stage.tokens["expired"] = KnownToken(
+            namespace="default", pod="p", pod_uid=known.pod_uid, audiences=(AUDIENCE,), until_s=wall_s() - 1
+        )
+        for token in ("elsewhere", "expired", "made up"):
+            assert await stage.refused("p", token) == 401
+            assert await stage.refused("p", token) == 401
+        assert stage.reviews == 3, "a refusal is known for some seconds"
+
+
+async def test_a_token_of_a_pod_that_is_gone_and_came_back_under_its_name_is_refused(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        token = await stage.add_pod("p")
+        await stage.store.remove_pod("p")
+        await stage.store.add_pod("p")
+        assert await stage.refused("p", token) == 401
+
+
+async def test_a_token_derived_from_the_key_still_lets_in_and_nobody_is_asked(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        token = pod_token(KEY, namespace="default", revision=NAME, pod="local")
+        async with stage.connecting("local", token) as connection:
+            await stage.until_heard(connection)
+        assert stage.reviews == 0
+
+
+async def test_while_the_api_is_away_who_is_in_stays_and_who_is_known_comes_in(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        first, second, third = [await stage.add_pod(name) for name in ("a", "b", "c")]
+        async with stage.connecting("a", first) as inside:
+            async with stage.connecting("b", second) as connection:
+                await stage.until_heard(connection)
+            await stage.api.aclose()
+            assert await stage.refused("c", third) == 503
+            await stage.until_heard(inside)
+            async with stage.connecting("b", second) as connection:
+                await stage.until_heard(connection)
+
+
+async def test_frames_that_come_before_the_answer_are_taken_after_it(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        token = await stage.add_pod("p")
+        reader, writer = await asyncio.open_connection(*stage.daemon.address)
+        head = [
+            f"GET /stats?namespace=default&revision={NAME}&pod=p HTTP/1.1",
+            "Host: a",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+            "Sec-WebSocket-Version: 13",
+            f"Authorization: Bearer {token}",
+        ]
+        # Masked with zeros, a client's frame has its bytes as they are.
+        frame = b"\x82" + bytes([0x80 | len(BUSY)]) + bytes(4) + BUSY
+        writer.write("\r\n".join(head).encode() + b"\r\n\r\n" + frame[:5])
+        writer.write(frame[5:])
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        async with asyncio.timeout(5):
+            while stage.daemon.server.numbers["stats_frames_total"] == 0:  # noqa: ASYNC110 - a count is polled
+                await asyncio.sleep(0.005)
+        writer.close()
+
+
+async def test_a_client_that_floods_before_it_is_known_is_cut_off(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        token = await stage.add_pod("p")
+        reader, writer = await asyncio.open_connection(*stage.daemon.address)
+        head = f"GET /stats?namespace=default&revision={NAME}&pod=p HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+        writer.write(head.encode() + bytes(20_000))
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_no_token_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with staged(tmp_path) as stage:
+        await stage.add_pod("p")
+        assert await stage.refused("p", "a-secret-that-nobody-reads") == 401
+        autoscalers = [one for one in caplog.records if one.name == "autoscaler"]
+        (refusal,) = [one for one in autoscalers if one.getMessage() == "stats.refused"]
+        assert vars(refusal)["reason"].startswith("it needs token is unknown")
+        assert "a-secret-that-nobody-reads" not in " ".join(str(vars(one)) for one in autoscalers)

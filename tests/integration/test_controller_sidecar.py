@@ -1,0 +1,82 @@
+"""The controller as a process that makes queue-proxies containers: which image they get, and what it cannot do without."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.admission import admit
+from serving.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object
+from tests.integration.api_server import Served, served
+from tests.tidy.sources import ROOT
+
+SYSTEM = "knative-serving"
+
+
+async def started(api: Served, folder: Path, **variables: str) -> asyncio.subprocess.Process:
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("SERVING_")},
+        "KUBECONFIG": str(api.kubeconfig),
+        "SERVING_CONTROLLER_METRICS_ADDRESS": "127.0.0.1:0",
+        "SERVING_CONTROLLER_SIDECAR_ENABLED": "true",
+        "SERVING_KEY_FILE": str(folder / "key"),
+        "SERVING_POD_NAME": "controller-1",
+        **variables,
+    }
+    (folder / "key").write_bytes(b"k" * 32)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "serving.controller.main", cwd=ROOT, env=environment, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def deployed(store: MemoryCluster) -> Object:
+    """The first Deployment that is made for a service."""
+    service = {
+        "metadata": {"name": "hello", "namespace": "default"},
+        "spec": {"template": {"spec": {"containers": [{"image": "app"}]}}},
+    }
+    listing = await store.list(DEPLOYMENT)
+    async with store.watch(DEPLOYMENT, resource_version=listing.resource_version) as events, asyncio.timeout(15):
+        await store.create(SERVING_SERVICE, service)
+        async for event in events:
+            return event.object
+    raise AssertionError("the watch ended")
+
+
+async def test_without_an_image_in_the_settings_it_is_the_controllers_own(tmp_path: Path) -> None:
+    store = MemoryCluster(admit=admit)
+    own = {"metadata": {"name": "controller-1", "namespace": SYSTEM}}
+    await store.create(POD, {**own, "spec": {"containers": [{"name": "controller", "image": "registry.example/s:7"}]}})
+    async with served(store, tmp_path) as api:
+        controller = await started(api, tmp_path)
+        try:
+            made = await deployed(store)
+        finally:
+            controller.terminate()
+            await controller.communicate()
+    proxy = made["spec"]["template"]["spec"]["containers"][-1]
+    assert (proxy["name"], proxy["image"]) == ("queue-proxy", "registry.example/s:7")
+    values = {one["name"]: one.get("value") for one in proxy["env"]}
+    assert values["SERVING_POD_STATS_URL"] == "ws://autoscaler.knative-serving.svc.cluster.local:6081/stats"
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"SERVING_KEY_FILE": ""}, "environment SERVING_KEY_FILE: is missing; expected the file of the cluster key"),
+        ({"SERVING_POD_NAME": ""}, "environment SERVING_POD_NAME: is missing; expected this pod's name"),
+        ({}, "there is no pod controller-1"),
+    ],
+)
+async def test_what_it_needs_and_has_not_it_says_and_ends(tmp_path: Path, variables: dict[str, str], told: str) -> None:
+    store = MemoryCluster(admit=admit)
+    async with served(store, tmp_path) as api:
+        controller = await started(api, tmp_path, **variables)
+        async with asyncio.timeout(15):
+            _, log = await controller.communicate()
+    assert controller.returncode == 2
+    assert told in log.decode()

@@ -1,0 +1,211 @@
+"""What the holder of the dashboard's token may do, over HTTP, on a real store and by a real page."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from serving.cluster.admission import admit
+from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object
+from serving.dashboard.main import Dashboard, read_token
+from serving.dashboard.sources import read_pages
+from serving.model.errors import SettingsError
+from serving.settings.dashboard import DashboardSettings
+from tests.integration.browser import Browser, browser
+
+TOKEN = "t" * 43
+API = "serving.knative.dev/v1"
+SCALE = "autoscaling.knative.dev/"
+
+
+class Stage:
+    """A dashboard over a store with the service hello of two revisions, and somebody in the activator's place."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.url = ""
+        self.asked: list[str] = []
+
+    async def fill(self) -> None:
+        template = {"metadata": {"annotations": {f"{SCALE}max-scale": "9"}}, "spec": {"containers": [{"image": "x"}]}}
+        metadata = {"namespace": "default", "name": "hello"}
+        spec = {"template": template, "traffic": [{"latestRevision": True, "percent": 100}]}
+        await self.cluster.create(
+            SERVING_SERVICE, {"apiVersion": API, "kind": "Service", "metadata": metadata, "spec": spec}
+        )
+        traffic = [{"revisionName": "hello-00002", "percent": 100}]
+        status = {"url": "http://hello.default.localhost:80", "traffic": traffic}
+        await self.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
+        for name in ("hello-00001", "hello-00002"):
+            labels = {"serving.knative.dev/service": "hello"}
+            made = {"namespace": "default", "name": name, "labels": labels, "annotations": {f"{SCALE}max-scale": "9"}}
+            await self.cluster.create(
+                REVISION, {"apiVersion": API, "kind": "Revision", "metadata": made, "spec": template["spec"]}
+            )
+
+    async def act(self, action: str, *, token: str = TOKEN, **body: object) -> tuple[int, dict[str, str]]:
+        asked = {"namespace": "default", "service": "hello", **body}
+        headers = {"Authorization": f"Bearer {token}"}
+        url = f"{self.url}/actions/{action}"
+        async with aiohttp.ClientSession() as session, session.post(url, json=asked, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    async def service(self) -> Object:
+        return await self.cluster.get(SERVING_SERVICE, "default", "hello")
+
+    async def events(self) -> list[tuple[str, str]]:
+        return [(one["reason"], one["message"]) for one in (await self.cluster.list(EVENT, "default")).items]
+
+    async def activator(self, request: web.Request) -> web.Response:
+        self.asked.append(f"{request.method} {request.path} {request.host}")
+        headers = {"X-Serving-Revision": "hello-00002", "X-Serving-Cold-Start": "true"}
+        return web.Response(text="hello", headers=headers)
+
+
+@contextlib.asynccontextmanager
+async def served(handler: Any) -> AsyncIterator[str]:  # noqa: ANN401 - aiohttp's many kinds of handlers
+    server = web.AppRunner(web.Application())
+    server.app.router.add_get("/{path:.*}", handler)
+    await server.setup()
+    await web.TCPSite(server, "127.0.0.1", 0).start()
+    try:
+        yield "{}:{}".format(*server.addresses[0][:2])
+    finally:
+        await server.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def staged(token: str = TOKEN) -> AsyncIterator[Stage]:
+    stage, stop = Stage(MemoryCluster(admit=admit)), asyncio.Event()
+    await stage.fill()
+    async with served(stage.activator) as activator, asyncio.TaskGroup() as group:
+        settings = DashboardSettings(
+            address="127.0.0.1:0",
+            # Nobody is there, which is not what is tried here.
+            autoscaler_url=f"http://{activator}/nothing",
+            activator_metrics_url="",
+            activator_address=activator,
+        )
+        dashboard = Dashboard(settings, stage.cluster, token=token)
+        group.create_task(dashboard.run(stop))
+        await dashboard.is_serving.wait()
+        stage.url = "http://{}:{}".format(*dashboard.address)
+        try:
+            yield stage
+        finally:
+            stop.set()
+
+
+async def test_scale_sets_the_bounds_and_leaves_an_event() -> None:
+    async with staged() as stage:
+        status, answer = await stage.act("scale", min=1, max=4)
+        assert (status, answer["said"]) == (200, "hello: at least 1 pod, at most 4 pods, as a new revision")
+        annotations = (await stage.service())["spec"]["template"]["metadata"]["annotations"]
+        assert (annotations[f"{SCALE}min-scale"], annotations[f"{SCALE}max-scale"]) == ("1", "4")
+        assert await stage.events() == [("ScaleAsked", f"asked for at the dashboard: {answer['said']}")]
+        assert "expected at most 4" in (await stage.act("scale", min=5))[1]["error"]
+        assert (await stage.act("scale"))[1]["error"] == "nothing to change; expected min, max or both"
+
+
+async def test_traffic_moves_between_revisions_that_there_are() -> None:
+    async with staged() as stage:
+        status, answer = await stage.act("traffic", shares={"hello-00001": 30, "hello-00002": 70})
+        assert (status, answer["said"]) == (200, "hello: 30 % to hello-00001, 70 % to hello-00002")
+        traffic = (await stage.service())["spec"]["traffic"]
+        assert [(one["revisionName"], one["percent"]) for one in traffic] == [("hello-00001", 30), ("hello-00002", 70)]
+        assert "is 60 % together" in (await stage.act("traffic", shares={"hello-00001": 60}))[1]["error"]
+        status, answer = await stage.act("traffic", shares={"hello-00009": 100})
+        assert status == 400
+        assert answer["error"].startswith("hello has no revision hello-00009; there are hello-00001, hello-00002")
+
+
+async def test_wake_asks_as_a_user_would_and_says_how_it_was_answered() -> None:
+    async with staged() as stage:
+        status, answer = await stage.act("wake")
+        assert status == 200
+        assert answer["said"].startswith("hello-00002 answered 200 OK in ")
+        assert answer["said"].endswith(" ms, a cold start")
+        assert stage.asked[-1] == "GET / hello.default.localhost:80"
+        assert (await stage.act("wake", service="none"))[0] == 404
+
+
+async def test_who_has_no_token_changes_nothing() -> None:
+    async with staged() as stage:
+        before = await stage.service()
+        assert (await stage.act("scale", token=TOKEN[1:], min=1))[0] == 401
+        for action, body in (
+            ("fly", {}),
+            ("scale", {"min": -1}),
+            ("scale", {"count": 1}),
+            ("wake", {"service": "../x"}),
+        ):
+            assert (await stage.act(action, **body))[0] in {400, 404}
+        assert await stage.service() == before
+        assert await stage.events() == []
+    async with staged(token="") as stage, aiohttp.ClientSession() as session:
+        async with session.post(f"{stage.url}/actions/wake", json={}) as answer:
+            assert answer.status in {404, 405}
+        async with session.get(f"{stage.url}/state") as answer:
+            assert (await answer.json())["may_act"] is False
+
+
+async def test_pages_of_several_activators_are_read_by_address_and_one_that_is_away_is_left_out() -> None:
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(text=f"{request.host}{request.path}")
+
+    async with served(page) as one, served(page) as other, aiohttp.ClientSession() as session:
+        urls = f"http://{one}/metrics, http://{other}/metrics,http://localhost:1/metrics"
+        pages = await read_pages(session, urls)
+        assert pages == {f"http://{name}/metrics": f"{name}/metrics" for name in (one, other)}
+        named = f"http://localhost:{one.rpartition(':')[2]}/metrics"
+        assert list((await read_pages(session, named)).values()) == [named.removeprefix("http://")]
+        assert await read_pages(session, "") == {}
+        with pytest.raises(OSError, match="no activator's metrics can be read"):
+            await read_pages(session, "http://127.0.0.1:1/metrics")
+
+
+def test_a_token_file_has_a_token_that_nobody_guesses(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert read_token(str(file)) == TOKEN
+    assert read_token("") == ""
+    file.write_text("short")
+    for path in (file, tmp_path / "none"):
+        with pytest.raises(SettingsError, match="a random text of at least 32 characters"):
+            read_token(str(path))
+
+
+@pytest.mark.timeout(60)
+async def test_the_page_acts_with_the_token_and_shows_what_the_api_says() -> None:
+    async with staged() as stage:
+        with browser() as window:
+            await asyncio.to_thread(_act, window, stage.url)
+        annotations = (await stage.service())["spec"]["template"]["metadata"]["annotations"]
+        assert annotations[f"{SCALE}min-scale"] == "3"
+
+
+def _act(window: Browser, url: str) -> None:
+    window.look(dark=True, width=390, height=844)
+    window.open(url)
+    window.until("return !document.getElementById('act').hidden")
+    window.run("document.getElementById('act').open = true; document.getElementById('min').value = 12")
+    said = "return document.getElementById('done').textContent.includes(arguments[0])"
+    press = "document.querySelector('#scale button').click()"
+    window.run(press)
+    window.until(said, "no token was given")
+    typed = "const field = document.getElementById('token'); field.value = arguments[0]; field.dispatchEvent(new Event('input'))"
+    window.run(typed, TOKEN)
+    window.run(press)
+    window.until(said, "is above max-scale 9")
+    window.run("document.getElementById('min').value = 3")
+    window.run(press)
+    window.until(said, "at least 3 pods, at most 9 pods")
+    assert window.violations() == []
+    assert window.run("return document.cookie + location.href").endswith("/#default/hello-00001")

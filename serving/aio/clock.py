@@ -8,12 +8,24 @@ import asyncio
 import datetime as dt
 import time
 
-__all__ = ["now_s", "stamp", "wall_s"]
+__all__ = ["now_s", "stamp", "steady_s", "wall_s"]
 
 
 def now_s() -> float:
     """Monotonic time of the running loop, in seconds."""
     return asyncio.get_running_loop().time()
+
+
+# Counts while the machine sleeps, which the monotonic clock of Linux does not.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def steady_s() -> float:
+    """Monotonic seconds, read anew at each call, which go on while the process is frozen and while the machine sleeps.
+
+    A loop's own time is that at which its turn began (uvloop): a process that was frozen within a turn believes it.
+    """
+    return time.clock_gettime(_STEADY)
 
 
 def wall_s() -> float:

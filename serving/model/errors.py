@@ -19,6 +19,8 @@
         Unsupported        501: a server may do this, ours does not
           UnsupportedMediaType  415: a patch of a type that this kind does not take
         Unavailable        503: the server does not answer; retry later
+        NotLeading         503: the lease that allows this write is not ours any more; nothing was sent
+      InvalidCertificate   the operator must act: a certificate cannot be served; the last good one stays
       JournalDamaged       the operator must act: the store's file cannot be read; it is kept as it is
       IllegalTransition    our bug: a state machine was told something impossible
 
@@ -40,9 +42,11 @@ __all__ = [
     "Gone",
     "IllegalTransition",
     "Invalid",
+    "InvalidCertificate",
     "InvalidValue",
     "JournalDamaged",
     "NotFound",
+    "NotLeading",
     "Problem",
     "QueueFull",
     "QueueTimeout",
@@ -195,6 +199,26 @@ class Unavailable(ClusterError):
 
     status: ClassVar[int] = 503
     reason: ClassVar[str] = "ServiceUnavailable"
+
+
+class NotLeading(ClusterError):
+    """The lease that allows this write is not held, or not any more. Nothing was sent; somebody else does the work."""
+
+    status: ClassVar[int] = 503
+    reason: ClassVar[str] = "NotLeading"
+
+    def __init__(self, lease: str) -> None:
+        self.lease = lease
+        super().__init__(f"this process does not hold the lease {lease}, or not any more: nothing was written")
+
+
+class InvalidCertificate(ServingError):
+    """A certificate, or its key, that cannot be served. ``where`` names the file or Secret, ``reason`` what is wrong."""
+
+    def __init__(self, *, where: str, reason: str) -> None:
+        self.where = where
+        self.reason = reason
+        super().__init__(f"{where}: {reason}")
 
 
 class JournalDamaged(ServingError):

@@ -1,8 +1,21 @@
-"""What one decision about a revision says in numbers: the record that a decision is measured by."""
+"""What one decision about a revision says in numbers, and how its pods are: the records that it is measured by."""
 
 import msgspec
 
-__all__ = ["RevisionNumbers"]
+__all__ = ["PodCounts", "RevisionNumbers"]
+
+
+class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods of a revision that are not ready, by why."""
+
+    not_ready: int = 0
+    """They run, and are not ready yet or any more."""
+
+    pending: int = 0
+    """They have no node yet, or their containers were not started yet."""
+
+    terminating: int = 0
+    """They are being deleted."""
 
 
 class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from pathlib import Path
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
@@ -20,6 +21,8 @@ __all__ = ["StatsClient", "attempt"]
 _LOG = logging.getLogger(__name__)
 # "HTTP/1.1 200": what a probe reads of an answer.
 _STATUS_BYTES = 12
+_FINE = (200, 399)
+_AGENT = "kube-probe/serving"
 _OPEN_MAX_S = 5.0
 # Between two machines of a cluster a close takes one round trip; a pod that stops does not wait longer for it.
 _CLOSE_MAX_S = 0.5
@@ -27,8 +30,11 @@ _CLOSE_MAX_S = 0.5
 _MESSAGE_BYTES_MAX = 4096
 
 
-async def attempt(probe: Probe, app: Address) -> bool:
-    """Whether the app takes a connection, or answers a GET with 200 to 399, within the probe's time."""
+async def attempt(probe: Probe, app: Address, *, is_http2: bool = False) -> bool:
+    """Whether the app takes a connection, or answers a GET with 200 to 399, within the probe's time.
+
+    ``is_http2`` asks with HTTP/2, as an app must be asked whose port is named h2c.
+    """
     host, port = app[0], probe.port or app[1]
     writer: asyncio.StreamWriter | None = None
     try:
@@ -36,6 +42,12 @@ async def attempt(probe: Probe, app: Address) -> bool:
             reader, writer = await asyncio.open_connection(host, port)
             if probe.path is None:
                 return True
+            if is_http2:
+                from serving.proxy.http2.probe import get_status  # noqa: PLC0415 - most apps need none of it
+
+                headers = [("user-agent", _AGENT), *probe.headers]
+                status = await get_status(reader, writer, path=probe.path, host=f"{host}:{port}", headers=headers)
+                return _FINE[0] <= status <= _FINE[1]
             writer.write(_get(probe, f"{host}:{port}"))
             start = await reader.readexactly(_STATUS_BYTES)
             return start.startswith(b"HTTP/1.") and b"200" <= start[9:] <= b"399"
@@ -47,7 +59,7 @@ async def attempt(probe: Probe, app: Address) -> bool:
 
 
 def _get(probe: Probe, host: str) -> bytes:
-    headers = {"Host": host, "User-Agent": "kube-probe/serving", "Connection": "close", **dict(probe.headers)}
+    headers = {"Host": host, "User-Agent": _AGENT, "Connection": "close", **dict(probe.headers)}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"GET {probe.path} HTTP/1.1\r\n{lines}\r\n".encode()
 
@@ -59,7 +71,7 @@ class StatsClient:
         assert spec.stats_url is not None
         query = f"namespace={spec.namespace}&revision={spec.revision}&pod={spec.pod}"
         self._url = f"{spec.stats_url}{'&' if '?' in spec.stats_url else '?'}{query}"
-        self._headers = {"Authorization": f"Bearer {spec.stats_token}"}
+        self._spec = spec
         self._settings = spec.settings
         self._dice = dice
         self._frame: bytes | None = None
@@ -96,7 +108,7 @@ class StatsClient:
             try:
                 async with connect(
                     self._url,
-                    additional_headers=self._headers,
+                    additional_headers={"Authorization": f"Bearer {_token(self._spec)}"},
                     compression=None,
                     open_timeout=_OPEN_MAX_S,
                     close_timeout=_CLOSE_MAX_S,
@@ -140,3 +152,14 @@ class StatsClient:
         if socket.close_code is not None:
             msg = f"closed by the autoscaler with {socket.close_code} {socket.close_reason}"
             raise ConnectionError(msg)
+
+
+def _token(spec: PodSpec) -> str:
+    """The token of now: a file is written anew before the token in it is too old.
+
+    Raises:
+        OSError: when there is no such file.
+    """
+    if not spec.stats_token_file:
+        return spec.stats_token
+    return Path(spec.stats_token_file).read_text(encoding="ascii").strip()

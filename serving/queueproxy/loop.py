@@ -53,7 +53,7 @@ async def watch_app(spec: PodSpec, handler: PodHandler, on_change: Callable[[boo
     """Ask the app again and again, until cancelled or nothing more is to be asked."""
     state = at_start(spec.settings)
     while True:
-        ok = await attempt(spec.readiness, spec.app)
+        ok = await attempt(spec.readiness, spec.app, is_http2=spec.is_http2)
         before, state = state, after_attempt(state, ok=ok, probe=spec.readiness, settings=spec.settings)
         if state.is_ready is not before.is_ready:
             handler.is_ready = state.is_ready

@@ -9,6 +9,7 @@ Environment (all names of one pod; its secrets are derived by whoever starts it,
 - ``SERVING_LISTEN_FDS``: bound sockets in the place of those, as JSON: ``{"requests": 3, "admin": 4}``.
 - ``SERVING_POD_READINESS``: the app's readinessProbe (core/v1) as JSON; without it a TCP connection to the app.
 - ``SERVING_POD_STATS_URL``, ``SERVING_POD_STATS_TOKEN``: the autoscaler's websocket, "ws://127.0.0.1:6081/stats".
+- ``SERVING_POD_STATS_TOKEN_FILE``: a file with that token, in its place; it is read at each connection, and may change.
 - ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be believed; without it nobody is.
 - ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"ready": true}``.
 - ``SERVING_QUEUEPROXY_<FIELD>``: each setting of ``serving.settings.queueproxy`` in its plain unit, as in
@@ -40,6 +41,7 @@ from serving.queueproxy.tally import series
 __all__ = ["main", "run", "serve"]
 
 _USAGE_EXIT = 2
+_GOODBYE_S = 0.5
 # Requests make few cycles, so that looking for them rarely costs nothing (default: each 700 objects).
 _GC_THRESHOLD = 20_000
 
@@ -71,7 +73,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     log = stdout_log(spec.settings.http)
     server = HttpServer(spec.settings.http, access_log=log)
     if spec.is_http2:
-        from serving.proxy.http2.upstream import Http2Pool  # noqa: PLC0415 - most apps need none of it
+        from serving.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most apps need none of it
 
         server.pool = Http2Pool(spec.settings.http, clock=server.clock)
     pod = PodHandler(spec, clock=server.clock)
@@ -86,8 +88,13 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     await server.listen(_where(spec, "requests", spec.listen), pod)
     await admin_server.listen(_where(spec, "admin", spec.admin), admin)
     flushed = asyncio.Event()
+
+    def changed(ready: bool) -> None:  # noqa: FBT001 - the shape of a callback
+        pipe.push(ready=ready)
+        admin.readiness_changed()
+
     async with asyncio.TaskGroup() as group:
-        watch = group.create_task(watch_app(spec, pod, lambda ready: pipe.push(ready=ready)), name="watch app")
+        watch = group.create_task(watch_app(spec, pod, changed), name="watch app")
         tasks = [watch]
         reports = None
         if client is not None:
@@ -96,13 +103,16 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         await stop.wait()
         watch.cancel()
         pipe.push(ready=False)
+        admin.stopping()
         await drain(spec, pod, server)
+        admin.drained()
         flushed.set()
         if reports is not None:
             await reports
         for task in tasks:
             task.cancel()
-    await admin_server.finish(grace_s=0)
+    # Whoever waited for the drain is still to hear of it.
+    await admin_server.finish(grace_s=_GOODBYE_S)
     if log is not None:
         await log.close()
 
@@ -128,6 +138,7 @@ def _numbers(pod: PodHandler, server: HttpServer, client: StatsClient | None, *,
     lines.append(f"queueproxy_client_connections {server.connection_count}")
     lines.append(f"queueproxy_app_connections {server.pool.open_count}")
     lines.append(f"queueproxy_app_ready {int(pod.is_ready)}")
+    lines.append(f"queueproxy_tasks {len(asyncio.all_tasks())}")
     if client is not None:
         lines.append(f"queueproxy_stats_sent_total {client.sent_count}")
         lines.append(f"queueproxy_stats_unsent_total {client.unsent_count}")

@@ -41,7 +41,8 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One pod, as its queue-proxy sees it.
 
     ``listen`` and ``admin`` are the addresses for requests and for orders; a descriptor in ``listen_fds`` under
-    "requests" or "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` nothing is reported.
+    "requests" or "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` nothing is reported;
+    the token for it is ``stats_token``, or what is in the file ``stats_token_file`` at the time of each connection.
     ``secret`` is what a request must carry to be believed; without one nobody is. ``ready_fd`` is a pipe to push readiness
     into. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c.
     """
@@ -56,6 +57,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     readiness: Probe = Probe()
     stats_url: str | None = None
     stats_token: str = ""
+    stats_token_file: str = ""
     secret: str = ""
     ready_fd: int | None = None
     is_http2: bool = False
@@ -168,6 +170,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "readiness": ("SERVING_POD_READINESS", read_probe, "a readinessProbe of core/v1 as JSON"),
     "stats_url": ("SERVING_POD_STATS_URL", str, "a URL of a websocket"),
     "stats_token": ("SERVING_POD_STATS_TOKEN", str, "a token"),
+    "stats_token_file": ("SERVING_POD_STATS_TOKEN_FILE", str, "the path of a file with a token"),
     "secret": ("SERVING_POD_SECRET", str, "a secret"),
     "is_http2": ("SERVING_POD_PROTOCOL", _read_protocol, "http1 or h2c, the name of the app's port"),
     "ready_fd": ("SERVING_READY_FD", int, "the number of a descriptor"),

@@ -1,6 +1,8 @@
-"""Metrics are documented as they are, and opencensus has one door."""
+"""Metrics are documented as they are, and opencensus and opentelemetry have one door each."""
 
 from pathlib import Path
+
+import pytest
 
 from serving.metrics.names import TABLES
 from serving.metrics.render import render_page
@@ -11,13 +13,18 @@ def test_the_page_of_metrics_is_true() -> None:
     assert (ROOT / "docs" / "metrics.md").read_text() == render_page(), "run `make config`"
 
 
-def test_opencensus_is_imported_in_one_module() -> None:
-    found = [named(path) for path in product_files() if imports_opencensus(path)]
-    assert found == ["serving/metrics/reporter.py"]
+@pytest.mark.parametrize(
+    ("package", "door"),
+    [("opencensus", "serving/metrics/reporter.py"), ("opentelemetry", "serving/metrics/otlp.py")],
+)
+def test_a_package_for_one_thing_is_imported_in_one_module(package: str, door: str) -> None:
+    assert [named(path) for path in product_files() if imports(path, package)] == [door]
 
 
-def imports_opencensus(path: Path) -> bool:
-    return any(line.startswith(("import opencensus", "from opencensus")) for line in path.read_text().splitlines())
+def imports(path: Path, package: str) -> bool:
+    return any(
+        line.lstrip().startswith((f"import {package}", f"from {package}")) for line in path.read_text().splitlines()
+    )
 
 
 def test_names_are_there_once_in_each_table() -> None:

@@ -32,7 +32,7 @@ IMPURE = {
     ),
     *("secrets", "select", "selectors", "shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading"),
     *("time", "uuid"),
-    *("aiohttp", "kubernetes", "opencensus", "prometheus_client", "uvloop", "websockets"),
+    *("aiohttp", "kubernetes", "opencensus", "opentelemetry", "prometheus_client", "uvloop", "websockets"),
 }
 # A source of randomness may be named as a type; the object is handed in.
 IMPURE_AS_TYPE = IMPURE - {"random"}

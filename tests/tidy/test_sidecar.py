@@ -8,7 +8,7 @@ from tests.tidy.sources import ROOT
 SIDECAR_FOLDERS = ("serving/model", "serving/proxy", "serving/queueproxy", "serving/traffic", "serving/wire")
 HEAVY = (
     *("numpy", "scipy", "yaml", "click", "rich"),
-    *("aiohttp", "kubernetes", "opencensus", "prometheus_client"),
+    *("aiohttp", "kubernetes", "opencensus", "opentelemetry", "prometheus_client"),
 )
 
 

@@ -12,7 +12,9 @@ import yaml
 from serving import __version__
 from serving.cli.makekey import NAME as KEY_SECRET
 from serving.cli.tree import OUR_LABEL, Wanted, objects_of, tree_folder
+from serving.cluster.allotment import shard_name
 from serving.settings.daemons import DAEMONS
+from serving.settings.election import ElectionSettings
 from serving.settings.load import load
 from tests.unit.config.strict import faults, model_of
 
@@ -73,7 +75,7 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
     for one in objects_of(CONFIG, wanted):
         if named(one) == ("Service", "elsewhere", "activator"):
             assert found[named(one)]["spec"]["type"] == "ClusterIP", "a Gateway is in front"
-        elif named(one) == ("Deployment", "elsewhere", "activator"):
+        elif named(one) in {("Deployment", "elsewhere", "activator"), ("Deployment", "elsewhere", "dashboard")}:
             assert_environment_is_understood(found[named(one)])
         else:
             assert found[named(one)] == one
@@ -243,6 +245,18 @@ def test_no_role_has_a_wildcard_or_reads_secrets_at_large() -> None:
                 assert one["kind"] == "Role"
                 assert not {"list", "watch"} & set(rule["verbs"])
                 assert "get" not in rule["verbs"] or rule["resourceNames"]
+
+
+def test_a_daemon_may_write_its_own_leases_alone() -> None:
+    shards = ElectionSettings().shard_count
+    own = {"controller": ["controller"], "autoscaler": [shard_name("autoscaler", one, shards) for one in range(shards)]}
+    written = {
+        one["metadata"]["name"].removeprefix("serving-"): rule.get("resourceNames", ())
+        for one in of_kind("Role", "ClusterRole")
+        for rule in one["rules"]
+        if "leases" in rule["resources"] and {"update", "patch", "delete"} & set(rule["verbs"])
+    }
+    assert written == own
 
 
 def test_the_dashboard_only_looks() -> None:

@@ -31,6 +31,7 @@ def test_all_variables_are_read() -> None:
             "SERVING_POD_READINESS": '{"tcpSocket": {"port": 0}}',
             "SERVING_POD_STATS_URL": "ws://a/stats",
             "SERVING_POD_STATS_TOKEN": "token",
+            "SERVING_POD_STATS_TOKEN_FILE": "/etc/token",
             "SERVING_POD_SECRET": "secret",
             "SERVING_READY_FD": "4",
             "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": "10",
@@ -39,6 +40,7 @@ def test_all_variables_are_read() -> None:
     )
     assert (spec.listen, spec.admin, spec.listen_fds) == (("127.64.0.1", 8012), ("::1", 8022), {"requests": 3})
     assert (spec.stats_url, spec.stats_token, spec.secret, spec.ready_fd) == ("ws://a/stats", "token", "secret", 4)
+    assert spec.stats_token_file.endswith("/token")
     assert (spec.settings.slots, spec.settings.http.head_bytes_max) == (10, 65536)
     assert spec.readiness == Probe()
 

@@ -208,3 +208,33 @@ def test_validate_tells_a_count_that_drifted() -> None:
     made._in_flight += 1
     with pytest.raises(AssertionError, match="in flight 2"):
         made.validate()
+
+
+def test_slots_of_one_pod_change_alone() -> None:
+    made = balancer(a=1, b=1)
+    take(made, 2)
+    made.set_slots("a", 2)
+    made.validate()
+    assert made.capacity == 3
+    assert take(made, 2) == ["a", None]
+    assert made.in_flight_by_pod() == {"a": 2, "b": 1}
+
+
+def test_fewer_slots_than_requests_interrupt_nobody() -> None:
+    made = balancer(a=2)
+    take(made, 2)
+    made.set_slots("a", 1)
+    made.give_back("a")
+    made.validate()
+    assert made.capacity == 1
+    assert take(made) == [None]
+
+
+def test_slots_of_a_pod_that_is_not_listed_are_none() -> None:
+    made = balancer(a=1)
+    take(made)
+    made.set_pods({})
+    made.set_slots("a", 5)
+    made.set_slots("b", 5)
+    made.validate()
+    assert take(made) == [None]

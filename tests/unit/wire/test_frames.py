@@ -9,11 +9,15 @@ from serving.model.errors import InvalidValue
 from serving.wire.frames import (
     ActivatorStats,
     PodStat,
+    RelayedStat,
+    RelayedStats,
     RevisionStat,
     decode_activator_stats,
     decode_pod_stat,
+    decode_relayed_stats,
     encode_activator_stats,
     encode_pod_stat,
+    encode_relayed_stats,
 )
 
 POD = PodStat(at_s=1.5, concurrency=2.0, proxied_concurrency=0.5, request_count=10.0, proxied_request_count=3.0)
@@ -26,6 +30,14 @@ def test_a_pods_frame_is_read_as_it_was_written() -> None:
 
 def test_an_activators_frame_is_read_as_it_was_written() -> None:
     assert decode_activator_stats(encode_activator_stats(ACTIVATOR)) == ACTIVATOR
+
+
+def test_what_is_passed_on_is_read_as_it_was_written() -> None:
+    stat = RelayedStat(namespace="default", revision="r", sender="a", is_activator=True, concurrency=1.0)
+    for stats in (RelayedStats(stats=[stat, stat]), RelayedStats(stats=[])):
+        assert decode_relayed_stats(encode_relayed_stats(stats)) == stats
+    with pytest.raises(InvalidValue, match="statistics of an autoscaler"):
+        decode_relayed_stats(encode_pod_stat(POD))
 
 
 def test_a_key_of_a_newer_pod_is_overlooked() -> None:

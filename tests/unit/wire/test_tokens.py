@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from serving.model.errors import InvalidValue
-from serving.wire.tokens import activator_token, matches, pod_secret, pod_token, read_key
+from serving.wire.tokens import (
+    activator_token,
+    autoscaler_token,
+    matches,
+    pod_secret,
+    pod_token,
+    read_key,
+    revision_secret,
+)
 
 KEY = bytes(range(32))
 
@@ -25,10 +33,14 @@ def test_every_purpose_name_and_key_has_its_own() -> None:
         pod_token(KEY, namespace="m", revision="r", pod="p"),
         pod_token(bytes(32), namespace="n", revision="r", pod="p"),
         activator_token(KEY, name="p"),
+        autoscaler_token(KEY, name="p"),
         pod_secret(KEY, namespace="n", pod="p"),
         pod_secret(KEY, namespace="m", pod="p"),
+        revision_secret(KEY, namespace="n", uid="p"),
+        revision_secret(KEY, namespace="m", uid="p"),
+        revision_secret(KEY, namespace="n", uid="q"),
     }
-    assert len(tokens) == 8
+    assert len(tokens) == 12
 
 
 def test_a_name_with_a_slash_is_our_own_mistake() -> None:

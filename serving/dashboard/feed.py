@@ -14,13 +14,14 @@ import msgspec
 
 from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import every
-from serving.cluster.kinds import NODE, POD, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.kinds import NODE, NODE_METRICS, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.dashboard.board import Board
 from serving.dashboard.requests import Requests
 from serving.dashboard.sources import read_pages
 from serving.dashboard.views import View, node_view, pod_view, revision_view, service_view
+from serving.model.errors import ClusterError
 from serving.settings.dashboard import DashboardSettings
 
 __all__ = ["PERIOD_S", "Feed"]
@@ -29,6 +30,8 @@ _log = logging.getLogger("dashboard")
 
 PERIOD_S = 2.0
 _PAST_S = 3600.0
+# As often as metrics-server measures.
+_USES_PERIOD_S = 15.0
 _RETRY_S = 1.0
 _LINE_BYTES_MAX = 2**20
 _PODS = "serving.knative.dev/revision"
@@ -64,6 +67,7 @@ class Feed:
         on_decision: Callable[[View], None],
     ) -> None:
         self._board = board
+        self._cluster = cluster
         self._settings = settings
         self._on_tick = on_tick
         self._on_decision = on_decision
@@ -87,6 +91,7 @@ class Feed:
         ):
             tasks = [group.create_task(one.run(), name=f"dashboard {one.kind.plural}") for one in self._reflectors]
             tasks.append(group.create_task(self._follow(session), name="dashboard decisions"))
+            tasks.append(group.create_task(self._look_at_nodes(), name="dashboard node use"))
             tasks.append(group.create_task(self._tick(session, stop), name="dashboard rows"))
             await stop.wait()
             for task in tasks:
@@ -100,6 +105,17 @@ class Feed:
         reflector = Reflector(cluster, shown.kind, label_selector=shown.selector)
         reflector.on_change(changed)
         return reflector
+
+    async def _look_at_nodes(self) -> None:
+        while True:
+            try:
+                listing = await self._cluster.list(NODE_METRICS)
+            except ClusterError as error:
+                # Not every cluster measures: then there is no column.
+                _log.debug("use.unknown", extra={"error": str(error)})
+            else:
+                self._board.uses.take(listing.items, wall_s())
+            await asyncio.sleep(_USES_PERIOD_S)
 
     async def _follow(self, session: aiohttp.ClientSession) -> None:
         since_s = wall_s() - _PAST_S

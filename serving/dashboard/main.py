@@ -26,9 +26,10 @@ from serving.dashboard.feed import PERIOD_S, Feed
 from serving.dashboard.gate import Gate
 from serving.dashboard.server import Pages
 from serving.model.errors import Problem, SettingsError
-from serving.settings.daemons import DAEMONS, DASHBOARD
+from serving.settings.daemons import DAEMONS, DASHBOARD, PLACEMENT
 from serving.settings.dashboard import DashboardSettings
 from serving.settings.load import load
+from serving.settings.placement import PlacementSettings
 
 __all__ = ["Dashboard", "main", "read_token"]
 
@@ -42,9 +43,16 @@ _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 class Dashboard:
     """All parts, wired. ``address`` is where it listens once ``is_serving`` is set; who has the ``token`` may act, "" is nobody."""
 
-    def __init__(self, settings: DashboardSettings, cluster: Cluster, *, token: str = "") -> None:
+    def __init__(
+        self,
+        settings: DashboardSettings,
+        cluster: Cluster,
+        *,
+        token: str = "",
+        placement: PlacementSettings | None = None,
+    ) -> None:
         self._settings = settings
-        self._board = Board(int(_HISTORY_S / PERIOD_S))
+        self._board = Board(int(_HISTORY_S / PERIOD_S), placement)
         actions = Actions(cluster, Gate(token), activator_address=settings.activator_address)
         self._pages = Pages(self._board, settings, is_well=lambda: self._feed.is_synced, actions=actions)
         self._feed = Feed(
@@ -95,6 +103,7 @@ def main() -> int:
     """Run until told to stop; returns the exit code."""
     try:
         settings = load(DASHBOARD, registry=DAEMONS, environment=os.environ).settings
+        placement = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings
         token = read_token(settings.token_file)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
@@ -102,7 +111,9 @@ def main() -> int:
 
     async def body(stop: asyncio.Event) -> None:
         async with KubeCluster(os.environ.get("KUBECONFIG")) as cluster:
-            await Dashboard(settings, cluster, token=token).run(stop, listener=inherited_sockets().get("dashboard"))
+            await Dashboard(settings, cluster, token=token, placement=placement).run(
+                stop, listener=inherited_sockets().get("dashboard")
+            )
 
     return run_daemon("dashboard", body)
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
+from serving.aio.clock import wall_s
 from serving.dashboard.actions import Actions
 from serving.dashboard.board import Board
 from serving.dashboard.history import COLUMNS
@@ -98,11 +99,13 @@ class Pages:
     def tick(self, at_s: float, rows: dict[str, list[float | None]]) -> None:
         """Tell all pages what has changed."""
         changes: dict[int, list[View]] = {}
-        nodes = self._board.nodes()
+        nodes: dict[str, list[View]] = {}
         for page in self._pages:
             if page.version not in changes:
                 changes[page.version] = self._board.since(page.version)
-            body = {"at_s": at_s, "rows": rows, "objects": changes[page.version], "nodes": nodes}
+            if page.revision not in nodes:
+                nodes[page.revision] = self._board.scored_nodes(page.revision, at_s)
+            body = {"at_s": at_s, "rows": rows, "objects": changes[page.version], "nodes": nodes[page.revision]}
             page.send("tick", {**body, "pods": self._board.pods(page.revision)})
             page.version = self._board.version
 
@@ -166,7 +169,7 @@ class Pages:
             "columns": COLUMNS,
             "rows": self._board.rows,
             "objects": self._board.since(0),
-            "nodes": self._board.nodes(),
+            "nodes": self._board.scored_nodes(revision, wall_s()),
             "pods": self._board.pods(revision),
             "may_act": self._actions is not None,
         }

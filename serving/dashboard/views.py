@@ -9,8 +9,10 @@ from typing import Any
 
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_bytes, parse_millicores
+from serving.model.resources import Resources
+from serving.scheduler.pod import Container, Demand, Pod, pod_demand
 
-__all__ = ["View", "node_view", "pod_view", "revision_view", "service_view"]
+__all__ = ["View", "amount", "demand_of", "node_view", "pod_view", "revision_view", "service_view"]
 
 View = dict[str, Any]
 
@@ -51,6 +53,7 @@ def revision_view(found: Mapping[str, Any]) -> View:
         "conditions": _conditions(status),
         "ready": _status_of(status, "Ready"),
         "active": _status_of(status, "Active"),
+        "demand": demand_of(spec.get("containers") or ()),
     }
 
 
@@ -75,6 +78,7 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
         "restarts": sum(one.get("restartCount", 0) for one in containers),
         "reason": waiting.get("reason") or status.get("reason", ""),
         "requests": _requests(spec.get("containers") or ()),
+        "demand": demand_of(spec.get("containers") or ()),
     }
 
 
@@ -85,10 +89,25 @@ def node_view(found: Mapping[str, Any]) -> View:
     return {
         **_named(found),
         "ready": _status_of(status, "Ready"),
-        "cpu_millicores": _quantity(allocatable.get("cpu"), is_cpu=True),
-        "memory_bytes": _quantity(allocatable.get("memory"), is_cpu=False),
+        "cpu_millicores": amount(allocatable.get("cpu"), is_cpu=True),
+        "memory_bytes": amount(allocatable.get("memory"), is_cpu=False),
         "taints": [one.get("key", "") for one in spec.get("taints") or ()],
     }
+
+
+def demand_of(containers: Iterable[Mapping[str, Any]]) -> Demand:
+    """What containers ask for, as node scores count it."""
+    resources = [one.get("resources") or {} for one in containers]
+    found = [Container(request=_amounts(one.get("requests")), limit=_amounts(one.get("limits"))) for one in resources]
+    return pod_demand(Pod(containers=tuple(found)))
+
+
+def _amounts(written: Mapping[str, Any] | None) -> Resources:
+    cpu, memory = (written or {}).get("cpu"), (written or {}).get("memory")
+    return Resources(
+        cpu_m=None if cpu is None else amount(cpu, is_cpu=True),
+        memory_bytes=None if memory is None else amount(memory, is_cpu=False),
+    )
 
 
 def _named(found: Mapping[str, Any]) -> View:
@@ -113,12 +132,13 @@ def _status_of(status: Mapping[str, Any], condition: str) -> str:
 def _requests(containers: Iterable[Mapping[str, Any]]) -> View:
     asked = [(one.get("resources") or {}).get("requests") or {} for one in containers]
     return {
-        "cpu_millicores": sum(_quantity(one.get("cpu"), is_cpu=True) for one in asked),
-        "memory_bytes": sum(_quantity(one.get("memory"), is_cpu=False) for one in asked),
+        "cpu_millicores": sum(amount(one.get("cpu"), is_cpu=True) for one in asked),
+        "memory_bytes": sum(amount(one.get("memory"), is_cpu=False) for one in asked),
     }
 
 
-def _quantity(text: object, *, is_cpu: bool) -> int:
+def amount(text: object, *, is_cpu: bool) -> int:
+    """A quantity in millicores or bytes; 0 for none and for one that cannot be read."""
     try:
         return 0 if text is None else (parse_millicores if is_cpu else parse_bytes)(str(text))
     except InvalidValue:

@@ -248,8 +248,13 @@ function showNodes() {
   // A node of which nobody knows how large it is and what it is asked for, as this machine itself, says nothing.
   by("nodes-part").hidden = !nodes.some((one) => one.cpu_millicores || one.memory_bytes || one.requested_millicores || one.requested_bytes);
   const part = (asked, all, unit, per) => all ? `${number(asked / per)} of ${number(all / per)} ${unit}` : `${number(asked / per)} ${unit}`;
-  keyed(by("nodes"), nodes.map((one) => [one.name, one]), (node, one) => cells(node, one.name, badge(one.ready === "True" ? "Ready" : one.ready, TONES[one.ready]),
-    String(one.pod_count), part(one.requested_millicores, one.cpu_millicores, "cores", 1000), part(one.requested_bytes, one.memory_bytes, "GiB", 2 ** 30), one.taints.join(", ") || "–"));
+  const hasUse = nodes.some((one) => one.used), hasScores = nodes.some((one) => one.scores);
+  by("nodes-part").querySelector(".use").hidden = !hasUse;
+  by("nodes-part").querySelector(".score").hidden = !hasScores;
+  const use = (one) => one.used ? `${part(one.used.cpu_millicores, one.cpu_millicores, "cores", 1000)}, ${part(one.used.memory_bytes, one.memory_bytes, "GiB", 2 ** 30)}` : "–";
+  const said = (one) => make("div", {}, ...(one.scores || []).map((score) => make("div", { title: score.why, textContent: `${score.name} ${score.score} of ${score.score_max}${score.weight ? ` × ${score.weight}` : ""}` })));
+  keyed(by("nodes"), nodes.map((one) => [one.name, { one, hasUse, hasScores }]), (node, { one }) => cells(node, one.name, badge(one.ready === "True" ? "Ready" : one.ready, TONES[one.ready]),
+    String(one.pod_count), part(one.requested_millicores, one.cpu_millicores, "cores", 1000), part(one.requested_bytes, one.memory_bytes, "GiB", 2 ** 30), ...(hasUse ? [use(one)] : []), ...(hasScores ? [said(one)] : []), one.taints.join(", ") || "–"));
 }
 
 // What can be set.

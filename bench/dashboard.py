@@ -16,6 +16,7 @@ from aiohttp import web
 
 from serving.dashboard.board import Board
 from serving.dashboard.server import Pages
+from serving.dashboard.views import demand_of
 from serving.settings.dashboard import DashboardSettings
 from tests.integration.browser import Browser, browser
 
@@ -39,6 +40,7 @@ def filled(revision_count: int, pod_count: int) -> Board:
         board.put("service", f"default/{service}", {**common, "name": service, "url": "http://x", "traffic": traffic})
         shown = {**common, "name": name, "service": service, "state": "Active", "concurrency": 10, "scaling": {}}
         board.put("revision", f"default/{name}", shown)
+    demand = demand_of([{"resources": {"requests": {"cpu": "100m", "memory": "1Mi"}}}])
     for number in range(pod_count):
         revision = f"service-{number % revision_count:03}-00001"
         pod = {
@@ -50,7 +52,7 @@ def filled(revision_count: int, pod_count: int) -> Board:
         }
         requests = {"cpu_millicores": 100, "memory_bytes": 2**20}
         more = {"node": f"node-{number % 50}", "phase": "Running", "reason": "", "restarts": 0, "requests": requests}
-        board.put("pod", f"default/{pod['name']}", pod | more)
+        board.put("pod", f"default/{pod['name']}", pod | more | {"demand": demand})
     for number in range(50):
         node = {
             "namespace": "",

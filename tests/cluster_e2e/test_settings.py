@@ -97,14 +97,18 @@ async def test_a_target_that_is_edited_scales_running_revisions(stage: Stage) ->
 
 
 async def test_a_daemon_that_starts_beside_a_bad_config_map_runs_on_the_defaults(stage: Stage) -> None:
+    await configure(stage, "config-autoscaler")
+    await stage.apply(plain("beside"))
+    await stage.ready("beside")
+    stage.load("beside-00001", 100)
+    # It is at work, and not still starting.
+    await stage.scaled("beside-00001", 2)
     await configure(stage, "config-autoscaler", max_scale_up_rate="0.5")
     await told(stage, "SettingsRefused", "max-scale-up-rate")
     assert await stage.daemons["autoscaler"].stop() == 0
     again = await stage.start("autoscaler")
-    await stage.apply(plain("beside"))
-    await stage.ready("beside")
-    stage.load("beside-00001", 100)
-    await stage.scaled("beside-00001", 2)
+    stage.load("beside-00001", 200)
+    await stage.scaled("beside-00001", 3)
     (line,) = [one for one in again.log if one["event"] == "settings.refused"][-1:]
     assert "max-scale-up-rate" in line["problems"][0]
     await configure(stage, "config-autoscaler")

@@ -91,7 +91,8 @@ async def test_its_stats_reach_the_autoscaler_by_the_token_that_kubernetes_gave_
             if float(sent.split()[1]) >= 2:
                 break
             await asyncio.sleep(0.1)
-    assert now["autoscaler_token_reviews_total"] == before.get("autoscaler_token_reviews_total", 0) + 1
+    # Pods of the tests before may still come, each with a token of its own.
+    assert now["autoscaler_token_reviews_total"] > before.get("autoscaler_token_reviews_total", 0)
     assert now["autoscaler_stats_frames_total"] > before["autoscaler_stats_frames_total"]
     assert now.get("autoscaler_stats_malformed_frames_total", 0) == 0
 

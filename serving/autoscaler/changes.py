@@ -5,20 +5,20 @@ at once and one more each half minute, so that a scale that swings does not fill
 some were left out says how many.
 """
 
+from typing import Any
+
 import msgspec
 
 from serving.autoscaler.revision import RevisionFacts
+from serving.model.event import About, Words, new_event
 
-__all__ = ["EventBudget", "Leave", "event_of"]
+__all__ = ["EventBudget", "Leave", "scale_event"]
 
 _COMPONENT = "serving-autoscaler"
 _BURST = 5
 _REFILL_S = 30.0
 # A revision's Events take each other's place after so many: a store of one machine keeps what it has.
 _NUMBERS = 20
-# The API refuses longer messages.
-_MESSAGE_LENGTH_MAX = 1024
-_NAME_LENGTH_MAX = 253
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,30 +64,17 @@ class EventBudget:
         self._purses.pop(uid, None)
 
 
-def event_of(revision: RevisionFacts, sentence: str, *, leave: Leave, now: str) -> dict[str, object]:
+def scale_event(revision: RevisionFacts, sentence: str, *, leave: Leave, now: str) -> dict[str, Any]:
     """The Event of one change; ``now`` is the time as the API writes it."""
     namespace, name = revision.key
-    suffix = f".scaled-{leave.number}"
+    of = About(
+        api_version="serving.knative.dev/v1",
+        kind="Revision",
+        namespace=namespace,
+        name=name,
+        uid=revision.uid,
+        resource_version=revision.resource_version,
+    )
     more = f" (changes before it that are not told: {leave.left_out_count})" if leave.left_out_count else ""
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{name[: _NAME_LENGTH_MAX - len(suffix)]}{suffix}", "namespace": namespace},
-        "involvedObject": {
-            "apiVersion": "serving.knative.dev/v1",
-            "kind": "Revision",
-            "name": name,
-            "namespace": namespace,
-            "uid": revision.uid,
-            "resourceVersion": revision.resource_version,
-        },
-        "type": "Normal",
-        "reason": "Scaled",
-        "message": f"{sentence}{more}"[:_MESSAGE_LENGTH_MAX],
-        "source": {"component": _COMPONENT},
-        "reportingComponent": _COMPONENT,
-        "reportingInstance": "",
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
+    words = Words(reason="Scaled", message=f"{sentence}{more}")
+    return new_event(of, words, suffix=f"scaled-{leave.number}", component=_COMPONENT, now=now)

@@ -16,7 +16,7 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.autoscaler.burst import TrafficPath
-from serving.autoscaler.changes import EventBudget, event_of
+from serving.autoscaler.changes import EventBudget, scale_event
 from serving.autoscaler.entry import Entry
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.path import PATH_ANNOTATION
@@ -187,7 +187,7 @@ class EventWriter:
         if leave is None or self._waiting.full():
             self.left_out_count += 1
             return
-        event = event_of(revision, sentence, leave=leave, now=stamp())
+        event = scale_event(revision, sentence, leave=leave, now=stamp())
         self._waiting.put_nowait((group_of(revision.key, revision), event))
 
     def forget(self, revision: RevisionFacts) -> None:

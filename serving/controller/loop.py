@@ -19,7 +19,7 @@ from serving.cluster.kinds import EVENT, KINDS, Kind
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
-from serving.controller.events import event_name, new_event, repeated
+from serving.controller.events import event_name, note_event
 from serving.controller.knowledge import Knowledge, WorkKey
 from serving.controller.objects import name_of, namespace_of, version_of
 from serving.controller.public import MANAGED_BY, MANAGER, SERVICE_NAME
@@ -27,6 +27,7 @@ from serving.controller.sidecar import Sidecar
 from serving.controller.writes import Create, Delete, Note, Patch, Plan, Resource, Write
 from serving.metrics.controller import ControllerMetrics
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
+from serving.model.event import repeated
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
@@ -237,7 +238,7 @@ class Controller:
             if before is None:
                 with contextlib.suppress(AlreadyExists):
                     self.writes_count += 1
-                    self._remember(await self._cluster.create(EVENT, new_event(note, now=now)))
+                    self._remember(await self._cluster.create(EVENT, note_event(note, now=now)))
                     return
                 before = await self._cluster.get(EVENT, namespace, name)
             self.writes_count += 1

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -22,6 +22,7 @@ from serving.cluster.port import Cluster, Object
 from serving.cluster.servicepatch import LATEST, Asked, desired_traffic, scale_patch
 from serving.dashboard.gate import Gate
 from serving.model.errors import ClusterError, ServingError
+from serving.model.event import Words, about, new_event
 
 __all__ = ["Actions"]
 
@@ -29,8 +30,6 @@ _log = logging.getLogger("dashboard")
 
 # A cold start takes as long as it takes; a person looks at the page meanwhile.
 _WAKE_WITHIN_S = 60.0
-_NAME_LENGTH_MAX = 200
-_MESSAGE_LENGTH_MAX = 1000
 _COUNT_MAX = 10_000
 _SERVICE_LABEL = "serving.knative.dev/service"
 
@@ -161,34 +160,19 @@ class Actions:
         """An Event of the service. What was done stays done without it."""
         try:
             async with asyncio.timeout(_WAKE_WITHIN_S):
-                await self._cluster.create(EVENT, self._event(service["metadata"], reason, said))
+                await self._cluster.create(EVENT, self._event(service, reason, said))
         except (ClusterError, TimeoutError) as error:
             _log.warning("action.event.lost", extra={"reason": reason, "error": str(error)})
 
-    def _event(self, metadata: Mapping[str, Any], reason: str, said: str) -> Object:
+    def _event(self, service: Object, reason: str, said: str) -> Object:
         self._event_count += 1
-        name = f"{metadata['name'][:_NAME_LENGTH_MAX]}.{int(wall_s() * 1000):x}-{self._event_count}"
-        return {
-            "apiVersion": EVENT.api_version,
-            "kind": EVENT.name,
-            "metadata": {"name": name, "namespace": metadata["namespace"]},
-            "involvedObject": {
-                "apiVersion": SERVING_SERVICE.api_version,
-                "kind": SERVING_SERVICE.name,
-                "name": metadata["name"],
-                "namespace": metadata["namespace"],
-                "uid": metadata["uid"],
-            },
-            "type": "Normal",
-            "reason": reason,
-            "message": f"asked for at the dashboard: {said}"[:_MESSAGE_LENGTH_MAX],
-            "source": {"component": "dashboard"},
-            "reportingComponent": "dashboard",
-            "reportingInstance": "",
-            "firstTimestamp": stamp(),
-            "lastTimestamp": stamp(),
-            "count": 1,
-        }
+        return new_event(
+            about(service),
+            Words(reason=reason, message=f"asked for at the dashboard: {said}"),
+            suffix=f"{int(wall_s() * 1000):x}-{self._event_count}",
+            component="dashboard",
+            now=stamp(),
+        )
 
 
 def _pods(count: int) -> str:

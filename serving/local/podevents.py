@@ -1,38 +1,16 @@
-"""What the kubelet says of a pod, as Events of the API. Follows core/v1 Event."""
-
-import hashlib
+"""What the kubelet says of a pod, as Events of the API."""
 
 from serving.cluster.port import Object
+from serving.model.event import MESSAGE_LENGTH_MAX, About, Words, digest, new_event
 
 __all__ = ["pod_event"]
-
-_COMPONENT = "kubelet"
-_DIGEST_LENGTH = 16
-_MESSAGE_LENGTH_MAX = 1024
 
 
 def pod_event(pod: Object, *, reason: str, message: str, now: str) -> Object:
     """A warning about a pod. The same words about the same pod have the same name: they are said once."""
     metadata = pod["metadata"]
-    digest = hashlib.sha256(f"{metadata['name']}\0{reason}\0{message}".encode()).hexdigest()[:_DIGEST_LENGTH]
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata.get("uid", ""),
-        },
-        "type": "Warning",
-        "reason": reason,
-        "message": message[-_MESSAGE_LENGTH_MAX:],
-        "source": {"component": _COMPONENT},
-        "reportingComponent": _COMPONENT,
-        "reportingInstance": "local",
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
+    name, namespace = metadata["name"], metadata["namespace"]
+    # Without a version: it is the pod that fails, in whatever state its object is.
+    of = About(api_version="v1", kind="Pod", namespace=namespace, name=name, uid=metadata.get("uid", ""))
+    words = Words(reason=reason, message=message[-MESSAGE_LENGTH_MAX:], is_warning=True)
+    return new_event(of, words, suffix=digest(name, reason, message), component="kubelet", now=now, instance="local")

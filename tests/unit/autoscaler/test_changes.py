@@ -1,4 +1,4 @@
-from serving.autoscaler.changes import EventBudget, Leave, event_of
+from serving.autoscaler.changes import EventBudget, Leave, scale_event
 from tests.unit.autoscaler.scaler_builders import revision_with
 
 
@@ -29,11 +29,11 @@ def test_a_revision_that_is_gone_is_forgotten() -> None:
 
 
 def test_the_event_is_about_the_revision_and_says_what_was_left_out() -> None:
-    event = event_of(
+    event = scale_event(
         revision_with(), "3 → 8: panic", leave=Leave(number=4, left_out_count=2), now="2026-11-21T07:00:00Z"
     )
     assert event["metadata"] == {"name": "hello-00001.scaled-4", "namespace": "default"}
     assert event["message"] == "3 → 8: panic (changes before it that are not told: 2)"
-    assert event["involvedObject"]["kind"] == "Revision"  # type: ignore[index]
-    plain = event_of(revision_with(), "x" * 2000, leave=Leave(number=0, left_out_count=0), now="")
+    assert event["involvedObject"]["kind"] == "Revision"
+    plain = scale_event(revision_with(), "x" * 2000, leave=Leave(number=0, left_out_count=0), now="")
     assert plain["message"] == "x" * 1024

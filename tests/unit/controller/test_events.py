@@ -1,6 +1,6 @@
 """Notes become Events."""
 
-from serving.controller.events import event_name, new_event, repeated
+from serving.controller.events import event_name, note_event
 from serving.controller.writes import Note
 from tests.unit.controller.builders import NOW, a_service, stored
 
@@ -10,7 +10,7 @@ def note(message: str = "boom", *, warning: bool = True, reason: str = "ExitCode
 
 
 def test_an_event_is_about_its_object() -> None:
-    event = new_event(note(), now=NOW)
+    event = note_event(note(), now=NOW)
     assert event["involvedObject"] == {
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Service",
@@ -23,7 +23,7 @@ def test_an_event_is_about_its_object() -> None:
 
 
 def test_good_news_are_normal() -> None:
-    assert new_event(note(warning=False, reason=""), now=NOW)["type"] == "Normal"
+    assert note_event(note(warning=False, reason=""), now=NOW)["type"] == "Normal"
 
 
 def test_the_same_words_have_the_same_name() -> None:
@@ -37,9 +37,4 @@ def test_a_name_is_short_enough_for_the_api() -> None:
 
 
 def test_a_long_message_keeps_its_end() -> None:
-    assert len(new_event(note("x" * 2000 + "end"), now=NOW)["message"]) == 1024
-
-
-def test_what_is_said_again_is_counted() -> None:
-    said = {"metadata": {"resourceVersion": "7"}, "count": 2}
-    assert repeated(said, now=NOW) == {**said, "count": 3, "lastTimestamp": NOW}
+    assert note_event(note("x" * 2000 + "end"), now=NOW)["message"] == "x" * 1021 + "end"

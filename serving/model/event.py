@@ -1,0 +1,95 @@
+"""What is told about an object, as the API keeps it: core/v1 Event.
+
+Pure. Whoever has something to say makes an Event here and writes it himself; who may say how much, and whether the same
+words are said again or counted, is each author's own decision. The name decides what is the same: ``digest`` of the words
+makes equal words about one object one Event, a number makes them take each other's place.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+__all__ = ["MESSAGE_LENGTH_MAX", "About", "Words", "about", "digest", "name_within", "new_event", "repeated"]
+
+MESSAGE_LENGTH_MAX = 1024
+"""The API refuses longer messages."""
+
+_NAME_LENGTH_MAX = 253
+_DIGEST_LENGTH = 16
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """The object that is spoken of; what is not known of it is empty, and left out."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str = ""
+    resource_version: str = ""
+
+
+class Words(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said: a reason in CamelCase for programs, a message for people. Of a long message the beginning is kept."""
+
+    reason: str
+    message: str
+    is_warning: bool = False
+
+
+def about(body: Mapping[str, Any]) -> About:
+    """An object of the API, as it is spoken of."""
+    metadata = body["metadata"]
+    return About(
+        api_version=body["apiVersion"],
+        kind=body["kind"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+    )
+
+
+def digest(*parts: str) -> str:
+    """16 hexadecimal digits that are the same for the same words."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_DIGEST_LENGTH]
+
+
+def name_within(name: str, suffix: str) -> str:
+    """The name of an Event: the object's own and what tells it from its others, the first cut so that both fit."""
+    return f"{name[: _NAME_LENGTH_MAX - len(suffix) - 1]}.{suffix}"
+
+
+def new_event(of: About, words: Words, *, suffix: str, component: str, now: str, instance: str = "") -> dict[str, Any]:
+    """The Event when it is said first; ``now`` is the time as the API writes it, ``component`` who says it."""
+    involved = {
+        "apiVersion": of.api_version,
+        "kind": of.kind,
+        "name": of.name,
+        "namespace": of.namespace,
+        "uid": of.uid,
+        "resourceVersion": of.resource_version,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name_within(of.name, suffix), "namespace": of.namespace},
+        "involvedObject": {key: text for key, text in involved.items() if text},
+        "type": "Warning" if words.is_warning else "Normal",
+        "reason": words.reason,
+        "message": words.message[:MESSAGE_LENGTH_MAX],
+        "source": {"component": component},
+        "reportingComponent": component,
+        "reportingInstance": instance,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def repeated(event: Mapping[str, Any], *, now: str) -> dict[str, Any]:
+    """The patch that says it once more, if nobody else has meanwhile."""
+    metadata = {"resourceVersion": event["metadata"].get("resourceVersion", "")}
+    return {"metadata": metadata, "count": event.get("count", 1) + 1, "lastTimestamp": now}

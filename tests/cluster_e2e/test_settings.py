@@ -10,7 +10,7 @@ from serving.cluster.port import EventType, Object
 from serving.model.errors import NotFound
 from tests.cluster_e2e.stage import SPACE, SYSTEM, Stage, service, staged
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 NAMES = ("config-autoscaler", "config-controller", "config-defaults", "config-activator")
 
@@ -131,6 +131,9 @@ async def test_another_domain_moves_running_routes_and_other_defaults_go_to_new_
 
 
 async def test_what_needs_a_restart_is_said(stage: Stage) -> None:
+    # What a ConfigMap says when the controller starts is no change; it is at work when a service is ready.
+    await stage.apply(plain("waiting"))
+    await stage.ready("waiting")
     await configure(stage, "config-activator", queue_depth_max="5", tell_revision="false")
     event = await told(stage, "SettingsWaitForRestart", "queue_depth_max")
     assert event["message"] == "The activator takes over when it is started again: queue_depth_max"

@@ -87,9 +87,9 @@ class Activator:
             clock=self.server.clock,
             on_wake=self._wake,
         )
-        metrics, client = self.ingress.metrics, self.client
-        metrics.lost_frames = lambda: client.dropped_count
-        metrics.connection.set_function(lambda: client.is_connected)
+        metrics, link = self.ingress.metrics, self.client.link
+        metrics.lost_frames = lambda: link.dropped_count
+        metrics.connection.set_function(lambda: link.is_connected)
         self.view = ClusterView(cluster, self.ingress, clock=self.server.clock)
         self.certificates: CertificateWatch | None = None
         if settings.tls.is_on:
@@ -121,7 +121,7 @@ class Activator:
                 await self.peers.start(self.ingress.apply)
                 kept.append(group.create_task(self.peers.run(ended), name="peers"))
             await self._listen(sockets or {})
-            told = group.create_task(self.client.run(ended), name="stats connection")
+            told = group.create_task(self.client.link.run(), name="stats connection")
             reports = group.create_task(
                 report_loads(
                     self.ingress, self.client, period_s=settings.report_period_s, clock=self.server.clock, stop=ended
@@ -131,10 +131,9 @@ class Activator:
             await stop.wait()
             await self._drain()
             ended.set()
-            if not self.client.is_connected:
-                # An autoscaler that is away may take seconds to say so, and there is nobody to say goodbye to.
-                told.cancel()
-            await asyncio.wait([told, reports, *kept])
+            await asyncio.wait([reports, *kept])
+            told.cancel()
+            await asyncio.wait([told])
             if self.peers is not None:
                 self.peers.close()
             view.cancel()
@@ -194,7 +193,7 @@ class Activator:
         self.ingress.close()
         if self.access_log is not None:
             await self.access_log.close()
-        _log.info("activator.stopped", extra={"cut": cut_count, "dropped_frames": self.client.dropped_count})
+        _log.info("activator.stopped", extra={"cut": cut_count, "dropped_frames": self.client.link.dropped_count})
 
     def _wake(self, wakes: Sequence[Wake]) -> None:
         self.client.tell([(wake.key, wake.poke.load) for wake in wakes if wake.poke is not None])

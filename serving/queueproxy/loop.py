@@ -15,12 +15,13 @@ import msgspec
 from serving.aio.clock import wall_s
 from serving.aio.periodic import every
 from serving.proxy.server import HttpServer
-from serving.queueproxy.client import StatsClient, attempt
+from serving.queueproxy.client import attempt
 from serving.queueproxy.podspec import PodSpec
 from serving.queueproxy.readiness import after_attempt, at_start
 from serving.queueproxy.server import PodHandler
 from serving.traffic.meter import stat_of
 from serving.wire.frames import PodStat, encode_pod_stat
+from serving.wire.link import Link
 
 __all__ = ["ReadinessPipe", "drain", "report_stats", "watch_app"]
 
@@ -64,13 +65,13 @@ async def watch_app(spec: PodSpec, handler: PodHandler, on_change: Callable[[boo
         await asyncio.sleep(state.pause_s)
 
 
-async def report_stats(spec: PodSpec, handler: PodHandler, client: StatsClient, *, stop: asyncio.Event) -> None:
+async def report_stats(spec: PodSpec, handler: PodHandler, link: Link, *, stop: asyncio.Event) -> None:
     """Report at a steady pace, and once more at the end."""
     period_s = spec.settings.report_period_s
 
     async def beat() -> None:
         stat = stat_of(handler.report(), pod=spec.pod, at_s=wall_s(), report_period_s=period_s)
-        client.give(
+        link.send(
             encode_pod_stat(
                 PodStat(
                     at_s=stat.at_s,
@@ -87,7 +88,7 @@ async def report_stats(spec: PodSpec, handler: PodHandler, client: StatsClient, 
 
     await every(period_s, beat, stop=stop, on_error=on_error)
     await beat()
-    await client.flush(_FLUSH_S)
+    await link.flush(_FLUSH_S)
 
 
 async def drain(spec: PodSpec, handler: PodHandler, server: HttpServer) -> int:

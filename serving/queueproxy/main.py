@@ -32,11 +32,12 @@ from serving.aio.daemon import run_daemon
 from serving.model.errors import SettingsError
 from serving.proxy.accesslog import stdout_log
 from serving.proxy.server import HttpServer
-from serving.queueproxy.client import StatsClient
+from serving.queueproxy.client import stats_link
 from serving.queueproxy.loop import ReadinessPipe, drain, report_stats, watch_app
 from serving.queueproxy.podspec import Address, PodSpec, spec_from_environment
 from serving.queueproxy.server import AdminHandler, PodHandler
 from serving.queueproxy.tally import series
+from serving.wire.link import Link
 
 __all__ = ["main", "run", "serve"]
 
@@ -78,10 +79,10 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         server.pool = Http2Pool(spec.settings.http, clock=server.clock)
     pod = PodHandler(spec, clock=server.clock)
     pipe = ReadinessPipe(spec.ready_fd)
-    client = StatsClient(spec, dice=random.Random()) if spec.stats_url else None  # noqa: S311 - spreads pauses
+    link = stats_link(spec, draw=random.random) if spec.stats_url else None
 
     def numbers() -> bytes:
-        return _numbers(pod, server, client, revision=spec.revision)
+        return _numbers(pod, server, link, revision=spec.revision)
 
     admin_server = HttpServer(spec.settings.http)
     admin = AdminHandler(pod, on_drain=stop.set, numbers=numbers)
@@ -97,9 +98,9 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         watch = group.create_task(watch_app(spec, pod, changed), name="watch app")
         tasks = [watch]
         reports = None
-        if client is not None:
-            tasks.append(group.create_task(client.run(), name="stats connection"))
-            reports = group.create_task(report_stats(spec, pod, client, stop=flushed), name="stats reports")
+        if link is not None:
+            tasks.append(group.create_task(link.run(), name="stats connection"))
+            reports = group.create_task(report_stats(spec, pod, link, stop=flushed), name="stats reports")
         await stop.wait()
         watch.cancel()
         pipe.push(ready=False)
@@ -127,7 +128,7 @@ def _where(spec: PodSpec, name: str, address: Address) -> socket.socket | Addres
     return inherited
 
 
-def _numbers(pod: PodHandler, server: HttpServer, client: StatsClient | None, *, revision: str) -> bytes:
+def _numbers(pod: PodHandler, server: HttpServer, link: Link | None, *, revision: str) -> bytes:
     """All counts as Prometheus reads them; the sidecar needs no library for that."""
     lines = pod.tally.page(revision=revision)
     lines.append(series("kn_serving_queue_depth", pod.waiting_count, revision=revision))
@@ -139,9 +140,9 @@ def _numbers(pod: PodHandler, server: HttpServer, client: StatsClient | None, *,
     lines.append(f"queueproxy_app_connections {server.pool.open_count}")
     lines.append(f"queueproxy_app_ready {int(pod.is_ready)}")
     lines.append(f"queueproxy_tasks {len(asyncio.all_tasks())}")
-    if client is not None:
-        lines.append(f"queueproxy_stats_sent_total {client.sent_count}")
-        lines.append(f"queueproxy_stats_unsent_total {client.unsent_count}")
+    if link is not None:
+        lines.append(f"queueproxy_stats_sent_total {link.sent_count}")
+        lines.append(f"queueproxy_stats_unsent_total {link.dropped_count}")
     return "\n".join([*lines, ""]).encode()
 
 

@@ -6,7 +6,7 @@ newer pod. Values are checked for type, and bounded below 0 and above a million 
 not pass. What is plausible, and when it counts, is the autoscaler's to say: it stamps frames when they arrive.
 """
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ __all__ = [
 # More than any pod can have, and far from where sums of floats lose whole numbers (2**53).
 _AMOUNT_MAX = 1e12
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]
+F = TypeVar("F")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
@@ -104,41 +105,23 @@ def encode_relayed_stats(stats: RelayedStats) -> bytes:
 
 
 def decode_pod_stat(frame: bytes) -> PodStat:
-    """The statistic in a pod's frame.
-
-    Raises:
-        InvalidValue: when it is no such frame.
-    """
-    try:
-        return _POD_DECODER.decode(frame)
-    except msgspec.DecodeError as error:
-        raise InvalidValue(text=_start_of(frame), expected=f"a statistic of a pod: {error}") from error
+    """The statistic in a pod's frame. Raises ``InvalidValue`` when it is no such frame."""
+    return _decoded(_POD_DECODER, frame, expected="a statistic of a pod")
 
 
 def decode_activator_stats(frame: bytes) -> ActivatorStats:
-    """The statistics in an activator's frame.
-
-    Raises:
-        InvalidValue: when it is no such frame.
-    """
-    try:
-        return _ACTIVATOR_DECODER.decode(frame)
-    except msgspec.DecodeError as error:
-        raise InvalidValue(text=_start_of(frame), expected=f"statistics of an activator: {error}") from error
+    """The statistics in an activator's frame. Raises ``InvalidValue`` when it is no such frame."""
+    return _decoded(_ACTIVATOR_DECODER, frame, expected="statistics of an activator")
 
 
 def decode_relayed_stats(frame: bytes) -> RelayedStats:
-    """The statistics in another autoscaler's frame.
+    """The statistics in another autoscaler's frame. Raises ``InvalidValue`` when it is no such frame."""
+    return _decoded(_RELAYED_DECODER, frame, expected="statistics of an autoscaler")
 
-    Raises:
-        InvalidValue: when it is no such frame.
-    """
+
+def _decoded(decoder: "msgspec.msgpack.Decoder[F]", frame: bytes, *, expected: str) -> F:
     try:
-        return _RELAYED_DECODER.decode(frame)
+        return decoder.decode(frame)
     except msgspec.DecodeError as error:
-        raise InvalidValue(text=_start_of(frame), expected=f"statistics of an autoscaler: {error}") from error
-
-
-def _start_of(frame: bytes) -> str:
-    """Enough of a frame to recognise it in a log: 16 bytes in hexadecimal."""
-    return bytes(frame[:16]).hex()
+        # Enough of a frame to recognise it in a log: 16 bytes in hexadecimal.
+        raise InvalidValue(text=bytes(frame[:16]).hex(), expected=f"{expected}: {error}") from error

@@ -148,7 +148,7 @@ class Stage:
         async with asyncio.TaskGroup() as group:
             if runs_nothing:
                 group.create_task(self.kubelet.run())
-            group.create_task(self._client.run(asyncio.Event()))
+            group.create_task(self._client.link.run())
             while True:
                 for name, concurrency in self._loads.items():
                     self._tell(name, concurrency)

@@ -46,7 +46,7 @@ class Teller:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._client.run(asyncio.Event()))
+            group.create_task(self._client.link.run())
             while True:
                 loads = self.loads.items()
                 self._client.tell(

@@ -283,7 +283,7 @@ async def staged(*, cluster: MemoryCluster | None = None, **settings: Any) -> As
         activator = Activator(ActivatorSettings(**(given | settings)), cluster, key=KEY)
         group.create_task(activator.run(stop))
         await activator.is_serving.wait()
-        await until(lambda: activator.client.is_connected)
+        await until(lambda: activator.client.link.is_connected)
         stage = Stage(activator, cluster, autoscaler)
         try:
             yield stage

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
+import pytest
 from websockets.asyncio.server import serve
 
 from serving.activator.client import StatsClient
@@ -18,21 +19,27 @@ LOAD = Load(concurrency=1.5, request_count=2.0)
 @contextlib.asynccontextmanager
 async def telling(port: int) -> AsyncIterator[StatsClient]:
     """A client that tells an autoscaler at a port, whether there is one or not."""
-    stop = asyncio.Event()
     settings = ActivatorSettings(stats_url=f"ws://127.0.0.1:{port}/stats")
     client = StatsClient(settings, key=KEY, draw=lambda: 0.0)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(client.run(stop))
-        try:
-            yield client
-        finally:
-            stop.set()
+    running = asyncio.create_task(client.link.run())
+    try:
+        yield client
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+@pytest.fixture
+def spot() -> Iterator[socket.socket]:
+    """A port of 127.0.0.1 that is ours, and where nobody listens until somebody does."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound
+
+
+def port_of(spot: socket.socket) -> int:
+    port: int = spot.getsockname()[1]
+    return port
 
 
 async def test_load_is_told_each_period() -> None:
@@ -49,47 +56,45 @@ async def test_load_is_told_each_period() -> None:
     assert round(counted, 6) == 3
 
 
-async def test_what_cannot_be_told_is_dropped_and_counted() -> None:
-    async with telling(free_port()) as client:
+async def test_what_cannot_be_told_is_dropped_and_counted(spot: socket.socket) -> None:
+    async with telling(port_of(spot)) as client:
         client.tell([(("default", "r"), LOAD)])
-        assert (client.dropped_count, client.is_connected) == (1, False)
-        assert repr(client).endswith("/stats?activator=activator, not connected, 0 to send, 1 dropped)")
+        assert (client.link.dropped_count, client.link.is_connected) == (1, False)
+        assert repr(client).endswith("/stats?activator=activator, not connected, 0 to send, 0 sent, 1 dropped))")
 
 
-async def test_nothing_to_tell_is_no_frame() -> None:
-    async with telling(free_port()) as client:
+async def test_nothing_to_tell_is_no_frame(spot: socket.socket) -> None:
+    async with telling(port_of(spot)) as client:
         client.tell([])
-        assert client.dropped_count == 0
+        assert client.link.dropped_count == 0
 
 
-async def test_an_autoscaler_that_comes_later_is_found() -> None:
-    port, autoscaler = free_port(), Autoscaler()
-    async with telling(port) as client:
-        await until(lambda: client.failure_count)
-        async with serve(autoscaler.take, "127.0.0.1", port):
-            await until(lambda: client.is_connected)
+async def test_an_autoscaler_that_comes_later_is_found(spot: socket.socket) -> None:
+    autoscaler = Autoscaler()
+    async with telling(port_of(spot)) as client:
+        await until(lambda: client.link.failure_count)
+        async with serve(autoscaler.take, sock=spot):
+            await until(lambda: client.link.is_connected)
             client.tell([(("default", "r"), LOAD)])
             await until(lambda: autoscaler.stats)
     assert [(stat.revision, stat.concurrency, stat.request_count) for stat in autoscaler.stats] == [("r", 1.5, 2.0)]
 
 
-async def test_a_connection_that_takes_nothing_loses_the_oldest() -> None:
+async def test_a_connection_that_takes_nothing_loses_the_oldest(spot: socket.socket) -> None:
     autoscaler = Autoscaler()
-    port = free_port()
-    async with serve(autoscaler.take, "127.0.0.1", port), telling(port) as client:
-        await until(lambda: client.is_connected)
+    async with serve(autoscaler.take, sock=spot), telling(port_of(spot)) as client:
+        await until(lambda: client.link.is_connected)
         # The loop does not turn meanwhile, so that nothing is sent.
         for place in range(70):
             client.tell([(("default", f"r{place}"), LOAD)])
         await until(lambda: len(autoscaler.stats) == 64)
-    assert (client.dropped_count, autoscaler.stats[0].revision) == (6, "r6")
+    assert (client.link.dropped_count, autoscaler.stats[0].revision) == (6, "r6")
 
 
-async def test_many_revisions_are_told_in_several_frames() -> None:
+async def test_many_revisions_are_told_in_several_frames(spot: socket.socket) -> None:
     autoscaler = Autoscaler()
-    port = free_port()
-    async with serve(autoscaler.take, "127.0.0.1", port), telling(port) as client:
-        await until(lambda: client.is_connected)
+    async with serve(autoscaler.take, sock=spot), telling(port_of(spot)) as client:
+        await until(lambda: client.link.is_connected)
         client.tell([(("default", f"r{place}"), LOAD) for place in range(4500)])
         await until(lambda: len(autoscaler.stats) == 4500)
     assert autoscaler.frame_count == 3

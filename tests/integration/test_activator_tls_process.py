@@ -76,6 +76,6 @@ async def test_a_process_serves_tls_with_a_secret_and_finishes_what_runs(tmp_pat
     assert (answer[:12], answer[-1:], code) == (b"HTTP/1.1 200", b"p", 0)
     events = [str(line["event"]) for line in log]
     assert "certificate.loaded" in events
-    assert {line["level"] for line in log if line["event"] != "stats.unreachable"} <= {"info", "warning"}
+    assert {line["level"] for line in log if line["event"] != "link.lost"} <= {"info", "warning"}
     failed = [line["since_start"] for line in log if line["event"] == "tls.handshakes-failed"]
     assert failed

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from serving.queueproxy.client import StatsClient
+from serving.queueproxy.client import stats_link
 from serving.queueproxy.podspec import PodSpec, Probe
 from serving.settings.queueproxy import QueueProxySettings
 from tests.integration.proxy.peers import Link, get, until
@@ -115,7 +115,7 @@ async def test_the_token_is_read_anew_for_each_connection(tmp_path: Path) -> Non
 
     async with serve(take, "127.0.0.1", 0) as autoscaler:
         port = next(iter(autoscaler.sockets)).getsockname()[1]
-        client = StatsClient(
+        client = stats_link(
             PodSpec(
                 namespace="default",
                 revision="hello-00001",
@@ -125,7 +125,7 @@ async def test_the_token_is_read_anew_for_each_connection(tmp_path: Path) -> Non
                 stats_token_file=str(tmp_path / "token"),
                 settings=QueueProxySettings(report_retry_min_s=0.01, report_retry_max_s=0.01),
             ),
-            dice=random.Random(1),
+            draw=random.Random(1).random,
         )
         running = asyncio.create_task(client.run())
         # The kubelet is late: it is tried again until there is one.

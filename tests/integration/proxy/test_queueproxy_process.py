@@ -15,7 +15,7 @@ import pytest
 
 from serving.proxy.exchange import Exchange
 from serving.queueproxy import main
-from serving.queueproxy.client import StatsClient
+from serving.queueproxy.client import stats_link
 from serving.queueproxy.loop import ReadinessPipe, report_stats
 from serving.queueproxy.podspec import PodSpec
 from serving.queueproxy.server import AdminHandler, PodHandler
@@ -176,14 +176,14 @@ async def test_a_report_that_fails_does_not_end_the_reports() -> None:
 
     spec = spec_of(("127.0.0.1", 1))
     handler = FailsOnce(spec, clock=asyncio.get_running_loop().time)
-    client = StatsClient(spec, dice=random.Random(1))
+    client = stats_link(spec, draw=random.Random(1).random)
     stop = asyncio.Event()
     task = asyncio.create_task(report_stats(spec, handler, client, stop=stop))
-    await until(lambda: client.unsent_count)
+    await until(lambda: client.dropped_count)
     stop.set()
     await task
     assert handler.failures == 0
-    assert "sent 0" in repr(client)
+    assert "0 sent" in repr(client)
 
 
 def test_the_admin_port_neither_forwards_nor_queues() -> None:

@@ -1,0 +1,153 @@
+"""A websocket that is kept: statistics go one way over it, in order, and it is made again when it ends.
+
+An old statistic is worth nothing, for who gets it stamps it when it arrives. So a link keeps few frames, lets the newest
+take the place of the oldest, and counts each that it did not send. Attempts to connect are spread and grow apart, so that
+an autoscaler that was started again is not run over by all that wait for it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+__all__ = ["Link", "LinkSettings"]
+
+_log = logging.getLogger(__name__)
+
+_OPEN_MAX_S = 5.0
+# For a goodbye, which takes one round trip between two machines of a cluster; the other may be frozen.
+_CLOSE_MAX_S = 0.5
+# Nothing is said to us; this bounds what could be.
+_MESSAGE_BYTES_MAX = 4096
+# 2 to this is more than any pause.
+_DOUBLINGS_MAX = 16
+
+
+class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a link behaves.
+
+    ``pause_min_s`` comes before the second attempt, doubled each time up to ``pause_max_s``, each times 0.5 to 1.5.
+    Of more than ``frames_max`` frames the oldest is dropped. Frames ``wait`` for a connection, or are dropped without one.
+    """
+
+    pause_min_s: float = 0.05
+    pause_max_s: float = 2.0
+    frames_max: int = 64
+    wait: bool = False
+
+
+class Link:
+    """To one other, as long as ``run`` runs.
+
+    ``token`` proves who speaks and is asked for at each attempt; an ``OSError`` of it is a failed one. ``draw`` gives
+    numbers from 0 to below 1, for the spread of pauses. ``on_connected`` says that somebody is there who was told nothing.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Callable[[], str],
+        draw: Callable[[], float],
+        settings: LinkSettings | None = None,
+        on_connected: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.is_connected = False
+        self.sent_count = 0
+        self.dropped_count = 0
+        """Frames that were not sent; the one that is being sent is among them until it is."""
+        self.failure_count = 0
+        """Connections that ended, or did not come about, since there was one last."""
+        self._url = url
+        self._token = token
+        self._draw = draw
+        self._settings = settings or LinkSettings()
+        self._on_connected = on_connected
+        self._frames: deque[bytes] = deque()
+        self._has_frames = asyncio.Event()
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+
+    def __repr__(self) -> str:
+        state = "connected" if self.is_connected else "not connected"
+        counts = f"{len(self._frames)} to send, {self.sent_count} sent, {self.dropped_count} dropped"
+        return f"Link({self._url}, {state}, {counts})"
+
+    def send(self, frame: bytes) -> bool:
+        """Send a frame as soon as the connection takes it; False if it is dropped at once, as there is none."""
+        if not (self.is_connected or self._settings.wait):
+            self.dropped_count += 1
+            return False
+        if len(self._frames) >= self._settings.frames_max:
+            self._frames.popleft()
+            self.dropped_count += 1
+        self._frames.append(frame)
+        self._has_frames.set()
+        self._is_empty.clear()
+        return True
+
+    async def flush(self, within_s: float) -> None:
+        """Wait until all is sent, but not for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._is_empty.wait()
+
+    async def run(self) -> None:
+        """Connect and send, and connect again, until cancelled."""
+        least_s, most_s = self._settings.pause_min_s, self._settings.pause_max_s
+        while True:
+            try:
+                await self._converse()
+            except (OSError, WebSocketException) as error:
+                self.failure_count += 1
+                # Once per loss, not once per attempt.
+                if self.failure_count == 1:
+                    _log.warning("link.lost", extra={"url": self._url, "error": str(error)})
+            pause_s = min(least_s * 2 ** min(self.failure_count - 1, _DOUBLINGS_MAX), most_s)
+            await asyncio.sleep(pause_s * (0.5 + self._draw()))
+
+    async def _converse(self) -> None:
+        """One connection from its beginning to its end, which is an error: a link is wanted as long as it runs."""
+        async with connect(
+            self._url,
+            additional_headers={"Authorization": f"Bearer {self._token()}"},
+            compression=None,
+            open_timeout=_OPEN_MAX_S,
+            close_timeout=_CLOSE_MAX_S,
+            max_size=_MESSAGE_BYTES_MAX,
+            proxy=None,
+        ) as connection:
+            self.is_connected = True
+            self.failure_count = 0
+            _log.info("link.connected", extra={"url": self._url})
+            sending = asyncio.create_task(self._send_all(connection), name=f"send to {self._url}")
+            try:
+                self._on_connected()
+                # Nothing is said to us: this lasts as long as the connection.
+                async for _ in connection:
+                    pass
+            finally:
+                self.is_connected = False
+                sending.cancel()
+                if not self._settings.wait:
+                    self.dropped_count += len(self._frames)
+                    self._frames.clear()
+        raise ConnectionError(f"closed by the other with {connection.close_code} {connection.close_reason}".rstrip())
+
+    async def _send_all(self, connection: ClientConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await self._has_frames.wait()
+                while self._frames:
+                    frame = self._frames.popleft()
+                    self.dropped_count += 1
+                    await connection.send(frame)
+                    self.dropped_count -= 1
+                    self.sent_count += 1
+                self._has_frames.clear()
+                self._is_empty.set()

@@ -1,0 +1,108 @@
+"""A kept websocket over real sockets: what waits, what is dropped, what is said when it is lost."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from websockets.asyncio.server import Server, ServerConnection, serve
+
+from serving.wire.link import Link, LinkSettings
+
+QUICK = LinkSettings(pause_min_s=0.001, pause_max_s=0.01, frames_max=1, wait=True)
+
+
+class Other:
+    """Who hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str | bytes] = []
+
+    async def take(self, connection: ServerConnection) -> None:
+        async for frame in connection:
+            self.heard.append(frame)
+
+
+@contextlib.asynccontextmanager
+async def kept(link: Link) -> AsyncIterator[None]:
+    running = asyncio.create_task(link.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def link_to(server: Server, settings: LinkSettings = QUICK, *, on_connected: Callable[[], None] = lambda: None) -> Link:
+    url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/stats"
+    return Link(url, token=lambda: "t", draw=lambda: 0.0, settings=settings, on_connected=on_connected)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - another's state is polled
+            await asyncio.sleep(0.002)
+
+
+async def test_the_newest_frame_waits_for_a_connection_and_flush_for_the_frame() -> None:
+    other = Other()
+    async with serve(other.take, "127.0.0.1", 0) as server:
+        link = link_to(server)
+        await link.flush(20)
+        assert [link.send(b"old"), link.send(b"new")] == [True, True]
+        assert repr(link).endswith("/stats, not connected, 1 to send, 0 sent, 1 dropped)")
+        async with kept(link):
+            await link.flush(20)
+            await until(lambda: other.heard)
+    assert (other.heard, link.sent_count, link.dropped_count) == ([b"new"], 1, 1)
+
+
+async def test_a_flush_does_not_wait_for_long() -> None:
+    async with serve(Other().take, "127.0.0.1", 0) as server:
+        link = link_to(server)
+        link.send(b"x")
+        await link.flush(0.001)
+        assert link.sent_count == 0
+
+
+async def test_a_loss_is_said_once_with_its_reason_and_each_attempt_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "serving.wire.link")
+    async with serve(Other().take, "127.0.0.1", 0) as server:
+        link = link_to(server)
+        async with kept(link):
+            await until(lambda: link.is_connected)
+            assert link.failure_count == 0
+            server.close(close_connections=False)
+            for connection in list(server.connections):
+                await connection.close(4008, "go away")
+            await until(lambda: link.failure_count > 3)
+    said = [(one.message, getattr(one, "error", "")) for one in caplog.records]
+    assert said[0][0] == "link.connected"
+    assert [what for what, _ in said].count("link.lost") == 1
+    assert "4008" in said[1][1]
+    assert "go away" in said[1][1]
+
+
+async def test_a_peaceful_end_is_a_loss_too() -> None:
+    async with serve(Other().take, "127.0.0.1", 0) as server:
+        connected: list[str] = []
+        link = link_to(server, on_connected=lambda: connected.append("yes"))
+        async with kept(link):
+            for count in (1, 2):
+                await until(lambda wanted=count: len(connected) == wanted and link.is_connected)  # type: ignore[misc]
+                for connection in list(server.connections):
+                    await connection.close()
+                await until(lambda: not link.is_connected)
+
+
+async def test_without_leave_to_wait_frames_are_dropped_with_the_connection() -> None:
+    async with serve(Other().take, "127.0.0.1", 0) as server:
+        link = link_to(server, LinkSettings(frames_max=4))
+        assert not link.send(b"x")
+        async with kept(link):
+            await until(lambda: link.is_connected)
+            for _ in range(6):
+                link.send(b"x")
+        assert link.dropped_count + link.sent_count == 7
+        assert link.dropped_count >= 3

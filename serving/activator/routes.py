@@ -4,7 +4,9 @@ Input: Route objects one at a time, as they change; a request's Host, ``Knative-
 site that answers for the host, and one revision of it by weighted choice. Public hosts are those of the URLs in the
 route's status (NAME.NAMESPACE.<domain>, TAG-NAME.NAMESPACE.<domain>), as the controller writes them; the inner listener
 knows NAME.NAMESPACE.svc.cluster.local of every route and of every revision, also without its end as resolvers of a
-cluster let people write it, and nothing else; the public one knows nothing of that name.
+cluster let people write it, and nothing else; the public one knows nothing of that name. A Gateway that has decided about
+weights names the revision by two headers, with whatever host its client wrote: that is believed on the inner listener
+alone, where anybody may ask for any revision by its host anyway.
 
 Where two routes claim one host, the older claim has it; the other gets it when the older one goes. Randomness is handed
 in. It refuses to know whether a revision has pods. Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
@@ -12,7 +14,7 @@ in. It refuses to know whether a revision has pods. Follows the Route of knative
 
 import bisect
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -203,10 +205,22 @@ class Routes:
             self._claims[claim.listener, claim.host].remove(claim)
             self._settle(claim)
 
-    def find(self, listener: Listener, host: str) -> Site | None:
-        """The site of a Host header; its case, port and final dot do not matter. None: nobody has it."""
+    def find(
+        self, listener: Listener, host: str, *, named: tuple[Sequence[bytes], Sequence[bytes]] | None = None
+    ) -> Site | None:
+        """The site of a Host header; its case, port and final dot do not matter. None: nobody has it.
+
+        ``named`` are the values of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they go
+        before the host if there is one of each.
+        """
+        if named is not None and listener is Listener.INNER and len(named[0]) == len(named[1]) == 1:
+            return self._find_revision((named[0][0].decode("latin-1"), named[1][0].decode("latin-1")))
         sites = self._sites[listener]
         return sites.get(host) or sites.get(_bare(host)) or sites.get(_whole(_bare(host)))
+
+    def _find_revision(self, key: RevisionKey) -> Site | None:
+        claims = self._claims_of.get(_of_revision(key))
+        return claims[0].site if claims else None
 
     def lost(self) -> list[Claim]:
         """Claims of hosts that an older claim has."""

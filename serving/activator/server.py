@@ -213,14 +213,15 @@ class Ingress:
     def _understand(self, exchange: Exchange) -> _Known | None:
         """Look at a head that did not come before; None when it is answered already."""
         head = exchange.head
-        site = self.routes.find(_LISTENERS[exchange.listener], head.host.decode("latin-1"))
+        named = _named(head) if head.reserved else None
+        site = self.routes.find(_LISTENERS[exchange.listener], head.host.decode("latin-1"), named=named)
         tag, agent, traceparent = _tag_agent_and_trace(head)
         is_marked = head.reserved or is_probe_agent(agent)
         if (site is None or is_marked) and self._is_answered(exchange, site, agent=agent):
             return None
         assert site is not None
         known = _Known(head=head, turn=self.routes.turn, site=site, tag=tag, traceparent=traceparent)
-        if is_marked:
+        if is_probe_agent(agent):
             exchange.head = _without_agent(head)
         else:
             exchange.peer.known = known
@@ -367,6 +368,10 @@ class Ingress:
     def _tick_later(self) -> None:
         self._later, self._later_s = None, math.inf
         self._tick()
+
+
+def _named(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
+    return [*head.values(b"knative-serving-namespace")], [*head.values(b"knative-serving-revision")]
 
 
 def _tag_agent_and_trace(head: RequestHead) -> tuple[str | None, bytes, bytes]:

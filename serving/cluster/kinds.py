@@ -13,6 +13,7 @@ __all__ = [
     "ENDPOINT_SLICE",
     "EVENT",
     "HORIZONTAL_POD_AUTOSCALER",
+    "HTTP_ROUTE",
     "KINDS",
     "LEASE",
     "NAMESPACE",
@@ -103,6 +104,14 @@ HORIZONTAL_POD_AUTOSCALER = Kind(
     plural="horizontalpodautoscalers",
     short_names=("hpa",),
 )
+# Of the Gateway API, which brings its own definitions where it is installed.
+HTTP_ROUTE = Kind(
+    group="gateway.networking.k8s.io",
+    version="v1",
+    name="HTTPRoute",
+    plural="httproutes",
+    categories=("gateway-api",),
+)
 LEASE = Kind(group="coordination.k8s.io", version="v1", name="Lease", plural="leases", has_status=False)
 # What nodes and pods use. In a cluster metrics-server has it, which lists and does not watch.
 NODE_METRICS = Kind(
@@ -137,6 +146,7 @@ KINDS: tuple[Kind, ...] = (
     DEPLOYMENT,
     ENDPOINT_SLICE,
     HORIZONTAL_POD_AUTOSCALER,
+    HTTP_ROUTE,
     LEASE,
     NODE_METRICS,
     POD_METRICS,

@@ -6,12 +6,13 @@ count of a revision's pods is nothing to its configuration. ``loop.py`` moves ob
 """
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from serving.controller.activators import Activators
 from serving.controller.conditions import READY
 from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
 from serving.controller.hosts import Claims, Key, claims_of
+from serving.controller.httproutes import HttpRoutes, httproute_owner_name
 from serving.controller.naming import CONFIGURATION, REVISION, SERVICE, deployment_name, private_service_name
 from serving.controller.objects import (
     Object,
@@ -44,6 +45,11 @@ WorkKey = tuple[Resource, str, str]
 _GONE_KNOWN_MAX = 4096
 
 _Index = defaultdict[Key, set[str]]
+_OWNER_NAMES: dict[Resource, Callable[[str], str]] = {
+    Resource.CORE_SERVICE: str,
+    Resource.ENDPOINT_SLICE: public_owner_name,
+    Resource.HTTP_ROUTE: httproute_owner_name,
+}
 
 
 class Knowledge:
@@ -61,6 +67,9 @@ class Knowledge:
         # Routes by what they name: a configuration, a revision.
         self._routes_to_configuration: _Index = defaultdict(set)
         self._routes_to_revision: _Index = defaultdict(set)
+        self._httproutes_of: _Index = defaultdict(set)
+        # Why the server has no HTTPRoutes, "" if it has.
+        self._httproutes_missing = ""
         self._claims = Claims()
         self._activators = Activators()
         # Uids of what went last: the answer to a write may come after the news that its object is gone.
@@ -121,6 +130,13 @@ class Knowledge:
     def drop_activators(self, key: Key) -> set[WorkKey]:
         """Forget a slice of the activators' inner Service; returns who must be looked at."""
         return self._public_keys() if self._activators.drop(key) else set()
+
+    def set_httproutes_missing(self, why: str) -> set[WorkKey]:
+        """Why the server has no HTTPRoutes, "" if it has; returns who must be looked at."""
+        if why == self._httproutes_missing:
+            return set()
+        self._httproutes_missing = why
+        return set(self.keys(Resource.ROUTE))
 
     def _public_keys(self) -> set[WorkKey]:
         return {*self.keys(Resource.REVISION), *self.keys(Resource.ROUTE)}
@@ -190,7 +206,7 @@ class Knowledge:
         holders = {host: self._claims.holder(host) for host in claims_of(found, self._settings)}
         lost = {host: holder for host, holder in holders.items() if holder is not None and holder != where}
         refusal = self._refusal((Resource.ROUTE, *where), found)
-        place = Place(lost=lost, public=self._public(where), refusal=refusal)
+        place = Place(lost=lost, public=self._public(where), refusal=refusal, httproutes=self._httproutes(where))
         return reconcile_route(found, known, place, settings=self._settings, now=now)
 
     def _named(self, resource: Resource, namespace: str, *, names: set[str]) -> dict[str, Object]:
@@ -233,6 +249,12 @@ class Knowledge:
             path=path,
         )
 
+    def _httproutes(self, where: Key) -> HttpRoutes | None:
+        if not self._settings.gateway:
+            return None
+        found = self._named(Resource.HTTP_ROUTE, where[0], names=self._httproutes_of.get(where, set()))
+        return HttpRoutes(found=[found[name] for name in sorted(found)], missing=self._httproutes_missing)
+
     def _index(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> None:
         match resource:
             case Resource.REVISION:
@@ -241,6 +263,10 @@ class Knowledge:
             case Resource.POD:
                 old, new = _owners(before, REVISION), _owners(after, REVISION)
                 _reindex(self._pods_of, key, before=old, after=new)
+            case Resource.HTTP_ROUTE:
+                owner = {httproute_owner_name(key[1])}
+                old, new = owner if before else set(), owner if after else set()
+                _reindex(self._httproutes_of, key, before=old, after=new)
             case Resource.ROUTE:
                 for index, names in (
                     (self._routes_to_configuration, _configurations_named_by),
@@ -253,12 +279,12 @@ class Knowledge:
     def _woken(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
         namespace, _ = key
         match resource:
-            case Resource.CORE_SERVICE | Resource.ENDPOINT_SLICE:
+            case Resource.CORE_SERVICE | Resource.ENDPOINT_SLICE | Resource.HTTP_ROUTE:
                 yield from self._woken_by_public(resource, key)
             case _:
                 pass
         match resource:
-            case Resource.ENDPOINT_SLICE:
+            case Resource.ENDPOINT_SLICE | Resource.HTTP_ROUTE:
                 return
             case Resource.HPA:
                 # How its scaling goes is nothing to decide on.
@@ -289,7 +315,7 @@ class Knowledge:
     def _woken_by_public(self, resource: Resource, key: Key) -> Iterator[WorkKey]:
         """By name and not by owner: one that is in the way matters, too."""
         namespace, name = key
-        owner = name if resource is Resource.CORE_SERVICE else public_owner_name(name)
+        owner = _OWNER_NAMES[resource](name)
         for one in (Resource.REVISION, Resource.ROUTE):
             if self._settings.public_services and (namespace, owner) in self._objects[one]:
                 yield (one, namespace, owner)

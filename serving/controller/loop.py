@@ -23,10 +23,11 @@ from serving.controller.events import event_name, note_event
 from serving.controller.knowledge import Knowledge, WorkKey
 from serving.controller.objects import name_of, namespace_of, version_of
 from serving.controller.public import MANAGED_BY, MANAGER, SERVICE_NAME
+from serving.controller.settingsnotes import httproutes_missing, httproutes_note
 from serving.controller.sidecar import Sidecar
 from serving.controller.writes import Create, Delete, Note, Patch, Plan, Resource, Write
 from serving.metrics.controller import ControllerMetrics
-from serving.model.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
+from serving.model.errors import AlreadyExists, ClusterError, Conflict, Forbidden, Invalid, NotFound
 from serving.model.event import repeated
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
@@ -42,6 +43,8 @@ _ACTIVATORS = "activator-internal"
 _COMPANY_S = 0.05
 # Events of which the count is known without asking; the rest is asked for.
 _EVENTS_KNOWN_MAX = 1024
+# How often to look for the definition of HTTPRoutes, where it is not.
+_LOOK_AGAIN_S = 2.0
 
 
 class Controller:
@@ -66,11 +69,7 @@ class Controller:
         self._waiting_s: dict[WorkKey, float] = {}
         self._notes: asyncio.Queue[Note] = asyncio.Queue()
         self._told: OrderedDict[tuple[str, str], Object] = OrderedDict()
-        self._reflectors = {
-            resource: self._reflector(resource)
-            for resource in Resource
-            if resource is not Resource.ENDPOINT_SLICE or self._settings.public_services
-        }
+        self._reflectors = {resource: self._reflector(resource) for resource in Resource if self._wants(resource)}
         self.writes_count = 0
         if metrics is not None:
             metrics.waiting = lambda: len(self._queue)
@@ -95,12 +94,20 @@ class Controller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until told to stop; what is being written then is finished or comes again after a restart."""
-        reflectors = [*self._reflectors.values(), *([self._activators()] if self._settings.public_services else [])]
+        optional = self._reflectors.get(Resource.HTTP_ROUTE)
+        reflectors = [one for one in self._reflectors.values() if one is not optional]
+        if self._settings.public_services:
+            reflectors.append(self._activators())
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one.run(), name=f"controller-{one}") for one in reflectors]
+            known = [one.synced for one in reflectors]
+            if optional is not None:
+                known.append(asyncio.Event())
+                following = self._follow_httproutes(optional, known[-1])
+                tasks.append(group.create_task(following, name=f"controller-{optional}"))
             # Decided on half of what there is, a child that is not seen yet would be made twice.
-            for one in reflectors:
-                await one.synced.wait()
+            for one in known:
+                await one.wait()
             tasks.append(
                 group.create_task(self._queue.run(self._settings.workers, self._measured_work), name="controller-work")
             )
@@ -108,6 +115,15 @@ class Controller:
             await every(self._settings.resync_period_s, self._resync, stop=stop, on_error=_log_resync)
             for task in tasks:
                 task.cancel()
+
+    def _wants(self, resource: Resource) -> bool:
+        match resource:
+            case Resource.ENDPOINT_SLICE:
+                return self._settings.public_services
+            case Resource.HTTP_ROUTE:
+                return bool(self._settings.gateway)
+            case _:
+                return True
 
     def _reflector(self, resource: Resource) -> Reflector:
         def changed(change: CacheChange) -> None:
@@ -120,6 +136,28 @@ class Controller:
         reflector = Reflector(self._cluster, _KINDS[resource], label_selector=selector)
         reflector.on_change(changed)
         return reflector
+
+    async def _follow_httproutes(self, reflector: Reflector, known: asyncio.Event) -> None:
+        """Follow HTTPRoutes from when the server has them. ``known`` is set once it is clear whether it has."""
+        while True:
+            try:
+                await self._cluster.list(_KINDS[Resource.HTTP_ROUTE], page_size=1)
+                break
+            except (NotFound, Forbidden) as error:
+                why = httproutes_missing(self._settings.gateway, error)
+                if not known.is_set():
+                    _log.error("controller.no_httproutes", extra={"error": why})
+                    self.tell(httproutes_note(system_namespace(), why))
+                self._wake(self._knowledge.set_httproutes_missing(why))
+                known.set()
+            except ClusterError as error:
+                _log.warning("controller.httproutes_unknown", extra={"error": str(error)})
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(reflector.run(), name="controller-httproutes")
+            await reflector.synced.wait()
+            self._wake(self._knowledge.set_httproutes_missing(""))
+            known.set()
 
     def _activators(self) -> Reflector:
         """Follows who the activators are."""

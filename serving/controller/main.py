@@ -8,13 +8,17 @@ With ``SERVING_CONTROLLER_SIDECAR_ENABLED`` the pods of revisions have the queue
 is needed, of which the secrets of revisions are derived; what ``SERVING_QUEUEPROXY_...`` and the ConfigMap config-queueproxy
 set is handed on to all queue-proxies; and without an image in the settings, ``SERVING_POD_NAME`` and
 ``SERVING_SYSTEM_NAMESPACE`` say whose image it is.
+
+``SERVING_LISTEN_FDS`` are bound sockets by name, ``{"controller-metrics": 3}``; without it the page of metrics is at the
+settings' address.
 """
 
 import asyncio
 import os
 import sys
 
-from serving.aio.daemon import run_daemon
+from serving.aio.collecting import collect_in_small_steps
+from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.configmaps import followed
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.identity import lease_times, new_identity, system_namespace, user_agent
@@ -62,7 +66,8 @@ async def _body(stop: asyncio.Event) -> None:
             await controller.run(stop)
 
         sending = exporting(settings.otlp, metrics.page, service="controller")
-        async with serve_page(metrics.page, settings.metrics_address), sending:
+        where = inherited_sockets().get("controller-metrics") or settings.metrics_address
+        async with serve_page(metrics.page, where), sending:
             if not election.enabled:
                 await work(cluster)
                 return
@@ -106,6 +111,7 @@ def _needed(variable: str, expected: str) -> str:
 
 def main() -> int:
     """Run until told to stop; returns the exit code."""
+    collect_in_small_steps()
     return run_daemon("controller", _body)
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "NO_GC",
     "REVISION",
     "REVISION_UID",
+    "ROUTE",
     "ROUTES",
     "ROUTING_STATE",
     "ROUTING_STATE_MODIFIED",
@@ -42,6 +43,7 @@ CONFIGURATION_UID = _GROUP + "configurationUID"
 CONFIGURATION_GENERATION = _GROUP + "configurationGeneration"
 REVISION = _GROUP + "revision"
 REVISION_UID = _GROUP + "revisionUID"
+ROUTE = _GROUP + "route"
 APP = "app"
 ROUTING_STATE = _GROUP + "routingState"
 ROUTING_STATE_MODIFIED = _GROUP + "routingStateModified"

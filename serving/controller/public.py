@@ -40,6 +40,7 @@ __all__ = [
     "ENDPOINTS_MAX",
     "MANAGED_BY",
     "MANAGER",
+    "PUBLIC_PORT",
     "SERVICE_NAME",
     "Public",
     "TrafficPath",
@@ -59,7 +60,7 @@ MANAGER = "serving-controller"
 ENDPOINTS_MAX = 1000
 _PORT_NAME = "http"
 _H2C = "kubernetes.io/h2c"
-_PUBLIC_PORT = 80
+PUBLIC_PORT = 80
 _SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
 
 
@@ -162,7 +163,7 @@ def _service(owner: Object) -> Object:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {**_metadata(owner, name_of(owner)), "labels": {MANAGED_BY: MANAGER}},
-        "spec": {"ports": [_port(owner, _PUBLIC_PORT)]},
+        "spec": {"ports": [_port(owner, PUBLIC_PORT)]},
     }
 
 

@@ -1,37 +1,52 @@
 """The status of a route: where it is reached, which revisions get how much, and what is in the way.
 
 Input: the route, what its targets name, which of its hosts another route holds, and its public Service, which leads to
-the activators whatever the traffic is; output: what is to be written. What was assigned stays assigned while the spec asks for something that cannot be had yet. A host that another route claimed
-before is left to it, and said so. TLS ends elsewhere, so that CertificateProvisioned is true with its reason.
+the activators whatever the traffic is; output: what is to be written. What was assigned stays assigned while the spec
+asks for something that cannot be had yet. A host that another route claimed before is left to it, and said so. Where a
+Gateway is in front, IngressReady is what that says of the route's HTTPRoutes (``httproutes.py``). TLS ends elsewhere, so
+that CertificateProvisioned is true with its reason.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from serving.controller.conditions import Condition, Status, conditions_of, ready_of
 from serving.controller.hosts import Key, hosts_of, is_cluster_local, tag_claims, tags_of, url_of
+from serving.controller.httproutes import HttpRoutes, reconcile_httproutes
 from serving.controller.naming import CLAIMED_TAGS
-from serving.controller.objects import Object, annotations_of, dig, is_being_deleted, merge_difference, name_of
+from serving.controller.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    dig,
+    is_being_deleted,
+    merge_difference,
+    name_of,
+)
 from serving.controller.public import Public, is_foreign, public_writes
-from serving.controller.traffic import Assignment, Known, assign
-from serving.controller.writes import Plan, Resource, patch_of, status_patch
+from serving.controller.traffic import Known, assign
+from serving.controller.writes import Note, Plan, Resource, Write, patch_of, status_patch
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["Place", "reconcile_route"]
+
+_INGRESS_READY = "IngressReady"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """What a route stands in.
 
     ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where there
-    are none, and ``refusal`` why the server does not take that, "" if it does.
+    are none, and ``refusal`` why the server does not take that, "" if it does; ``httproutes`` is what there is for a
+    Gateway, None without one.
     """
 
     lost: Mapping[str, Key]
     public: Public | None = None
     refusal: str = ""
+    httproutes: HttpRoutes | None = None
 
 
 def reconcile_route(route: Object, known: Known, place: Place, *, settings: ControllerSettings, now: str) -> Plan:
@@ -39,13 +54,36 @@ def reconcile_route(route: Object, known: Known, place: Place, *, settings: Cont
     if is_being_deleted(route):
         return Plan()
     assignment = assign(dig(route, "spec", "traffic") or (), known)
+    targets: Sequence[Object] | None = assignment.targets
+    if targets is None:
+        targets = dig(route, "status", "traffic") or None
+    writes, ingress = _by_gateway(route, targets, place, settings=settings)
+    ingress = _in_the_way(route, place, settings) or ingress
+    status = _status(route, [assignment.condition, ingress], targets, place=place, settings=settings, now=now)
     return Plan(
         writes=(
             *(() if place.public is None or place.refusal else public_writes(route, place.public)),
             *patch_of(Resource.ROUTE, route, _claim_changes(route, now)),
-            *status_patch(Resource.ROUTE, route, _status(route, assignment, place, settings=settings, now=now)),
-        )
+            *(() if place.refusal else writes),
+            *status_patch(Resource.ROUTE, route, status),
+        ),
+        notes=tuple(_notes(route, ingress)),
     )
+
+
+def _by_gateway(
+    route: Object, targets: Sequence[Object] | None, place: Place, *, settings: ControllerSettings
+) -> tuple[tuple[Write, ...], Condition]:
+    if place.httproutes is None:
+        return (), Condition(type=_INGRESS_READY, status=Status.TRUE)
+    return reconcile_httproutes(route, targets, place.httproutes, settings=settings, lost=place.lost)
+
+
+def _notes(before: Object, after: Condition) -> Iterator[Note]:
+    """That nobody gets there any more, and why; the rest is in its conditions."""
+    said = condition_of(before, _INGRESS_READY)
+    if after.status is Status.FALSE and (said.get("status"), said.get("message")) != (Status.FALSE, after.message):
+        yield Note(about=before, reason=after.reason, message=after.message, warning=True)
 
 
 def _claim_changes(route: Object, now: str) -> Object:
@@ -57,24 +95,25 @@ def _claim_changes(route: Object, now: str) -> Object:
     return merge_difference({"metadata": {"annotations": annotations}}, {"metadata": {"annotations": after}})
 
 
-def _status(route: Object, assignment: Assignment, place: Place, *, settings: ControllerSettings, now: str) -> Object:
+def _status(
+    route: Object,
+    decided: Sequence[Condition],
+    targets: Sequence[Object] | None,
+    *,
+    place: Place,
+    settings: ControllerSettings,
+    now: str,
+) -> Object:
     lost = place.lost
     before = dig(route, "status") or {}
     hosts = hosts_of(route, settings)
-    conditions = [
-        assignment.condition,
-        _ingress_condition(route, place, settings),
-        _certificate_condition(route),
-    ]
-    targets = assignment.targets
-    if targets is None:
-        targets = before.get("traffic") or []
+    conditions = [*decided, _certificate_condition(route)]
     port = settings.inner_port if is_cluster_local(route) else settings.public_port
     is_ours = hosts.shown not in lost
     changing = {
         "url": url_of(hosts.shown, port) if is_ours else None,
         "address": {"url": url_of(hosts.inner, settings.inner_port)} if hosts.inner not in lost else None,
-        "traffic": [_with_url(route, target, lost=lost, settings=settings) for target in targets] or None,
+        "traffic": [_with_url(route, target, lost=lost, settings=settings) for target in targets or ()] or None,
     }
     kept = {key: value for key, value in before.items() if key not in changing}
     return {
@@ -96,12 +135,12 @@ def _with_url(route: Object, target: Object, *, lost: Mapping[str, Key], setting
     return made if host in lost else {**made, "url": url_of(host, port)}
 
 
-def _ingress_condition(route: Object, place: Place, settings: ControllerSettings) -> Condition:
+def _in_the_way(route: Object, place: Place, settings: ControllerSettings) -> Condition | None:
     if place.public is not None and is_foreign(route, place.public):
         message = f'There is an existing Service "{name_of(route)}" that we do not own.'
-        return Condition(type="IngressReady", status=Status.FALSE, reason="NotOwned", message=message)
+        return Condition(type=_INGRESS_READY, status=Status.FALSE, reason="NotOwned", message=message)
     if place.refusal:
-        return Condition(type="IngressReady", status=Status.FALSE, reason="CreationFailed", message=place.refusal)
+        return Condition(type=_INGRESS_READY, status=Status.FALSE, reason="CreationFailed", message=place.refusal)
     lost = place.lost
     for tag in ("", *tags_of(route)):
         hosts = hosts_of(route, settings, tag=tag)
@@ -110,9 +149,9 @@ def _ingress_condition(route: Object, place: Place, settings: ControllerSettings
                 holder = "/".join(lost[host])
                 message = f'The host "{host}" is already in use by Route "{holder}", which claimed it first.'
                 return Condition(
-                    type="IngressReady", status=Status.FALSE, reason="DomainAlreadyClaimed", message=message
+                    type=_INGRESS_READY, status=Status.FALSE, reason="DomainAlreadyClaimed", message=message
                 )
-    return Condition(type="IngressReady", status=Status.TRUE)
+    return None
 
 
 def _certificate_condition(route: Object) -> Condition:

@@ -35,6 +35,7 @@ class Resource(enum.StrEnum):
     POD = "pods"
     ENDPOINT_SLICE = "endpointslices.discovery.k8s.io"
     HPA = "horizontalpodautoscalers.autoscaling"
+    HTTP_ROUTE = "httproutes.gateway.networking.k8s.io"
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):

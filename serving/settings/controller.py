@@ -26,6 +26,7 @@ _NETWORK = "config-network"
 # What a Go template of Knative may name; functions and conditions are not understood, and refused.
 _PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
+_GATEWAY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _LOCALHOST_PORT = 8080
 _LOCALHOST_INNER_PORT = 8081
 
@@ -58,6 +59,12 @@ def _template(names: tuple[str, ...]) -> Unit:
     return Unit(name=expected.removeprefix("a "), plain="text", read=read, read_plain=read, write=str)
 
 
+def _read_gateway(text: str) -> Value:
+    if text and not _GATEWAY.match(text):
+        raise InvalidValue(text=text, expected="NAMESPACE/NAME of a Gateway, or nothing")
+    return text
+
+
 def _read_host(text: str) -> Value:
     if not _HOST.match(text):
         raise InvalidValue(text=text, expected="a host name")
@@ -67,6 +74,9 @@ def _read_host(text: str) -> Value:
 _DURATION_OR_DISABLED = _or_disabled(DURATION)
 _COUNT_OR_DISABLED = _or_disabled(COUNT)
 _HOST_NAME = msgspec.structs.replace(TEXT, name="host name", read=_read_host, read_plain=_read_host)
+_GATEWAY_NAME = msgspec.structs.replace(
+    TEXT, name="NAMESPACE/NAME of a Gateway, or nothing", read=_read_gateway, read_plain=_read_gateway
+)
 _TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600)
 
 
@@ -164,6 +174,11 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     the pods; it needs the Service activator-internal in the system's namespace. Default: ours, off, for one machine has no
     names of services; the Deployment of the controller in config/ turns it on."""
 
+    gateway: Annotated[str, Knob(key="gateway", unit=_GATEWAY_NAME)] = ""
+    """Gateway of the Gateway API (gateway.networking.k8s.io/v1) to which each public route gets an HTTPRoute, and each of
+    its tags one, with the weights of its traffic: NAMESPACE/NAME. It needs public-services, and the rights of the component
+    gateway in config/. Empty means none. Default: ours, none."""
+
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6083"
     """Where the page of metrics is, unless a socket is inherited: address and port. It asks for no token. Default: ours,
     127.0.0.1:6083; in a cluster :9090 is usual."""
@@ -191,7 +206,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Where the page's numbers are sent."""
 
     def check(self) -> Iterator[Clash]:
-        """Contradictions between fields: the timeouts, the numbers of kept revisions."""
+        """Contradictions between fields: the timeouts, the numbers of kept revisions, a Gateway without Services."""
         longest = self.max_revision_timeout_s
         for name in ("revision_timeout_s", "revision_response_start_timeout_s", "revision_idle_timeout_s"):
             if getattr(self, name) > longest:
@@ -200,6 +215,12 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
                     what=f"{getattr(self, name)} is above max-revision-timeout-seconds {longest}",
                     expected=f"at most {longest}",
                 )
+        if self.gateway and not self.public_services:
+            yield Clash(
+                fields=("gateway", "public_services"),
+                what="gateway is set and public-services is false",
+                expected="public-services true: weights are of the Services of revisions",
+            )
         most = self.max_non_active_revisions
         if most != DISABLED and self.min_non_active_revisions > most:
             yield Clash(

@@ -15,6 +15,7 @@ from serving.cluster.kinds import (
     ENDPOINT_SLICE,
     EVENT,
     HORIZONTAL_POD_AUTOSCALER,
+    HTTP_ROUTE,
     LEASE,
     NAMESPACE,
     NODE,
@@ -204,5 +205,6 @@ COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
         _column("Replicas", lambda one: _at(one, "status", "currentReplicas") or 0),
         _AGE,
     ),
+    HTTP_ROUTE: (_NAME, _column("Hostnames", lambda one: _joined(_listed(one, "spec", "hostnames"))), _AGE),
     LEASE: (_NAME, _column("Holder", lambda one: _at(one, "spec", "holderIdentity")), _AGE),
 }

@@ -265,3 +265,48 @@ def test_shares_come_out_within_bounds(percents: list[int], seed: int) -> None:
         share = percent / sum(percents)
         # Six standard deviations of a binomial count: wrong once in a thousand million.
         assert abs(counts[str(place)] - draws * share) <= 6 * (draws * share * (1 - share)) ** 0.5 + 1e-9
+
+
+def named(namespace: str = "default", revision: str = "hello-00001") -> tuple[list[bytes], list[bytes]]:
+    return [namespace.encode()], [revision.encode()]
+
+
+def test_a_revision_that_a_gateway_names_goes_before_the_host_on_the_inner_listener_only() -> None:
+    made = Routes()
+    made.set(facts("hello"))
+    made.set_revision(("default", "hello-00007"))
+    for host in ("hello.default.example.com", "hello.default", "", "hello-00001.default"):
+        site = made.find(INNER, host, named=named(revision="hello-00007"))
+        assert site is not None
+        assert (site.namespace, site.revisions, site.tags) == ("default", ("hello-00007",), {})
+    public = made.find(PUBLIC, "hello.default.localhost", named=named(revision="hello-00007"))
+    assert public is not None
+    assert public == made.find(PUBLIC, "hello.default.localhost")
+    made.remove_revision(("default", "hello-00007"))
+    assert made.find(INNER, "hello.default", named=named(revision="hello-00007")) is None, "it or nobody"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ([], []),
+        ([b"default"], []),
+        ([], [b"hello-00007"]),
+        ([b"default"], [b"hello-00007", b"hello-00007"]),
+        ([b"default", b"other"], [b"hello-00007"]),
+    ],
+)
+def test_who_names_no_revision_or_two_is_asked_for_the_host(names: tuple[list[bytes], list[bytes]]) -> None:
+    made = Routes()
+    made.set(facts("hello"))
+    made.set_revision(("default", "hello-00007"))
+    assert made.find(INNER, "hello.default", named=names) == made.find(INNER, "hello.default")
+    assert made.find(INNER, "hello.default.example.com", named=names) is None
+
+
+@pytest.mark.parametrize("key", [("default/hello", ""), ("default", "hello"), ("", ""), ("default", "hello:revision")])
+def test_only_a_revision_can_be_named(key: tuple[str, str]) -> None:
+    made = Routes()
+    made.set(facts("hello"))
+    made.set_revision(("default", "hello-00007"))
+    assert made.find(INNER, "hello.default", named=named(*key)) is None

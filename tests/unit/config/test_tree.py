@@ -1,6 +1,7 @@
 """What ``config/`` puts on a cluster: it builds, every field exists, and nothing in it may do more than it needs."""
 
 import copy
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -75,11 +76,11 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
     for one in objects_of(CONFIG, wanted):
         if named(one) == ("Service", "elsewhere", "activator"):
             assert found[named(one)]["spec"]["type"] == "ClusterIP", "a Gateway is in front"
-        elif named(one) in {("Deployment", "elsewhere", "activator"), ("Deployment", "elsewhere", "dashboard")}:
+        elif one["kind"] == "Deployment" and one["metadata"]["name"] in {"activator", "controller", "dashboard"}:
             assert_environment_is_understood(found[named(one)])
         else:
             assert found[named(one)] == one
-    assert {"Gateway", "HTTPRoute", "PodMonitor"} <= {kind for kind, _, _ in found}
+    assert {"Gateway", "PodMonitor"} <= {kind for kind, _, _ in found}
     assert found["Deployment", "elsewhere", "placement"]["spec"]["template"]["spec"]["containers"][0]["image"] == (
         "registry.example/serving:9"
     )
@@ -110,6 +111,33 @@ def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
         {"name": "http", "port": 80, "targetPort": "public"},
         {"name": "https", "port": 443, "targetPort": "tls"},
     ]
+
+
+@needs_kubectl
+def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    (tmp_path / "mine").mkdir()
+    overlay = {"namespace": "elsewhere", "resources": ["../config"], "components": ["../config/components/gateway"]}
+    (tmp_path / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    found = built(tmp_path / "mine")
+    before = {named(one): one for one in objects_of(CONFIG, Wanted(namespace="elsewhere"))}
+    assert {name for name, one in found.items() if before.get(name) != one} == {
+        ("Deployment", "elsewhere", "controller"),
+        ("Service", "elsewhere", "activator"),
+        ("Gateway", "elsewhere", "serving"),
+        *{(kind, "", "serving-controller-gateway") for kind in ("ClusterRole", "ClusterRoleBinding")},
+    }
+    controller = found["Deployment", "elsewhere", "controller"]
+    environment = environment_of(controller)
+    assert environment["SERVING_CONTROLLER_GATEWAY"] == "x/serving", "the namespace is the pod's own"
+    assert environment["SERVING_CONTROLLER_PUBLIC_SERVICES"] == "true"
+    (rule,) = found["ClusterRole", "", "serving-controller-gateway"]["rules"]
+    assert rule["resources"] == ["httproutes"]
+    binding = found["ClusterRoleBinding", "", "serving-controller-gateway"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "controller", "namespace": "elsewhere"}]
+    assert "gateway.networking.k8s.io" not in {
+        group for one in of_kind("Role", "ClusterRole") for rule in one["rules"] for group in rule["apiGroups"]
+    }
 
 
 @pytest.mark.parametrize("one", OBJECTS, ids=lambda one: "/".join(named(one)))
@@ -199,10 +227,20 @@ def test_the_environment_of_a_daemon_is_understood_by_it(one: dict[str, Any]) ->
     assert_environment_is_understood(one)
 
 
+def environment_of(one: dict[str, Any]) -> dict[str, str]:
+    """As a kubelet makes it: a value may refer to those before it."""
+    found: dict[str, str] = {}
+    for entry in pod_of(one)["containers"][0]["env"]:
+        found[entry["name"]] = re.sub(
+            r"\$\((\w+)\)", lambda match: found.get(match[1], match[0]), entry.get("value", "x")
+        )
+    return found
+
+
 def assert_environment_is_understood(one: dict[str, Any]) -> None:
     name = one["metadata"]["name"]
     (daemon,) = (found for found in DAEMONS if found.name == name)
-    environment = {entry["name"]: entry.get("value", "x") for entry in pod_of(one)["containers"][0]["env"]}
+    environment = environment_of(one)
     prefix = f"SERVING_{name.upper()}_"
     known = {field.variable.lower() for field in daemon.fields()}
     given = {variable.removeprefix(prefix).lower() for variable in environment if variable.startswith(prefix)}

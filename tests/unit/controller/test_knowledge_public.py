@@ -135,3 +135,43 @@ def test_what_the_server_refuses_for_a_route_is_told_and_not_asked_again() -> No
     assert made_by(knowledge, ROUTE) == {}
     status = written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)
     assert told(status, "IngressReady") == ("False", "CreationFailed", "no name for a Service")
+
+
+def behind_a_gateway(*objects: tuple[Resource, Object]) -> Knowledge:
+    knowledge = Knowledge(msgspec.structs.replace(PUBLIC, gateway="gateways/front"), SCALING)
+    for resource, one in objects:
+        knowledge.put(resource, one)
+    return knowledge
+
+
+def assigned(route: Object) -> Object:
+    return {**route, "status": {"traffic": [{"revisionName": "hello-00001", "percent": 100, "tag": "old"}]}}
+
+
+def test_a_route_gets_httproutes_and_hears_of_them() -> None:
+    knowledge = behind_a_gateway((Resource.ROUTE, assigned(a_route())), (Resource.REVISION, a_revision("hello")))
+    names = {name for resource, name in with_public(knowledge, ROUTE) if resource is Resource.HTTP_ROUTE}
+    assert names == {"hello", "hello.old"}
+    assert not {one for one, _ in made_by(knowledge, ROUTE)} & {Resource.HTTP_ROUTE}
+    for name in names:
+        changed = stored({"kind": "HTTPRoute", "metadata": {"name": name}}, resourceVersion="9", uid="u")
+        assert knowledge.put(Resource.HTTP_ROUTE, changed) == {ROUTE}
+        assert knowledge.drop(Resource.HTTP_ROUTE, ("default", name)) == {ROUTE}
+        assert (Resource.HTTP_ROUTE, name) in made_by(knowledge, ROUTE)
+    stranger = stored({"kind": "HTTPRoute", "metadata": {"name": "other"}})
+    assert knowledge.put(Resource.HTTP_ROUTE, stranger) == set()
+
+
+def test_a_server_without_httproutes_wakes_all_routes_once() -> None:
+    knowledge = behind_a_gateway((Resource.ROUTE, assigned(a_route())))
+    assert knowledge.set_httproutes_missing("") == set()
+    assert knowledge.set_httproutes_missing("there are none") == {ROUTE}
+    assert knowledge.set_httproutes_missing("there are none") == set()
+    status = written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)
+    assert told(status, "IngressReady") == ("False", "GatewayApiMissing", "there are none")
+    assert knowledge.set_httproutes_missing("") == {ROUTE}
+
+
+def test_without_a_gateway_a_route_has_no_httproutes() -> None:
+    knowledge = knowing((Resource.ROUTE, assigned(a_route())))
+    assert not {one for one, _ in made_by(knowledge, ROUTE)} & {Resource.HTTP_ROUTE}

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import msgspec
 
 from serving.controller.hosts import Key
+from serving.controller.httproutes import HttpRoutes
 from serving.controller.naming import CLAIMED_TAGS, VISIBILITY
 from serving.controller.objects import Object
 from serving.controller.route import Place, reconcile_route
 from serving.controller.traffic import Known
-from serving.controller.writes import Patch, Plan, Resource
+from serving.controller.writes import Create, Note, Patch, Plan, Resource
 from serving.settings.controller import ControllerSettings
 from tests.unit.controller.builders import (
     NOW,
@@ -142,3 +143,50 @@ def test_a_settled_route_is_left_alone() -> None:
 
 def test_a_route_on_its_way_out_is_left_alone() -> None:
     assert plan_for(stored(a_route(), deletionTimestamp=NOW)) == Plan()
+
+
+def by_gateway(route: Object, known: Known = READY, *, refusal: str = "", missing: str = "") -> Plan:
+    settings = msgspec.structs.replace(SETTINGS, public_services=True, gateway="gateways/front")
+    place = Place(lost={}, httproutes=HttpRoutes(missing=missing), refusal=refusal)
+    return reconcile_route(route, known, place, settings=settings, now=NOW)
+
+
+def made_names(plan: Plan) -> list[str]:
+    return [write.body["metadata"]["name"] for write in plan.writes if isinstance(write, Create)]
+
+
+def test_a_route_behind_a_gateway_waits_for_it() -> None:
+    plan = by_gateway(a_route(traffic=SPLIT))
+    assert made_names(plan) == ["hello", "hello.old"]
+    status = written_status(plan, Resource.ROUTE)
+    assert told(status, "IngressReady")[:2] == told(status, "Ready")[:2] == ("Unknown", "HTTPRouteNotReady")
+    assert status["url"] == "http://hello.default.localhost:8080"
+
+
+def test_what_was_assigned_before_keeps_its_httproutes() -> None:
+    before = [{"revisionName": "hello-00001", "latestRevision": True, "percent": 100}]
+    assert made_names(by_gateway({**a_route(), "status": {"traffic": before}}, NONE)) == ["hello"]
+    assert made_names(by_gateway(a_route(), NONE)) == []
+
+
+def test_what_the_server_refuses_is_not_asked_again() -> None:
+    plan = by_gateway(a_route(), refusal="no such name")
+    assert made_names(plan) == []
+    assert told(written_status(plan, Resource.ROUTE), "IngressReady") == ("False", "CreationFailed", "no such name")
+
+
+def test_that_nobody_gets_there_is_told_once() -> None:
+    plan = by_gateway(a_route(), missing="there are none")
+    (note,) = plan.notes
+    assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
+    after = merged(a_route(), {"status": written_status(plan, Resource.ROUTE)})
+    assert by_gateway(after, missing="there are none").notes == ()
+    assert [one.message for one in by_gateway(after, missing="still none").notes] == ["still none"]
+    assert by_gateway(after).notes == ()
+
+
+def test_a_host_that_is_lost_is_told_in_an_event() -> None:
+    route = a_route()
+    (note,) = plan_for(route, lost={"hello.default.localhost": ("default", "other")}).notes
+    assert (note.about, note.reason) == (route, "DomainAlreadyClaimed")
+    assert isinstance(note, Note)

@@ -1,7 +1,7 @@
 """What is said of a ConfigMap."""
 
-from serving.controller.settingsnotes import settings_notes
-from serving.model.errors import Problem
+from serving.controller.settingsnotes import httproutes_missing, httproutes_note, settings_notes
+from serving.model.errors import Forbidden, NotFound, Problem
 from serving.settings.live import Taken
 
 CONFIG_MAP = {"metadata": {"name": "config-autoscaler", "namespace": "knative-serving", "uid": "u"}}
@@ -34,3 +34,16 @@ def test_what_is_taken_over_and_what_waits_are_two_things() -> None:
 def test_it_is_about_a_config_map_also_when_a_list_did_not_say_so() -> None:
     (note,) = settings_notes(Taken(daemon="d", config_map="c", changed=("x",)), CONFIG_MAP)
     assert (note.about["apiVersion"], note.about["kind"]) == ("v1", "ConfigMap")
+
+
+def test_what_is_missing_for_a_gateway_is_named() -> None:
+    unknown = httproutes_missing("gateways/front", NotFound("no such page"))
+    assert unknown.startswith('Gateway "gateways/front" is set, and the server does not know HTTPRoutes; expected the ')
+    assert unknown.endswith(": no such page")
+    assert "does not let us list HTTPRoutes" in httproutes_missing("gateways/front", Forbidden("no"))
+
+
+def test_a_gateway_that_cannot_be_used_is_told_of_the_settings() -> None:
+    note = httproutes_note("knative-serving", "there are none")
+    assert note.about["metadata"] == {"name": "config-controller", "namespace": "knative-serving"}
+    assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from serving.model.errors import InvalidValue
+from serving.model.errors import InvalidValue, SettingsError
 from serving.settings.controller import DISABLED, ControllerSettings
-from serving.settings.daemons import CONTROLLER
+from serving.settings.daemons import CONTROLLER, DAEMONS
 from serving.settings.knob import Field
+from serving.settings.load import load
 
 
 def field(name: str) -> Field:
@@ -75,3 +76,25 @@ def test_no_default_timeout_is_above_the_longest(name: str) -> None:
 def test_no_more_revisions_are_kept_than_may_be(most: int, clashes: int) -> None:
     settings = ControllerSettings(max_non_active_revisions=most)
     assert len(list(settings.check())) == clashes
+
+
+def with_gateway(text: str) -> ControllerSettings:
+    environment = {"SERVING_CONTROLLER_GATEWAY": text, "SERVING_CONTROLLER_PUBLIC_SERVICES": "true"}
+    return load(CONTROLLER, registry=DAEMONS, environment=environment).settings
+
+
+@pytest.mark.parametrize("text", ["", "knative-serving/serving", "gateways/front.example"])
+def test_a_gateway_is_a_namespace_and_a_name(text: str) -> None:
+    assert with_gateway(text).gateway == text
+
+
+@pytest.mark.parametrize("text", ["serving", "a/b/c", "/serving", "gateways/", "Gateways/front", "$(SPACE)/serving"])
+def test_what_is_no_gateway_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="NAMESPACE/NAME of a Gateway, or nothing"):
+        with_gateway(text)
+
+
+def test_a_gateway_needs_services() -> None:
+    (clash,) = ControllerSettings(gateway="gateways/front").check()
+    assert "public_services" in clash.fields
+    assert not list(ControllerSettings(gateway="gateways/front", public_services=True).check())

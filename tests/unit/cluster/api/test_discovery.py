@@ -26,6 +26,7 @@ def test_every_group_is_listed_once() -> None:
         "apps",
         "discovery.k8s.io",
         "autoscaling",
+        "gateway.networking.k8s.io",
         "coordination.k8s.io",
         "metrics.k8s.io",
         "serving.knative.dev",

@@ -9,6 +9,7 @@ from serving.cluster.kinds import (
     DEPLOYMENT,
     ENDPOINT_SLICE,
     EVENT,
+    HTTP_ROUTE,
     KINDS,
     LEASE,
     NAMESPACE,
@@ -153,6 +154,7 @@ def test_an_event_prints_what_it_is_about() -> None:
     [
         (CONFIG_MAP, {"data": {"a": "b"}}, "Data", 1),
         (SECRET, {"data": {"a": "b"}}, "Type", "Opaque"),
+        (HTTP_ROUTE, {"spec": {"hostnames": ["a", "b"]}}, "Hostnames", "a,b"),
         (LEASE, {"spec": {"holderIdentity": "me"}}, "Holder", "me"),
         (NAMESPACE, {"status": {"phase": "Terminating"}}, "Status", "Terminating"),
     ],

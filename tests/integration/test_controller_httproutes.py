@@ -1,0 +1,119 @@
+"""The controller with a Gateway set: on a server with HTTPRoutes, without them, and where it may not list them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from serving.cluster.admission import admit
+from serving.cluster.kinds import CONFIG_MAP, EVENT, HTTP_ROUTE, ROUTE, SERVING_SERVICE, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Listing, Object
+from serving.controller.objects import condition_of
+from serving.model.errors import ClusterError, Forbidden, NotFound, Unavailable
+from serving.settings.controller import ControllerSettings
+from tests.integration.fake_node import World, a_service, a_world, ready
+from tests.virtual_time import run_virtually
+
+GATEWAY = "gateways/front"
+SETTINGS = ControllerSettings(public_services=True, gateway=GATEWAY)
+ACCEPTED = [{"type": "Accepted", "status": "True", "reason": "Accepted"}]
+
+
+class Bare(MemoryCluster):
+    """A store that answers with an error to whoever lists HTTPRoutes, as long as there is one; it keeps who listed what."""
+
+    def __init__(self, error: ClusterError | None) -> None:
+        super().__init__(admit=admit)
+        self.error = error
+        self.listed: list[Kind] = []
+
+    async def list(self, kind: Kind, namespace: str | None = None, **how: Any) -> Listing:  # noqa: ANN401 - passed on
+        self.listed.append(kind)
+        if kind == HTTP_ROUTE and self.error is not None:
+            raise self.error
+        return await super().list(kind, namespace, **how)
+
+
+async def accept(world: World, name: str) -> None:
+    namespace, gateway = GATEWAY.split("/")
+    parent = {"parentRef": {"namespace": namespace, "name": gateway}, "conditions": ACCEPTED}
+    await world.until(HTTP_ROUTE, name, bool)
+    await world.cluster.patch(
+        HTTP_ROUTE, "default", name, patch={"status": {"parents": [parent]}}, subresource="status"
+    )
+
+
+def says(reason: str) -> Any:  # noqa: ANN401 - a test of an object
+    return lambda one: condition_of(one, "IngressReady").get("reason") == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NotFound("the server could not find the requested resource"), "does not know HTTPRoutes"),
+        (Forbidden("httproutes is forbidden"), "does not let us list HTTPRoutes"),
+    ],
+)
+def test_a_server_without_httproutes_is_told_of_and_served_once_it_has_them(error: ClusterError, said: str) -> None:
+    async def main() -> None:
+        cluster = Bare(error)
+        async with a_world(SETTINGS, cluster=cluster) as world:
+            await cluster.create(SERVING_SERVICE, a_service("good"))
+            route = await world.until(ROUTE, "hello", says("GatewayApiMissing"))
+            assert said in condition_of(route, "Ready")["message"]
+            events = [
+                one
+                for one in (await cluster.list(EVENT)).items
+                if one["involvedObject"]["kind"] == CONFIG_MAP.name and one["reason"] == "GatewayApiMissing"
+            ]
+            assert [(one["involvedObject"]["name"], one["count"]) for one in events] == [("config-controller", 1)]
+            cluster.error = None
+            await accept(world, "hello")
+            await world.until(SERVING_SERVICE, "hello", ready)
+
+    run_virtually(main())
+
+
+def test_a_server_that_is_away_for_a_moment_lacks_nothing() -> None:
+    async def main() -> None:
+        cluster = Bare(Unavailable("try again"))
+        async with a_world(SETTINGS, cluster=cluster) as world:
+            await cluster.create(SERVING_SERVICE, a_service("good"))
+            await asyncio.sleep(3)
+            cluster.error = None
+            await accept(world, "hello")
+            await world.until(SERVING_SERVICE, "hello", ready)
+            assert not [one for one in (await cluster.list(EVENT)).items if one["type"] == "Warning"]
+
+    run_virtually(main())
+
+
+def test_without_a_gateway_nobody_asks_for_httproutes() -> None:
+    async def main() -> None:
+        cluster = Bare(NotFound("there are none"))
+        async with a_world(ControllerSettings(public_services=True), cluster=cluster) as world:
+            await cluster.create(SERVING_SERVICE, a_service("good"))
+            await world.until(SERVING_SERVICE, "hello", ready)
+            assert HTTP_ROUTE not in cluster.listed
+
+    run_virtually(main())
+
+
+def test_an_httproute_that_somebody_changes_is_set_right_and_one_of_somebody_else_is_left_alone() -> None:
+    async def main() -> None:
+        theirs: Object = {"metadata": {"name": "hello", "namespace": "default"}, "spec": {"hostnames": ["a.example"]}}
+        cluster = Bare(None)
+        await cluster.create(HTTP_ROUTE, theirs)
+        async with a_world(SETTINGS, cluster=cluster) as world:
+            await cluster.create(SERVING_SERVICE, a_service("good"))
+            await world.until(ROUTE, "hello", says("NotOwned"))
+            assert (await cluster.get(HTTP_ROUTE, "default", "hello"))["spec"] == theirs["spec"]
+            await cluster.delete(HTTP_ROUTE, "default", "hello")
+            await accept(world, "hello")
+            await world.until(SERVING_SERVICE, "hello", ready)
+            await cluster.patch(HTTP_ROUTE, "default", "hello", patch={"spec": {"hostnames": ["evil.example"]}})
+            own = ["hello.default.localhost"]
+            await world.until(HTTP_ROUTE, "hello", lambda one: one["spec"]["hostnames"] == own)
+
+    run_virtually(main())

@@ -1,0 +1,78 @@
+"""Whatever the traffic is: HTTPRoutes send all of it, in its parts, to the revisions that it names, and settle."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.controller.conditions import Condition
+from serving.controller.httproutes import HttpRoutes, desired_httproutes, reconcile_httproutes
+from serving.controller.objects import Object, name_of
+from serving.controller.writes import Create, Delete, Patch
+from tests.unit.controller.builders import a_route, merged, stored
+from tests.unit.controller.test_httproutes import FRONT, rules
+
+REVISIONS = st.sampled_from([f"hello-0000{number}" for number in range(1, 6)])
+TAGS = st.one_of(st.none(), st.sampled_from(["blue", "green", "next", "old"]))
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[Object]:
+    """Targets whose percents are 100 together, and whose tags are there once."""
+    count = draw(st.integers(1, 6))
+    cuts = sorted(draw(st.lists(st.integers(0, 100), min_size=count - 1, max_size=count - 1)))
+    percents = [high - low for low, high in zip([0, *cuts], [*cuts, 100], strict=True)]
+    targets: list[Object] = []
+    for percent in percents:
+        target: Object = {"revisionName": draw(REVISIONS), "percent": percent}
+        tag = draw(TAGS)
+        if tag and tag not in {one.get("tag") for one in targets}:
+            target["tag"] = tag
+        targets.append(target)
+    return targets
+
+
+def desired(targets: list[Object]) -> dict[str, Object]:
+    made = desired_httproutes(a_route(), targets, settings=FRONT, lost={})
+    assert not isinstance(made, Condition)
+    return dict(made)
+
+
+@given(traffic())
+def test_weights_are_the_percents_and_every_tag_has_a_host_and_a_header(targets: list[Object]) -> None:
+    made = desired(targets)
+    shares: Counter[str] = Counter()
+    for target in targets:
+        shares[target["revisionName"]] += target["percent"]
+    *asked, (no_tags, weights) = rules(made["hello"])
+    assert not no_tags
+    assert sum(weights.values()) == 100
+    assert weights == {name: share for name, share in shares.items() if share}
+    tags = {target["tag"]: target["revisionName"] for target in targets if target.get("tag")}
+    assert {tag: name for of_it, backends in asked for tag in of_it for name in backends} == tags
+    assert {f"hello.{tag}" for tag in tags} | {"hello"} == made.keys()
+    assert all(rules(made[f"hello.{tag}"]) == [([], {name: 100})] for tag, name in tags.items())
+    hosts = [host for one in made.values() for host in one["spec"]["hostnames"]]
+    assert len(hosts) == len(set(hosts)) == len(made)
+
+
+@given(st.lists(traffic(), min_size=1, max_size=4))
+def test_what_is_written_is_what_is_wanted_and_then_nothing_more(changes: list[list[Object]]) -> None:
+    found: dict[str, Object] = {}
+    for targets in changes:
+        for is_settled in (False, True):
+            writes, _ = reconcile_httproutes(
+                a_route(), targets, HttpRoutes(found=list(found.values())), settings=FRONT, lost={}
+            )
+            assert not (is_settled and writes)
+            for write in writes:
+                match write:
+                    case Create(body=body):
+                        found[name_of(body)] = stored(body)
+                    case Patch(name=name, patch=patch):
+                        found[name] = merged(found[name], patch)
+                    case Delete(name=name):
+                        del found[name]
+        assert {name: one["spec"] for name, one in found.items()} == {
+            name: one["spec"] for name, one in desired(targets).items()
+        }

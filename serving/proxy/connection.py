@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         name = self._transport.get_extra_info("peername")
         self._address = name[0] if isinstance(name, tuple) else "unknown"
-        self._peer = Peer(self._address, b"https" if transport.get_extra_info("sslcontext") else b"http")
+        self._peer = self._wiring.peer_at(self._address, is_tls=bool(transport.get_extra_info("sslcontext")))
         too_many = self._registry.opened(self, self._address)
         if too_many is not None:
             self._refuse(Refusal(503, too_many), headers=_TEXT + b"Retry-After: 1\r\n")

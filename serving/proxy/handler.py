@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from serving.proxy.pool import Pool
+from serving.proxy.rendering import Peer
+from serving.proxy.trust import member_of
 
 if TYPE_CHECKING:
     from serving.proxy.exchange import Exchange
@@ -61,4 +63,11 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     listener: str
     held_bytes_max: int
     tunnel_limits: tuple[float, float]
+    trusts: Callable[[str], bool] = member_of("")
+    """Whether the peer at an address is believed about the way of its requests."""
+
     on_end: "Callable[[Exchange], None] | None" = None
+
+    def peer_at(self, address: str, *, is_tls: bool) -> Peer:
+        """The peer at the other end of a connection."""
+        return Peer(address, b"https" if is_tls else b"http", is_trusted=self.trusts(address))

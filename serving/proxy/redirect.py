@@ -1,7 +1,7 @@
 """Clients of plain HTTP are sent to https: a handler in front of another one, on a listener that only redirects.
 
 Each request for which ``stays`` is false is answered with 301 and the same address over https; the other handler gets all
-others. It decides nothing about hosts, and is not there at all where nothing is redirected.
+others, and those that reached a trusted proxy over https. It decides nothing about hosts, and is not there at all where nothing is redirected.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class HttpsRedirect:
     def begin(self, exchange: Exchange) -> None:
         """A request has come."""
         head = exchange.head
-        if self._stays(head):
+        if self._stays(head) or exchange.peer.scheme_of(head) == b"https":
             self._handler.begin(exchange)
             return
         self.count += 1

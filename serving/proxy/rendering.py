@@ -24,15 +24,21 @@ _NO_QUEUE_S = 0.0005
 class Peer:
     """Whoever sent us a request: its address, as headers name it, and lines that repeat on its connection."""
 
-    __slots__ = ("_host", "_lines", "address", "known", "scheme")
+    __slots__ = ("_host", "_is_trusted", "_lines", "_scheme", "address", "known")
 
-    def __init__(self, address: str, scheme: bytes = b"http") -> None:
+    def __init__(self, address: str, scheme: bytes = b"http", *, is_trusted: bool = False) -> None:
         self.address = address.encode()
-        self.scheme = scheme
+        self._scheme = scheme
+        self._is_trusted = is_trusted
         self.known: object = None
         """What the handler has found out about requests of this connection; its own."""
         self._host: bytes | None = None
         self._lines = b""
+
+    def scheme_of(self, head: RequestHead) -> bytes:
+        """What the client used: what this peer used, unless it is trusted and says what its own did."""
+        told = head.get(b"x-forwarded-proto") if self._is_trusted and head.forwarded else None
+        return (told or self._scheme).lower()
 
     def forwarded_lines(self, head: RequestHead, host: bytes, *, trusted: bool) -> bytes:
         """X-Forwarded-* and Forwarded for a request of this peer."""
@@ -40,9 +46,10 @@ class Peer:
             if host != self._host:
                 self._host, self._lines = host, self._written(host)
             return self._lines
+        trusted = trusted or self._is_trusted
         before = b", ".join(head.values(b"x-forwarded-for"))
         way = b"%b, %b" % (before, self.address) if before else self.address
-        scheme = (trusted and head.get(b"x-forwarded-proto")) or self.scheme
+        scheme = (trusted and head.get(b"x-forwarded-proto")) or self._scheme
         name = (trusted and head.get(b"x-forwarded-host")) or host
         forwarded = b", ".join(head.values(b"forwarded")) if trusted else b""
         return b"X-Forwarded-For: %b\r\nX-Forwarded-Host: %b\r\nX-Forwarded-Proto: %b\r\nForwarded: %b\r\n" % (
@@ -56,8 +63,8 @@ class Peer:
         return header_lines(
             (b"X-Forwarded-For", self.address),
             (b"X-Forwarded-Host", host),
-            (b"X-Forwarded-Proto", self.scheme),
-            (b"Forwarded", _forwarded(self.address, host, self.scheme)),
+            (b"X-Forwarded-Proto", self._scheme),
+            (b"Forwarded", _forwarded(self.address, host, self._scheme)),
         )
 
 

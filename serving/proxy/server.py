@@ -17,6 +17,7 @@ from serving.proxy.accesslog import AccessLog
 from serving.proxy.connection import Connection
 from serving.proxy.exchange import Exchange, Handler, Wiring
 from serving.proxy.pool import Pool
+from serving.proxy.trust import member_of
 from serving.settings.http import HttpSettings
 
 __all__ = ["HttpServer"]
@@ -173,5 +174,6 @@ class HttpServer:
             listener=listener,
             held_bytes_max=settings.body_held_bytes_max,
             on_end=self._note if self.access_log is not None else None,
+            trusts=member_of(settings.trusted_proxies),
             tunnel_limits=(settings.tunnel_idle_max_s or math.inf, settings.tunnel_age_max_s or math.inf),
         )

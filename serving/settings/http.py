@@ -4,13 +4,27 @@ Each daemon's record holds one of these as its field ``http``, so that the same 
 in both. Sources of defaults stand with each field; where Knative leaves something unbounded, the bound is ours.
 """
 
+import ipaddress
 from typing import Annotated
 
 import msgspec
 
-from serving.settings.knob import BYTES, COUNT, DURATION, PERCENT, Knob
+from serving.model.errors import InvalidValue
+from serving.settings.knob import BYTES, COUNT, DURATION, PERCENT, TEXT, Knob, Value
 
 __all__ = ["HttpSettings"]
+
+
+def _read_networks(text: str) -> Value:
+    for one in filter(None, map(str.strip, text.split(","))):
+        try:
+            ipaddress.ip_network(one)
+        except ValueError as error:
+            raise InvalidValue(text=one, expected=f"networks as 10.0.0.0/8, separated by commas ({error})") from error
+    return text
+
+
+_NETWORKS = msgspec.structs.replace(TEXT, name="list of networks", read=_read_networks, read_plain=_read_networks)
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +74,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     upstream_idle_max_s: Annotated[float, Knob(key="upstream-idle-max", unit=DURATION, above=0, high=86400)] = 60.0
     """Time for which an idle connection to an upstream is kept. Range: above 0 to 24h. Default: ours; Go's transport
     keeps them 90s, Node and uvicorn close theirs after 5s, which is what the single retry is for."""
+
+    trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
+    """Networks of proxies in front of us whose X-Forwarded-Proto, X-Forwarded-Host and Forwarded are believed, separated by
+    commas: 10.0.0.0/8, 192.0.2.7. Those of anybody else are written anew, and X-Forwarded-For is kept and continued either
+    way. Name only networks in which nobody else has an address. Empty means none. Default: ours, none."""
 
     access_log_ratio: Annotated[float, Knob(key="access-log-percentage", unit=PERCENT, low=0, high=1)] = 0.0
     """Part of all requests that get a line in the access log, as JSON on standard output. 0 means no log. Range: 0 to

@@ -11,6 +11,7 @@ import pytest
 
 from serving.cluster.kinds import SECRET
 from serving.cluster.memory import MemoryCluster
+from serving.settings.http import HttpSettings
 from serving.settings.tls import TlsSettings
 from tests.integration.activator_stage import HOST, Stage, ask, staged, until
 from tests.integration.proxy.peers import get
@@ -206,3 +207,16 @@ async def test_redirects_name_the_port_that_the_world_sees() -> None:
         await stage.service(slots=0)
         assert stage.activator.tls_address is None
         assert (await ask(stage.public, "/a")).headers["location"] == f"https://{HOST}/a"
+
+
+async def test_what_came_over_tls_to_a_proxy_in_front_is_not_sent_there_again() -> None:
+    http = HttpSettings(trusted_proxies="127.0.0.0/8")
+    async with staged(tls=TlsSettings(public_port=443), http_protocol="Redirected", http=http) as stage:
+        await stage.service(slots=0)
+        await stage.pod_seen("p")
+        assert (await ask(stage.public, headers=["X-Forwarded-Proto: https"])).body == "p"
+        assert (await ask(stage.public, headers=["X-Forwarded-Proto: http"])).status == 301
+        assert (await ask(stage.public)).status == 301
+    async with staged(tls=TlsSettings(public_port=443), http_protocol="Redirected") as stage:
+        await stage.service(slots=0)
+        assert (await ask(stage.public, headers=["X-Forwarded-Proto: https"])).status == 301

@@ -20,7 +20,7 @@ import msgspec
 from serving.proxy.connection import Connection
 from serving.proxy.exchange import Wiring
 from serving.proxy.preface import start_session
-from serving.proxy.rendering import Peer, render_answer
+from serving.proxy.rendering import render_answer
 from serving.proxy.tls.records import Records
 from serving.settings.http import HttpSettings
 
@@ -262,7 +262,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             return
         self._registry.closed(self, self._address)
         if self._records.ssl.selected_alpn_protocol() == "h2":
-            start_session(self._registry, self._wiring, transport=self, peer=Peer(self._address, b"https"))
+            peer = self._wiring.peer_at(self._address, is_tls=True)
+            start_session(self._registry, self._wiring, transport=self, peer=peer)
         else:
             self._app = Connection(self._registry, self._wiring)
             self._app.connection_made(self)

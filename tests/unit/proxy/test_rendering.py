@@ -6,10 +6,12 @@ from serving.proxy.rendering import Peer, render_answer, render_request
 from serving.proxy.requesthead import read_request_head
 
 
-def forwarded(headers: bytes, *, address: str = "10.0.0.1", trusted: bool = False, host: bytes = b"h") -> list[bytes]:
+def forwarded(
+    headers: bytes, *, address: str = "10.0.0.1", trusted: bool = False, host: bytes = b"h", known: bool = False
+) -> list[bytes]:
     raw = b"GET / HTTP/1.1\r\nHost: %b%b" % (host, headers)
     head = read_request_head(raw, header_count_max=10)
-    lines = render_request(head, peer=Peer(address), host=head.host, trusted=trusted).split(b"\r\n")
+    lines = render_request(head, peer=Peer(address, is_trusted=known), host=head.host, trusted=trusted).split(b"\r\n")
     return [line.partition(b": ")[2] for line in lines if line.startswith((b"X-Forwarded", b"Forwarded"))]
 
 
@@ -30,6 +32,25 @@ CLAIMS = b"\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\nX-Forward
 
 def test_a_trusted_peers_words_are_kept_and_its_address_appended() -> None:
     assert forwarded(CLAIMS, trusted=True) == [b"1.1.1.1, 10.0.0.1", b"x", b"https", b"for=9.9.9.9"]
+
+
+def test_a_proxy_that_stands_in_front_is_believed_too() -> None:
+    assert forwarded(CLAIMS, known=True) == [b"1.1.1.1, 10.0.0.1", b"x", b"https", b"for=9.9.9.9"]
+    assert forwarded(b"", known=True)[2] == b"http"
+
+
+@pytest.mark.parametrize(
+    ("is_trusted", "claim", "scheme"),
+    [
+        (True, b"\r\nX-Forwarded-Proto: HTTPS", b"https"),
+        (True, b"\r\nX-Forwarded-For: a", b"http"),
+        (True, b"", b"http"),
+        (False, b"\r\nX-Forwarded-Proto: https", b"http"),
+    ],
+)
+def test_what_the_client_used_is_what_a_trusted_proxy_says(is_trusted: bool, claim: bytes, scheme: bytes) -> None:
+    head = read_request_head(b"GET / HTTP/1.1\r\nHost: h" + claim, header_count_max=10)
+    assert Peer("10.0.0.1", is_trusted=is_trusted).scheme_of(head) == scheme
 
 
 def test_of_another_peers_words_only_the_way_is_kept() -> None:

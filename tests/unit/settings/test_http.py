@@ -1,6 +1,10 @@
 """Limits of the HTTP engine hold together, and clashes of the queue-proxy's are told."""
 
+import pytest
+
+from serving.model.errors import InvalidValue
 from serving.settings.http import HttpSettings
+from serving.settings.knob import fields_of
 from serving.settings.queueproxy import QueueProxySettings
 
 
@@ -12,3 +16,11 @@ def test_connections_of_our_clients_outlive_the_idle_time_of_our_own() -> None:
 def test_a_shortest_pause_above_the_longest_is_told() -> None:
     settings = QueueProxySettings(probe_pause_min_s=1.0, report_retry_min_s=6.0)
     assert [clash.fields[0] for clash in settings.check()] == ["probe_pause_min_s", "report_retry_min_s"]
+
+
+def test_networks_of_proxies_are_checked_one_by_one() -> None:
+    (unit,) = [field.knob.unit for field in fields_of(HttpSettings) if field.name == "trusted_proxies"]
+    assert unit.read("10.0.0.0/8, 192.0.2.7") == "10.0.0.0/8, 192.0.2.7"
+    assert not unit.read("")
+    with pytest.raises(InvalidValue, match=r"'10.0.0.1/8' is not networks as 10.0.0.0/8, separated by commas"):
+        unit.read("192.0.2.7, 10.0.0.1/8")

@@ -1,6 +1,8 @@
 """Waiting for a service: until it is ready, gone or at zero. What goes wrong meanwhile ends the command with its reason."""
 
 import time
+from collections.abc import Callable
+from http import HTTPStatus
 
 from serving.cli.api import Api, fail
 from serving.cli.logtail import last_lines
@@ -19,52 +21,70 @@ _LOG_LINES = 10
 
 def until_ready(api: Api, name: str, *, timeout_s: float, patient: bool = False) -> Object:
     """The service when it is ready. ``patient`` lets it recover from what has failed until the time is over."""
-    deadline_s = time.monotonic() + timeout_s
-    with Progress(f"waiting for {name} to be ready") as progress:
-        while True:
-            service = api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
-            ready = condition(service)
-            if is_settled(service) and ready.get("status") == "True":
-                return dict(service)
-            if is_settled(service) and not patient:
-                fail(failure_text(api, service))
-            why = " ".join(ready.get("message", "").split()) or ready.get("reason", "")
-            progress.tell(f"waiting for {name} to be ready{': ' if why else ''}{why}")
-            if time.monotonic() >= deadline_s:
-                fail(f"{name} is not ready after {timeout_s:g} s\n{failure_text(api, service)}")
-            time.sleep(_POLL_S)
+    service: Object = {}
+
+    def look() -> str | None:
+        service.clear()
+        service.update(api.done("GET", path_of(SERVING_SERVICE, api.namespace, name)))
+        ready = condition(service)
+        if is_settled(service) and ready.get("status") == "True":
+            return None
+        if is_settled(service) and not patient:
+            fail(failure_text(api, service))
+        return " ".join(ready.get("message", "").split()) or ready.get("reason", "")
+
+    def late(_: str) -> str:
+        return f"{name} is not ready after {timeout_s:g} s\n{failure_text(api, service)}"
+
+    _until(look, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    return service
 
 
 def until_gone(api: Api, name: str, *, timeout_s: float) -> None:
     """Return when neither the service nor any of its pods is there."""
-    deadline_s = time.monotonic() + timeout_s
-    with Progress(f"waiting for {name} to be gone") as progress:
-        while True:
-            status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
-            count = len(items_of(api, POD, selector_of(name)))
-            if status == 404 and not count:
-                return
-            state = f"{count} pod{'s' if count != 1 else ''} left" if status == 404 else "the service is there"
-            progress.tell(f"waiting for {name} to be gone: {state}")
-            if time.monotonic() >= deadline_s:
-                fail(f"{name} is not gone after {timeout_s:g} s: {state}")
-            time.sleep(_POLL_SLOWLY_S)
+
+    def look() -> str | None:
+        status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
+        if status != HTTPStatus.NOT_FOUND:
+            return "the service is there"
+        return _pods_left(api, name, " left")
+
+    def late(state: str) -> str:
+        return f"{name} is not gone after {timeout_s:g} s: {state}"
+
+    _until(look, f"waiting for {name} to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
 
 
 def until_zero(api: Api, name: str, *, timeout_s: float) -> None:
     """Return when the service has no pod."""
+
+    def look() -> str | None:
+        # That it exists is checked each time: one that is deleted is at zero for another reason.
+        api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
+        return _pods_left(api, name)
+
+    def late(state: str) -> str:
+        return f"{name} is not at zero after {timeout_s:g} s: {state}"
+
+    _until(look, f"waiting for {name} to be at zero", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
+
+
+def _until(
+    look: Callable[[], str | None], what: str, *, late: Callable[[str], str], timeout_s: float, poll_s: float
+) -> None:
+    """Look until there is nothing to say, and show what there is meanwhile. Fails when the time is over."""
     deadline_s = time.monotonic() + timeout_s
-    with Progress(f"waiting for {name} to be at zero") as progress:
-        while True:
-            # That it exists is checked each time: one that is deleted is at zero for another reason.
-            api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
-            count = len(items_of(api, POD, selector_of(name)))
-            if not count:
-                return
-            progress.tell(f"waiting for {name} to be at zero: {count} pod{'s' if count != 1 else ''}")
+    with Progress(what) as progress:
+        while (state := look()) is not None:
+            progress.tell(f"{what}: {state}" if state else what)
             if time.monotonic() >= deadline_s:
-                fail(f"{name} is not at zero after {timeout_s:g} s: {count} pod{'s' if count != 1 else ''}")
-            time.sleep(_POLL_SLOWLY_S)
+                fail(late(state))
+            time.sleep(poll_s)
+
+
+def _pods_left(api: Api, name: str, suffix: str = "") -> str | None:
+    count = len(items_of(api, POD, selector_of(name)))
+    return f"{count} pod{'' if count == 1 else 's'}{suffix}" if count else None
 
 
 def failure_text(api: Api, service: Object) -> str:

@@ -5,6 +5,7 @@ On one machine the port stands in the state folder; of a cluster, say where a po
 
 import http.client
 import json
+import socket
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -21,6 +22,7 @@ from serving.local.state import default_state_path
 __all__ = ["Stats", "autoscaler_option", "url_of"]
 
 _TIMEOUT_S = 30.0
+_TIMEOUT_ELSEWHERE_S = 3.0
 
 autoscaler_option = click.option(
     "--autoscaler",
@@ -54,10 +56,36 @@ class Stats:
     def _get(self, names: Mapping[str, str], *, timeout_s: float | None) -> http.client.HTTPResponse:
         url = f"{self._url}/decisions?{urllib.parse.urlencode(names)}"
         try:
-            answer: http.client.HTTPResponse = urllib.request.urlopen(url, timeout=timeout_s)  # noqa: S310 - our own server
+            return _opened(url, timeout_s)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != http.HTTPStatus.TEMPORARY_REDIRECT:
+                fail(f"the autoscaler at {self._url} answers {error.code} {error.reason}")
+            there = error.headers["Location"]
+            address = urllib.parse.urlsplit(there)
         except OSError as error:
             fail(f"the autoscaler does not answer at {self._url}: {error}; is `serving up` running?")
-        return answer
+        # Another one decides; the address of its pod answers soon, or cannot be reached from here.
+        try:
+            socket.create_connection((address.hostname or "", address.port or 80), _TIMEOUT_ELSEWHERE_S).close()
+            return _opened(there, timeout_s)
+        except OSError as error:
+            fail(
+                f"the autoscaler at {self._url} does not decide on it, the one at {address.netloc} does, and that does not answer "
+                f"here: {error}; forward a port of the pod with that address (kubectl get pods -n knative-serving -o wide)"
+            )
+
+
+class _Stays(urllib.request.HTTPRedirectHandler):
+    """Makes an error of an answer that leads elsewhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Go nowhere."""
+
+
+def _opened(url: str, timeout_s: float | None) -> http.client.HTTPResponse:
+    answer: http.client.HTTPResponse = urllib.request.build_opener(_Stays).open(url, timeout=timeout_s)
+    return answer
 
 
 def url_of(port: str, state_path: Path | None) -> str:

@@ -1,7 +1,7 @@
 """``serving why``: each change of a service's or revision's scale, in one sentence with its numbers.
 
 What the autoscaler remembers comes from itself; what it has forgotten, or forgot when it restarted, from the decision log
-in the state folder.
+in the state folder. On a cluster whose autoscaler is not within reach, Events tell what they can.
 """
 
 import datetime as dt
@@ -16,8 +16,10 @@ import msgspec
 from serving.autoscaler.replay import read_record
 from serving.autoscaler.telling import DECISION_LOG, DECISION_LOG_FILES, Explained, explained
 from serving.cli.api import Api, api_options, fail, fail_usage
+from serving.cli.progress import say_aside
 from serving.cli.stats import Stats, autoscaler_option
-from serving.model.errors import InvalidValue
+from serving.cli.whyevents import Said, said_by_events, said_from_now_on
+from serving.model.errors import InvalidValue, ServingError
 from serving.model.quantity import parse_duration_s
 
 __all__ = ["line_of", "log_files", "merged", "why"]
@@ -25,6 +27,7 @@ __all__ = ["line_of", "log_files", "merged", "why"]
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
 _SERVICE_LABEL = "serving.knative.dev/service"
 _NOT_FOUND = 404
+_FORWARD = "kubectl port-forward -n knative-serving deployment/autoscaler 6081, and --autoscaler http://127.0.0.1:6081"
 # What a service calls its revisions that are given no name.
 _NUMBER = r"\d{5,}"
 
@@ -42,14 +45,17 @@ def why(*, api: Api, name: str, since: str, follow: bool, output: str, autoscale
         since_s = time.time() - parse_duration_s(since)
     except InvalidValue as error:
         fail_usage(f"--since: {error}")
-    stats = Stats(autoscaler, api.state_path)
     ours = _Ours(api, name)
+    if api.state_path is None and autoscaler is None:
+        _tell_by_events(api, ours, since_s=since_s, follow=follow, output=output)
+        return
+    stats = Stats(autoscaler, api.state_path)
     remembered = [one for one in stats.decisions(namespace=api.namespace) if one.revision in ours]
     if api.state_path is not None and not autoscaler:
         remembered = merged(remembered, _logged(api.state_path, ours))
     _print((one for one in remembered if one.told.at_wall_s >= since_s), output)
     if not remembered and not follow:
-        fail(f"nothing was decided about {name} in {api.namespace}; is there such a service or revision?")
+        fail(ours.nothing())
     if follow:
         events = stats.events(namespace=api.namespace, since=f"{time.time()}")
         decided = (msgspec.json.decode(body, type=Explained) for event, body in events if event == "decision")
@@ -88,6 +94,10 @@ class _Ours:
         self._name = name
         self._known: dict[str, bool] = {}
 
+    def nothing(self) -> str:
+        """That there is nothing to tell of them."""
+        return f"nothing was decided about {self._name} in {self._api.namespace}; is there such a service or revision?"
+
     def __contains__(self, revision: str) -> bool:
         if revision not in self._known:
             self._known[revision] = revision == self._name or self._is_of_service(revision)
@@ -102,6 +112,29 @@ class _Ours:
             # One that is gone has no labels any more; its name is all there is.
             return re.fullmatch(_NUMBER, revision.removeprefix(f"{self._name}-")) is not None
         return (found["metadata"].get("labels") or {}).get(_SERVICE_LABEL) == self._name
+
+
+def _tell_by_events(api: Api, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
+    """Tell what the API knows, and how to learn the rest."""
+    if output != "text":
+        fail_usage(f"-o {output} prints whole records, which only an autoscaler has; {_FORWARD}")
+    say_aside(f"told by Events, which leave out what comes too often; for all of it: {_FORWARD}")
+    if follow:
+        try:
+            for one in said_from_now_on(api, ours.__contains__, since_s=since_s):
+                click.echo(_event_line(one))
+        except ServingError as error:
+            fail(str(error))
+    said = said_by_events(api, ours.__contains__)
+    for one in said:
+        if one.at_s >= since_s:
+            click.echo(_event_line(one))
+    if not said:
+        fail(ours.nothing())
+
+
+def _event_line(one: Said) -> str:
+    return f"{_clock(one.at_s)} {one.revision} {one.sentence}"
 
 
 def _logged(state_path: Path, ours: _Ours) -> Iterator[Explained]:

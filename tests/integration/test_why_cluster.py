@@ -1,0 +1,139 @@
+"""``serving why`` on a cluster: told by Events, by the autoscaler that decides, and not by one that cannot be reached."""
+
+import asyncio
+import http.server
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+from click.testing import CliRunner, Result
+
+from serving.autoscaler.changes import Leave, scale_event
+from serving.cli.main import main
+from serving.cluster.kinds import EVENT, REVISION
+from serving.cluster.memory import MemoryCluster
+from tests.integration.api_server import Served, served
+from tests.unit.autoscaler.scaler_builders import revision_with
+
+REVISIONS = {
+    "hello-00001": {"serving.knative.dev/service": "hello"},
+    "hello-other": {"serving.knative.dev/service": "other"},
+}
+
+
+async def filled() -> MemoryCluster:
+    cluster = MemoryCluster()
+    for name, labels in REVISIONS.items():
+        body = {"apiVersion": REVISION.api_version, "kind": "Revision"}
+        spec = {"containers": [{"image": "registry.example/app"}]}
+        metadata = {"name": name, "namespace": "default", "labels": labels}
+        await cluster.create(REVISION, {**body, "metadata": metadata, "spec": spec})
+    for number, (name, stamp, sentence) in enumerate(
+        (
+            ("hello-00001", "2026-11-21T08:00:05Z", "1 → 3: panic"),
+            ("hello-00001", "2026-11-21T08:00:01Z", "0 → 1: stable"),
+            ("hello-other", "2026-11-21T08:00:02Z", "0 → 9: stable"),
+        )
+    ):
+        revision = msgspec.structs.replace(revision_with(), key=("default", name))
+        leave = Leave(number=number, left_out_count=0)
+        await cluster.create(EVENT, scale_event(revision, sentence, leave=leave, now=stamp))
+    return cluster
+
+
+def told(api: Served, *words: str) -> Result:
+    return CliRunner().invoke(main, ["why", *words], env={"KUBECONFIG": str(api.kubeconfig), "TZ": "UTC"})
+
+
+async def test_events_tell_each_change_of_a_service_and_how_to_learn_more(tmp_path: Path) -> None:
+    async with served(await filled(), tmp_path) as api:
+        result = await asyncio.to_thread(told, api, "hello", "--since", "900000h")
+        assert result.exit_code == 0
+        lines = [line.split(" ", 1)[1] for line in result.stdout.splitlines()]
+        assert [line[line.index("hello") :] for line in lines] == [
+            "hello-00001 0 → 1: stable",
+            "hello-00001 1 → 3: panic",
+        ]
+        assert "port-forward -n knative-serving deployment/autoscaler 6081" in result.stderr
+        # They are of another time, but they are: that is no error.
+        assert (await asyncio.to_thread(told, api, "hello", "--since", "1s")).exit_code == 0
+        nothing = await asyncio.to_thread(told, api, "nobody")
+        assert (nothing.exit_code, nothing.stdout) == (1, "")
+        assert "nothing was decided about nobody in default" in nothing.stderr
+        records = await asyncio.to_thread(told, api, "hello", "-o", "json")
+        assert records.exit_code == 2
+        assert "--autoscaler http://127.0.0.1:6081" in records.stderr
+
+
+async def test_events_are_followed(tmp_path: Path) -> None:
+    cluster = await filled()
+    async with served(cluster, tmp_path) as api:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "serving", "why", "hello", "-f", "--since", "900000h"),
+            env={**os.environ, "KUBECONFIG": str(api.kubeconfig)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            seen = {(await process.stdout.readline()).decode().split("hello-00001 ")[1].strip() for _ in range(2)}
+            assert seen == {"0 → 1: stable", "1 → 3: panic"}
+            revision = revision_with()
+            leave = Leave(number=9, left_out_count=2)
+            await cluster.create(EVENT, scale_event(revision, "3 → 4: stable", leave=leave, now="2026-11-21T08:01:00Z"))
+            assert b"3 \xe2\x86\x92 4: stable (changes before it" in await process.stdout.readline()
+        process.terminate()
+        await process.wait()
+
+
+class Standby(http.server.BaseHTTPRequestHandler):
+    """An autoscaler that decides on nothing."""
+
+    there = ""
+
+    def do_GET(self) -> None:
+        self.send_response(307)
+        self.send_header("Location", f"http://{self.there}{self.path}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+class Owner(Standby):
+    """The one that decides."""
+
+    def do_GET(self) -> None:
+        body = json.dumps([]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+async def test_the_autoscaler_that_decides_is_asked_or_named(tmp_path: Path) -> None:
+    owner = http.server.HTTPServer(("127.0.0.1", 0), Owner)
+    there = f"127.0.0.1:{owner.server_port}"
+    standby = http.server.HTTPServer(("127.0.0.1", 0), type("To", (Standby,), {"there": there}))
+    threads = [threading.Thread(target=one.serve_forever, args=(0.01,)) for one in (owner, standby)]
+    for thread in threads:
+        thread.start()
+    here = f"http://127.0.0.1:{standby.server_port}"
+    try:
+        async with served(await filled(), tmp_path) as api:
+            asked = await asyncio.to_thread(told, api, "hello", "--autoscaler", here)
+            assert "nothing was decided about hello" in asked.stderr
+            owner.shutdown()
+            owner.server_close()
+            lost = await asyncio.to_thread(told, api, "hello", "--autoscaler", here)
+            assert lost.exit_code == 1
+            assert f"the one at {there} does, and that does not answer here" in lost.stderr
+    finally:
+        standby.shutdown()
+        for thread in threads:
+            thread.join()
+        standby.server_close()

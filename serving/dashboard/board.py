@@ -81,7 +81,8 @@ class Board:
             "wanted": wanted if isinstance(wanted, int) else None,
         }
         decisions = self._decisions.setdefault(key, deque(maxlen=_DECISIONS_MAX))
-        if not decisions or decisions[-1]["at_s"] != seen["at_s"]:
+        # A stream that was cut off tells some again.
+        if all(one["at_s"] != seen["at_s"] for one in decisions):
             decisions.append(seen)
         return seen
 

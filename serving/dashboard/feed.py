@@ -4,7 +4,6 @@ Each source is followed on its own and comes back by itself: while the autoscale
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from serving.cluster.kinds import NODE, NODE_METRICS, POD, REVISION, SERVING_SER
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.dashboard.board import Board
+from serving.dashboard.deciders import Deciders
 from serving.dashboard.requests import Requests
 from serving.dashboard.sources import read_pages
 from serving.dashboard.views import View, node_view, pod_view, revision_view, service_view
@@ -32,7 +32,6 @@ PERIOD_S = 2.0
 _PAST_S = 3600.0
 # As often as metrics-server measures.
 _USES_PERIOD_S = 15.0
-_RETRY_S = 1.0
 _LINE_BYTES_MAX = 2**20
 _PODS = "serving.knative.dev/revision"
 
@@ -90,7 +89,9 @@ class Feed:
             asyncio.TaskGroup() as group,
         ):
             tasks = [group.create_task(one.run(), name=f"dashboard {one.kind.plural}") for one in self._reflectors]
-            tasks.append(group.create_task(self._follow(session), name="dashboard decisions"))
+            since_s = wall_s() - _PAST_S
+            deciders = Deciders(session, self._settings.autoscaler_url, since_s=since_s, on_event=self._told)
+            tasks.append(group.create_task(deciders.run(), name="dashboard decisions"))
             tasks.append(group.create_task(self._look_at_nodes(), name="dashboard node use"))
             tasks.append(group.create_task(self._tick(session, stop), name="dashboard rows"))
             await stop.wait()
@@ -117,30 +118,11 @@ class Feed:
                 self._board.uses.take(listing.items, wall_s())
             await asyncio.sleep(_USES_PERIOD_S)
 
-    async def _follow(self, session: aiohttp.ClientSession) -> None:
-        since_s = wall_s() - _PAST_S
-        while True:
-            url = f"{self._settings.autoscaler_url}/decisions"
-            began_s = wall_s()
-            try:
-                async with session.get(url, params={"follow": "", "samples": "", "since": f"{since_s}"}) as answer:
-                    answer.raise_for_status()
-                    await self._read(answer.content)
-            except (aiohttp.ClientError, OSError, ValueError) as error:
-                _log.debug("autoscaler.lost", extra={"error": str(error)})
-            since_s = began_s
-            await asyncio.sleep(_RETRY_S)
-
-    async def _read(self, lines: aiohttp.StreamReader) -> None:
-        event = ""
-        async for line in lines:
-            name, _, value = line.decode().rstrip("\n").partition(": ")
-            if name == "event":
-                event = value
-            elif name == "data" and event == "sample":
-                self._board.sample(json.loads(value))
-            elif name == "data":
-                self._on_decision(self._board.decision(json.loads(value)))
+    def _told(self, event: str, content: Any) -> None:  # noqa: ANN401 - JSON
+        if event == "sample":
+            self._board.sample(content)
+        else:
+            self._on_decision(self._board.decision(content))
 
     async def _tick(self, session: aiohttp.ClientSession, stop: asyncio.Event) -> None:
         async def beat() -> None:

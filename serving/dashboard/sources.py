@@ -10,7 +10,7 @@ import socket
 import aiohttp
 from yarl import URL
 
-__all__ = ["read_pages"]
+__all__ = ["addresses_of", "read_pages"]
 
 _ANSWER_WITHIN_S = 1.5
 _PAGE_BYTES_MAX = 32 * 2**20
@@ -23,7 +23,7 @@ async def read_pages(session: aiohttp.ClientSession, urls: str) -> dict[str, str
         OSError: no name is known or nobody answers.
     """
     asked = [URL(one.strip()) for one in urls.split(",") if one.strip()]
-    found = await asyncio.gather(*(_addresses(url) for url in asked), return_exceptions=True)
+    found = await asyncio.gather(*(addresses_of(url) for url in asked), return_exceptions=True)
     errors = [one for one in found if isinstance(one, BaseException)]
     places = [
         (url, url.with_host(host))
@@ -43,8 +43,8 @@ async def read_pages(session: aiohttp.ClientSession, urls: str) -> dict[str, str
     return pages
 
 
-async def _addresses(url: URL) -> list[str]:
-    """Where a name leads. One family only: both of them lead to the same process."""
+async def addresses_of(url: URL) -> list[str]:
+    """Where a URL's name leads. One family only: both of them lead to the same process. Raises ``OSError`` for an unknown one."""
     found = await asyncio.get_running_loop().getaddrinfo(url.host or "", url.port or 80, type=socket.SOCK_STREAM)
     family = socket.AF_INET if any(one[0] == socket.AF_INET for one in found) else socket.AF_INET6
     return sorted({str(one[4][0]) for one in found if one[0] == family})

@@ -16,7 +16,8 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     whoever reaches it. Default: ours, 127.0.0.1:6090."""
 
     autoscaler_url: Annotated[str, Knob(key="autoscaler-url", unit=TEXT)] = "http://127.0.0.1:6081"
-    """The autoscaler, whose decisions it follows. Default: ours, http://127.0.0.1:6081."""
+    """The autoscaler, whose decisions it follows; of several their URLs, separated by commas, or one name that stands for all
+    their addresses: each tells its own. Default: ours, http://127.0.0.1:6081."""
 
     activator_metrics_url: Annotated[str, Knob(key="activator-metrics-url", unit=TEXT)] = (
         "http://127.0.0.1:6082/metrics"

@@ -1,76 +1,28 @@
 """All requests and all revisions of one activator: every event goes in here, and what is to be done comes out.
 
-Input: what the cluster says (revisions and slices, read by ``revisions.py``), what requests do, and the time. Output:
-requests to send to a pod (``Go``), requests to answer with a refusal (``Turned``), revisions to wake (``Wake``), load to
-report. One ``Holder`` and one ``WakeState`` for each revision that has requests; none for one that is idle.
+Input: what the cluster says (revisions and slices, read by ``revisions.py``), what requests do, and the time. Output: what is
+to be done (``outcome.py``), and load to report. One ``Holder`` and one ``WakeState`` for each revision that has requests; none for one that is idle.
 
 What is urgent is answered by the call itself. The rest (pokes, flips, requests that have waited too long) is done by
 ``tick``: call it soon when ``is_stirred``, and at ``next_due_s``. It knows no host, header, connection or clock.
 """
 
-import enum
 import heapq
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-import msgspec
-
 from serving.activator.hold import Holder, Run
+from serving.activator.outcome import Go, Outcome, Turned, TurnReason, Wake
 from serving.activator.revisions import PodFacts, RevisionFacts, ServingState, SliceFacts, Slices
 from serving.activator.routes import RevisionKey
-from serving.activator.wake import Load, Poke, WakeFacts, WakeState, calm, reported, wake
+from serving.activator.wake import Load, WakeFacts, WakeState, calm, reported, wake
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Limit, Queued, Refused
 
-__all__ = ["Desk", "Go", "Outcome", "TurnReason", "Turned", "Wake"]
+__all__ = ["Desk"]
 
 RequestId = TypeVar("RequestId", bound=Hashable)
-
-
-class TurnReason(enum.StrEnum):
-    """Why a request is refused with 503."""
-
-    QUEUE_COUNT = "queue-count"
-    QUEUE_BYTES = "queue-bytes"
-    WAITED = "waited"
-    FAILED = "failed"
-    UNKNOWN = "unknown"
-    RETIRED = "retired"
-    SHUT_DOWN = "shut-down"
-
-
-class Go(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Send this request to this pod now; it has waited for ``waited_s`` seconds."""
-
-    request: RequestId
-    pod: PodFacts
-    waited_s: float = 0.0
-
-
-class Turned(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Answer this request with 503: the reason, and a sentence for people."""
-
-    request: RequestId
-    reason: TurnReason
-    text: str
-
-
-class Wake(msgspec.Struct, frozen=True, kw_only=True):
-    """Make a revision Active if ``flip``, for which ``resource_version`` is the latest known; tell the autoscaler of it."""
-
-    key: RevisionKey
-    flip: bool
-    poke: Poke | None
-    resource_version: str
-
-
-class Outcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """What is to be done, in this order."""
-
-    go: Sequence[Go[RequestId]] = ()
-    turned: Sequence[Turned[RequestId]] = ()
-    wakes: Sequence[Wake] = ()
 
 
 class _Entry(Generic[RequestId]):

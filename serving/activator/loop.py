@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from serving.activator.client import StatsClient
-from serving.activator.desk import Outcome, Wake
+from serving.activator.outcome import Outcome, Wake
 from serving.activator.revisions import REVISION_LABEL, RevisionFacts, ServingState, SliceFacts, revision_of, slice_of
 from serving.activator.routes import RevisionKey, RouteFacts, route_of
 from serving.activator.server import Ingress

@@ -19,8 +19,9 @@ import sys
 from collections.abc import Coroutine, Mapping, Sequence
 
 from serving.activator.client import StatsClient
-from serving.activator.desk import Desk, Wake
+from serving.activator.desk import Desk
 from serving.activator.loop import CertificateWatch, ClusterView, report_loads
+from serving.activator.outcome import Wake
 from serving.activator.probes import is_probe_agent
 from serving.activator.routes import Listener, Routes
 from serving.activator.server import Ingress

@@ -1,9 +1,9 @@
 """The ingress: each request finds its revision by host, goes to a pod or waits at the desk, and is answered.
 
 One ``Ingress`` handles the requests of both listeners, as ``serving.proxy`` hands them in. It decides nothing about
-revisions and pods (``desk.py``) or hosts (``routes.py``); it turns their answers into forwards and answers, tells pods
-who we are (``K-Proxy-Request``, ``K-Pod-Secret``), and calls the desk's ``tick`` when it is due. Names that only we may
-set are never forwarded by ``serving.proxy``; a probe's User-Agent is taken out here.
+revisions and pods (``desk.py``), hosts (``routes.py``) or how a pod is reached (``ways.py``); it turns their answers into
+forwards and answers, and calls the desk's ``tick`` when it is due. Names that only we may set are never forwarded by
+``serving.proxy``; a probe's User-Agent is taken out here.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from serving.activator.desk import Desk, Go, Outcome, Turned, Wake
+from serving.activator.desk import Desk
+from serving.activator.outcome import Go, Outcome, Turned, Wake
 from serving.activator.probes import is_probe_agent, probe_answer
-from serving.activator.revisions import PodFacts, RevisionFacts
+from serving.activator.revisions import RevisionFacts
 from serving.activator.routes import Listener, RevisionKey, Routes, Site, choose
+from serving.activator.ways import Ways
 from serving.metrics.activator import ActivatorMetrics, RevisionRows
 from serving.metrics.spans import RequestTrace
 from serving.metrics.tracing import Tracer
 from serving.proxy.exchange import Exchange, Timeouts
-from serving.proxy.lines import header_lines
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.traceparent import with_traceparent
-from serving.settings.activator import SECRETS_OF_PODS, ActivatorSettings
-from serving.wire.tokens import pod_secret, revision_secret
+from serving.settings.activator import ActivatorSettings
 
 __all__ = ["Ingress"]
 
@@ -38,8 +38,8 @@ _TIMEOUT_TEXT = b"activator request timeout"
 _REVISION = b"X-Serving-Revision: %b\r\n"
 _COLD_START = b"X-Serving-Cold-Start: true\r\n"
 _LISTENERS = {listener.value: listener for listener in Listener}
-# More pods than one machine runs or one activator should know.
-_WAYS_MAX = 65_536
+# More revisions than one activator should know.
+_TIMEOUTS_MAX = 65_536
 
 # It may be the request that kills whoever works on it: it must not have all pods of a revision.
 _LOSSES_MAX = 2
@@ -71,14 +71,6 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: bytes
 
 
-class _Way(msgspec.Struct, frozen=True, kw_only=True):
-    """How requests go to one pod: the address as sockets want it, and our header lines."""
-
-    pod: PodFacts
-    address: tuple[str, int]
-    extra: bytes
-
-
 class Ingress:
     """A handler for ``serving.proxy.HttpServer``, on listeners named as ``Listener``.
 
@@ -101,7 +93,6 @@ class Ingress:
         self.counts: Counter[str] = Counter()
         self.is_draining = False
         self._settings = settings
-        self._key = key
         self._draw = draw
         self._clock = clock
         self._on_wake = on_wake
@@ -113,7 +104,7 @@ class Ingress:
         )
         self.tracer: Tracer | None = None
         """Makes spans of some requests; None while nobody wants them."""
-        self._ways: dict[str, _Way] = {}
+        self._ways = Ways(settings, key=key, facts_of=desk.facts_of)
         self._timeouts: dict[RevisionKey, tuple[RevisionFacts, Timeouts]] = {}
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -297,31 +288,8 @@ class Ingress:
                 visit.trace.cold_until_s = visit.rows.cold_until_s
             if self._settings.tell_cold_start:
                 exchange.answer_headers += _COLD_START
-        way = self._ways.get(go.pod.address)
-        if way is None or way.pod != go.pod:
-            way = self._remember(go.pod, visit.key)
+        way = self._ways.to(go.pod, visit.key)
         exchange.forward(way.address, extra=way.extra)
-
-    def _remember(self, pod: PodFacts, key: RevisionKey) -> _Way:
-        if len(self._ways) >= _WAYS_MAX:
-            self._ways.clear()
-        told, _, elsewhere = self._settings.pod_address_override.partition("=")
-        address = elsewhere + pod.address.removeprefix(told) if pod.address.startswith(told) else pod.address
-        host, _, port = address.rpartition(":")
-        lines = [(b"K-Proxy-Request", b"activator")]
-        secret = self._secret_of(pod, key)
-        if secret:
-            lines.append((b"K-Pod-Secret", secret.encode()))
-        way = _Way(pod=pod, address=(host.strip("[]"), int(port)), extra=header_lines(*lines))
-        self._ways[pod.address] = way
-        return way
-
-    def _secret_of(self, pod: PodFacts, key: RevisionKey) -> str:
-        """What a pod believes us by; "" if we do not know who it is."""
-        if self._settings.secrets_of == SECRETS_OF_PODS:
-            return pod_secret(self._key, namespace=pod.namespace, pod=pod.name) if pod.name else ""
-        facts = self.desk.facts_of(key)
-        return revision_secret(self._key, namespace=key[0], uid=facts.uid) if facts is not None and facts.uid else ""
 
     def _refuse(self, turned: Turned[Exchange]) -> None:
         exchange = turned.request
@@ -344,7 +312,7 @@ class Ingress:
         known = self._timeouts.get(key)
         if known is not None and known[0] is facts:
             return known[1]
-        if len(self._timeouts) >= _WAYS_MAX:
+        if len(self._timeouts) >= _TIMEOUTS_MAX:
             self._timeouts.clear()
         timeouts = Timeouts(
             total_s=facts.timeout_s,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from serving.activator.desk import Wake
 from serving.activator.main import Activator
+from serving.activator.outcome import Wake
 from serving.activator.routes import Listener
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, Kind
 from serving.cluster.memory import MemoryCluster

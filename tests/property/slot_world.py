@@ -4,7 +4,7 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 
-from serving.activator.desk import Go, Outcome
+from serving.activator.outcome import Go, Outcome
 from serving.activator.revisions import PodFacts, RevisionFacts, ServingState, SliceFacts
 from serving.activator.slots.desk import SharingDesk
 from serving.activator.slots.messages import Hello, Message

@@ -13,8 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
-from serving.activator.desk import Desk, Go, Outcome
+from serving.activator.desk import Desk
 from serving.activator.hold import Run
+from serving.activator.outcome import Go, Outcome
 from serving.activator.routes import RevisionKey
 from serving.activator.slots.ledger import Ledger
 from serving.activator.slots.messages import Ask, Give, Hello, InUse, Message, Tell

@@ -15,7 +15,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from serving.activator.desk import Outcome
+from serving.activator.outcome import Outcome
 from serving.activator.slots.desk import SharingDesk
 from serving.activator.slots.messages import Frames, Hello, Message, encode
 from serving.aio.periodic import every

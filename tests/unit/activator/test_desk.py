@@ -7,7 +7,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.desk import Desk, Go, Outcome, Turned, TurnReason, Wake
+from serving.activator.desk import Desk
+from serving.activator.outcome import Go, Outcome, Turned, TurnReason, Wake
 from serving.activator.revisions import PodFacts, RevisionFacts, ServingState, SliceFacts
 from serving.activator.wake import Load, Poke, PokeReason
 from serving.settings.activator import ActivatorSettings

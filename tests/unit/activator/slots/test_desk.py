@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.activator.desk import Go
+from serving.activator.outcome import Go
 from serving.activator.slots.messages import Ask, Give, Hello
 from serving.activator.slots.shares import share_of
 from tests.property.slot_world import KEY, Life, World

@@ -5,8 +5,8 @@ may now be another; ``decide`` gives the plan for one key from what is known. On
 count of a revision's pods is nothing to its configuration. ``loop.py`` moves objects in and plans out.
 """
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 
 from serving.controller.activators import Activators
 from serving.controller.conditions import READY
@@ -26,10 +26,10 @@ from serving.controller.objects import (
     version_of,
 )
 from serving.controller.public import Public, TrafficPath, pod_backends, public_owner_name, slice_names, traffic_path_of
+from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
 from serving.controller.revision import Around, reconcile_revision
 from serving.controller.revision_status import Beneath, ready_count_of
 from serving.controller.route import Place, reconcile_route
-from serving.controller.routing import revisions_named_by
 from serving.controller.service import Children, reconcile_service
 from serving.controller.sidecar import Sidecar
 from serving.controller.traffic import Known
@@ -44,7 +44,6 @@ WorkKey = tuple[Resource, str, str]
 # Longer than answers to writes are under way.
 _GONE_KNOWN_MAX = 4096
 
-_Index = defaultdict[Key, set[str]]
 _OWNER_NAMES: dict[Resource, Callable[[str], str]] = {
     Resource.CORE_SERVICE: str,
     Resource.ENDPOINT_SLICE: public_owner_name,
@@ -62,12 +61,7 @@ class Knowledge:
         self._scaling = scaling
         self._sidecar = sidecar
         self._objects: dict[Resource, dict[Key, Object]] = {resource: {} for resource in Resource}
-        self._revisions_of: _Index = defaultdict(set)
-        self._pods_of: _Index = defaultdict(set)
-        # Routes by what they name: a configuration, a revision.
-        self._routes_to_configuration: _Index = defaultdict(set)
-        self._routes_to_revision: _Index = defaultdict(set)
-        self._httproutes_of: _Index = defaultdict(set)
+        self._relations = Relations()
         # Why the server has no HTTPRoutes, "" if it has.
         self._httproutes_missing = ""
         self._claims = Claims()
@@ -104,7 +98,7 @@ class Knowledge:
         if before is not None and _is_known(found, before):
             return set()
         self._objects[resource][key] = found
-        self._index(resource, key, before=before, after=found)
+        self._relations.put(resource, key, before=before, after=found)
         return set(self._woken(resource, key, before=before, after=found))
 
     def put_written(self, resource: Resource, found: Object) -> set[WorkKey]:
@@ -120,7 +114,7 @@ class Knowledge:
         self._gone[uid_of(before)] = None
         while len(self._gone) > _GONE_KNOWN_MAX:
             self._gone.popitem(last=False)
-        self._index(resource, key, before=before, after=None)
+        self._relations.put(resource, key, before=before, after=None)
         return set(self._woken(resource, key, before=before, after=None))
 
     def put_activators(self, key: Key, found: Object) -> set[WorkKey]:
@@ -187,7 +181,7 @@ class Knowledge:
 
     def _decide_configuration(self, where: Key, found: Object, now: str) -> Plan:
         own_name = dig(found, "spec", "template", "metadata", "name") or ""
-        revisions = self._named(Resource.REVISION, where[0], names={*self._revisions_of.get(where, ()), own_name})
+        revisions = self._named(Resource.REVISION, where[0], names={*self._relations.revisions_of(where), own_name})
         return reconcile_configuration(
             found,
             revisions,
@@ -200,8 +194,8 @@ class Knowledge:
     def _decide_route(self, where: Key, found: Object, now: str) -> Plan:
         namespace, _ = where
         known = Known(
-            configurations=self._named(Resource.CONFIGURATION, namespace, names=_configurations_named_by(found)),
-            revisions=self._named(Resource.REVISION, namespace, names=_revisions_named_by(found)),
+            configurations=self._named(Resource.CONFIGURATION, namespace, names=configurations_named(found)),
+            revisions=self._named(Resource.REVISION, namespace, names=revisions_named(found)),
         )
         holders = {host: self._claims.holder(host) for host in claims_of(found, self._settings)}
         lost = {host: holder for host, holder in holders.items() if holder is not None and holder != where}
@@ -209,14 +203,14 @@ class Knowledge:
         place = Place(lost=lost, public=self._public(where), refusal=refusal, httproutes=self._httproutes(where))
         return reconcile_route(found, known, place, settings=self._settings, now=now)
 
-    def _named(self, resource: Resource, namespace: str, *, names: set[str]) -> dict[str, Object]:
+    def _named(self, resource: Resource, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
         return {name: one for name in names if (one := self.get(resource, (namespace, name)))}
 
     def _around(self, where: Key, revision: Object) -> Around:
         namespace, name = where
         deployment = self.get(Resource.DEPLOYMENT, (namespace, deployment_name(name)))
         # Pods are asked only while none is ready: of a thousand that are up there is nothing to learn.
-        asked = () if ready_count_of(deployment) else self._pods_of.get(where, ())
+        asked = () if ready_count_of(deployment) else self._relations.pods_of(where)
         pods = [one for pod in asked if (one := self.get(Resource.POD, (namespace, pod)))]
         parent: Key = (namespace, labels_of(revision).get(CONFIGURATION, ""))
         configuration = self.get(Resource.CONFIGURATION, parent)
@@ -224,9 +218,9 @@ class Knowledge:
         return Around(
             beneath=Beneath(deployment=deployment, pods=pods),
             private_service=self.get(Resource.CORE_SERVICE, (namespace, private_service_name(name))),
-            routes=sorted(self._routes_to_revision.get(where, ())),
+            routes=sorted(self._relations.routes_to_revision(where)),
             is_newest=newest in (None, name),
-            is_awaited=bool(self._routes_to_configuration.get(parent)),
+            is_awaited=bool(self._relations.routes_to_configuration(parent)),
             refusal=self._refusal((Resource.REVISION, *where), revision),
             public=self._public(where, traffic_path_of(revision)),
             hpa=self.get(Resource.HPA, where),
@@ -240,7 +234,7 @@ class Knowledge:
         slices = [self.get(Resource.ENDPOINT_SLICE, (namespace, one)) for one in slice_names(name)]
         # As long as they are not named, who they are is nothing to look at.
         is_asked = path is TrafficPath.SERVE or not self._activators.backends
-        names = self._pods_of.get(where, ()) if is_asked else ()
+        names = self._relations.pods_of(where) if is_asked else ()
         return Public(
             service=self.get(Resource.CORE_SERVICE, where),
             slices=[one for one in slices if one],
@@ -252,29 +246,8 @@ class Knowledge:
     def _httproutes(self, where: Key) -> HttpRoutes | None:
         if not self._settings.gateway:
             return None
-        found = self._named(Resource.HTTP_ROUTE, where[0], names=self._httproutes_of.get(where, set()))
+        found = self._named(Resource.HTTP_ROUTE, where[0], names=self._relations.httproutes_of(where))
         return HttpRoutes(found=[found[name] for name in sorted(found)], missing=self._httproutes_missing)
-
-    def _index(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> None:
-        match resource:
-            case Resource.REVISION:
-                old, new = _owners(before, CONFIGURATION), _owners(after, CONFIGURATION)
-                _reindex(self._revisions_of, key, before=old, after=new)
-            case Resource.POD:
-                old, new = _owners(before, REVISION), _owners(after, REVISION)
-                _reindex(self._pods_of, key, before=old, after=new)
-            case Resource.HTTP_ROUTE:
-                owner = {httproute_owner_name(key[1])}
-                old, new = owner if before else set(), owner if after else set()
-                _reindex(self._httproutes_of, key, before=old, after=new)
-            case Resource.ROUTE:
-                for index, names in (
-                    (self._routes_to_configuration, _configurations_named_by),
-                    (self._routes_to_revision, _revisions_named_by),
-                ):
-                    _reindex(index, key, before=names(before), after=names(after))
-            case _:
-                pass
 
     def _woken(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
         namespace, _ = key
@@ -308,7 +281,7 @@ class Knowledge:
                 yield from self._woken_by_route(key, before, after)
             case Resource.REVISION if _matters(before) != _matters(after):
                 yield from ((Resource.CONFIGURATION, namespace, one) for one in _either(before, after, CONFIGURATION))
-                yield from ((Resource.ROUTE, namespace, one) for one in self._routes_to_revision.get(key, ()))
+                yield from ((Resource.ROUTE, namespace, one) for one in self._relations.routes_to_revision(key))
             case _:
                 pass
 
@@ -322,7 +295,7 @@ class Knowledge:
 
     def _woken_by_configuration(self, key: Key, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
         namespace, _ = key
-        yield from ((Resource.ROUTE, namespace, route) for route in self._routes_to_configuration.get(key, ()))
+        yield from ((Resource.ROUTE, namespace, route) for route in self._relations.routes_to_configuration(key))
         newest = [dig(one, "status", "latestCreatedRevisionName") for one in (before, after)]
         if newest[0] != newest[1]:
             yield from ((Resource.REVISION, namespace, name) for name in newest if name)
@@ -330,13 +303,13 @@ class Knowledge:
     def _woken_by_route(self, key: Key, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
         namespace, _ = key
         # Only those that it begins or ceases to name: for the others nothing has changed.
-        for name in _revisions_named_by(before) ^ _revisions_named_by(after):
+        for name in revisions_named(before) ^ revisions_named(after):
             yield (Resource.REVISION, namespace, name)
         claims = {} if after is None else claims_of(after, self._settings)
         if before is None or claims != claims_of(before, self._settings):
             yield from ((Resource.ROUTE, *rival) for rival in self._claims.put(key, claims))
         # Whether a revision is awaited hangs on who goes with the latest.
-        for name in _configurations_named_by(before) ^ _configurations_named_by(after):
+        for name in configurations_named(before) ^ configurations_named(after):
             newest = dig(self.get(Resource.CONFIGURATION, (namespace, name)), "status", "latestCreatedRevisionName")
             yield from ((Resource.REVISION, namespace, one) for one in (newest,) if one)
 
@@ -349,32 +322,8 @@ def _is_known(found: Object, known: Object) -> bool:
     return new.isdecimal() and old.isdecimal() and int(new) <= int(old)
 
 
-def _reindex(index: _Index, key: Key, *, before: set[str], after: set[str]) -> None:
-    namespace, name = key
-    for parent in before - after:
-        index[namespace, parent].discard(name)
-        if not index[namespace, parent]:
-            del index[namespace, parent]
-    for parent in after - before:
-        index[namespace, parent].add(name)
-
-
-def _owners(one: Object | None, label: str) -> set[str]:
-    name = labels_of(one).get(label) if one else None
-    return {name} if name else set()
-
-
 def _either(before: Object | None, after: Object | None, label: str) -> set[str]:
-    return _owners(before, label) | _owners(after, label)
-
-
-def _configurations_named_by(route: Object | None) -> set[str]:
-    targets = dig(route, "spec", "traffic") or ()
-    return {target["configurationName"] for target in targets if target.get("configurationName")}
-
-
-def _revisions_named_by(route: Object | None) -> set[str]:
-    return set(revisions_named_by(route)) if route else set()
+    return owners_of(before, label) | owners_of(after, label)
 
 
 def _matters(revision: Object | None) -> object:

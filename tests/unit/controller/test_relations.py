@@ -1,0 +1,66 @@
+"""Who belongs to whom, and who names whom."""
+
+from typing import Any
+
+from serving.controller.naming import CONFIGURATION, REVISION
+from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
+from serving.controller.writes import Resource
+
+Json = dict[str, Any]
+
+
+def labelled(name: str, label: str, owner: str) -> Json:
+    return {"metadata": {"namespace": "default", "name": name, "labels": {label: owner}}}
+
+
+def route(*targets: Json, traffic: tuple[Json, ...] = ()) -> Json:
+    metadata = {"namespace": "default", "name": "r"}
+    return {"metadata": metadata, "spec": {"traffic": list(targets)}, "status": {"traffic": list(traffic)}}
+
+
+def test_what_moves_to_another_owner_is_found_there_alone() -> None:
+    known = Relations()
+    for resource, label, found in (
+        (Resource.REVISION, CONFIGURATION, known.revisions_of),
+        (Resource.POD, REVISION, known.pods_of),
+    ):
+        first, second = labelled("x", label, "a"), labelled("x", label, "b")
+        known.put(resource, ("default", "x"), before=None, after=first)
+        assert (set(found(("default", "a"))), set(found(("other", "a")))) == ({"x"}, set())
+        known.put(resource, ("default", "y"), before=None, after=labelled("y", label, "a"))
+        known.put(resource, ("default", "x"), before=first, after=second)
+        assert (set(found(("default", "a"))), set(found(("default", "b")))) == ({"y"}, {"x"})
+        known.put(resource, ("default", "x"), before=second, after=None)
+        assert not found(("default", "b"))
+    assert repr(known) == "Relations(1 configurations with revisions, 1 revisions with pods)"
+
+
+def test_an_httproute_is_found_by_its_name_whoever_made_it() -> None:
+    known, key = Relations(), ("default", "hello.blue")
+    one = {"metadata": {"namespace": "default", "name": "hello.blue"}}
+    known.put(Resource.HTTP_ROUTE, key, before=None, after=one)
+    assert set(known.httproutes_of(("default", "hello"))) == {"hello.blue"}
+    known.put(Resource.HTTP_ROUTE, key, before=one, after=None)
+    assert not known.httproutes_of(("default", "hello"))
+
+
+def test_routes_are_found_by_what_their_traffic_names() -> None:
+    known, key = Relations(), ("default", "r")
+    before = route({"configurationName": "hello"}, traffic=({"revisionName": "hello-00001"},))
+    after = route({"revisionName": "hello-00002"})
+    known.put(Resource.ROUTE, key, before=None, after=before)
+    assert set(known.routes_to_configuration(("default", "hello"))) == {"r"}
+    known.put(Resource.ROUTE, key, before=before, after=after)
+    assert not known.routes_to_configuration(("default", "hello"))
+    assert set(known.routes_to_revision(("default", "hello-00002"))) == {"r"}
+
+
+def test_nothing_belongs_to_nobody_and_names_nobody() -> None:
+    assert owners_of(None, REVISION) == owners_of(route(), REVISION) == set()
+    assert configurations_named(None) == revisions_named(None) == set()
+
+
+def test_other_kinds_have_no_relations() -> None:
+    known = Relations()
+    known.put(Resource.DEPLOYMENT, ("default", "x"), before=None, after=labelled("x", REVISION, "a"))
+    assert not known.pods_of(("default", "a"))

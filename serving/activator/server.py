@@ -17,16 +17,18 @@ import msgspec
 from serving.activator.desk import Desk
 from serving.activator.outcome import Go, Outcome, Turned, Wake
 from serving.activator.probes import is_probe_agent, probe_answer
-from serving.activator.revisions import RevisionFacts
+from serving.activator.revisions import PodFacts, RevisionFacts
 from serving.activator.routes import Listener, RevisionKey, Routes, Site, choose
 from serving.activator.ways import Ways
 from serving.metrics.activator import ActivatorMetrics, RevisionRows
 from serving.metrics.spans import RequestTrace
 from serving.metrics.tracing import Tracer
 from serving.proxy.exchange import Exchange, Timeouts
+from serving.proxy.lines import header_lines
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.traceparent import with_traceparent
-from serving.settings.activator import ActivatorSettings
+from serving.settings.activator import SECRETS_OF_PODS, ActivatorSettings
+from serving.wire.tokens import pod_secret, revision_secret
 
 __all__ = ["Ingress"]
 
@@ -93,6 +95,7 @@ class Ingress:
         self.counts: Counter[str] = Counter()
         self.is_draining = False
         self._settings = settings
+        self._key = key
         self._draw = draw
         self._clock = clock
         self._on_wake = on_wake
@@ -104,7 +107,7 @@ class Ingress:
         )
         self.tracer: Tracer | None = None
         """Makes spans of some requests; None while nobody wants them."""
-        self._ways = Ways(settings, key=key, facts_of=desk.facts_of)
+        self._ways = Ways(settings.pod_address_override, lines_to=self._lines_to)
         self._timeouts: dict[RevisionKey, tuple[RevisionFacts, Timeouts]] = {}
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -289,7 +292,17 @@ class Ingress:
             if self._settings.tell_cold_start:
                 exchange.answer_headers += _COLD_START
         way = self._ways.to(go.pod, visit.key)
-        exchange.forward(way.address, extra=way.extra)
+        exchange.forward(way.address, extra=way.lines)
+
+    def _lines_to(self, pod: PodFacts, key: RevisionKey) -> bytes:
+        """By which a pod knows us, and believes us if we know who it is."""
+        secret, facts = "", self.desk.facts_of(key)
+        if self._settings.secrets_of == SECRETS_OF_PODS:
+            secret = pod_secret(self._key, namespace=pod.namespace, pod=pod.name) if pod.name else ""
+        elif facts is not None and facts.uid:
+            secret = revision_secret(self._key, namespace=key[0], uid=facts.uid)
+        told = [(b"K-Pod-Secret", secret.encode())] if secret else []
+        return header_lines((b"K-Proxy-Request", b"activator"), *told)
 
     def _refuse(self, turned: Turned[Exchange]) -> None:
         exchange = turned.request

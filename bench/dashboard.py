@@ -1,6 +1,6 @@
 """The dashboard with 500 revisions and 5,000 pods: what a tick costs the server, and the page's main thread in a browser.
 
-``python bench/dashboard.py [REVISIONS [PODS]]``. All revisions change with each tick, which is the worst case. Without
+``python bench/dashboard.py [REVISIONS [PODS]]``. All revisions and nodes change with each tick, which is the worst case. Without
 chromium and chromedriver only the server is measured.
 """
 
@@ -10,17 +10,18 @@ import shutil
 import statistics
 import sys
 import time
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from serving.dashboard.board import Board
 from serving.dashboard.server import Pages
-from serving.dashboard.views import demand_of
 from serving.settings.dashboard import DashboardSettings
 from tests.integration.browser import Browser, browser
 
 TICKS = 12
+NODES = 50
 PERIOD_S = 2.0
 DICE = random.Random(1)
 WATCH = """
@@ -40,31 +41,42 @@ def filled(revision_count: int, pod_count: int) -> Board:
         board.put("service", f"default/{service}", {**common, "name": service, "url": "http://x", "traffic": traffic})
         shown = {**common, "name": name, "service": service, "state": "Active", "concurrency": 10, "scaling": {}}
         board.put("revision", f"default/{name}", shown)
-    demand = demand_of([{"resources": {"requests": {"cpu": "100m", "memory": "1Mi"}}}])
     for number in range(pod_count):
         revision = f"service-{number % revision_count:03}-00001"
-        pod = {
-            "namespace": "default",
-            "name": f"{revision}-{number}",
-            "revision": revision,
-            "ready": True,
-            "ending": False,
-        }
-        requests = {"cpu_millicores": 100, "memory_bytes": 2**20}
-        more = {"node": f"node-{number % 50}", "phase": "Running", "reason": "", "restarts": 0, "requests": requests}
-        board.put("pod", f"default/{pod['name']}", pod | more | {"demand": demand})
-    for number in range(50):
-        node = {
-            "namespace": "",
-            "name": f"node-{number}",
-            "ready": "True",
-            "cpu_millicores": 4000,
-            "memory_bytes": 2**34,
-        }
-        board.put("node", f"/node-{number}", {**node, "taints": []})
+        name, node = f"{revision}-{number}", f"node-{number % NODES}"
+        pod = {"namespace": "default", "name": name, "revision": revision, "ready": True, "ending": False}
+        more = {"node": node, "phase": "Running", "reason": "", "restarts": 0, "created": ""}
+        board.put("pod", f"default/{name}", pod | more)
+        board.nodes.put_pod(("default", name), asking(revision, name, node))
+    for number in range(NODES):
+        found = {"metadata": {"name": f"node-{number}"}, "status": {"allocatable": {"cpu": "16", "memory": "64Gi"}}}
+        board.nodes.put_node(f"node-{number}", found)
     for second in range(1800):
         change(board, revision_count, time.time() - 3600 + 2 * second)
     return board
+
+
+def asking(revision: str, name: str, node: str) -> dict[str, Any]:
+    """A Pod, as far as nodes go."""
+    requests = {"cpu": "100m", "memory": "128Mi"}
+    metadata = {"namespace": "default", "name": name, "labels": {"serving.knative.dev/revision": revision}}
+    containers = [{"resources": {"requests": requests}}]
+    return {"metadata": metadata, "spec": {"nodeName": node, "containers": containers}, "status": {"phase": "Running"}}
+
+
+def measured(board: Board, at_s: float) -> None:
+    """New measurements of all nodes."""
+    board.nodes.measured(
+        (
+            {
+                "metadata": {"name": f"node-{number}"},
+                "timestamp": f"{at_s}",
+                "usage": {"cpu": f"{DICE.randrange(16_000)}m", "memory": "9Gi"},
+            }
+            for number in range(NODES)
+        ),
+        at_s,
+    )
 
 
 def change(board: Board, revision_count: int, at_s: float) -> dict[str, list[float | None]]:
@@ -90,6 +102,8 @@ async def measure(revision_count: int, pod_count: int) -> None:
     async def tick() -> None:
         while True:
             rows = change(board, revision_count, time.time())
+            # As if they were measured and moved all the time: all nodes are scored anew with each tick.
+            measured(board, time.time())
             began_s = time.perf_counter()
             pages.tick(time.time(), rows)
             ticks_ms.append((time.perf_counter() - began_s) * 1000)

@@ -1,4 +1,4 @@
-"""``serving top``: revisions, pods and why, in the terminal: what the dashboard shows, from its ``/state``."""
+"""``serving top``: revisions, pods, why, and nodes, in the terminal: what the dashboard shows, from its ``/state``."""
 
 import json
 import time
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from serving.cli.api import fail, state_option
 from serving.cli.stats import url_of
+from serving.cli.topnodes import node_lines, node_table
 
 __all__ = ["screen_of", "top"]
 
@@ -28,6 +29,9 @@ _BELOW_MAX = 5
 _ROOMY = 96
 _NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "4XX", "5XX", "P50", "P95", "P99")
 _FEW_NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95")
+# Lines that are no row: the title, heads, and what parts and ends tables.
+_FRAME = 8
+_NODES_LEAST = 4
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -37,7 +41,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 @click.option("-n", "--namespace", default="", help="Only this namespace.")
 @state_option
 def top(*, once: bool, url: str | None, namespace: str, state_path: Path | None) -> None:
-    """What runs now: revisions with load, pods and the last decision. Ends with Ctrl-C."""
+    """What runs now: revisions with load, pods and the last decision; nodes with what they have. Ends with Ctrl-C."""
     url = (url or url_of("dashboard", state_path)).rstrip("/")
     console = Console()
     if once or not console.is_terminal:
@@ -45,34 +49,60 @@ def top(*, once: bool, url: str | None, namespace: str, state_path: Path | None)
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(screen_of(_state(url), namespace=namespace, width=console.width), refresh=True)
+            # Read anew: the window may have another size by now.
+            width, height = console.size
+            live.update(screen_of(_state(url), namespace=namespace, width=width, height=height), refresh=True)
             time.sleep(_PERIOD_S)
 
 
-def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WIDE) -> Group:
-    """All that is shown of one state of the dashboard, busiest revisions first; a narrow screen has the why below."""
+def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WIDE, height: int | None = None) -> Group:
+    """All that is shown of one state of the dashboard, busiest revisions first; a narrow screen has the why below.
+
+    ``height`` is how many lines there are; None has no end. Nodes come below, and revisions leave some room for them.
+    """
     is_wide = width >= _WIDE
     rows = [_Row(state, one) for one in state["objects"] if one["kind"] == "revision"]
     rows = [row for row in rows if namespace in {"", row.view["namespace"]}]
     rows.sort(key=lambda row: (-row.load, -row.number("ready"), row.key))
+    ready = sum(row.number("ready") for row in rows)
+    count = len(rows)
+    title = Text.assemble(("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {ready:g} pods ready")
+    nodes = node_lines(state.get("nodes") or {})
+    row_max, node_max = count, len(nodes)
+    if height is not None:
+        # A narrow screen has the why below, in two lines each.
+        room = height - _FRAME - (0 if is_wide else 2 * _BELOW_MAX)
+        node_max = min(len(nodes), max(_NODES_LEAST, room - count))
+        row_max = max(1, room - node_max)
+    shown, nodes_shown = rows[:row_max], nodes[:node_max]
+    parts: list[Text | Table] = [title, Text(), _revisions(state, shown, width=width)]
+    if len(shown) < count:
+        parts.append(Text(f"and {count - len(shown)} more", style="dim"))
+    if not is_wide:
+        parts += [
+            Text(),
+            *(Text.assemble((f"{row.view['name']} ", "bold"), row.said(state)) for row in shown[:_BELOW_MAX]),
+        ]
+    if nodes:
+        parts += [Text(), node_table(nodes_shown, is_roomy=width >= _ROOMY)]
+        left = state["nodes"]["count"] - len(nodes_shown)
+        if left:
+            parts.append(Text(f"and {left} more", style="dim"))
+    return Group(*parts)
+
+
+def _revisions(state: Mapping[str, Any], rows: list["_Row"], *, width: int) -> Table:
     table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
     for name in ("REVISION", "STATE"):
         table.add_column(name, no_wrap=True)
     for name in _NUMBERS if width >= _ROOMY else _FEW_NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("MODE", no_wrap=True)
-    if is_wide:
+    if width >= _WIDE:
         table.add_column("WHY", ratio=1, overflow="ellipsis", no_wrap=True)
-    below: list[Text] = []
     for row in rows:
-        decision = state["decisions"].get(row.key)
-        said = Text("" if decision is None else _said(decision))
-        table.add_row(*row.cells(has_all=width >= _ROOMY), *([said] if is_wide else ()))
-        below.append(Text.assemble((f"{row.view['name']} ", "bold"), said))
-    ready = sum(row.number("ready") for row in rows)
-    count = len(rows)
-    title = Text.assemble(("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {ready:g} pods ready")
-    return Group(title, Text(), table, *(() if is_wide else (Text(), *below[:_BELOW_MAX])))
+        table.add_row(*row.cells(has_all=width >= _ROOMY), *([row.said(state)] if width >= _WIDE else ()))
+    return table
 
 
 class _Row:
@@ -89,6 +119,11 @@ class _Row:
 
     def number(self, name: str) -> float:
         return self._numbers.get(name) or 0.0
+
+    def said(self, state: Mapping[str, Any]) -> Text:
+        """The last decision."""
+        decision = state["decisions"].get(self.key)
+        return Text("" if decision is None else _said(decision))
 
     def cells(self, *, has_all: bool) -> list[Text]:
         state = self._state()

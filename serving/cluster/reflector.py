@@ -48,6 +48,10 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     retry_max_s: float = 10.0
     """Longest wait of all, in seconds."""
 
+    kept: Callable[[Object], Object] = lambda one: one
+    """What of an object the cache has and callbacks hear of; it must have the metadata that says which one it is, and of
+    which version. For who follows very many of which it needs little. Default: all of it."""
+
 
 class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to one object of the cache: ``old`` is None if it was added; ``new`` is its last state if deleted."""
@@ -129,7 +133,7 @@ class Reflector:
             )
             # The first page's: what was written between two pages comes by the watch.
             version = version or listing.resource_version
-            found.update((_key_of(one), one) for one in listing.items)
+            found.update((_key_of(one), self._settings.kept(one)) for one in listing.items)
             page = listing.next_page
             if not page:
                 break
@@ -180,7 +184,7 @@ class Reflector:
     def _take(self, event: WatchEvent) -> None:
         if event.type is EventType.BOOKMARK:
             return
-        one = event.object
+        one = self._settings.kept(event.object)
         key = _key_of(one)
         old = self._cache.get(key)
         if event.type is EventType.DELETED:

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.dashboard.history import History
-from serving.dashboard.nodescores import NodeScores, NodeUses, median_demand
+from serving.dashboard.nodes import Nodes
 from serving.dashboard.requests import Seen
 from serving.dashboard.views import View
-from serving.scheduler.pod import Demand, total_demand
 from serving.settings.placement import PlacementSettings
 
 __all__ = ["Board"]
@@ -24,16 +23,14 @@ _GONE_MAX = 10_000
 _SAMPLE_VALID_S = 10.0
 
 _Key = tuple[str, str]
-"""Kind ("service", "revision", "pod", "node") and "namespace/name"."""
+"""Kind ("service", "revision", "pod") and "namespace/name"."""
 
 
 class Board:
     """All of it, of one cluster. ``rows_max`` bounds the numbers of each revision."""
 
     def __init__(self, rows_max: int, placement: PlacementSettings | None = None) -> None:
-        placement = placement or PlacementSettings()
-        self.uses = NodeUses(placement.load_samples_max)
-        self._scores = NodeScores(placement)
+        self.nodes = Nodes(placement or PlacementSettings())
         self.version = 0
         self.history = History(rows_max)
         self._views: dict[_Key, tuple[int, View]] = {}
@@ -129,42 +126,6 @@ class Board:
     def last_decisions(self) -> dict[str, Mapping[str, Any]]:
         """The last decision about each revision."""
         return {key: decisions[-1] for key, decisions in self._decisions.items()}
-
-    def nodes(self) -> list[View]:
-        """The nodes with the sum of what their pods ask for, without use and scores."""
-        asked: dict[str, list[int]] = {}
-        for pods in self._pods.values():
-            for pod in pods.values():
-                sums = asked.setdefault(pod["node"], [0, 0, 0])
-                sums[0] += pod["requests"]["cpu_millicores"]
-                sums[1] += pod["requests"]["memory_bytes"]
-                sums[2] += 1
-        found = [view for (kind, _), (_, view) in sorted(self._views.items()) if kind == "node"]
-        names = ("requested_millicores", "requested_bytes", "pod_count")
-        return [{**node, **dict(zip(names, asked.get(node["name"], (0, 0, 0)), strict=True))} for node in found]
-
-    def scored_nodes(self, revision: str, now_s: float) -> list[View]:
-        """The nodes with ``used``, and ``scores`` for the next pod of a revision; of none, for a pod in the middle of all."""
-        by_node: dict[str, list[Demand]] = {}
-        for pods in self._pods.values():
-            for pod in pods.values():
-                by_node.setdefault(pod["node"], []).append(pod["demand"])
-        lines = [{**node, "demand": total_demand(by_node.get(node["name"], ()))} for node in self.nodes()]
-        scores = self._scores.of(lines, self._next_pod(revision), uses=self.uses, now_s=now_s)
-        for line in lines:
-            del line["demand"]
-            line["used"], line["scores"] = self.uses.used(line["name"], now_s), scores.get(line["name"])
-        return lines
-
-    def _next_pod(self, revision: str) -> Demand:
-        pods = list(self._pods.get(revision, {}).values())
-        if pods:
-            # As they are, with the sidecar; a revision at zero says what its own containers ask for.
-            return max(pods, key=lambda pod: str(pod.get("created", "")))["demand"]  # type: ignore[no-any-return]
-        found = self._views.get(("revision", revision))
-        if found is not None and "demand" in found[1]:
-            return found[1]["demand"]  # type: ignore[no-any-return]
-        return median_demand(pod["demand"] for pods in self._pods.values() for pod in pods.values())
 
     def _put_pod(self, key: str, view: View | None) -> None:
         revision = None if view is None else f"{view['namespace']}/{view['revision']}"

@@ -9,18 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
-import msgspec
 
 from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import every
 from serving.cluster.kinds import NODE, NODE_METRICS, POD, REVISION, SERVING_SERVICE, Kind
-from serving.cluster.port import Cluster, EventType
-from serving.cluster.reflector import CacheChange, Reflector
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Key, Reflector, ReflectorSettings
 from serving.dashboard.board import Board
 from serving.dashboard.deciders import Deciders
 from serving.dashboard.requests import Requests
 from serving.dashboard.sources import read_pages
-from serving.dashboard.views import View, node_view, pod_view, revision_view, service_view
+from serving.dashboard.views import View, lean_pod, pod_view, revision_view, service_view
 from serving.model.errors import ClusterError
 from serving.settings.dashboard import DashboardSettings
 
@@ -33,24 +32,34 @@ _PAST_S = 3600.0
 # As often as metrics-server measures.
 _USES_PERIOD_S = 15.0
 _LINE_BYTES_MAX = 2**20
-_PODS = "serving.knative.dev/revision"
+_LEAN = ReflectorSettings(kept=lean_pod)
 
 
-class _Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind that is shown: its name on the page, what to follow, and how to read it."""
-
-    name: str
-    kind: Kind
-    view: Callable[[Mapping[str, Any]], View | None]
-    selector: str = ""
+def _put_service(board: Board, key: Key, found: Object | None) -> None:
+    board.put("service", "/".join(key), None if found is None else service_view(found))
 
 
-_SHOWN = (
-    _Shown(name="service", kind=SERVING_SERVICE, view=service_view),
-    _Shown(name="revision", kind=REVISION, view=revision_view),
-    _Shown(name="pod", kind=POD, view=pod_view, selector=_PODS),
-    _Shown(name="node", kind=NODE, view=node_view),
-)
+def _put_revision(board: Board, key: Key, found: Object | None) -> None:
+    board.put("revision", "/".join(key), None if found is None else revision_view(found))
+    board.nodes.put_revision("/".join(key), found)
+
+
+def _put_pod(board: Board, key: Key, found: Object | None) -> None:
+    board.put("pod", "/".join(key), None if found is None else pod_view(found))
+    # Also those of others: they take of a node what they ask for.
+    board.nodes.put_pod(key, found)
+
+
+def _put_node(board: Board, key: Key, found: Object | None) -> None:
+    board.nodes.put_node(key[1], found)
+
+
+_FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
+    SERVING_SERVICE: _put_service,
+    REVISION: _put_revision,
+    POD: _put_pod,
+    NODE: _put_node,
+}
 
 
 class Feed:
@@ -71,7 +80,7 @@ class Feed:
         self._on_tick = on_tick
         self._on_decision = on_decision
         self._requests = Requests()
-        self._reflectors = [self._reflector(cluster, one) for one in _SHOWN]
+        self._reflectors = [self._reflector(cluster, kind) for kind in _FOLLOWED]
 
     def __repr__(self) -> str:
         return f"Feed({self._board})"
@@ -98,25 +107,27 @@ class Feed:
             for task in tasks:
                 task.cancel()
 
-    def _reflector(self, cluster: Cluster, shown: _Shown) -> Reflector:
+    def _reflector(self, cluster: Cluster, kind: Kind) -> Reflector:
         def changed(change: CacheChange) -> None:
-            is_gone = change.type is EventType.DELETED
-            self._board.put(shown.name, "/".join(change.key), None if is_gone else shown.view(change.new))
+            _FOLLOWED[kind](self._board, change.key, None if change.type is EventType.DELETED else change.new)
 
-        reflector = Reflector(cluster, shown.kind, label_selector=shown.selector)
+        reflector = Reflector(cluster, kind, settings=_LEAN if kind == POD else None)
         reflector.on_change(changed)
         return reflector
 
     async def _look_at_nodes(self) -> None:
         while True:
+            wait_s = _USES_PERIOD_S
             try:
                 listing = await self._cluster.list(NODE_METRICS)
             except ClusterError as error:
-                # Not every cluster measures: then there is no column.
+                # Not every cluster measures: then nothing is said of it.
                 _log.debug("use.unknown", extra={"error": str(error)})
             else:
-                self._board.uses.take(listing.items, wall_s())
-            await asyncio.sleep(_USES_PERIOD_S)
+                self._board.nodes.measured(listing.items, wall_s())
+                # A system that has just begun measures soon.
+                wait_s = _USES_PERIOD_S if listing.items else PERIOD_S
+            await asyncio.sleep(wait_s)
 
     def _told(self, event: str, content: Any) -> None:  # noqa: ANN401 - JSON
         if event == "sample":

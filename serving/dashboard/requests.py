@@ -1,15 +1,17 @@
 """Answers a second by class, latencies, and what waits, out of the activators' counters.
 
 Input: their pages of metrics by source, each time they are read. Output: for each revision what happened since the reading
-before, at all of them together; one that is new or comes back counts from its second reading on. A histogram's quantile is
-interpolated within its bucket, as Prometheus does. It does not know where pages come from.
+before, at all of them together; one that is new or comes back counts from its second reading on. It does not know where
+pages come from.
 """
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
+
+from serving.dashboard.quantiles import quantile
 
 __all__ = ["Page", "Requests", "Seen", "parse"]
 
@@ -87,7 +89,8 @@ class Requests:
                 grown.setdefault(key, []).append(came)
         found = {key: Seen(waiting=count) for key, count in waiting.items()}
         for key, one in rates.items():
-            quantiles_s = tuple(_each_quantile(sorted(_sum(grown[key]).items())))
+            came_in_all = sorted(_sum(grown[key]).items())
+            quantiles_s = tuple(quantile(came_in_all, ratio) for ratio in QUANTILES)
             found[key] = Seen(rates=tuple(one), quantiles_s=quantiles_s, waiting=waiting.get(key, 0.0))
         return found
 
@@ -128,18 +131,3 @@ def _sum(all_counts: Iterable[Mapping[float, float]]) -> dict[float, float]:
         for bound, count in counts.items():
             total[bound] = total.get(bound, 0.0) + count
     return total
-
-
-def _each_quantile(counts: list[tuple[float, float]]) -> Iterator[float | None]:
-    total = counts[-1][1] if counts else 0.0
-    for ratio in QUANTILES:
-        if total <= 0:
-            yield None
-            continue
-        rank, low, passed = ratio * total, 0.0, 0.0
-        for bound, count in counts:
-            if count >= rank:
-                # Beyond the last bound nothing is known but that.
-                yield low if math.isinf(bound) else low + (bound - low) * (rank - passed) / (count - passed)
-                break
-            low, passed = bound, count

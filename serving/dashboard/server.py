@@ -49,6 +49,7 @@ class _Page:
     def __init__(self, revision: str, version: int) -> None:
         self.revision = revision
         self.version = version
+        self.nodes: View | None = None
         self.waiting: asyncio.Queue[bytes] = asyncio.Queue(_WAITING_MAX)
         self.is_lost = False
 
@@ -99,14 +100,19 @@ class Pages:
     def tick(self, at_s: float, rows: dict[str, list[float | None]]) -> None:
         """Tell all pages what has changed."""
         changes: dict[int, list[View]] = {}
-        nodes: dict[str, list[View]] = {}
         for page in self._pages:
             if page.version not in changes:
                 changes[page.version] = self._board.since(page.version)
-            if page.revision not in nodes:
-                nodes[page.revision] = self._board.scored_nodes(page.revision, at_s)
-            body = {"at_s": at_s, "rows": rows, "objects": changes[page.version], "nodes": nodes[page.revision]}
-            page.send("tick", {**body, "pods": self._board.pods(page.revision)})
+            body = {
+                "at_s": at_s,
+                "rows": rows,
+                "objects": changes[page.version],
+                "pods": self._board.pods(page.revision),
+            }
+            nodes = self._board.nodes.shown(page.revision, at_s)
+            if nodes != page.nodes:
+                page.nodes = body["nodes"] = nodes
+            page.send("tick", body)
             page.version = self._board.version
 
     def decide(self, decision: View) -> None:
@@ -169,7 +175,7 @@ class Pages:
             "columns": COLUMNS,
             "rows": self._board.rows,
             "objects": self._board.since(0),
-            "nodes": self._board.scored_nodes(revision, wall_s()),
+            "nodes": self._board.nodes.shown(revision, wall_s()),
             "pods": self._board.pods(revision),
             "may_act": self._actions is not None,
         }

@@ -4,20 +4,19 @@ Input: objects as the API has them. Output: plain dicts for JSON; None for what 
 no annotation but those about scaling leaves the cluster by this door.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_bytes, parse_millicores
-from serving.model.resources import Resources
-from serving.scheduler.pod import Container, Demand, Pod, pod_demand
 
-__all__ = ["View", "amount", "demand_of", "node_view", "pod_view", "revision_view", "service_view"]
+__all__ = ["View", "amount", "lean_pod", "node_view", "pod_view", "revision_view", "service_view"]
 
 View = dict[str, Any]
 
 _REVISION_LABEL = "serving.knative.dev/revision"
 _SERVICE_LABEL = "serving.knative.dev/service"
+_LEAN_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _SCALING = "autoscaling.knative.dev/"
 
 
@@ -53,7 +52,6 @@ def revision_view(found: Mapping[str, Any]) -> View:
         "conditions": _conditions(status),
         "ready": _status_of(status, "Ready"),
         "active": _status_of(status, "Active"),
-        "demand": demand_of(spec.get("containers") or ()),
     }
 
 
@@ -77,8 +75,40 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
         "ip": status.get("podIP", ""),
         "restarts": sum(one.get("restartCount", 0) for one in containers),
         "reason": waiting.get("reason") or status.get("reason", ""),
-        "requests": _requests(spec.get("containers") or ()),
-        "demand": demand_of(spec.get("containers") or ()),
+    }
+
+
+def lean_pod(found: Mapping[str, Any]) -> View:
+    """A Pod with nothing but what is looked at here and by nodes: all pods of a cluster are followed, and are large."""
+    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    labels = metadata.get("labels") or {}
+    return {
+        "metadata": {
+            **{name: metadata[name] for name in _LEAN_METADATA if name in metadata},
+            "labels": {name: labels[name] for name in (_REVISION_LABEL,) if name in labels},
+        },
+        "spec": {
+            **{name: spec[name] for name in ("nodeName", "overhead") if name in spec},
+            **{
+                kind: [{"resources": one.get("resources") or {}} for one in spec.get(kind) or ()]
+                for kind in ("containers", "initContainers")
+            },
+        },
+        "status": {
+            **{name: status[name] for name in ("phase", "podIP", "reason") if name in status},
+            "conditions": [
+                {"type": "Ready", "status": one.get("status", "")}
+                for one in status.get("conditions") or ()
+                if one.get("type") == "Ready"
+            ],
+            "containerStatuses": [
+                {
+                    "restartCount": one.get("restartCount", 0),
+                    "state": {"waiting": (one.get("state") or {}).get("waiting")},
+                }
+                for one in status.get("containerStatuses") or ()
+            ],
+        },
     }
 
 
@@ -93,21 +123,6 @@ def node_view(found: Mapping[str, Any]) -> View:
         "memory_bytes": amount(allocatable.get("memory"), is_cpu=False),
         "taints": [one.get("key", "") for one in spec.get("taints") or ()],
     }
-
-
-def demand_of(containers: Iterable[Mapping[str, Any]]) -> Demand:
-    """What containers ask for, as node scores count it."""
-    resources = [one.get("resources") or {} for one in containers]
-    found = [Container(request=_amounts(one.get("requests")), limit=_amounts(one.get("limits"))) for one in resources]
-    return pod_demand(Pod(containers=tuple(found)))
-
-
-def _amounts(written: Mapping[str, Any] | None) -> Resources:
-    cpu, memory = (written or {}).get("cpu"), (written or {}).get("memory")
-    return Resources(
-        cpu_m=None if cpu is None else amount(cpu, is_cpu=True),
-        memory_bytes=None if memory is None else amount(memory, is_cpu=False),
-    )
 
 
 def _named(found: Mapping[str, Any]) -> View:
@@ -127,14 +142,6 @@ def _conditions(status: Mapping[str, Any]) -> list[View]:
 def _status_of(status: Mapping[str, Any], condition: str) -> str:
     conditions = status.get("conditions") or ()
     return next((one.get("status", "Unknown") for one in conditions if one.get("type") == condition), "Unknown")
-
-
-def _requests(containers: Iterable[Mapping[str, Any]]) -> View:
-    asked = [(one.get("resources") or {}).get("requests") or {} for one in containers]
-    return {
-        "cpu_millicores": sum(amount(one.get("cpu"), is_cpu=True) for one in asked),
-        "memory_bytes": sum(amount(one.get("memory"), is_cpu=False) for one in asked),
-    }
 
 
 def amount(text: object, *, is_cpu: bool) -> int:

@@ -7,11 +7,11 @@ without its status and no slice without its pods.
 """
 
 import asyncio
-import gc
 import os
 import sys
 from pathlib import Path
 
+from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.admission import admit
 from serving.cluster.api.running import running
@@ -35,11 +35,8 @@ from serving.metrics.export import exporting
 from serving.metrics.server import measured, serve_page
 from serving.wire.tokens import read_key
 
-__all__ = ["GC_THRESHOLDS", "main"]
+__all__ = ["main"]
 
-# What lives long here is the store, millions of small objects without a cycle: a look at all of them stops the loop for
-# seconds. So only the young are looked at, and everything once in a thousand million new objects.
-GC_THRESHOLDS = (50_000, 20, 1_000)
 # If it takes longer than this until everything is as it was, it has to be seen as it is.
 _REBUILD_S = 5.0
 
@@ -89,9 +86,7 @@ async def _body(stop: asyncio.Event) -> None:
 
 def main() -> int:
     """Run until told to stop; returns the exit code."""
-    # Most objects live long: looking for cycles among all of them would stop the loop for tens of milliseconds.
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_in_small_steps()
     return run_daemon("control", _body)
 
 

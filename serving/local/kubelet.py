@@ -15,6 +15,7 @@ import msgspec
 from serving.aio.clock import stamp
 from serving.cluster.kinds import NODE, POD, REVISION
 from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.local.machine import node_status, read_machine
 from serving.local.orders import HeldPod
 from serving.local.places import Places
 from serving.local.pod import REVISION_LABEL, Node, PodNote, PodRun
@@ -42,7 +43,8 @@ class Kubelet:
         self._pods = Reflector(node.cluster, POD, field_selector=f"spec.nodeName={node.name}")
         self._pods.on_change(self._changed)
         self._running: dict[str, PodRun] = {}
-        self._usage = UsageTeller(node.cluster, self._running.values)
+        self._machine = read_machine()
+        self._usage = UsageTeller(node.cluster, self._running.values, machine=self._machine, node_name=node.name)
         self._group: asyncio.TaskGroup | None = None
 
     def __repr__(self) -> str:
@@ -90,10 +92,9 @@ class Kubelet:
     async def _register(self) -> None:
         """This machine as a node."""
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node.name}}
-        condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": stamp()}
         try:
             await self._node.cluster.create(NODE, node)
-            patch = {"status": {"conditions": [condition]}}
+            patch = {"status": node_status(self._machine, at=stamp())}
             await self._node.cluster.patch(NODE, "", self._node.name, patch=patch, subresource="status")
         except AlreadyExists:
             return

@@ -41,7 +41,7 @@ class Manager:
         self._pods_with: dict[_Selector, set[Key]] = {}
         self._services_with: dict[_Selector, set[Key]] = {}
         self._made: dict[str, dict[Key, tuple[float, Object]]] = {}
-        self._deployments.on_change(lambda change: self._queue.add((_DEPLOYMENT, *change.key)))
+        self._deployments.on_change(self._deployment_changed)
         self._services.on_change(self._service_changed)
         self._pods.on_change(self._pod_changed)
 
@@ -53,6 +53,11 @@ class Manager:
             for one in (self._deployments, self._services, self._pods):
                 await one.synced.wait()
             group.create_task(self._queue.run(_WORKERS, self._work), name="manager work")
+
+    def _deployment_changed(self, change: CacheChange) -> None:
+        # Its status is ours: nothing to look at.
+        if change.old is None or _asked(change.old) != _asked(change.new):
+            self._queue.add((_DEPLOYMENT, *change.key))
 
     def _service_changed(self, change: CacheChange) -> None:
         namespace, _ = change.key
@@ -72,9 +77,11 @@ class Manager:
             self._made.get(owner["uid"], {}).pop(change.key, None)
             if owner["kind"] == DEPLOYMENT.name:
                 self._queue.add((_DEPLOYMENT, change.key[0], owner["name"]))
+        # One that has no address yet is in no slice.
+        is_news = _address_of(change.old) != _address_of(change.new) or not is_here
         for label in _selectors(change.key[0], metadata.get("labels") or {}):
             _keep(self._pods_with.setdefault(label, set()), change.key, is_here=is_here)
-            for namespace, name in self._services_with.get(label, ()):
+            for namespace, name in self._services_with.get(label, ()) if is_news else ():
                 self._queue.add((_SERVICE, namespace, name))
 
     async def _work(self, key: WorkKey) -> None:
@@ -160,6 +167,20 @@ class Manager:
 
     def _known(self, keys: set[Key]) -> list[Object]:
         return [self._pods.cache[key] for key in keys if key in self._pods.cache]
+
+
+def _asked(deployment: Object) -> tuple[object, ...]:
+    """What of a Deployment says what is to be done: which it is, its spec, and whether it goes."""
+    metadata = deployment["metadata"]
+    return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp")
+
+
+def _address_of(pod: Object | None) -> tuple[object, ...] | None:
+    """What of a pod stands in slices; None if it is in none."""
+    if pod is None or not (pod.get("status") or {}).get("podIP"):
+        return None
+    metadata = pod["metadata"]
+    return pod["status"], metadata.get("labels"), metadata.get("deletionTimestamp")
 
 
 def _keep(found: set[Key], key: Key, *, is_here: bool) -> None:

@@ -1,4 +1,4 @@
-"""What the pods of this machine use, from /proc, told as metrics-server would: PodMetrics in the store.
+"""What the pods of this machine use, from /proc, told as metrics-server would: PodMetrics and NodeMetrics in the store.
 
 Each container leads a session, so that what an app forks counts too. Cpu is what its processes, and their children that
 have ended, took since the look before; memory is what they hold. Looked at each 2 s while a ScalingPolicy wants to know,
@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import msgspec
 
 from serving.aio.clock import now_s, stamp
-from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
+from serving.cluster.kinds import NODE_METRICS, POD_METRICS, SCALING_POLICY, Kind
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import Key, Reflector
+from serving.local.machine import Machine, Reading, node_metrics
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 
 __all__ = ["Measured", "SessionUse", "UsageTeller", "Used", "pod_metrics", "read_sessions", "used_between"]
@@ -110,11 +111,25 @@ def pod_metrics(pod: Measured, used: Mapping[str, Used], *, at: str, window_s: f
 
 
 class UsageTeller:
-    """Measures and tells. ``pods`` are those of this machine; ``run`` lasts until cancelled."""
+    """Measures and tells. ``pods`` are those of this machine; ``run`` lasts until cancelled.
 
-    def __init__(self, cluster: Cluster, pods: Callable[[], Iterable[Measured]]) -> None:
+    ``machine`` is told as the node ``node_name``; None tells of pods alone.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pods: Callable[[], Iterable[Measured]],
+        *,
+        machine: Machine | None = None,
+        node_name: str = "local",
+    ) -> None:
         self._cluster = cluster
         self._pods = pods
+        self._machine = machine
+        self._node_name = node_name
+        self._reading: Reading | None = None
+        self._is_node_told = False
         self._policies = Reflector(cluster, SCALING_POLICY)
         self._wanted = asyncio.Event()
         self._policies.on_change(lambda _: self._look_at_policies())
@@ -129,6 +144,9 @@ class UsageTeller:
         """Measure until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._policies.run(), name="usage policies")
+            # What is used shows between two looks: the second comes soon.
+            await self.look()
+            await asyncio.sleep(_WATCHED_PERIOD_S)
             while True:
                 await self.look()
                 wanted = asyncio.ensure_future(self._wanted.wait())
@@ -143,6 +161,7 @@ class UsageTeller:
         at_s, at = now_s(), stamp()
         window_s, before = at_s - self._at_s, self._sessions
         self._at_s, self._sessions = at_s, sessions
+        await self._tell_node(at, window_s)
         told: set[Key] = set()
         for number, pod in enumerate(list(self._pods())):
             used = {
@@ -150,7 +169,9 @@ class UsageTeller:
                 for name, session in pod.sessions.items()
                 if session in before and session in sessions
             }
-            if used and await self._write(pod_metrics(pod, used, at=at, window_s=window_s)):
+            if used and await self._write(
+                POD_METRICS, pod_metrics(pod, used, at=at, window_s=window_s), is_there=pod.key in self._told
+            ):
                 told.add(pod.key)
             if number % _WRITTEN_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -159,20 +180,27 @@ class UsageTeller:
                 await self._cluster.delete(POD_METRICS, *key)
         self._told = told
 
-    async def _write(self, metrics: Object) -> bool:
+    async def _tell_node(self, at: str, window_s: float) -> None:
+        if self._machine is None:
+            return
+        before, self._reading = self._reading, await asyncio.to_thread(self._machine.read)
+        if before is not None:
+            metrics = node_metrics(self._node_name, before, self._reading, at=at, window_s=window_s)
+            self._is_node_told = await self._write(NODE_METRICS, metrics, is_there=self._is_node_told)
+
+    async def _write(self, kind: Kind, metrics: Object, *, is_there: bool) -> bool:
         """Whether it is there now."""
-        key = (metrics["metadata"]["namespace"], metrics["metadata"]["name"])
         try:
-            if key in self._told:
-                await self._cluster.replace(POD_METRICS, metrics)
+            if is_there:
+                await self._cluster.replace(kind, metrics)
             else:
-                await self._cluster.create(POD_METRICS, metrics)
+                await self._cluster.create(kind, metrics)
         except AlreadyExists:
             # Made by hand: the next round replaces it.
             return True
         except ClusterError as error:
             # Deleted by hand, or with its namespace: the next round makes it again, if there is still a pod.
-            _log.debug("usage.untold", extra={"pod": key[1], "error": str(error)})
+            _log.debug("usage.untold", extra={"object": metrics["metadata"]["name"], "error": str(error)})
             return False
         return True
 

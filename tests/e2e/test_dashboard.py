@@ -1,5 +1,6 @@
 """The dashboard of a running system in a browser: a service woken from zero is seen to wake, with its requests and the reason."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 from tests.integration.browser import Browser, browser
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 # The newest row of a chart's table that has a number above 0 in a column.
 _ROW = """
@@ -40,6 +41,13 @@ def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
         pods = window.until(_ROW, "Pods", 2)
         assert pods[2] == "1"
         assert float(window.until(_ROW, "Latency", 3)[3]) > 0
+        # This machine is a node as any other; alone, it has nothing to score against.
+        local = window.until(
+            "const text = document.querySelector('#nodes li')?.textContent; return text?.includes('in use') && text"
+        )
+        assert re.search(r"local Ready1 podCPU0 asked for, [\d.]+ in use, of [\d.]+ core", local), local
+        assert not window.run("return document.querySelector('#nodes summary').checkVisibility()")
+        assert any(line.startswith("local ") and "ready" in line for line in stage("top", "--once").stdout.splitlines())
         assert any(
             line.startswith("hello-00001 ") and "active" in line for line in stage("top", "--once").stdout.splitlines()
         )

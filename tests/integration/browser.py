@@ -17,8 +17,16 @@ import pytest
 
 __all__ = ["Browser", "browser"]
 
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 _POLL_S = 0.1
+# Virtual key codes, and what a key writes.
+_KEYS = {
+    "Enter": (13, "\r"),
+    "Tab": (9, ""),
+    " ": (32, " "),
+    **{name: (37 + place, "") for place, name in enumerate(("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown"))},
+    "Escape": (27, ""),
+}
 
 
 class Browser:
@@ -47,6 +55,15 @@ class Browser:
             time.sleep(_POLL_S)
         return found
 
+    def press(self, *keys: str) -> None:
+        """Press and let go keys one after another, as a keyboard does: "Enter", "Tab", "Shift+Tab", " ", "a"."""
+        for key in keys:
+            *held, name = key.split("+")
+            code, text = _KEYS.get(name, (ord(name[0].upper()), name))
+            parameters = {"key": name, "code": name, "windowsVirtualKeyCode": code, "modifiers": 8 * ("Shift" in held)}
+            self._cdp("Input.dispatchKeyEvent", type="keyDown", **parameters, **({"text": text} if text else {}))
+            self._cdp("Input.dispatchKeyEvent", type="keyUp", **parameters)
+
     def look(self, *, dark: bool, width: int, height: int) -> None:
         """The system's theme and the size of the window."""
         self._cdp("Emulation.setEmulatedMedia", features=[_theme(dark=dark)])
@@ -63,8 +80,11 @@ class Browser:
         axe = os.environ.get("SERVING_TEST_AXE")
         if not axe:
             return []
+        # Colours that are on their way to others are not what is looked at.
+        self.until("return document.getAnimations().every((one) => one.playState !== 'running')")
         self.run(Path(axe).read_text())
-        found = self.run_async("axe.run().then((found) => arguments[0](found.violations.map((one) => one.id)))")
+        told = "(one) => `${one.id}: ${one.nodes.map((node) => `${node.target} ${node.failureSummary}`)}`"
+        found = self.run_async(f"axe.run().then((found) => arguments[0](found.violations.map({told})))")
         return [str(one) for one in found]
 
     def busy_s(self) -> float:
@@ -98,7 +118,7 @@ def browser() -> Iterator[Browser]:
             _call("DELETE", f"{url}/session/{session}")
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def _port(process: subprocess.Popen[str]) -> int:

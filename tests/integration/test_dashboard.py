@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 import serving.dashboard.main
 from serving.dashboard.main import Dashboard
@@ -51,7 +50,7 @@ async def shown(host_names: str = "", connections_max: int = 64) -> AsyncIterato
             await dashboard.is_serving.wait()
             page = Shown(stage, "http://{}:{}".format(*dashboard.address))
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     while (await page.get("/healthz"))[0] != 200:  # noqa: ASYNC110 - asked as a supervisor would
                         await asyncio.sleep(0.02)
                 yield page
@@ -74,7 +73,7 @@ async def events(page: Shown) -> AsyncIterator[tuple[str, Any]]:
 
 
 async def test_a_page_gets_everything_then_what_changes_and_why() -> None:
-    async with shown() as page, page.stage.as_activator() as activator, asyncio.timeout(15):
+    async with shown() as page, page.stage.as_activator() as activator, asyncio.timeout(60):
         found: dict[str, Any] = {}
         async for event, body in events(page):
             if event == "all":
@@ -127,7 +126,6 @@ async def test_one_page_too_many_is_refused() -> None:
             break
 
 
-@pytest.mark.timeout(60)
 async def test_a_woken_revision_is_seen_to_wake() -> None:
     async with shown() as page, page.stage.as_activator() as activator:
         with browser() as window:

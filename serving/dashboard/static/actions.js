@@ -20,24 +20,24 @@ export class Actions {
     by("shares").addEventListener("input", () => this.#sum());
   }
 
-  // Fields that somebody may be writing in stay as they are until another service is chosen.
-  show(mayAct, revision, service, names) {
+  // Fields are filled anew for another service, or another revision of it, but not under the hands of who writes in one.
+  // `scaling` is the newest revision's.
+  show(mayAct, service, names, scaling) {
     by("act").hidden = !mayAct || !service;
     if (by("act").hidden) return;
-    const chosen = `${service.namespace}/${service.name} ${names.join(" ")}`;
-    if (chosen === this.chosen) return;
-    this.chosen = chosen;
-    this.service = service;
+    const chosen = `${service.namespace}/${service.name}`, among = names.join(" ");
+    if (chosen !== this.chosen) this.#say("", "");
+    else if (among === this.among || by("act").contains(document.activeElement) && document.activeElement.type === "number") return;
+    Object.assign(this, { chosen, among, service });
     by("act-title").textContent = `Act on ${service.name}`;
-    by("min").value = revision.scaling["min-scale"] || "0";
-    by("max").value = revision.scaling["max-scale"] || "0";
+    by("min").value = scaling["min-scale"] || "0";
+    by("max").value = scaling["max-scale"] || "0";
     by("shares").replaceChildren(...names.map((name) => {
       const share = service.traffic.filter((one) => one.revision === name).reduce((sum, one) => sum + one.percent, 0);
       const field = make("input", { type: "number", min: 0, max: 100, step: 1, required: true, value: share, name });
       return make("label", {}, make("span", { textContent: name }), field, " %");
     }));
     this.#sum();
-    this.#say("", "");
   }
 
   #shares() {
@@ -63,7 +63,9 @@ export class Actions {
 
   async #send(name) {
     const button = by(name).querySelector("button");
-    button.disabled = true;
+    // A button that is disabled loses the focus, and who works by keyboard the place.
+    if (button.getAttribute("aria-disabled") === "true") return;
+    button.setAttribute("aria-disabled", "true");
     this.#say(`${name} …`, "wait");
     try {
       const answer = await fetch(`actions/${name}`, {
@@ -77,7 +79,7 @@ export class Actions {
     } catch (error) {
       this.#say(`the dashboard does not answer: ${error.message}`, "bad");
     } finally {
-      button.disabled = false;
+      button.removeAttribute("aria-disabled");
     }
   }
 }

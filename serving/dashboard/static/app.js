@@ -1,13 +1,15 @@
 // What the page knows, and its tables. Everything that comes from outside is set as text, never as markup.
 import { Actions } from "./actions.js";
 import { Charts, clock, make, number } from "./charts.js";
+import { Nodes } from "./nodes.js";
 
 const by = (id) => document.getElementById(id);
 const ROWS_MAX = 1800;
-const objects = { service: new Map(), revision: new Map(), node: new Map() };
-let columns = [], rows = {}, pods = [], nodes = [], decisions = [], history = null, selected = "", source = null, seconds = 300, mayAct = false;
+const objects = { service: new Map(), revision: new Map() };
+let columns = [], rows = {}, pods = [], nodes = null, decisions = [], history = null, selected = "", source = null, seconds = 300, mayAct = false;
 const charts = new Charts(by("charts"), by("spoken"));
 const actions = new Actions();
+const nodeList = new Nodes(by("nodes-part"), keyed);
 
 // What comes in.
 
@@ -21,7 +23,7 @@ function connect() {
     for (const kind of Object.values(objects)) kind.clear();
     ({ columns, rows, pods, nodes, may_act: mayAct } = all);
     take(all.objects);
-    if (!selected) choose(first(), true);
+    if (!objects.revision.has(selected) && first()) choose(first(), true);
     else load();
     show();
   });
@@ -29,7 +31,8 @@ function connect() {
     const tick = JSON.parse(event.data);
     take(tick.objects);
     Object.assign(rows, tick.rows);
-    ({ pods, nodes } = tick);
+    pods = tick.pods;
+    nodes = tick.nodes ?? nodes;
     append(tick.at_s);
     if (!selected || !objects.revision.has(selected)) choose(first(), true);
     show();
@@ -107,17 +110,18 @@ const badge = (text, tone) => make("span", { className: `state ${tone}`, textCon
 // Rows keep their elements, so that focus and what was marked stay.
 function keyed(root, items, update, tag = "tr") {
   const old = new Map([...root.children].map((node) => [node.dataset.key, node]));
+  const wanted = new Set(items.map(([key]) => key));
+  // Those that go go first: what is moved in the page loses the focus.
+  for (const [key, node] of old) if (!wanted.has(key)) { node.remove(); old.delete(key); }
   let place = root.firstChild;
   for (const [key, item] of items) {
     const node = old.get(key) || make(tag);
-    old.delete(key);
     node.dataset.key = key;
     const text = JSON.stringify(item);
     if (node.said !== text) { node.said = text; update(node, item); }
     if (node === place) place = place.nextSibling;
     else root.insertBefore(node, place);
   }
-  for (const node of old.values()) node.remove();
 }
 
 const cells = (node, ...contents) => node.replaceChildren(...contents.map((one) => make("td", {}, one)));
@@ -134,7 +138,7 @@ function show() {
   showServices();
   showDetail();
   showPods();
-  showNodes();
+  nodeList.show(nodes);
   const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
   const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   by("totals").textContent = [many(objects.service.size, "service"), many(objects.revision.size, "revision"), `${many(ready, "pod")} ready`].join(" · ");
@@ -207,7 +211,8 @@ function showDetail() {
     node.replaceChildren(make("dt", { textContent: name }), make("dd", { textContent: value, className: kind || "" })), "div");
   const service = objects.service.get(`${view.namespace}/${view.service}`);
   const names = [...objects.revision.values()].filter((one) => one.namespace === view.namespace && one.service === view.service).map((one) => one.name);
-  actions.show(mayAct, view, service, names.sort().reverse());
+  names.sort().reverse();
+  actions.show(mayAct, service, names, objects.revision.get(`${view.namespace}/${names[0]}`).scaling);
   const conditions = [...view.conditions.map((one) => ["revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
   keyed(by("conditions"), conditions.map(([of, one]) => [`${of} ${one.type}`, { of, ...one }]), (node, one) =>
     cells(node, one.of, one.type, badge(one.status, TONES[one.status] || "wait"), [one.reason, one.message].filter(Boolean).join(": ") || "–"));
@@ -242,19 +247,6 @@ function showPods() {
     }
     cells(node, one.name.replace(`${one.revision}-deployment-`, "") + (one.restarts ? ` (${one.restarts} restarts)` : ""), badge(text, tone), slots, one.node);
   });
-}
-
-function showNodes() {
-  // A node of which nobody knows how large it is and what it is asked for, as this machine itself, says nothing.
-  by("nodes-part").hidden = !nodes.some((one) => one.cpu_millicores || one.memory_bytes || one.requested_millicores || one.requested_bytes);
-  const part = (asked, all, unit, per) => all ? `${number(asked / per)} of ${number(all / per)} ${unit}` : `${number(asked / per)} ${unit}`;
-  const hasUse = nodes.some((one) => one.used), hasScores = nodes.some((one) => one.scores);
-  by("nodes-part").querySelector(".use").hidden = !hasUse;
-  by("nodes-part").querySelector(".score").hidden = !hasScores;
-  const use = (one) => one.used ? `${part(one.used.cpu_millicores, one.cpu_millicores, "cores", 1000)}, ${part(one.used.memory_bytes, one.memory_bytes, "GiB", 2 ** 30)}` : "–";
-  const said = (one) => make("div", {}, ...(one.scores || []).map((score) => make("div", { title: score.why, textContent: `${score.name} ${score.score} of ${score.score_max}${score.weight ? ` × ${score.weight}` : ""}` })));
-  keyed(by("nodes"), nodes.map((one) => [one.name, { one, hasUse, hasScores }]), (node, { one }) => cells(node, one.name, badge(one.ready === "True" ? "Ready" : one.ready, TONES[one.ready]),
-    String(one.pod_count), part(one.requested_millicores, one.cpu_millicores, "cores", 1000), part(one.requested_bytes, one.memory_bytes, "GiB", 2 ** 30), ...(hasUse ? [use(one)] : []), ...(hasScores ? [said(one)] : []), one.taints.join(", ") || "–"));
 }
 
 // What can be set.

@@ -72,7 +72,7 @@ export class Charts {
       cell.scope = "col";
       return cell;
     }));
-    const details = make("details", {}, make("summary", { textContent: "Table" }), make("table", {}, make("thead", {}, head), body));
+    const details = make("details", {}, make("summary", {}, "Table", make("span", { className: "hidden", textContent: ` of ${chart.title}` })), make("table", {}, make("thead", {}, head), body));
     const caption = make("figcaption", { textContent: chart.title });
     if (chart.unit || chart.note) caption.append(" ", make("small", { textContent: [chart.unit, chart.note].filter(Boolean).join(", ") }));
     const one = { chart, holder, empty, body, details, plot: null, data: null, node: make("figure", {}, caption, holder, empty, details) };

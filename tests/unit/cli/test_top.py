@@ -4,6 +4,7 @@ from rich.console import Console
 
 from serving.cli.top import screen_of
 from serving.dashboard.history import COLUMNS
+from tests.unit.cli.test_topnodes import node
 
 
 def revision(name: str, row: dict[str, float], **view: str) -> tuple[dict[str, Any], list[float | None]]:
@@ -11,16 +12,22 @@ def revision(name: str, row: dict[str, float], **view: str) -> tuple[dict[str, A
     return {"kind": "revision", "key": f"default/{name}", "view": shown}, [row.get(one) for one in COLUMNS]
 
 
-def screen(*revisions: tuple[dict[str, Any], list[float | None]], width: int = 160) -> list[str]:
+def screen(
+    *revisions: tuple[dict[str, Any], list[float | None]],
+    nodes: dict[str, Any] | None = None,
+    width: int = 160,
+    height: int | None = None,
+) -> list[str]:
     state = {
         "columns": COLUMNS,
         "objects": [one for one, _ in revisions] + [{"kind": "service", "key": "default/x", "view": {}}],
         "rows": {one["key"]: row for one, row in revisions},
         "decisions": {"default/busy-00001": {"at_s": 0.0, "sentence": "3 → 8: panic"}},
+        "nodes": nodes,
     }
     console = Console(width=width, record=True, force_terminal=False)
     with console.capture() as caught:
-        console.print(screen_of(state, width=width))
+        console.print(screen_of(state, width=width, height=height))
     return caught.get().splitlines()
 
 
@@ -63,3 +70,23 @@ def test_a_narrow_screen_has_the_why_below() -> None:
     assert lines[-2].startswith("busy-00001 ")
     assert lines[-2].rstrip().endswith("3 → 8: panic")
     assert max(len(line) for line in lines) <= 80
+
+
+def test_nodes_come_below_and_revisions_leave_room_for_them() -> None:
+    many = [revision(f"r-{number:03}", {"ready": 1}) for number in range(50)]
+    lines = [node(f"n-{number}", 10.0 - number) for number in range(9)]
+    shown = screen(*many, nodes={"count": 12, "lines": lines}, height=30)
+    assert len(shown) <= 30
+    first = next(place for place, line in enumerate(shown) if line.startswith("NODE"))
+    assert [line.split()[0] for line in shown[first + 1 : first + 5]] == ["n-0", "n-1", "n-2", "n-3"]
+    assert shown[-1].strip() == "and 8 more"
+    assert any(line.startswith("r-017") for line in shown)
+    everything = screen(*many, nodes={"count": 9, "lines": lines})
+    assert sum(line.startswith(("r-", "n-")) for line in everything) == 59
+
+
+def test_a_narrow_and_low_screen_is_not_overrun() -> None:
+    many = [revision(f"r-{number:03}", {"ready": 1}) for number in range(50)]
+    shown = screen(*many, nodes={"count": 1, "lines": [node("n")]}, width=80, height=24)
+    assert len(shown) <= 24
+    assert shown[-1].startswith("n ")

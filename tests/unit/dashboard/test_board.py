@@ -7,7 +7,6 @@ KEY = "default/hello-00001"
 
 
 def pod(name: str, *, ready: bool = True, ending: bool = False, revision: str = "hello-00001") -> dict[str, Any]:
-    requests = {"cpu_millicores": 100, "memory_bytes": 2**20}
     return {
         "namespace": "default",
         "name": name,
@@ -15,7 +14,6 @@ def pod(name: str, *, ready: bool = True, ending: bool = False, revision: str = 
         "ready": ready,
         "ending": ending,
         "node": "n",
-        "requests": requests,
     }
 
 
@@ -107,18 +105,6 @@ def test_pods_show_what_runs_in_them_and_move_with_their_revision() -> None:
     made.put("pod", "default/b", None)
     made.put("pod", "default/b", None)
     assert (made.pods(KEY), len(made.pods("default/other"))) == ([], 1)
-
-
-def test_nodes_show_what_their_pods_ask_for() -> None:
-    made = board()
-    made.put("node", "/n", {"name": "n"})
-    made.put("node", "/m", {"name": "m"})
-    made.put("pod", "default/a", pod("a"))
-    made.put("pod", "default/b", pod("b"))
-    assert [(one["name"], one["requested_millicores"], one["pod_count"]) for one in made.nodes()] == [
-        ("m", 0, 0),
-        ("n", 200, 2),
-    ]
 
 
 def test_decisions_are_kept_once_and_go_with_their_revision() -> None:

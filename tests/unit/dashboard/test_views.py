@@ -1,6 +1,7 @@
 from typing import Any
 
-from serving.dashboard.views import node_view, pod_view, revision_view, service_view
+from serving.dashboard.views import lean_pod, node_view, pod_view, revision_view, service_view
+from serving.placement.facts import demand_of
 
 META = {"namespace": "default", "name": "hello", "creationTimestamp": "2026-11-21T07:00:00Z"}
 
@@ -36,16 +37,13 @@ def pod(**status: object) -> dict[str, Any]:
     return {"metadata": {**META, "labels": {"serving.knative.dev/revision": "r"}}, "status": status}
 
 
-def test_a_pod_shows_why_it_waits_and_what_it_asks_for() -> None:
+def test_a_pod_shows_why_it_waits() -> None:
     found = pod(
         phase="Pending", containerStatuses=[{"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2}]
     )
-    resources = {"requests": {"cpu": "250m", "memory": "1Gi"}}
-    found["spec"] = {"containers": [{"resources": resources}, {"resources": {"requests": {"cpu": "what"}}}, {}]}
     view = pod_view(found)
     assert view is not None
     assert (view["reason"], view["ready"], view["restarts"]) == ("CrashLoopBackOff", False, 2)
-    assert view["requests"] == {"cpu_millicores": 250, "memory_bytes": 2**30}
 
 
 def test_a_pod_of_somebody_else_is_not_shown() -> None:
@@ -60,3 +58,28 @@ def test_a_node_shows_what_it_has() -> None:
     }
     view = node_view(found)
     assert (view["cpu_millicores"], view["memory_bytes"], view["taints"]) == (2000, 2**32, ["gone"])
+
+
+def test_a_lean_pod_looks_the_same_and_has_little() -> None:
+    found = pod(
+        phase="Running",
+        podIP="10.0.0.1",
+        conditions=with_conditions(Ready="True", Initialized="True"),
+        containerStatuses=[{"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2, "image": "long"}],
+    )
+    resources = {"requests": {"cpu": "1"}}
+    found["metadata"] |= {"resourceVersion": "7", "managedFields": [{"long": "long"}], "annotations": {"a": "long"}}
+    containers = [{"name": "c", "image": "long", "env": [{"name": "A", "value": "secret"}], "resources": resources}]
+    found["spec"] = {"nodeName": "n", "containers": containers, "initContainers": containers, "volumes": ["long"]}
+    lean = lean_pod(found)
+    assert pod_view(lean) == pod_view(found)
+    assert (demand_of(lean), lean["metadata"]["resourceVersion"]) == (demand_of(found), "7")
+    assert "long" not in str(lean)
+    assert "secret" not in str(lean)
+    bare = {"metadata": {"name": "x"}}
+    assert pod_view(lean_pod(bare)) is None
+
+
+def test_an_amount_that_cannot_be_read_is_none() -> None:
+    found = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "what", "memory": "4Gi"}}}
+    assert (node_view(found)["cpu_millicores"], node_view(found)["memory_bytes"]) == (0, 2**32)

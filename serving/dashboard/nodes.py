@@ -1,0 +1,246 @@
+"""Nodes with what their pods ask for, what they use, and how they score for the next pod of a revision.
+
+Pure: Nodes, all Pods, Revisions and NodeMetrics go in as the API has them; lines for the page and the terminal come out. It
+counts and scores with the code of the scheduler extender (``serving.placement``), under the settings of that: what is shown
+here is what a scheduler is told there.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from serving.dashboard.scorewords import SCORE_WORDS, sentence_of
+from serving.dashboard.views import View, amount, node_view
+from serving.model.errors import SettingsError
+from serving.placement.book import NodeBook
+from serving.placement.facts import demand_of, node_of, pod_of
+from serving.placement.load import NodeLoads
+from serving.scheduler.nodes import NodeTable
+from serving.scheduler.pod import Demand
+from serving.scheduler.provider import PROVIDERS, ScorePart, Scorer, Scores
+from serving.scheduler.score import NODE_SCORES
+from serving.settings.placement import PlacementSettings, read_weights
+
+__all__ = ["NODES_MAX", "Nodes"]
+
+NODES_MAX = 100
+"""Most nodes that are told of at once; of more than these, the nodes of the revision's pods and the best for the next one."""
+
+# metrics-server measures each 15 s; four of its rounds.
+_VALID_S = 60.0
+# How long a score stands while nothing changes: that of a measured load also depends on how old it is.
+_STANDS_S = 10.0
+_KEPT_MAX = 100
+_SCORE_MAX = 10.0
+_OVER = ("Succeeded", "Failed")
+_WITH_SCIPY = frozenset({"LowRiskOverCommitment"})
+_REVISION_LABEL = "serving.knative.dev/revision"
+
+
+class _Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of a revision: since when it is there, what it asks for, and its node, "" while it has none."""
+
+    created: str
+    demand: Demand
+    node: str
+
+
+class _Used(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest measurement of a node, its own word for when, and since when we have it."""
+
+    stamp: str
+    at_s: float
+    amounts: View
+
+
+class Nodes:
+    """All nodes. Times are the caller's, in seconds."""
+
+    def __init__(self, settings: PlacementSettings) -> None:
+        self._views: dict[str, View] = {}
+        self._book = NodeBook()
+        self._loads = NodeLoads(settings.load_samples_max)
+        self._used: dict[str, _Used] = {}
+        self._pods: dict[str, dict[tuple[str, str], _Asking]] = {}
+        self._revision_of_pod: dict[tuple[str, str], str] = {}
+        self._revisions: dict[str, Demand] = {}
+        # Pods of revisions, by what they ask for: they are many, and ask for the same.
+        self._demands: Counter[Demand] = Counter()
+        self._weights = read_weights(settings.score_weights) or PROVIDERS[settings.provider]
+        self._scorer = _scorer(settings)
+        self._kept: dict[str, View] = {}
+        self._kept_for: tuple[NodeTable, float] | None = None
+
+    def __repr__(self) -> str:
+        return f"Nodes({len(self._views)} nodes, {len(self._used)} measured)"
+
+    def put_node(self, name: str, found: Mapping[str, Any] | None) -> None:
+        """A Node as it is now; None when it is gone."""
+        self._kept.clear()
+        if found is None:
+            self._views.pop(name, None)
+            self._book.drop_node(name)
+        else:
+            self._views[name] = node_view(found)
+            self._book.take_node(node_of(found))
+
+    def put_pod(self, key: tuple[str, str], found: Mapping[str, Any] | None) -> None:
+        """Any Pod as it is now, by namespace and name; None when it is gone."""
+        before = self._revision_of_pod.pop(key, None)
+        if before is not None:
+            demand = self._pods[before].pop(key).demand
+            if not self._pods[before]:
+                del self._pods[before]
+            self._demands[demand] -= 1
+            if not self._demands[demand]:
+                del self._demands[demand]
+            self._kept.pop(before, None)
+        facts = None if found is None else pod_of(found)
+        if facts is None:
+            self._book.drop_pod(key)
+        else:
+            self._book.take_pod(facts)
+        if found is not None:
+            self._put_asking(key, found, demand_of(found) if facts is None else facts.demand)
+
+    def put_revision(self, key: str, found: Mapping[str, Any] | None) -> None:
+        """A Revision as it is now, by "namespace/name"; None when it is gone."""
+        self._kept.pop(key, None)
+        if found is None:
+            self._revisions.pop(key, None)
+        else:
+            self._revisions[key] = demand_of(found)
+
+    def measured(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
+        """All NodeMetrics that there are. A measurement counts once; a node without one is forgotten."""
+        listed = list(items)
+        self._book.take_usages(self._loads.take(listed, self._book.node, now_s))
+        before, self._used = self._used, {}
+        for item in listed:
+            name, stamp, usage = item["metadata"]["name"], str(item.get("timestamp", "")), item.get("usage") or {}
+            known = before.get(name)
+            if known is None or known.stamp != stamp:
+                cpu, memory = amount(usage.get("cpu"), is_cpu=True), amount(usage.get("memory"), is_cpu=False)
+                known = _Used(stamp=stamp, at_s=now_s, amounts={"cpu_millicores": cpu, "memory_bytes": memory})
+            self._used[name] = known
+
+    def shown(self, revision: str, now_s: float) -> View:
+        """``lines`` of nodes by name, of how many (``count``), and what the ``next_pod`` asks for that they score for.
+
+        Scores are there where at least two nodes say their size. The same object for as long as it says the same.
+        """
+        table = self._book.table()
+        if self._kept_for is None or self._kept_for[0] is not table or now_s - self._kept_for[1] >= _STANDS_S:
+            self._kept_for = (table, now_s)
+            self._kept.clear()
+        elif len(self._kept) >= _KEPT_MAX:
+            self._kept.clear()
+        if revision not in self._kept:
+            self._kept[revision] = self._shown(revision, table, now_s)
+        return self._kept[revision]
+
+    def _put_asking(self, key: tuple[str, str], found: Mapping[str, Any], demand: Demand) -> None:
+        metadata = found["metadata"]
+        name = (metadata.get("labels") or {}).get(_REVISION_LABEL)
+        if name is None or (found.get("status") or {}).get("phase") in _OVER:
+            return
+        revision = f"{key[0]}/{name}"
+        self._pods.setdefault(revision, {})[key] = _Asking(
+            created=str(metadata.get("creationTimestamp", "")),
+            demand=demand,
+            node=(found.get("spec") or {}).get("nodeName", ""),
+        )
+        self._revision_of_pod[key] = revision
+        self._demands[demand] += 1
+        self._kept.pop(revision, None)
+
+    def _shown(self, revision: str, table: NodeTable, now_s: float) -> View:
+        pod = self._next_pod(revision)
+        names, scores, totals = sorted(self._views), None, []
+        if int((table.allocatable > 0).all(axis=0).sum()) > 1:
+            scores = self._scorer.score(table, pod, now_s=now_s)
+            totals = self._totals(scores)
+        if len(names) > NODES_MAX:
+            own = {pod.node for pod in self._pods.get(revision, {}).values()}
+            total = dict(zip(table.index_by_name, totals, strict=False))
+            names.sort(key=lambda name: (name not in own, -total.get(name, 0.0), name))
+        lines = (self._line(name, table, now_s) for name in sorted(names[:NODES_MAX]))
+        return {
+            "count": len(self._views),
+            "next_pod": {"cpu_millicores": pod.request_cpu_m, "memory_bytes": pod.request_memory_bytes},
+            "lines": [{**line, **self._scored(line, scores, totals)} for line in lines],
+        }
+
+    def _totals(self, scores: Scores) -> list[float]:
+        """What a scheduler is told of each node, before it is rounded: 0 to 10."""
+        weights = [self._weights.get(part.name, 0) for part in scores.parts]
+        points = np.zeros(scores.table.node_count)
+        for weight, part in zip(weights, scores.parts, strict=True):
+            points += weight * part.answer.score / part.score_max
+        totals: list[float] = (_SCORE_MAX * points / max(1, sum(weights))).round(1).tolist()
+        return totals
+
+    def _line(self, name: str, table: NodeTable, now_s: float) -> View:
+        at, used = table.index_by_name[name], self._used.get(name)
+        return {
+            **self._views[name],
+            "pod_count": self._book.pod_count(name),
+            "requested_millicores": int(table.request[0, at]),
+            "requested_bytes": int(table.request[1, at]),
+            "used": used.amounts if used is not None and now_s - used.at_s < _VALID_S else None,
+        }
+
+    def _scored(self, line: View, scores: Scores | None, totals: list[float]) -> View:
+        if scores is None or not line["cpu_millicores"] or not line["memory_bytes"]:
+            return {"score": None, "scores": []}
+        name = line["name"]
+        parts = [self._part(one) for one in scores.explain(name).parts]
+        return {"score": totals[scores.table.index_by_name[name]], "scores": parts}
+
+    def _part(self, part: ScorePart) -> View:
+        return {
+            "name": SCORE_WORDS.get(part.name, part.name),
+            "score": part.score,
+            "score_max": part.score_max,
+            "weight": self._weights.get(part.name, 0),
+            "why": sentence_of(part.why),
+        }
+
+    def _next_pod(self, revision: str) -> Demand:
+        pods = self._pods.get(revision)
+        if pods:
+            # As they are, with the sidecar; a revision at zero says what its own containers ask for.
+            return max(pods.values(), key=lambda pod: pod.created).demand
+        if revision in self._revisions:
+            return self._revisions[revision]
+        return _middle(self._demands)
+
+
+def _middle(demands: Mapping[Demand, int]) -> Demand:
+    """The middle of what pods ask for, amount by amount, by how many ask for it; of none, a pod that asks for nothing."""
+    if not demands:
+        return Demand()
+    half = (sum(demands.values()) + 1) // 2
+    found: dict[str, int] = {}
+    for name in Demand.__struct_fields__:
+        asked = sorted((getattr(demand, name), count) for demand, count in demands.items())
+        passed = itertools.accumulate(count for _, count in asked)
+        found[name] = next(one for (one, _), up_to in zip(asked, passed, strict=True) if up_to >= half)
+    return Demand(**found)
+
+
+def _scorer(settings: PlacementSettings) -> Scorer:
+    """All scores at once: which of them count is said by their weights. Without scipy those that need it are left out."""
+
+    def scoring(names: Iterable[str]) -> Scorer:
+        weights = ", ".join(f"{name}=1" for name in names)
+        return Scorer(msgspec.structs.replace(settings, score_weights=weights))
+
+    try:
+        return scoring(NODE_SCORES)
+    except SettingsError:
+        return scoring(name for name in NODE_SCORES if name not in _WITH_SCIPY)

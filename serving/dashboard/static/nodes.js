@@ -1,0 +1,88 @@
+// Nodes: what pods ask for and what is in use, as bars and in words; and how each scores for the next pod, with reasons to open.
+import { make, number } from "./charts.js";
+
+const GIB = 2 ** 30, MIB = 2 ** 20;
+const TONES = { True: "good", False: "bad", Unknown: "wait" };
+const many = (count, word) => `${count} ${word}${Number(count) === 1 ? "" : "s"}`;
+const share = (part, whole) => whole ? Math.min(100, 100 * part / whole) : 0;
+
+export class Nodes {
+  constructor(root, keyed) {
+    this.root = root;
+    this.keyed = keyed;
+    this.list = root.querySelector("ul");
+    this.note = root.querySelector("#nodes-note");
+    this.shown = null;
+  }
+
+  // `nodes` is another object when, and only when, it says something else.
+  show(nodes) {
+    if (!nodes || nodes === this.shown) return;
+    this.shown = nodes;
+    const { lines, count, next_pod: pod } = nodes;
+    // A node that says nothing of its size, and is asked for nothing, has nothing to show.
+    const told = lines.filter((one) => one.cpu_millicores || one.memory_bytes || one.requested_millicores || one.requested_bytes);
+    this.root.hidden = !told.length;
+    // A scheduler leaves out nodes that are not ready, and most pods tainted ones, before it looks at scores.
+    const isOpen = (one) => one.score != null && one.ready === "True" && !one.taints.length;
+    const best = Math.max(...told.filter(isOpen).map((one) => one.score));
+    const asked = pod.cpu_millicores || pod.memory_bytes ? `asks for ${many(number(pod.cpu_millicores / 1000), "core")} and ${size(pod.memory_bytes)}` : "asks for nothing";
+    this.note.textContent = [
+      count > lines.length ? `${lines.length} of ${count}.` : "",
+      told.some((one) => one.score != null) ? `Scores, of 10, are for the next pod of this revision, which ${asked}; more is better.` : "",
+    ].filter(Boolean).join(" ");
+    this.keyed(this.list, told.map((one) => [one.name, { ...one, isBest: isOpen(one) && one.score === best }]), draw, "li");
+  }
+}
+
+function size(bytes, unit = bytes >= GIB ? GIB : MIB) {
+  return `${number(bytes / unit)} ${unit === GIB ? "GiB" : "MiB"}`;
+}
+
+function draw(node, one) {
+  if (!node.firstChild) build(node);
+  const { name, state, more, cpu, memory, why } = node.parts;
+  name.textContent = one.name;
+  state.className = `state ${TONES[one.ready] || "wait"}`;
+  state.textContent = { True: "Ready", False: "Not ready" }[one.ready] || "Unknown";
+  more.textContent = [many(one.pod_count, "pod"), one.taints.length ? `tainted ${one.taints.join(", ")}` : ""].filter(Boolean).join(" · ");
+  fill(cpu, one.requested_millicores, one.used?.cpu_millicores, one.cpu_millicores, (value) => number(value / 1000), one.cpu_millicores === 1000 ? "core" : "cores");
+  const unit = (one.memory_bytes || one.requested_bytes) >= GIB ? GIB : MIB;
+  fill(memory, one.requested_bytes, one.used?.memory_bytes, one.memory_bytes, (value) => number(value / unit), unit === GIB ? "GiB" : "MiB");
+  reasons(why, one);
+}
+
+function build(node) {
+  const name = make("b"), state = make("span"), more = make("small");
+  const why = make("details", { hidden: true }, make("summary"), make("table", {}, make("thead", {}, heads("Score", "Points", "Counts", "Because")), make("tbody")));
+  node.parts = { name, state, more, cpu: amount("CPU"), memory: amount("Memory"), why };
+  node.append(make("div", { className: "who" }, make("span", {}, name, " ", state), more), node.parts.cpu.root, node.parts.memory.root, why);
+}
+
+function heads(...names) {
+  return make("tr", {}, ...names.map((text) => make("th", { textContent: text, scope: "col" })));
+}
+
+// The words below say the same as the bar, which is for the eye alone.
+function amount(title) {
+  const asked = make("i", { className: "asked" }), used = make("i", { className: "used" }), words = make("small");
+  const bar = make("div", { className: "bar" }, asked, used);
+  bar.setAttribute("aria-hidden", "true");
+  return { root: make("div", { className: "amount" }, make("span", { textContent: title }), bar, words), asked, used, words };
+}
+
+function fill(part, asked, used, whole, text, unit) {
+  part.asked.style.width = `${share(asked, whole)}%`;
+  part.used.style.width = `${share(used ?? 0, whole)}%`;
+  const parts = [`${text(asked)} asked for`, used == null ? "" : `${text(used)} in use`].filter(Boolean).join(", ");
+  part.words.textContent = `${parts}${whole ? `, of ${text(whole)}` : ""} ${unit}`;
+}
+
+function reasons(why, one) {
+  why.hidden = one.score == null;
+  if (why.hidden) return;
+  why.firstChild.replaceChildren("Score ", make("b", { textContent: number(one.score) }), make("span", { className: "hidden", textContent: ` of 10 for ${one.name}` }), one.isBest ? ", the best" : "");
+  why.querySelector("tbody").replaceChildren(...one.scores.map((score) => make("tr", {}, ...[
+    score.name, `${score.score} of ${score.score_max}`, score.weight ? `× ${score.weight}` : "no", score.why,
+  ].map((text) => make("td", { textContent: text })))));
+}

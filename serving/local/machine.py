@@ -1,0 +1,153 @@
+"""This machine as a node: what it has, what of it is ours, and what is in use, from /proc and the cgroup that we are in.
+
+What it has is all its cores and memory. What pods may have, its allocatable, is less where a cgroup (version 2) or a CPU
+affinity bounds us. What is in use is that of whoever sets the bound: of our cgroup, or of the cores that we may run on and
+the memory of the machine. Nothing is kept back for our own daemons.
+"""
+
+import math
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from serving.cluster.kinds import NODE_METRICS
+from serving.cluster.port import Object
+
+__all__ = ["Machine", "Reading", "node_metrics", "node_status", "read_machine"]
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# Of a line of /proc/stat after its name, see proc_stat(5): user, nice and system; irq and softirq. What others took (steal)
+# is not our use, and guests are within user.
+_BUSY = (0, 1, 2, 5, 6)
+# "max" in a cgroup's file.
+_NO_BOUND = math.inf
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """One look: seconds of cpu that were taken since some time, and what is held now."""
+
+    cpu_s: float
+    memory_bytes: int
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is, and what of it is ours. A cgroup's folder is None where it bounds nothing."""
+
+    cpu_m: int
+    memory_bytes: int
+    allocatable_cpu_m: int
+    allocatable_memory_bytes: int
+    cores: frozenset[int]
+    cpu_cgroup: Path | None = None
+    memory_cgroup: Path | None = None
+
+    def read(self, proc: Path = Path("/proc")) -> Reading:
+        """What is in use. Raises ``OSError`` where this is not Linux."""
+        if self.cpu_cgroup is None:
+            cpu_s = _busy_s((proc / "stat").read_text(), self.cores)
+        else:
+            cpu_s = _fields(self.cpu_cgroup / "cpu.stat")["usage_usec"] / 1e6
+        if self.memory_cgroup is None:
+            amounts = _fields(proc / "meminfo")
+            held = (amounts["MemTotal"] - amounts["MemAvailable"]) * 1024
+        else:
+            # What files only lie around for is taken back when somebody needs it: it counts as free, as for a kubelet.
+            cached = _fields(self.memory_cgroup / "memory.stat").get("inactive_file", 0)
+            held = max(0, int((self.memory_cgroup / "memory.current").read_text()) - cached)
+        return Reading(cpu_s=cpu_s, memory_bytes=held)
+
+
+def read_machine(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), *, cores: Collection[int] | None = None
+) -> Machine:
+    """This machine. ``cores`` are those that we may run on, by number. Raises ``OSError`` where this is not Linux."""
+    cores = frozenset(os.sched_getaffinity(0) if cores is None else cores)
+    cpu_m = 1000 * sum(line[:3] == "cpu" and line[3].isdecimal() for line in (proc / "stat").read_text().splitlines())
+    memory_bytes = _fields(proc / "meminfo")["MemTotal"] * 1024
+    folders = _cgroup_folders(proc, cgroups)
+    cpu_bound_m, cpu_cgroup = min(((_cpu_max_m(one), one) for one in folders), default=(_NO_BOUND, None))
+    memory_bound, memory_cgroup = min(((_memory_max(one), one) for one in folders), default=(_NO_BOUND, None))
+    allocatable_cpu_m, allocatable_bytes = 1000 * len(cores), memory_bytes
+    return Machine(
+        cpu_m=cpu_m,
+        memory_bytes=memory_bytes,
+        allocatable_cpu_m=int(min(cpu_bound_m, allocatable_cpu_m)),
+        allocatable_memory_bytes=int(min(memory_bound, allocatable_bytes)),
+        cores=cores,
+        cpu_cgroup=cpu_cgroup if cpu_bound_m < allocatable_cpu_m else None,
+        memory_cgroup=memory_cgroup if memory_bound < allocatable_bytes else None,
+    )
+
+
+def node_status(machine: Machine, *, at: str) -> Object:
+    """The status of a Node that is this machine, ready since ``at``."""
+    condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": at}
+    return {
+        "capacity": _amounts(machine.cpu_m, machine.memory_bytes),
+        "allocatable": _amounts(machine.allocatable_cpu_m, machine.allocatable_memory_bytes),
+        "conditions": [condition],
+    }
+
+
+def node_metrics(name: str, before: Reading, after: Reading, *, at: str, window_s: float) -> Object:
+    """What a node used between two looks, as metrics-server tells it. 3 s of cpu within 2 s are 1500m."""
+    cpu_m = round(1000 * max(0.0, after.cpu_s - before.cpu_s) / window_s)
+    return {
+        "apiVersion": NODE_METRICS.api_version,
+        "kind": NODE_METRICS.name,
+        "metadata": {"name": name},
+        "timestamp": at,
+        "window": f"{window_s:.3f}s",
+        "usage": _amounts(cpu_m, after.memory_bytes),
+    }
+
+
+def _amounts(cpu_m: int, memory_bytes: int) -> dict[str, str]:
+    return {"cpu": f"{cpu_m}m" if cpu_m % 1000 else f"{cpu_m // 1000}", "memory": f"{memory_bytes // 1024}Ki"}
+
+
+def _busy_s(stat: str, cores: Collection[int]) -> float:
+    ticks = 0
+    for line in stat.splitlines():
+        name, *fields = line.split()
+        if name[:3] == "cpu" and name[3:].isdecimal() and int(name[3:]) in cores:
+            ticks += sum(int(fields[place]) for place in _BUSY)
+    return ticks / _TICKS_PER_S
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Lines of a name and a whole number, as in /proc/meminfo and in a cgroup's files."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {line[0].rstrip(":"): int(line[1]) for line in lines if len(line) > 1}
+
+
+def _cgroup_folders(proc: Path, cgroups: Path) -> list[Path]:
+    """Our cgroup and all above it: each of them bounds us. Nothing with version 1, or without any."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    ours = next((line[3:].strip("/") for line in lines if line.startswith("0::")), None)
+    if ours is None or not (cgroups / "cgroup.controllers").exists():
+        return []
+    folder = cgroups / ours
+    # A container may be told a path that only its host has: then the root is its own cgroup.
+    return [one for one in (folder, *folder.parents) if one.is_relative_to(cgroups) and one.is_dir()]
+
+
+def _cpu_max_m(folder: Path) -> float:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return _NO_BOUND
+    return _NO_BOUND if quota == "max" else 1000 * int(quota) / int(period)
+
+
+def _memory_max(folder: Path) -> float:
+    try:
+        text = (folder / "memory.max").read_text().strip()
+    except OSError:
+        return _NO_BOUND
+    return _NO_BOUND if text == "max" else int(text)

@@ -1,0 +1,146 @@
+"""Nodes on the dashboard of a served API, in a browser: use, requests, and scores with reasons that a keyboard opens."""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+
+from serving.aio.clock import stamp
+from serving.cluster.kinds import NODE, NODE_METRICS, POD, REVISION
+from serving.cluster.kube import KubeCluster
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object
+from serving.dashboard.main import Dashboard
+from serving.settings.dashboard import DashboardSettings
+from tests.integration.api_server import served
+from tests.integration.browser import Browser, browser
+
+REVISION_LABEL = "serving.knative.dev/revision"
+KEY = "default/hello-00001"
+
+
+async def fill(cluster: MemoryCluster) -> None:
+    """Three nodes: one that nobody measures, one with a pod of ours, one with a pod of somebody else and a taint."""
+    metadata: Object = {
+        "name": "hello-00001",
+        "namespace": "default",
+        "labels": {"serving.knative.dev/service": "hello"},
+    }
+    await cluster.create(REVISION, {"metadata": metadata, "spec": {"containers": [{"image": "x"}]}})
+    for name in ("north", "south", "west"):
+        taints = [{"key": "dedicated", "effect": "NoSchedule"}] if name == "west" else []
+        await cluster.create(NODE, {"metadata": {"name": name}, "spec": {"taints": taints}})
+        conditions = [{"type": "Ready", "status": "False" if name == "west" else "True"}]
+        status = {"allocatable": {"cpu": "4", "memory": "16Gi"}, "conditions": conditions}
+        await cluster.patch(NODE, "", name, patch={"status": status}, subresource="status")
+    await add_pod(cluster, "ours", on="south", labels={REVISION_LABEL: "hello-00001"})
+    await add_pod(cluster, "theirs", on="west", labels={})
+    await measure(cluster, "south", cpu="1500m")
+    await measure(cluster, "west", cpu="3900m")
+
+
+async def add_pod(cluster: MemoryCluster, name: str, *, on: str, labels: dict[str, str]) -> None:
+    container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": "1", "memory": "2Gi"}}}
+    metadata: Object = {"name": name, "namespace": "default", "labels": labels}
+    await cluster.create(POD, {"metadata": metadata, "spec": {"nodeName": on, "containers": [container]}})
+
+
+async def measure(cluster: MemoryCluster, node: str, *, cpu: str) -> None:
+    usage = {"cpu": cpu, "memory": "4Gi"}
+    metadata = {"metadata": {"name": node}, "timestamp": stamp(), "window": "15s", "usage": usage}
+    await cluster.create(NODE_METRICS, metadata)
+
+
+@contextlib.asynccontextmanager
+async def shown(folder: Path) -> AsyncIterator[tuple[MemoryCluster, str]]:
+    """A store served over HTTP, as a cluster would be, and the address of a dashboard that follows it."""
+    cluster, stop = MemoryCluster(), asyncio.Event()
+    await fill(cluster)
+    settings = DashboardSettings(
+        address="127.0.0.1:0",
+        # Nobody is there, which is not what is tried here.
+        autoscaler_url="http://127.0.0.1:1",
+        activator_metrics_url="",
+    )
+    async with served(cluster, folder) as api, KubeCluster(str(api.kubeconfig)) as kube, asyncio.TaskGroup() as group:
+        dashboard = Dashboard(settings, kube)
+        group.create_task(dashboard.run(stop))
+        await dashboard.is_serving.wait()
+        try:
+            yield cluster, "http://{}:{}".format(*dashboard.address)
+        finally:
+            stop.set()
+    await cluster.close()
+
+
+async def nodes_of(url: str) -> dict[str, Object]:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/state?revision={KEY}") as answer:
+        return {one["name"]: one for one in json.loads(await answer.text())["nodes"]["lines"]}
+
+
+async def test_nodes_have_requests_of_all_pods_use_and_scores_and_follow_what_happens(tmp_path: Path) -> None:
+    async with shown(tmp_path) as (cluster, url), asyncio.timeout(60):
+        while not (nodes := await nodes_of(url)) or nodes["west"]["used"] is None or nodes["west"]["pod_count"] == 0:  # noqa: ASYNC110 - asked as a page would
+            await asyncio.sleep(0.05)
+        assert {name: one["requested_millicores"] for name, one in nodes.items()} == {
+            "north": 0,
+            "south": 1000,
+            "west": 1000,
+        }
+        assert {name: one["used"] and one["used"]["cpu_millicores"] for name, one in nodes.items()} == {
+            "north": None,
+            "south": 1500,
+            "west": 3900,
+        }
+        assert nodes["north"]["score"] > nodes["south"]["score"]
+        await cluster.delete(POD, "default", "theirs", grace_s=0)
+        while (await nodes_of(url))["west"]["requested_millicores"]:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.05)
+
+
+async def test_the_page_shows_nodes_and_opens_reasons_by_keyboard(tmp_path: Path) -> None:
+    async with shown(tmp_path) as (cluster, url):
+        with browser() as window:
+            await asyncio.to_thread(look, window, url)
+            await add_pod(cluster, "more", on="north", labels={})
+            await asyncio.to_thread(look_again, window)
+
+
+def look(window: Browser, url: str) -> None:
+    window.look(dark=False, width=1200, height=900)
+    window.open(url)
+    window.until("return document.querySelectorAll('#nodes li').length === 3")
+    west = window.until(
+        "return [...document.querySelectorAll('#nodes li')].find((one) => one.textContent.includes('3.9 in use'))?.textContent"
+    )
+    assert "1 asked for, 3.9 in use, of 4 cores" in west
+    assert "2 asked for, 4 in use, of 16 GiB" in west
+    assert "Not ready" in west
+    assert "tainted dedicated" in west
+    # The one that is not ready scores as well as the other, and is not recommended.
+    assert "the best" not in west
+    assert "the best" in window.run("return document.querySelector('#nodes li').textContent")
+    # What nobody measures is not said to be 0.
+    assert "in use" not in window.run("return document.querySelector('#nodes li').textContent")
+    assert "asks for 1 core and 2 GiB" in window.run("return document.getElementById('nodes-note').textContent")
+    # By keyboard alone: the one summary of a node that Tab reaches, and Enter.
+    window.run("document.querySelector('#nodes summary').focus()")
+    window.press("Enter")
+    why = window.until("return document.querySelector('#nodes details[open] tbody')?.textContent")
+    assert re.search(r"least requested7 of 10. 1with the pod 1 of 4 cores \(7 of 10\)", why)
+    assert "most requested1 of 10no" in why
+    assert window.run("return document.querySelectorAll('#nodes [title]').length") == 0
+    for dark, width in ((False, 1200), (True, 400)):
+        window.look(dark=dark, width=width, height=900)
+        assert window.run("return document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+        assert window.violations() == []
+
+
+def look_again(window: Browser) -> None:
+    window.until("return document.querySelector('#nodes li').textContent.includes('1 asked for')")
+    assert window.run("return document.querySelector('#nodes li details').open"), "what was opened stays open"
+    assert window.run("return document.activeElement.tagName") == "SUMMARY"

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION, Kind
 from serving.cluster.port import Object
-from tests.cluster_e2e.stage import SPACE, Stage, service, staged
+from tests.cluster_e2e.stage import SPACE, Stage, of_objects, service, staged
 
 __all__ = ["main"]
 
@@ -56,7 +56,7 @@ async def follow(stage: Stage, step: str, seen: Seen, came: asyncio.Event) -> No
     kind = _KINDS[step]
     listing = await stage.cluster.list(kind, SPACE)
     async with stage.cluster.watch(kind, SPACE, resource_version=listing.resource_version) as events:
-        async for event in events:
+        async for event in of_objects(events):
             revision = step_of(kind, event.object)
             if revision:
                 seen.setdefault((step, revision), time.perf_counter())

@@ -9,16 +9,19 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("usual", deadline=None, derandomize=True)
-settings.register_profile("thorough", deadline=None, max_examples=1000)
+# How long anything takes says something of the machine only.
+_UNHURRIED = [HealthCheck.too_slow]
+settings.register_profile("usual", deadline=None, derandomize=True, suppress_health_check=_UNHURRIED)
+settings.register_profile("thorough", deadline=None, max_examples=1000, suppress_health_check=_UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
 @pytest.fixture(autouse=True)
 def _own_log_handlers() -> Iterator[None]:
-    """A daemon that a test runs in this process sends its log to a stream that is closed after the test."""
-    before = list(logging.root.handlers)
+    """A daemon that a test runs in this process sends its log, of another level, to a stream that is closed after the test."""
+    before, level = list(logging.root.handlers), logging.root.level
     yield
     logging.root.handlers[:] = before
+    logging.root.setLevel(level)

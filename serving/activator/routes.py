@@ -33,6 +33,7 @@ __all__ = [
     "choose",
     "claims_of",
     "route_of",
+    "shares_of",
 ]
 
 # Namespace and name.
@@ -159,6 +160,14 @@ def choose(site: Site, *, tag: str | None, draw: Callable[[], float]) -> Revisio
         return site.namespace, site.revisions[0]
     place = bisect.bisect_right(site.bounds, draw() * site.bounds[-1])
     return site.namespace, site.revisions[place]
+
+
+def shares_of(site: Site) -> Iterator[tuple[str, int]]:
+    """Each revision of a site with its percent."""
+    before = 0
+    for revision, bound in zip(site.revisions, site.bounds, strict=True):
+        yield revision, bound - before
+        before = bound
 
 
 class Routes:

@@ -228,7 +228,7 @@ class Ingress:
             network_probe=head.get(b"k-network-probe"),
             user_agent=agent,
             target=head.target,
-            is_site=site is not None,
+            site=site,
             is_draining=self.is_draining,
         )
         if answer is not None:

@@ -6,6 +6,7 @@ for what leaves the process: stamps in objects, logs and frames.
 
 import asyncio
 import datetime as dt
+import functools
 import time
 
 __all__ = ["now_s", "stamp", "steady_s", "wall_s"]
@@ -15,6 +16,9 @@ def now_s() -> float:
     """Monotonic time of the running loop, in seconds."""
     return asyncio.get_running_loop().time()
 
+
+# Thousands of decisions fall into one second.
+_STAMPS_KEPT = 16
 
 # Counts while the machine sleeps, which the monotonic clock of Linux does not.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -35,5 +39,9 @@ def wall_s() -> float:
 
 def stamp(at_s: float | None = None) -> str:
     """A time as the Kubernetes API writes it, in whole seconds of UTC: "2026-11-21T04:30:00Z". None means now."""
-    moment = dt.datetime.fromtimestamp(wall_s() if at_s is None else at_s, tz=dt.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _stamp_of(int((wall_s() if at_s is None else at_s) // 1))
+
+
+@functools.lru_cache(_STAMPS_KEPT)
+def _stamp_of(at_s: int) -> str:
+    return dt.datetime.fromtimestamp(at_s, tz=dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

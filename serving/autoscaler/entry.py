@@ -1,30 +1,23 @@
 """What the loop knows of one revision: what the watches brought, its scaler once all is there, its last decisions."""
 
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from serving.autoscaler.path import PublicSlices
 from serving.autoscaler.podstates import PodStates
-from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, Trouble
-from serving.autoscaler.scaler import Outcome, Scaler, ScalerFacts
+from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, Trouble, pod_of
+from serving.autoscaler.scaler import Cause, Outcome, Scaler, ScalerFacts
 from serving.autoscaler.story import Story
 
-__all__ = ["Entry", "Timer"]
-
-
-class Timer(Protocol):
-    """Something that will happen and may be called off; a handle of a loop."""
-
-    def cancel(self) -> None:
-        """Call it off."""
-        ...
+__all__ = ["Entry"]
 
 
 class Entry:
-    """One revision. ``timer`` is for its next decision, at ``due_s``."""
+    """One revision. ``cause`` is why its next decision was asked for; None: its period will be over."""
 
     __slots__ = (
+        "cause",
         "deployment",
-        "due_s",
         "latest",
         "pod_states",
         "proved_at_s",
@@ -33,7 +26,6 @@ class Entry:
         "revision",
         "scaler",
         "story",
-        "timer",
         "troubles",
     )
 
@@ -46,9 +38,7 @@ class Entry:
         self.scaler: Scaler | None = None
         self.proved_at_s: float | None = None
         self.public = PublicSlices()
-        # The time of the timer: uvloop's handle of what is due now does not know it.
-        self.due_s = 0.0
-        self.timer: Timer | None = None
+        self.cause: Cause | None = None
         self.latest: Outcome | None = None
         self.story = Story(decisions_max)
 
@@ -70,6 +60,11 @@ class Entry:
         else:
             self.troubles[pod.name] = pod.trouble
 
+    def ready_pods(self, namespace: str, pods: Mapping[tuple[str, str], dict[str, Any]]) -> Iterator[PodFacts]:
+        """The pods that are ready, of all that there are, by name."""
+        found = (pods.get((namespace, name)) for name in sorted(self.ready_names))
+        yield from (facts for pod in found if pod is not None and (facts := pod_of(pod)) is not None)
+
     def facts(self) -> ScalerFacts | None:
         """What a decision has to know; None until all of it is there."""
         revision, deployment = self.revision, self.deployment
@@ -84,14 +79,3 @@ class Entry:
             proxy_since_s=self.public.proxy_since_s,
             path=revision.path,
         )
-
-    def cancel(self) -> None:
-        """Call off the next decision."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-    def stop(self) -> None:
-        """Decide no more."""
-        self.cancel()
-        self.scaler, self.latest = None, None

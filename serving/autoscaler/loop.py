@@ -1,8 +1,9 @@
 """The autoscaler at work: what watches and sources bring goes into one scaler a revision, what they decide is written.
 
 Revisions are decided on each period, spread over it, and at once when a stat says so or when something about them has
-changed. A decision takes no await; what it wants done waits in a queue of revisions, of which a few are worked on at a
-time, each by one worker, always with the latest decision (``writer``).
+changed: two queues of revisions, so that nobody who is asked for waits behind thousands whose period is over. A decision
+takes no await; what it wants done waits in a third queue, of which a few are worked on at a time, each by one worker,
+always with the latest decision (``writer``).
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from serving.aio.clock import now_s, wall_s
+from serving.aio.turns import turn
 from serving.autoscaler.client import PolicyClient, ScaleClient
 from serving.autoscaler.counts import Counts
 from serving.autoscaler.entry import Entry
@@ -83,6 +85,8 @@ class Autoscaler:
         self._on_decision, self._on_gone = on_decision, on_gone
         self._entries: dict[RevisionKey, Entry] = {}
         self._writes: WorkQueue[RevisionKey] = WorkQueue("autoscaler", settings=_PATIENCE, on_error=self._write_failed)
+        self._soon: WorkQueue[RevisionKey] = WorkQueue("autoscaler soon")
+        self._periodic: WorkQueue[RevisionKey] = WorkQueue("autoscaler periodic")
         self._writer = Writer(self._client, self, self._entries, prove=prove, settings=settings)
         self._policies = PolicyClient(
             cluster, settings, requests=self._requests, sharing=self._sharing, group=self.group
@@ -121,21 +125,18 @@ class Autoscaler:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the cluster and decide, until ``stop`` is set."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one.run(), name=f"autoscaler {one.kind.plural}") for one in self._reflectors]
-                begun = group.create_task(self._begin(), name="autoscaler begin")
-                tasks += [
-                    begun,
-                    group.create_task(self._policies.run(), name="autoscaler policies"),
-                    group.create_task(self._writes.run(_WRITERS, self._write), name="autoscaler writes"),
-                ]
-                await stop.wait()
-                for task in tasks:
-                    task.cancel()
-        finally:
-            for entry in self._entries.values():
-                entry.cancel()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one.run(), name=f"autoscaler {one.kind.plural}") for one in self._reflectors]
+            tasks += [
+                group.create_task(self._begin(), name="autoscaler begin"),
+                group.create_task(self._policies.run(), name="autoscaler policies"),
+                group.create_task(self._soon.run(1, self._decide_now), name="autoscaler soon"),
+                group.create_task(self._periodic.run(1, self._decide), name="autoscaler periodic"),
+                group.create_task(self._writes.run(_WRITERS, self._write), name="autoscaler writes"),
+            ]
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
 
     def won(self, shard: int) -> None:
         """A shard is ours: its revisions are decided on, as after a restart."""
@@ -148,9 +149,7 @@ class Autoscaler:
         """A shard is not ours any more. Returns when nothing that was to be written about it is on its way."""
         for key, entry in self._entries.items():
             if self._sharing.is_in(group_of(key, entry.revision), shard):
-                entry.stop()
-                self._policies.triggers.forget(key)
-                self._writes.forget(key)
+                self._stop(key, entry)
         await self._sharing.settled(shard)
 
     def group(self, key: RevisionKey) -> Group:
@@ -207,8 +206,10 @@ class Autoscaler:
             # A cluster without the definition, or without the right to read it, still has requests to decide on.
             _log.warning("policies.unknown")
         self._is_synced = True
-        for key, entry in self._entries.items():
-            self._make_scaler(key, entry, is_restart=True)
+        for key, entry in list(self._entries.items()):
+            if self._entries.get(key) is entry:
+                self._make_scaler(key, entry, is_restart=True)
+            await turn()
         _log.info("autoscaler.synced", extra={"revisions": self.revision_count})
 
     def _make_scaler(self, key: RevisionKey, entry: Entry, *, is_restart: bool) -> None:
@@ -218,8 +219,7 @@ class Autoscaler:
         if not self._sharing.is_ours(group_of(key, entry.revision)):
             return
         entry.scaler = Scaler(entry.revision, facts, self._settings, is_restart=is_restart, now_s=now_s())
-        due_s = now_s() + self._settings.decision_period_s * turn_ratio(key)
-        self._decide_at(key, entry, due_s=due_s, cause=Cause.PERIOD)
+        self._periodic.add_after(key, self._settings.decision_period_s * turn_ratio(key))
 
     # What the watches bring.
 
@@ -228,13 +228,11 @@ class Autoscaler:
         found = None if change.type is EventType.DELETED else revision_of(change.new, self._settings)
         entry = self._entry(key)
         if found is None or (entry.revision is not None and entry.revision.uid != found.uid):
-            entry.stop()
+            self._stop(key, entry)
             if entry.revision is not None and self._on_gone is not None:
                 self._on_gone(entry.revision)
             entry.revision = None
         if found is None:
-            self._policies.triggers.forget(key)
-            self._writes.forget(key)
             self._drop_if_empty(key, entry)
         else:
             self.take_revision(key, entry, found)
@@ -245,7 +243,6 @@ class Autoscaler:
         if before is not None and is_older(found.resource_version, before.resource_version):
             return
         if before is not None and before.class_name != found.class_name:
-            entry.cancel()
             entry.scaler = None
         entry.revision = found
         if not self._is_synced:
@@ -309,6 +306,13 @@ class Autoscaler:
             entry = self._entries[key] = Entry(self._settings.decisions_kept)
         return entry
 
+    def _stop(self, key: RevisionKey, entry: Entry) -> None:
+        """Decide no more about a revision."""
+        entry.scaler, entry.latest = None, None
+        for queue in (self._soon, self._periodic, self._writes):
+            queue.forget(key)
+        self._policies.triggers.forget(key)
+
     def _drop_if_empty(self, key: RevisionKey, entry: Entry) -> None:
         if entry.is_empty:
             self._entries.pop(key, None)
@@ -320,30 +324,32 @@ class Autoscaler:
         entry = self._entries.get(key)
         if entry is None or entry.scaler is None:
             return
-        due_s = now_s() if entry.latest is None else max(now_s(), entry.latest.at_s + _PAUSE_MIN_S)
-        if entry.timer is None or entry.due_s > due_s:
-            self._decide_at(key, entry, due_s=due_s, cause=cause)
+        entry.cause = entry.cause or cause
+        self._soon.add_after(key, 0.0 if entry.latest is None else entry.latest.at_s + _PAUSE_MIN_S - now_s())
 
-    def _decide_at(self, key: RevisionKey, entry: Entry, *, due_s: float, cause: Cause) -> None:
-        entry.cancel()
-        entry.due_s = due_s
-        entry.timer = asyncio.get_running_loop().call_at(due_s, self._decide, key, entry, cause)
+    async def _decide_now(self, key: RevisionKey) -> None:
+        """A decision that somebody asked for; the period begins anew with it."""
+        self._periodic.forget(key)
+        if (wait_s := await self._decide(key)) is not None:
+            self._periodic.add_after(key, wait_s)
 
-    def _decide(self, key: RevisionKey, entry: Entry, cause: Cause) -> None:
-        """One decision. Whatever goes wrong, there is a next one."""
-        entry.timer = None
+    async def _decide(self, key: RevisionKey) -> float | None:
+        """One decision, in one step; in how many seconds the next is due. Whatever goes wrong, there is one."""
+        entry = self._entries.get(key)
+        if entry is None or entry.scaler is None:
+            return None
+        self._soon.forget(key)
+        cause, entry.cause = entry.cause or Cause.PERIOD, None
         wait_s = self._settings.decision_period_s
         try:
             outcome = self._outcome(key, entry, cause)
-            if outcome is not None and outcome.recheck_in_s is not None:
-                wait_s = max(_PAUSE_MIN_S, min(wait_s, outcome.recheck_in_s))
-            due_in_s = self._policies.triggers.due_in_s(key, now_s())
-            if due_in_s is not None:
-                wait_s = max(_PAUSE_MIN_S, min(wait_s, due_in_s))
+            recheck_s = None if outcome is None else outcome.recheck_in_s
+            wishes_s = (recheck_s, self._policies.triggers.due_in_s(key, now_s()))
+            wait_s = max(_PAUSE_MIN_S, min((wait_s, *(wish_s for wish_s in wishes_s if wish_s is not None))))
         except Exception:  # noqa: BLE001 - the outermost frame of one decision
             self.counts.decision_failures += 1
             _log.exception("scale.undecided", extra={"namespace": key[0], "revision": key[1]})
-        self._decide_at(key, entry, due_s=now_s() + wait_s, cause=Cause.PERIOD)
+        return wait_s
 
     def _outcome(self, key: RevisionKey, entry: Entry, cause: Cause) -> Outcome | None:
         facts, scaler = entry.facts(), entry.scaler
@@ -383,11 +389,7 @@ class Autoscaler:
 
     def pods_of(self, key: RevisionKey, entry: Entry) -> Iterable[PodFacts]:
         """The ready pods of a revision."""
-        for name in sorted(entry.ready_names):
-            pod = self._pods.cache.get((key[0], name))
-            facts = None if pod is None else pod_of(pod)
-            if facts is not None:
-                yield facts
+        return entry.ready_pods(key[0], self._pods.cache)
 
     def _write_failed(self, key: RevisionKey, error: Exception) -> None:
         self.counts.write_failures += 1

@@ -13,7 +13,6 @@ Environment:
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import resource
@@ -22,6 +21,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
 from serving.autoscaler.client import EventWriter, Prober
@@ -58,8 +58,6 @@ _KEY_FILE_VARIABLE = "SERVING_KEY_FILE"
 _STATE_VARIABLE = "SERVING_STATE"
 _HOST_VARIABLE = "SERVING_POD_IP"
 _USAGE_EXIT = 2
-# Frames make no cycles, so that looking for them rarely costs nothing (default: each 700 objects).
-_GC_THRESHOLD = 20_000
 
 
 class AutoscalerDaemon:
@@ -178,8 +176,7 @@ def main() -> int:
     # Each pod is a connection.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    collect_in_small_steps()
 
     async def body(stop: asyncio.Event) -> None:
         me = new_identity()

@@ -22,16 +22,17 @@ def app_container(pod: Object) -> str:
 
 
 def last_lines(api: Api, revision: str, *, count: int) -> list[str]:
-    """The last lines of the app in the newest pod of a revision."""
+    """The last lines of the app in the newest pod of a revision; of the run before, if this one has not said anything yet."""
     pods = items_of(api, POD, _OF_REVISION.format(revision))
     for pod in sorted(pods, key=lambda one: str(at(one, "metadata", "creationTimestamp")), reverse=True):
-        query = {"container": app_container(pod), "tailLines": str(count)}
         path = path_of(POD, api.namespace, name_of(pod), subresource="log")
-        with (
-            contextlib.suppress(ServingError),
-            api.stream(Call(path=path, query=query, accept="*/*")) as answer,
-        ):
-            text = b"".join(answer.pieces()).decode("utf-8", "replace")
-            if text.strip():
-                return text.splitlines()
+        for run in ({}, {"previous": "true"}):
+            query = {"container": app_container(pod), "tailLines": str(count), **run}
+            with (
+                contextlib.suppress(ServingError),
+                api.stream(Call(path=path, query=query, accept="*/*")) as answer,
+            ):
+                text = b"".join(answer.pieces()).decode("utf-8", "replace")
+                if text.strip():
+                    return text.splitlines()
     return []

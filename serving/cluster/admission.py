@@ -54,10 +54,11 @@ def admit(
         return _with_encoded_data(new) if kind == SECRET and "stringData" in new else new
     # What a write has not touched was completed and checked when it was written.
     same = frozenset(key for key, value in new.items() if old is not None and value is old.get(key))
-    whole = _completed(kind, new, same)
+    whole = _completed(kind, new, same, old=old or {})
     parts = [key for key in whole if key not in _OWN_PARTS and key not in same]
     properties = crd.schema.get("properties", {})
-    problems = [one for key in parts for one in breaches(properties.get(key, {}), whole[key], key)]
+    before = old or {}
+    problems = [one for key in parts for one in breaches(properties.get(key, {}), whole[key], key, old=before.get(key))]
     if problems:
         raise _invalid(kind, whole, problems, texts=[f"{one.where}: {one.what}" for one in problems])
     if subresource is None:
@@ -114,15 +115,15 @@ def _annotations(kind: Kind, body: Object) -> dict[str, str]:
     return {key: text for key, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
 
 
-def _completed(kind: Kind, body: Object, same: frozenset[str]) -> Object:
-    """The object with all defaults; parts named in ``same`` have them already."""
+def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -> Object:
+    """The object with all defaults; parts named in ``same`` have them already, and so has what is shared with ``old``."""
     schema = crds()[kind].schema
     known = schema.get("properties", {})
     result = {key: value for key, value in body.items() if key in known and value is not None}
     done = _OWN_PARTS | same
     rest = {key: value for key, value in result.items() if key not in done}
     wanted = {key: one for key, one in known.items() if key not in done}
-    result |= completed({"type": "object", "properties": wanted}, rest)
+    result |= completed({"type": "object", "properties": wanted}, rest, old)
     spec = result.get("spec")
     if isinstance(spec, dict) and "spec" not in same:
         if kind in {SERVING_SERVICE, CONFIGURATION}:

@@ -12,7 +12,7 @@ import logging
 from serving.cluster.durability import Disk, carried_over, durable_part
 from serving.cluster.journal import Entry, Journal
 from serving.cluster.kinds import Kind
-from serving.cluster.metadata import read_metadata
+from serving.cluster.metadata import Metadata, read_metadata
 from serving.cluster.port import Object
 from serving.cluster.records import Key, Stored, decoded, encode
 from serving.cluster.state import State
@@ -46,14 +46,21 @@ class Commits:
         return True
 
     async def apply(
-        self, kind: Kind, old: Object | None, new: Object, *, disk: Disk, is_removal: bool = False
+        self,
+        kind: Kind,
+        old: Object | None,
+        new: Object,
+        *,
+        disk: Disk,
+        metadata: Metadata,
+        is_removal: bool = False,
     ) -> Stored:
         """Make the change from ``old`` to ``new``; if the disk is awaited, it is there when this returns.
 
-        Until it first waits, this is one step with what its caller has looked at. Raises ``Unavailable``, ``Invalid``.
+        ``metadata`` is that of ``new``. Until it first waits, this is one step with what its caller has looked at. Raises ``Unavailable``, ``Invalid``.
         """
         if self._journal is None or disk is not Disk.AWAITED:
-            one = self._state.apply(kind, new, read_metadata(new), is_removal=is_removal)
+            one = self._state.apply(kind, new, metadata, is_removal=is_removal)
             if disk is Disk.BEHIND:
                 self._write_behind(kind, one.key)
             return one

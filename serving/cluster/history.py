@@ -1,17 +1,18 @@
 """What happened to the objects of one kind: the last changes, bounded, and who is waiting for the next.
 
 ``History`` keeps changes by version, so that a watch can start before now. A ``Change`` knows what a selector makes of it:
-an object that begins to match is ADDED, one that ceases to is DELETED, whatever was written. Its bytes are made once and
-shared by all watches.
+an object that begins to match is ADDED, one that ceases to is DELETED, whatever was written. What it tells is made once
+and shared by all watches.
 """
 
+import weakref
 from collections import deque
 from collections.abc import Iterator
 
 import msgspec
 
 from serving.cluster.limits import StoreLimits
-from serving.cluster.port import EventType
+from serving.cluster.port import Encoded, EventType
 from serving.cluster.records import Stored, decoded
 from serving.cluster.selectors import FieldSelector, LabelSelector
 from serving.model.errors import Gone
@@ -36,36 +37,45 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 class Change:
     """One write. ``old`` is None for a creation. A removal has its last state, with the removal's version, as ``new``."""
 
-    __slots__ = ("_left", "is_removal", "new", "old", "version")
+    __slots__ = ("_left", "_told", "is_removal", "new", "old", "version")
 
     def __init__(self, old: Stored | None, new: Stored, *, is_removal: bool) -> None:
         self.old = old
         self.new = new
         self.is_removal = is_removal
         self.version = new.version
-        self._left: bytes | None = None
+        self._left: Encoded | None = None
+        # Weakly: what was decoded for readers goes with the last of them, and not when the history forgets the change.
+        self._told: weakref.ref[Encoded] | None = None
 
     def __repr__(self) -> str:
         what = "removed" if self.is_removal else "created" if self.old is None else "changed"
         return f"Change({'/'.join(self.new.key)} {what}@{self.version})"
 
-    def seen_by(self, wanted: Filter) -> tuple[EventType, bytes] | None:
+    def seen_by(self, wanted: Filter) -> tuple[EventType, Encoded] | None:
         """What this change is to somebody who sees only some objects; None if nothing."""
         before = self.old is not None and wanted.lets_through(self.old)
         after = not self.is_removal and wanted.lets_through(self.new)
         if after:
-            return (EventType.MODIFIED if before else EventType.ADDED), self.new.encoded
+            return (EventType.MODIFIED if before else EventType.ADDED), self._new()
         if not before:
             return None
-        return EventType.DELETED, self.new.encoded if self.is_removal else self._last_seen()
+        return EventType.DELETED, self._new() if self.is_removal else self._last_seen()
 
-    def _last_seen(self) -> bytes:
+    def _new(self) -> Encoded:
+        told = None if self._told is None else self._told()
+        if told is None:
+            told = Encoded(self.new.encoded)
+            self._told = weakref.ref(told)
+        return told
+
+    def _last_seen(self) -> Encoded:
         """The state before with this change's version: what somebody who loses sight of an object is told last."""
         if self._left is None:
             assert self.old is not None
             whole = decoded(self.old.encoded)
             whole["metadata"]["resourceVersion"] = str(self.version)
-            self._left = msgspec.json.encode(whole)
+            self._left = Encoded(msgspec.json.encode(whole))
         return self._left
 
 

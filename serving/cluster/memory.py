@@ -8,7 +8,6 @@ answered after the disk. One such write per object is under way at a time; statu
 Garbage (owner references, namespaces that go) is collected by whoever runs ``cluster/garbage.py`` beside it.
 """
 
-import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from serving.aio.clock import wall_s as real_wall_s
+from serving.aio.turns import turn
 from serving.cluster.commits import Commits
 from serving.cluster.durability import Disk, disk_for
 from serving.cluster.journal import Journal
@@ -47,8 +47,6 @@ __all__ = ["Admit", "EncodedListing", "MemoryCluster"]
 
 # How often a generated name that is taken is made anew; one of 14 million is.
 _NAME_TRIES = 8
-# After so many writes or decoded objects the loop gets a turn: about 3 ms.
-_STEPS_PER_TURN = 32
 
 _Change = Callable[[Object], Mapping[str, Any]]
 
@@ -97,7 +95,6 @@ class MemoryCluster:
             wall_s=wall_s,
         )
         self._commits = Commits(self._state, journal)
-        self._steps = 0
 
     def __repr__(self) -> str:
         return f"MemoryCluster({self._state!r}, {self._journal!r})"
@@ -145,7 +142,7 @@ class MemoryCluster:
         items: list[Object] = []
         for encoded in found.items:
             items.append(decoded(encoded))
-            await self._step()
+            await turn()
         return Listing(items=items, resource_version=found.resource_version, next_page=found.next_page)
 
     def list_encoded(
@@ -198,8 +195,8 @@ class MemoryCluster:
                 raise AlreadyExists(f'{kind.resource} "{key[1]}" already exists')
         if dry_run:
             return self._state.would_be(kind, made)
-        one = await self._commits.apply(kind, None, made, disk=disk_for(kind, None, made))
-        await self._step()
+        one = await self._commits.apply(kind, None, made, disk=disk_for(kind, None, made), metadata=metadata)
+        await turn()
         return decoded(one.encoded)
 
     async def replace(
@@ -255,12 +252,12 @@ class MemoryCluster:
                 break
         old = decoded(base.encoded)
         new = marked_for_deletion(kind, old, propagation=propagation, grace_s=grace_s, wall_s=self._state.wall_s())
-        is_removal = not is_held(kind, new, read_metadata(new))
+        metadata = read_metadata(new)
+        is_removal = not is_held(kind, new, metadata)
         if is_removal or not same_json(old, new):
-            await self._commits.apply(
-                kind, old, new, disk=Disk.AWAITED if kind.durable else Disk.NONE, is_removal=is_removal
-            )
-            await self._step()
+            disk = Disk.AWAITED if kind.durable else Disk.NONE
+            await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
+            await turn()
 
     async def _update(
         self, kind: Kind, key: Key, change: _Change, *, subresource: Subresource | None, dry_run: bool
@@ -277,12 +274,12 @@ class MemoryCluster:
             disk = disk_for(kind, old, new, subresource=subresource)
             if not (disk is Disk.AWAITED and await self._commits.other(kind, key)):
                 break
-        metadata = checked_metadata(kind, new)
+        metadata = checked_metadata(kind, new, old)
         is_removal = metadata.deletion_timestamp is not None and not is_held(kind, new, metadata)
         if dry_run:
             return _shown(self._state.would_be(kind, new), subresource)
-        one = await self._commits.apply(kind, old, new, disk=disk, is_removal=is_removal)
-        await self._step()
+        one = await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
+        await turn()
         return _shown(decoded(one.encoded), subresource)
 
     def _check_namespace(self, kind: Kind, namespace: str) -> None:
@@ -291,12 +288,6 @@ class MemoryCluster:
         found = self._state.find(NAMESPACE, ("", namespace))
         if found.is_deleting:
             raise Forbidden(f"unable to create new content in namespace {namespace} because it is being terminated")
-
-    async def _step(self) -> None:
-        """Give the loop a turn now and then: a caller that never waits must not keep readers from reading."""
-        self._steps += 1
-        if self._steps % _STEPS_PER_TURN == 0:
-            await asyncio.sleep(0)
 
 
 def _key(kind: Kind, namespace: str, name: str) -> Key:

@@ -25,6 +25,7 @@ _QUALIFIED = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 # Kubernetes' own bound on all annotations of an object together.
 _ANNOTATIONS_LENGTH_MAX = 256 * 2**10
+_CHECKED_FIELDS = ("labels", "annotations", "finalizers", "ownerReferences")
 # Pairs seen lately: the labels of pods repeat, and a look is cheaper than a match.
 _PAIRS_SEEN_MAX = 4096
 
@@ -68,9 +69,14 @@ def read_metadata(body: Mapping[str, Any]) -> Metadata:
         raise Invalid(f"{path}: {what}", [problem]) from error
 
 
-def checked_metadata(kind: Kind, body: Mapping[str, Any]) -> Metadata:
-    """The metadata of an object that is about to be stored. Raises ``Invalid`` with everything that is wrong."""
+def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> Metadata:
+    """The metadata of an object that is about to be stored. Raises ``Invalid`` with everything that is wrong.
+
+    What it shares with ``old``, the object that is stored, was checked when that was.
+    """
     metadata = read_metadata(body)
+    if old is not None and _is_shared(body["metadata"], old["metadata"]):
+        return metadata
     problems = [
         *_name_problems(kind, metadata.name or ""),
         *_label_problems(metadata.labels or {}),
@@ -80,6 +86,11 @@ def checked_metadata(kind: Kind, body: Mapping[str, Any]) -> Metadata:
         texts = "; ".join(f"{one.where}: {one.what}" for one in problems)
         raise Invalid(f'{kind.name} "{metadata.name}" is invalid: {texts}', problems)
     return metadata
+
+
+def _is_shared(metadata: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether everything that is checked is the very same. Its name cannot be another."""
+    return all(metadata.get(key) is before.get(key) for key in _CHECKED_FIELDS)
 
 
 def _name_problems(kind: Kind, name: str) -> Iterator[Problem]:

@@ -15,6 +15,8 @@ __all__ = ["JSON_OPERATIONS_MAX", "json_patch", "merge_difference", "merge_patch
 # kube-apiserver takes no more operations in one JSON patch either.
 JSON_OPERATIONS_MAX = 10_000
 
+# A dict is asked for first: to find out that something is no mapping at all takes ten times as long.
+_OBJECT = (dict, Mapping)
 _OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")
 
 
@@ -23,13 +25,13 @@ def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - JSON
 
     {"a": 1, "b": 2} with {"b": null, "c": {"d": null}} is {"a": 1, "c": {}}.
     """
-    if not isinstance(patch, Mapping):
+    if not isinstance(patch, _OBJECT):
         return patch
-    merged = dict(target) if isinstance(target, Mapping) else {}
+    merged = dict(target) if isinstance(target, _OBJECT) else {}
     for key, value in patch.items():
         if value is None:
             merged.pop(key, None)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, _OBJECT):
             merged[key] = merge_patch(merged.get(key), value)
         else:
             merged[key] = value

@@ -24,7 +24,7 @@ import msgspec
 
 from serving.cluster.kinds import Kind
 
-__all__ = ["Cluster", "EventType", "Listing", "Object", "PatchType", "Subresource", "WatchEvent"]
+__all__ = ["Cluster", "Encoded", "EventType", "Listing", "Object", "PatchType", "Subresource", "WatchEvent"]
 
 Object = dict[str, Any]
 Subresource = Literal["status", "scale"]
@@ -47,26 +47,45 @@ class EventType(enum.StrEnum):
     BOOKMARK = "BOOKMARK"
 
 
+class Encoded:
+    """An object as JSON, told to all who watch a store of this process, and decoded once for those who only read it."""
+
+    __slots__ = ("__weakref__", "_shared", "encoded")
+
+    def __init__(self, encoded: bytes) -> None:
+        self.encoded = encoded
+        self._shared: Object | None = None
+
+    def __repr__(self) -> str:
+        return f"Encoded({len(self.encoded)} bytes)"
+
+    @property
+    def shared(self) -> Object:
+        """The object, everybody's: not to be changed."""
+        if self._shared is None:
+            self._shared = msgspec.json.decode(self.encoded, type=dict[str, Any])
+        return self._shared
+
+
 class WatchEvent:
     """One change, with the object as it was right after it; a bookmark's object carries only a version.
 
-    ``encoded`` is the object as JSON, shared by all who watch, where the adapter has it; None where it has not.
-    ``object`` is decoded from it at first use and belongs to this event's reader alone. (Not a record: a record's field
-    cannot wait for its first use, and a server that sends bytes never needs the object.)
+    ``object`` is decoded at first use and belongs to this event's reader alone. (Not a record: a record's field cannot
+    wait for its first use, and a server that sends bytes never needs the object.)
     """
 
-    __slots__ = ("_object", "encoded", "type")
+    __slots__ = ("_object", "_told", "type")
 
     def __init__(
         self,
         *,
         type: EventType,  # noqa: A002 - the API's word
         object: Object | None = None,  # noqa: A002 - the API's word
-        encoded: bytes | None = None,
+        told: Encoded | None = None,
     ) -> None:
-        assert object is not None or encoded is not None, "an event has an object"
+        assert object is not None or told is not None, "an event has an object"
         self.type = type
-        self.encoded = encoded
+        self._told = told
         self._object = object
 
     def __repr__(self) -> str:
@@ -84,9 +103,19 @@ class WatchEvent:
     def object(self) -> Object:
         """The object, the reader's own."""
         if self._object is None:
-            assert self.encoded is not None
-            self._object = msgspec.json.decode(self.encoded, type=dict[str, Any])
+            assert self._told is not None
+            self._object = msgspec.json.decode(self._told.encoded, type=dict[str, Any])
         return self._object
+
+    @property
+    def encoded(self) -> bytes | None:
+        """The object as JSON, if the adapter has it."""
+        return None if self._told is None else self._told.encoded
+
+    @property
+    def shared(self) -> Object:
+        """The object for those who never change it: where the adapter can, one for all who watch."""
+        return self.object if self._told is None else self._told.shared
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from types import MappingProxyType
 import msgspec
 
 from serving.aio.clock import now_s
+from serving.aio.turns import turn
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Object, WatchEvent
 from serving.model.errors import ClusterError, Gone
@@ -27,10 +28,11 @@ _log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """Namespace ("" for kinds without one) and name."""
 
+# After so many events others get a turn: about half a millisecond. More than writers make in theirs, so that nobody who
+# decides on what is known is far behind what there is.
+_EVENTS_PER_TURN = 16
 # A watch that lived so long, or brought anything, was no failure.
 _SOUND_S = 5.0
-# A watch that has much to tell never waits by itself; after so many events others get a turn: about 1 ms.
-_EVENTS_PER_TURN = 16
 
 
 class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +80,7 @@ class Reflector:
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()
+        self._again = asyncio.Event()
         self._cluster = cluster
         self._namespace = namespace
         self._label_selector = label_selector
@@ -102,21 +105,37 @@ class Reflector:
         self._callbacks.append(callback)
 
     def tell_again(self) -> None:
-        """Tell of every object as if it had changed: for those who read objects in another way from now on."""
-        for key, one in list(self._cache.items()):
-            self._tell(CacheChange(type=EventType.MODIFIED, key=key, old=one, new=one))
+        """Tell of every object as if it had changed, soon: for those who read objects in another way from now on."""
+        self._again.set()
 
     async def run(self) -> None:
         """Keep the copy until cancelled."""
+        telling = asyncio.create_task(self._tell_again(), name=f"reflector {self.kind.plural} again")
+        try:
+            while True:
+                await self._list_and_follow()
+        finally:
+            telling.cancel()
+
+    async def _list_and_follow(self) -> None:
+        try:
+            version = await self._list()
+            self.synced.set()
+            await self._follow(version)
+        except ClusterError as error:
+            level = logging.DEBUG if isinstance(error, Gone) else logging.WARNING
+            _log.log(level, "reflector.failed", extra={"resource": self.kind.resource, "error": str(error)})
+            await self._back_off()
+
+    async def _tell_again(self) -> None:
         while True:
-            try:
-                version = await self._list()
-                self.synced.set()
-                await self._follow(version)
-            except ClusterError as error:
-                level = logging.DEBUG if isinstance(error, Gone) else logging.WARNING
-                _log.log(level, "reflector.failed", extra={"resource": self.kind.resource, "error": str(error)})
-                await self._back_off()
+            await self._again.wait()
+            self._again.clear()
+            for key in list(self._cache):
+                one = self._cache.get(key)
+                if one is not None:
+                    self._tell(CacheChange(type=EventType.MODIFIED, key=key, old=one, new=one))
+                    await turn()
 
     async def _list(self) -> str:
         """Make the cache what is there; return the version to watch from."""
@@ -139,9 +158,11 @@ class Reflector:
                 break
         for key in [key for key in self._cache if key not in found]:
             self._delete(key, self._cache[key])
+            await turn()
         for key, one in found.items():
             if key not in self._cache or _version_of(self._cache[key]) != _version_of(one):
                 self._put(key, one)
+                await turn()
         return version
 
     async def _follow(self, version: str) -> None:
@@ -154,11 +175,12 @@ class Reflector:
                 async with asyncio.timeout_at(until_s):
                     async with self._watch(version) as events:
                         async for event in events:
-                            version = _version_of(event.object) or version
+                            version = _version_of(event.shared) or version
                             self._failures = 0
                             self._take(event)
+                            # A watch that has much to tell never waits by itself.
                             if (taken := taken + 1) % _EVENTS_PER_TURN == 0:
-                                await asyncio.sleep(0)
+                                await turn()
             except TimeoutError:
                 return
             finally:
@@ -184,7 +206,7 @@ class Reflector:
     def _take(self, event: WatchEvent) -> None:
         if event.type is EventType.BOOKMARK:
             return
-        one = self._settings.kept(event.object)
+        one = self._settings.kept(event.shared)
         key = _key_of(one)
         old = self._cache.get(key)
         if event.type is EventType.DELETED:

@@ -8,6 +8,7 @@ What a rule says about pods stands in ``rules_pod.py``, about traffic in ``rules
 the rules on names and on change, and the table of all.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,8 +70,7 @@ def breaches_of(rule: Rule, new: Object, old: Object | None) -> Iterator[Problem
 def located(value: object, at: str) -> list[tuple[str, Any]]:
     """All places that a path names, each with what is there; places that do not exist are left out."""
     found: list[tuple[str, Any]] = [("", value)]
-    for match in _PART.finditer(at):
-        key = match.group(1)
+    for key in _steps(at):
         if key is None:
             found = [
                 (f"{path}[{index}]", item)
@@ -85,6 +85,12 @@ def located(value: object, at: str) -> list[tuple[str, Any]]:
                 if isinstance(one, dict) and one.get(key) is not None
             ]
     return found
+
+
+@functools.cache
+def _steps(at: str) -> tuple[str | None, ...]:
+    """The keys of a path, and None for every item of a list. There are as many paths as rules."""
+    return tuple(match.group(1) for match in _PART.finditer(at))
 
 
 def _name_is_a_label(self: Any, _: Any, __: str) -> Iterator[Problem]:  # noqa: ANN401 - JSON

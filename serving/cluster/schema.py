@@ -21,6 +21,8 @@ _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _INTEGER_MAX = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 _SHOWN_LENGTH_MAX = 100
+# What no value is.
+_NOTHING = object()
 
 
 def deep_copy(value: Any) -> Any:  # noqa: ANN401 - JSON
@@ -32,17 +34,22 @@ def deep_copy(value: Any) -> Any:  # noqa: ANN401 - JSON
     return value
 
 
-def completed(schema: Schema, value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A copy with defaults filled in, without unknown fields and without nulls that are not allowed."""
+def completed(schema: Schema, value: Any, old: Any = None) -> Any:  # noqa: ANN401 - JSON
+    """A copy with defaults filled in, without unknown fields and without nulls that are not allowed.
+
+    ``old`` is what stood there, completed when it was written: what is still the very same is shared with it.
+    """
     if isinstance(value, dict):
-        return _completed_object(schema, value)
+        return value if value is old else _completed_object(schema, value, old if isinstance(old, dict) else {})
     if isinstance(value, list):
+        if value is old:
+            return value
         items = schema.get("items")
         return [deep_copy(child) if items is None else completed(items, child) for child in value]
     return value
 
 
-def _completed_object(schema: Schema, value: dict[str, Any]) -> dict[str, Any]:
+def _completed_object(schema: Schema, value: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
     properties = schema.get("properties", {})
     rest = schema.get("additionalProperties")
     keeps = schema.get(_PRESERVE, False) or (rest is None and not properties)
@@ -53,7 +60,7 @@ def _completed_object(schema: Schema, value: dict[str, Any]) -> dict[str, Any]:
             if keeps or rest is True:
                 result[key] = deep_copy(child)
         elif child is not None or known.get("nullable"):
-            result[key] = completed(known, child)
+            result[key] = completed(known, child, old.get(key))
     for key, known in properties.items():
         if key not in result and "default" in known:
             result[key] = completed(known, deep_copy(known["default"]))
@@ -78,8 +85,10 @@ def unknown_fields(schema: Schema, value: object, path: str = "") -> Iterator[st
             yield from unknown_fields(schema["items"], child, f"{path}[{index}]")
 
 
-def breaches(schema: Schema, value: object, path: str = "") -> Iterator[Problem]:
-    """Everything in a value that the schema does not allow."""
+def breaches(schema: Schema, value: object, path: str = "", *, old: object = _NOTHING) -> Iterator[Problem]:
+    """Everything in a value that the schema does not allow; nothing in what is the very same as ``old``, which it did."""
+    if value is old:
+        return
     if value is None:
         if not schema.get("nullable"):
             yield _invalid(
@@ -96,7 +105,7 @@ def breaches(schema: Schema, value: object, path: str = "") -> Iterator[Problem]
             where=path, what=f"Unsupported value: {_shown(value)}: supported values: {choices}", expected=choices
         )
     if isinstance(value, dict):
-        yield from _object_breaches(schema, value, path)
+        yield from _object_breaches(schema, value, path, old=old if isinstance(old, dict) else {})
     elif isinstance(value, list):
         yield from _list_breaches(schema, value, path)
     elif isinstance(value, str):
@@ -105,7 +114,9 @@ def breaches(schema: Schema, value: object, path: str = "") -> Iterator[Problem]
         yield from _number_breaches(schema, value, path)
 
 
-def _object_breaches(schema: Schema, value: dict[str, Any], path: str) -> Iterator[Problem]:
+def _object_breaches(
+    schema: Schema, value: dict[str, Any], path: str, *, old: Mapping[str, object]
+) -> Iterator[Problem]:
     prefix = f"{path}." if path else ""
     for key in schema.get("required", ()):
         if key not in value:
@@ -115,7 +126,7 @@ def _object_breaches(schema: Schema, value: dict[str, Any], path: str) -> Iterat
     for key, child in value.items():
         known = properties.get(key, rest if isinstance(rest, Mapping) else None)
         if known is not None:
-            yield from breaches(known, child, prefix + key)
+            yield from breaches(known, child, prefix + key, old=old.get(key, _NOTHING))
     most = schema.get("maxProperties")
     if most is not None and len(value) > most:
         yield Problem(

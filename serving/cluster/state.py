@@ -133,7 +133,9 @@ class State:
             if version > self.version:
                 raise Gone(f"too large resource version: {version}, the present one is {self.version}")
             if version == 0:
-                begins_with: Iterable[Change] = [Change(None, one, is_removal=False) for one in table.select(wanted)]
+                begins_with: Iterable[Change] = (
+                    Change(None, one, is_removal=False) for one in list(table.select(wanted))
+                )
             else:
                 begins_with = table.history.after(version)
             table.watches.append(watch)

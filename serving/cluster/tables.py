@@ -7,7 +7,7 @@ hold is never changed.
 import base64
 import binascii
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -79,16 +79,16 @@ class Table:
             watch.offer(change)
 
     def select(self, wanted: Filter, *, after: Key | None = None) -> Iterator[Stored]:
-        """All objects that a filter lets through, in order, from behind a key on."""
+        """All objects that a filter lets through, in order, from behind a key on. To be used before the next change."""
         name = wanted.fields.exact("metadata.name")
         if name is not None and wanted.namespace is not None:
             one = self.objects.get((wanted.namespace, name))
-            found: tuple[Stored, ...] = () if one is None else (one,)
+            found: Iterable[Stored] = () if one is None else (one,)
         else:
             first, behind = self._span(wanted.namespace)
             if after is not None:
                 first = max(first, bisect_right(self._keys, after))
-            found = tuple(self.objects[key] for key in self._keys[first:behind])
+            found = (self.objects[key] for key in self._keys[first:behind])
         return (one for one in found if wanted.lets_through(one))
 
     def count(self, namespace: str | None) -> int:

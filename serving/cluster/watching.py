@@ -6,11 +6,12 @@ read loses nothing.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
+from serving.aio.turns import turn
 from serving.cluster.history import Change, Filter
-from serving.cluster.port import EventType, WatchEvent
+from serving.cluster.port import Encoded, EventType, WatchEvent
 from serving.model.errors import ClusterError, Gone
 
 __all__ = ["Watch"]
@@ -27,7 +28,8 @@ class Watch:
         self._count_max = count_max
         self._begin = begin
         self._end = end
-        self._ready: deque[tuple[EventType, bytes]] = deque()
+        self._ready: deque[tuple[EventType, Encoded]] = deque()
+        self._replayed: Iterator[Change] = iter(())
         self._failure: ClusterError | None = None
         self._is_closed = False
         self._reader: asyncio.Future[None] | None = None
@@ -37,10 +39,8 @@ class Watch:
         return f"Watch({state}, {len(self._ready)} waiting)"
 
     async def __aenter__(self) -> Self:
-        replayed = (change.seen_by(self.wanted) for change in self._begin(self))
-        self._ready.extend(seen for seen in replayed if seen is not None)
-        # What is replayed does not count against the bound: the history has its own.
-        self._count_max += len(self._ready)
+        # What is replayed does not count against the bound: it is a snapshot, or from the history, which has its own.
+        self._replayed = iter(self._begin(self))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -50,6 +50,11 @@ class Watch:
         return self
 
     async def __anext__(self) -> WatchEvent:
+        for change in self._replayed:
+            seen = change.seen_by(self.wanted)
+            if seen is not None:
+                return WatchEvent(type=seen[0], told=seen[1])
+            await turn()
         while not self._ready:
             if self._failure is not None:
                 raise self._failure
@@ -60,8 +65,8 @@ class Watch:
                 await self._reader
             finally:
                 self._reader = None
-        kind, encoded = self._ready.popleft()
-        return WatchEvent(type=kind, encoded=encoded)
+        kind, told = self._ready.popleft()
+        return WatchEvent(type=kind, told=told)
 
     def offer(self, change: Change) -> None:
         """Take a change if it is wanted; close with ``Gone`` if too many wait already."""
@@ -69,6 +74,7 @@ class Watch:
         if seen is None:
             return
         if len(self._ready) >= self._count_max:
+            self._replayed = iter(())
             self._ready.clear()
             self.close(Gone(f"the watch fell behind by {self._count_max} changes; list again"))
             return

@@ -9,12 +9,14 @@ again right after. Bounded by the number of keys; starts may be limited to a rat
 import asyncio
 import logging
 import random
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 import msgspec
 
 from serving.aio.clock import now_s
+from serving.aio.turns import turn
 
 __all__ = ["Handler", "WorkQueue", "WorkQueueSettings"]
 
@@ -55,7 +57,8 @@ class WorkQueue(Generic[Key]):
         self._settings = settings or WorkQueueSettings()
         self._dice = dice or random.Random()  # noqa: S311 - spreads retries
         self._on_error = on_error or self._log_error
-        self._ready: dict[Key, None] = {}
+        # Not a dict: to find the first key it goes through all that were taken before.
+        self._ready: OrderedDict[Key, None] = OrderedDict()
         self._active: set[Key] = set()
         self._again: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -142,7 +145,7 @@ class WorkQueue(Generic[Key]):
                     self.add_after(key, delay_s)
             self._note_quiet()
             # Work that never waits, as on the memory port, must not keep everybody else waiting.
-            await asyncio.sleep(0)
+            await turn()
 
     async def _next(self) -> Key:
         while True:
@@ -150,8 +153,7 @@ class WorkQueue(Generic[Key]):
             await self._pace()
             if not self._ready:
                 continue
-            key = next(iter(self._ready))
-            del self._ready[key]
+            key, _ = self._ready.popitem(last=False)
             self._active.add(key)
             if not self._ready:
                 self._has_work.clear()

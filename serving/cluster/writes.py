@@ -99,7 +99,10 @@ def check_subresource(kind: Kind, subresource: Subresource | None) -> None:
 
 def check_identity(kind: Kind, old: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
     """Raise ``Conflict`` if what was sent is for another version or uid, ``Invalid`` if it is for another name."""
-    is_now, wanted = old["metadata"], read_metadata(sent)
+    is_now = old["metadata"]
+    if sent.get("metadata") is is_now:
+        return
+    wanted = read_metadata(sent)
     if wanted.name not in (None, "", is_now["name"]):
         raise Invalid(f"the name of the object ({wanted.name}) does not match the name on the URL ({is_now['name']})")
     if wanted.namespace not in (None, "", is_now.get("namespace", "")):

@@ -70,7 +70,10 @@ def desired_deployment(
 
 
 def desired_private_service(revision: Object) -> Object:
-    """The core Service that selects a revision's pods, so that their addresses stand in EndpointSlices."""
+    """The core Service that selects a revision's pods, so that their addresses stand in EndpointSlices.
+
+    Nobody calls it: it takes no address of the cluster's range, of which there may be as few as 254.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -81,6 +84,7 @@ def desired_private_service(revision: Object) -> Object:
             "ownerReferences": [owner_reference(revision)],
         },
         "spec": {
+            "clusterIP": "None",
             "selector": {REVISION_UID: uid_of(revision)},
             "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": QUEUE_PORT}],
         },

@@ -28,7 +28,7 @@ from serving.controller.objects import (
 from serving.controller.public import Public, TrafficPath, pod_backends, public_owner_name, slice_names, traffic_path_of
 from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
 from serving.controller.revision import Around, reconcile_revision
-from serving.controller.revision_status import Beneath, ready_count_of
+from serving.controller.revision_status import Beneath, ServingState, ready_count_of, serving_state_of
 from serving.controller.route import Place, reconcile_route
 from serving.controller.service import Children, reconcile_service
 from serving.controller.sidecar import Sidecar
@@ -337,6 +337,7 @@ def _matters(revision: Object | None) -> object:
         ready.get("message"),
         labels_of(revision),
         annotations_of(revision),
-        dig(revision, "spec", "servingState"),
+        # Whether it has pods is its own affair, and goes to and fro with each that is woken.
+        serving_state_of(revision) is ServingState.RETIRED,
         dig(revision, "metadata", "deletionTimestamp"),
     )

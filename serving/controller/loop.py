@@ -14,6 +14,7 @@ from collections import OrderedDict
 
 from serving.aio.clock import now_s, stamp
 from serving.aio.periodic import every
+from serving.aio.turns import turn
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import EVENT, KINDS, Kind
 from serving.cluster.port import Cluster, EventType, Object
@@ -41,6 +42,8 @@ _KINDS: dict[Resource, Kind] = {Resource(kind.resource): kind for kind in KINDS 
 _ACTIVATORS = "activator-internal"
 # Changes of children that come within this time are told together.
 _COMPANY_S = 0.05
+# Keys that are woken in one step: 1 µs each.
+_WOKEN_AT_ONCE_MAX = 256
 # Events of which the count is known without asking; the rest is asked for.
 _EVENTS_KNOWN_MAX = 1024
 # How often to look for the definition of HTTPRoutes, where it is not.
@@ -67,6 +70,7 @@ class Controller:
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=patience, on_error=_log_failure)
         self._counted_s: dict[WorkKey, float] = {}
         self._waiting_s: dict[WorkKey, float] = {}
+        self._crowds: asyncio.Queue[set[WorkKey]] = asyncio.Queue()
         self._notes: asyncio.Queue[Note] = asyncio.Queue()
         self._told: OrderedDict[tuple[str, str], Object] = OrderedDict()
         self._reflectors = {resource: self._reflector(resource) for resource in Resource if self._wants(resource)}
@@ -112,6 +116,7 @@ class Controller:
                 group.create_task(self._queue.run(self._settings.workers, self._measured_work), name="controller-work")
             )
             tasks.append(group.create_task(self._tell_notes(), name="controller-notes"))
+            tasks.append(group.create_task(self._wake_crowds(), name="controller-crowds"))
             await every(self._settings.resync_period_s, self._resync, stop=stop, on_error=_log_resync)
             for task in tasks:
                 task.cancel()
@@ -178,10 +183,18 @@ class Controller:
         return reflector
 
     def _wake(self, keys: set[WorkKey], *, of: Resource | None = None) -> None:
+        if len(keys) > _WOKEN_AT_ONCE_MAX:
+            self._crowds.put_nowait(keys)
+            return
         for key in keys:
-            # A Service sums up what is beneath it, where changes come in company: one status tells of all of them.
-            is_news_of_children = key[0] is Resource.SERVICE and of is not Resource.SERVICE
-            self._queue.add_after(key, _COMPANY_S if is_news_of_children else 0.0)
+            self._queue.add_after(key, _company_s(key[0], of))
+
+    async def _wake_crowds(self) -> None:
+        """Wake many, a few at a time: new settings and other activators concern everybody."""
+        while True:
+            for key in await self._crowds.get():
+                self._queue.add(key)
+                await turn()
 
     async def _resync(self) -> None:
         """Look at what gets older by itself, and forget what no watch knows of: a creation that was undone unseen."""
@@ -189,6 +202,7 @@ class Controller:
             for _, namespace, name in self._knowledge.keys(resource):
                 if (namespace, name) not in reflector.cache:
                     self._wake(self._knowledge.drop(resource, (namespace, name)))
+                await turn()
         self._wake(set(self._knowledge.keys(Resource.CONFIGURATION)))
 
     async def _measured_work(self, key: WorkKey) -> float | None:
@@ -256,7 +270,11 @@ class Controller:
                     kind, namespace, name, patch=_fenced(write, versions), subresource=write.subresource
                 )
                 versions[write.resource, namespace, name] = version_of(written)
-                self._wake(self._knowledge.put_written(write.resource, written))
+                woken = self._knowledge.put_written(write.resource, written)
+                if write.resource is Resource.REVISION and write.subresource == "status":
+                    # Decided on what is known, its status says what was decided: nothing to look at again.
+                    woken.discard((write.resource, namespace, name))
+                self._wake(woken)
             case Delete(namespace=namespace, name=name, uid=uid, resource_version=version):
                 await self._cluster.delete(kind, namespace, name, uid=uid, resource_version=version)
                 _log.info(
@@ -292,6 +310,17 @@ class Controller:
         self._told[namespace_of(event), name_of(event)] = event
         while len(self._told) > _EVENTS_KNOWN_MAX:
             self._told.popitem(last=False)
+
+
+def _company_s(resource: Resource, of: Resource | None) -> float:
+    """How long a resource waits for company of a change, of which kind ever: what sums up others tells of all at once."""
+    match resource, of:
+        case Resource.SERVICE, _ if of is not Resource.SERVICE:
+            return _COMPANY_S
+        case Resource.REVISION, Resource.POD | Resource.DEPLOYMENT:
+            return _COMPANY_S
+        case _:
+            return 0.0
 
 
 def _fenced(write: Patch, versions: dict[WorkKey, str]) -> Object:

@@ -137,7 +137,8 @@ def _slice_writes(owner: Object, before: Object | None, *, family: str, public: 
     content = {"ports": [_port(owner, backend.port)], "endpoints": list(backend.endpoints)}
     if before is None:
         return (Create(resource=Resource.ENDPOINT_SLICE, body={**_slice(owner, family), **content}),)
-    changes = {key: value for key, value in content.items() if before.get(key) != value}
+    # A server writes an empty list as null.
+    changes = {key: value for key, value in content.items() if (before.get(key) or []) != value}
     # Both or neither: an address is nothing without its port.
     return patch_of(Resource.ENDPOINT_SLICE, before, content if changes else {})
 

@@ -253,6 +253,10 @@ class Template:
 
 def _why(order: Start, error: Exception) -> str:
     """For people: the command or the folder that cannot be used, and the system's reason."""
+    command = order.arguments[0] if order.arguments else ""
+    if isinstance(error, FileNotFoundError) and command and "/" not in command:
+        # Not the PATH of the shell of whoever deploys.
+        return f"{command}: no such command in the pod's PATH {order.environment.get('PATH', '')}; say where it is"
     if isinstance(error, OSError):
         return f"{error.filename or (order.arguments or ('fork',))[0]}: {error.strerror}"
     return f"{order.arguments[0]}: {error}"

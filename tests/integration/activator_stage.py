@@ -33,7 +33,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     body: str
 
 
-async def until(holds: Callable[[], object], *, within_s: float = 5.0) -> None:
+async def until(holds: Callable[[], object], *, within_s: float = 60.0) -> None:
     """Wait until something holds; of what happens inside nobody tells, so that it is looked at again and again."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - there is no event for it
@@ -195,7 +195,7 @@ class Store:
         if found["spec"]["servingState"] == "Active":
             return
         version = found["metadata"]["resourceVersion"]
-        async with asyncio.timeout(5), self.cluster.watch(REVISION, "default", resource_version=version) as events:
+        async with asyncio.timeout(60), self.cluster.watch(REVISION, "default", resource_version=version) as events:
             async for event in events:
                 if event.object["metadata"]["name"] == revision and event.object["spec"]["servingState"] == "Active":
                     return

@@ -1,6 +1,7 @@
 """The API over a store on a port of its own, for tests."""
 
 import contextlib
+import math
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,10 +29,16 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.asynccontextmanager
 async def served(
-    cluster: Cluster, folder: Path, *, logs: PodLogs | None = None, token_reviews: TokenReviews | None = None
+    cluster: Cluster,
+    folder: Path,
+    *,
+    logs: PodLogs | None = None,
+    token_reviews: TokenReviews | None = None,
+    bookmark_period_s: float = math.inf,
 ) -> AsyncIterator[Served]:
     """Serve a store on a free port of 127.0.0.1."""
-    options = ApiOptions(token=TOKEN, token_reviews=token_reviews or TokenReviews())
+    reviews = token_reviews or TokenReviews()
+    options = ApiOptions(token=TOKEN, token_reviews=reviews, bookmark_period_s=bookmark_period_s)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         path = folder / "kubeconfig"

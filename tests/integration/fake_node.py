@@ -21,7 +21,7 @@ from serving.settings.controller import ControllerSettings
 
 __all__ = ["FakeNode", "World", "a_service", "a_world", "ready"]
 
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 
 
 class FakeNode:

@@ -83,7 +83,7 @@ class Machine:
         """Make a pod."""
         return await self.cluster.create(POD, pod)
 
-    async def until(self, holds: Callable[[Object], object], name: str = "p", *, within_s: float = 20) -> Object:
+    async def until(self, holds: Callable[[Object], object], name: str = "p", *, within_s: float = 60) -> Object:
         """The pod as it is when something holds of it first."""
         async with asyncio.timeout(within_s), self.cluster.watch(POD, resource_version="0") as events:
             async for event in events:
@@ -92,7 +92,7 @@ class Machine:
                     return event.object
         raise AssertionError("the watch ended")
 
-    async def until_gone(self, name: str = "p", *, within_s: float = 20) -> None:
+    async def until_gone(self, name: str = "p", *, within_s: float = 60) -> None:
         """Wait until a pod's object has been removed."""
         async with asyncio.timeout(within_s):
             listing = await self.cluster.list(POD)
@@ -112,7 +112,7 @@ class Machine:
         reader, writer = await asyncio.open_connection(pod["status"]["podIP"], 8012)
         try:
             writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         finally:
             writer.close()

@@ -32,7 +32,6 @@ class Machine:
             "KUBECONFIG": str(self.kubeconfig),
             "SERVING_LISTEN_FDS": json.dumps({"public": public.fileno(), "inner": inner.fileno()}),
             "SERVING_ACTIVATOR_STATS_URL": "ws://127.0.0.1:1/stats",
-            "SERVING_ACTIVATOR_METRICS_ADDRESS": "127.0.0.1:0",
             "SERVING_ACTIVATOR_PEER_FOLDER": str(self.folder),
             "SERVING_ACTIVATOR_COUNT": str(len(self.publics)),
             "SERVING_ACTIVATOR_INDEX": str(index),
@@ -54,7 +53,7 @@ class Machine:
 async def machine(folder: Path, *, count: int) -> AsyncIterator[tuple[Machine, PodServer]]:
     """Activators before a service with one pod that takes one request at a time."""
     store = Store(MemoryCluster())
-    async with served(store.cluster, folder) as api, asyncio.timeout(20):
+    async with served(store.cluster, folder) as api, asyncio.timeout(60):
         made = Machine(folder, api.kubeconfig, count=count)
         await store.service(containerConcurrency=1)
         pod = await store.pod("p")

@@ -21,7 +21,13 @@ async def started(folder: Path, environment: dict[str, str], *sockets: socket.so
         sys.executable,
         *("-m", "serving.activator.main"),
         cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "SERVING_KEY_FILE": str(key), **environment},
+        env={
+            "PATH": os.environ["PATH"],
+            "SERVING_KEY_FILE": str(key),
+            # The usual port may be another test's at this time.
+            "SERVING_ACTIVATOR_METRICS_ADDRESS": "127.0.0.1:0",
+            **environment,
+        },
         pass_fds=[one.fileno() for one in sockets],
         stderr=asyncio.subprocess.PIPE,
     )

@@ -60,7 +60,7 @@ async def test_a_process_serves_tls_with_a_secret_and_finishes_what_runs(tmp_pat
         client = await RawTls.to(address, HOST)
         await odd_clients(address)
         client.send(REQUEST)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not pod.running_count:  # noqa: ASYNC110 - it is in another process
                 await asyncio.sleep(0.01)
         stopping = asyncio.create_task(stopped(process))

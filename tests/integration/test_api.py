@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,13 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def connected(cluster: MemoryCluster, folder: Path, *, with_logs: bool = True) -> AsyncIterator[Client]:
+async def connected(
+    cluster: MemoryCluster, folder: Path, *, with_logs: bool = True, bookmark_period_s: float = math.inf
+) -> AsyncIterator[Client]:
     """A client of a server over a store."""
     lines = Lines()
     async with (
-        served(cluster, folder, logs=lines if with_logs else None) as api,
+        served(cluster, folder, logs=lines if with_logs else None, bookmark_period_s=bookmark_period_s) as api,
         aiohttp.ClientSession(api.url, headers={"Authorization": f"Bearer {TOKEN}"}) as session,
     ):
         yield Client(session, lines)
@@ -335,6 +338,33 @@ async def test_initial_events_end_with_a_bookmark_that_says_so(client: Client) -
     assert seen[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
+async def test_a_watch_that_allows_bookmarks_gets_them_with_what_it_has_seen(tmp_path: Path) -> None:
+    async with connected(MemoryCluster(), tmp_path, bookmark_period_s=0.05) as client:
+        _, listing = await client.call("GET", MAPS)
+        since = f"watch=true&resourceVersion={listing['metadata']['resourceVersion']}"
+        async with client.watch(f"{MAPS}?{since}&allowWatchBookmarks=true") as events:
+            first = await anext(events)
+            _, made = await client.call("POST", MAPS, config_map("a"))
+            seen = [one async for one in _until_two_bookmarks_after_the_first_change(events)]
+        async with client.watch(f"{MAPS}?{since}&timeoutSeconds=1") as events:
+            assert [one["type"] async for one in events] == ["ADDED"], "nobody asked for them"
+    metadata = {"resourceVersion": listing["metadata"]["resourceVersion"], "creationTimestamp": None}
+    bookmark = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata}
+    assert first == {"type": "BOOKMARK", "object": bookmark}
+    later = {**bookmark, "metadata": {**metadata, "resourceVersion": made["metadata"]["resourceVersion"]}}
+    assert seen[-1] == {"type": "BOOKMARK", "object": later}
+
+
+async def _until_two_bookmarks_after_the_first_change(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
+    has_changed, bookmark_count = False, 0
+    async for one in events:
+        yield one
+        has_changed = has_changed or one["type"] != "BOOKMARK"
+        bookmark_count += has_changed and one["type"] == "BOOKMARK"
+        if bookmark_count == 2:
+            return
+
+
 async def test_a_watch_ends_when_its_time_is_up(client: Client) -> None:
     async with client.watch(f"{MAPS}?watch=true&timeoutSeconds=1") as events:
         assert [one async for one in events if one["type"] != "BOOKMARK"] == []
@@ -480,7 +510,7 @@ async def test_a_watch_whose_client_has_gone_ends(tmp_path: Path, monkeypatch: p
     async with connected(cluster, tmp_path) as client:
         async with client.watch(f"{MAPS}?watch=true"):
             assert not cluster.ended.is_set()
-        await asyncio.wait_for(cluster.ended.wait(), 10)
+        await asyncio.wait_for(cluster.ended.wait(), 60)
 
 
 async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,7 +521,7 @@ async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatc
         await cluster.create(CONFIG_MAP, body)
     url = f"{MAPS}?watch=true&timeoutSeconds=1"
     async with connected(cluster, tmp_path) as client, client.session.get(url) as response:
-        await asyncio.wait_for(cluster.ended.wait(), 10)
+        await asyncio.wait_for(cluster.ended.wait(), 60)
         with pytest.raises(aiohttp.ClientError):
             await response.read()
 

@@ -23,7 +23,7 @@ from serving.model.errors import Forbidden, Gone, Invalid, NotFound, NotLeading,
 from tests.integration.api_server import served
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-SHORT = KubeTimeouts(connect_s=0.5, call_s=0.5, watch_s=1, watch_margin_s=0.5)
+USUAL = KubeTimeouts()
 
 
 def config_map(name: str = "m") -> dict[str, Any]:
@@ -38,14 +38,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[KubeCluster]:
 
 
 @contextlib.asynccontextmanager
-async def answering(handler: Handler, folder: Path) -> AsyncIterator[KubeCluster]:
+async def answering(handler: Handler, folder: Path, timeouts: KubeTimeouts = USUAL) -> AsyncIterator[KubeCluster]:
     """The adapter before a server of the test's own."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     path = folder / "kubeconfig"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         path.write_text(kubeconfig(f"http://127.0.0.1:{listener.getsockname()[1]}", "t"), encoding="utf-8")
-        async with running(app, listener, shutdown_s=0.1), KubeCluster.from_kubeconfig(path, timeouts=SHORT) as one:
+        async with running(app, listener, shutdown_s=0.1), KubeCluster.from_kubeconfig(path, timeouts=timeouts) as one:
             yield one
 
 
@@ -173,7 +173,7 @@ async def test_a_server_that_hangs_is_unavailable(tmp_path: Path) -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with answering(hang, tmp_path) as cluster:
+    async with answering(hang, tmp_path, KubeTimeouts(call_s=0.5)) as cluster:
         with pytest.raises(Unavailable, match="did not answer in time"):
             await cluster.get(POD, "default", "p")
         with pytest.raises(Unavailable, match="did not answer in time"):
@@ -188,7 +188,8 @@ async def test_a_watch_that_falls_silent_beyond_its_time_is_unavailable(tmp_path
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with answering(silent, tmp_path) as cluster, cluster.watch(POD, resource_version="1") as events:
+    short = KubeTimeouts(watch_s=1, watch_margin_s=0.5)
+    async with answering(silent, tmp_path, short) as cluster, cluster.watch(POD, resource_version="1") as events:
         with pytest.raises(Unavailable):
             await anext(events)
 

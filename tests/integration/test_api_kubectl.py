@@ -199,17 +199,17 @@ async def test_get_watches(applied: Kubectl) -> None:
 
 
 async def test_wait_ends_with_the_condition(applied: Kubectl) -> None:
-    process = await applied.start("wait", "--for=condition=Ready", "ksvc/hello", "--timeout=30s")
-    await asyncio.wait_for(applied.cluster.watched.wait(), 20)
+    process = await applied.start("wait", "--for=condition=Ready", "ksvc/hello", "--timeout=2m")
+    await asyncio.wait_for(applied.cluster.watched.wait(), 60)
     await made_ready(applied.cluster)
     printed, _ = await process.communicate()
     assert (process.returncode, printed) == (0, b"service.serving.knative.dev/hello condition met\n")
 
 
 async def test_wait_ends_with_the_object(applied: Kubectl) -> None:
-    process = await applied.start("wait", "--for=delete", "configmap/settings", "--timeout=30s")
+    process = await applied.start("wait", "--for=delete", "configmap/settings", "--timeout=2m")
     # Older ones fail if it is gone before they look.
-    await asyncio.wait_for(applied.cluster.watched.wait(), 20)
+    await asyncio.wait_for(applied.cluster.watched.wait(), 60)
     await applied("delete", "configmap", "settings")
     printed, _ = await process.communicate()
     assert process.returncode == 0, printed

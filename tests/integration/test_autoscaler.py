@@ -50,7 +50,7 @@ class Stage:
         return caught.value.response.status_code
 
     async def synced(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await self.get("/healthz"))[0] != 200:  # noqa: ASYNC110 - asked as a supervisor would
                 await asyncio.sleep(0.01)
 
@@ -66,14 +66,14 @@ async def answer_probes(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 @contextlib.asynccontextmanager
 async def staged(
-    *, scale: int = 0, serving_state: str = "Reserve", settings: AutoscalerSettings | None = None
+    *, scale: int = 0, serving_state: str = "Reserve", settings: AutoscalerSettings | None = None, period_s: float = 0.1
 ) -> AsyncIterator[Stage]:
     store = Store()
     await store.fill(scale=scale, serving_state=serving_state)
     ingress = await asyncio.start_server(answer_probes, "127.0.0.1", 0)
     host, port = ingress.sockets[0].getsockname()
     given = settings or AutoscalerSettings(
-        decision_period_s=0.1, stats_address="127.0.0.1:0", activator_address=f"{host}:{port}"
+        decision_period_s=period_s, stats_address="127.0.0.1:0", activator_address=f"{host}:{port}"
     )
     daemon, stop = AutoscalerDaemon(given, store.cluster, key=KEY), asyncio.Event()
     async with ingress, asyncio.TaskGroup() as group:
@@ -96,21 +96,21 @@ def load(concurrency: float, *, revision: str = NAME) -> bytes:
 async def test_a_poke_scales_from_zero_to_pods_for_all_who_wait() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         await connection.send(load(100.0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(15)
 
 
 async def test_a_revision_that_is_woken_has_a_pod_before_any_stat() -> None:
     async with staged() as stage:
         await stage.store.wake()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(1)
 
 
 async def test_a_pods_stat_counts_without_its_proxied_part() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=15.0, proxied_concurrency=8.0)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(1)
 
 
@@ -127,7 +127,7 @@ async def test_silence_leads_to_reserve_and_to_zero() -> None:
                 await pod.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=0.0)))
                 await asyncio.sleep(0.5)
 
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             reports = group.create_task(report())
             await stage.store.scaled(0)
             assert await stage.store.serving_state() == "Reserve"
@@ -135,9 +135,10 @@ async def test_silence_leads_to_reserve_and_to_zero() -> None:
 
 
 async def test_why_is_told() -> None:
-    async with staged() as stage, stage.as_activator() as connection:
+    # So long that the load is the only cause.
+    async with staged(period_s=60.0) as stage, stage.as_activator() as connection:
         await connection.send(load(100.0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(15)
         status, text = await stage.get(f"/decisions?namespace=default&revision={NAME}")
         assert status == 200
@@ -180,7 +181,7 @@ async def test_pods_are_on_the_page_by_what_they_do() -> None:
         await stage.store.cluster.delete(POD, "default", "c", grace_s=30)
         wanted = {"not_ready_count": 1.0, "pending_count": 1.0, "terminating_count": 1.0, "count": 1.0}
         found: dict[str, float] = {}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while found != wanted:
                 page = (await stage.get("/metrics"))[1]
                 rows = [line.split() for line in page.splitlines() if line.startswith("kn_revision_pods_")]
@@ -191,7 +192,7 @@ async def test_pods_are_on_the_page_by_what_they_do() -> None:
 async def test_what_a_revision_may_still_say_goes_with_it() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         await connection.send(load(100.0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(15)
             events = stage.daemon._events
             assert repr(events) == "EventWriter(EventBudget(1 revisions))"
@@ -217,7 +218,7 @@ async def test_garbage_is_counted_and_the_connection_goes_on() -> None:
         for garbage in (b"\xc1garbage", "text", load(5.0)[:-3], load(-1.0), load(float("inf")), load(float("nan"))):
             await connection.send(garbage)
         await connection.send(load(5.0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(1)
         assert stage.daemon.server.counts.malformed_frames == 6
 
@@ -226,7 +227,7 @@ async def test_a_pods_frame_that_is_too_long_is_garbage() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)) + b"\0" * 2000)
         await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(1)
         assert stage.daemon.server.counts.malformed_frames == 1
 
@@ -235,7 +236,7 @@ async def test_a_pod_that_tells_too_often_is_heard_sometimes() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         for _ in range(50):
             await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(1)
             while stage.daemon.server.counts.frames < 50:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
@@ -246,7 +247,7 @@ async def test_a_frame_from_before_is_late() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         for at_s in (1000.0, 990.0):
             await connection.send(encode_pod_stat(PodStat(at_s=at_s, concurrency=0.0)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not stage.daemon.server.counts.late_frames:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
 
@@ -256,7 +257,7 @@ async def test_a_new_connection_of_a_pod_takes_the_place_of_the_old_one() -> Non
         with pytest.raises(ConnectionClosed):
             await first.recv()
         await second.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(1)
         assert "autoscaler_stats_connections_open 1.0\n" in (await stage.get("/metrics"))[1]
 
@@ -273,7 +274,7 @@ async def test_a_stat_of_a_revision_that_nobody_knows_is_counted() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         await connection.send(load(5.0, revision="gone"))
         await connection.send(load(5.0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(1)
         assert "autoscaler_unknown_stats_total 1.0\n" in (await stage.get("/metrics"))[1]
 
@@ -281,7 +282,7 @@ async def test_a_stat_of_a_revision_that_nobody_knows_is_counted() -> None:
 async def test_numbers_are_told_and_other_paths_are_not_there() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         await connection.send(load(5.0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await stage.store.scaled(1)
         assert await stage.get("/healthz") == (200, "ok\n")
         numbers = (await stage.get("/metrics"))[1]

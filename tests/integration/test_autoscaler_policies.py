@@ -48,7 +48,7 @@ async def test_one_request_makes_room_for_another_when_there_were_points_enough(
     async with staged(scale=1, serving_state="Active", settings=SETTINGS) as stage, stage.as_pod("p") as pod:
         await stage.store.add_pod("p")
         await attach(stage.store)
-        async with asyncio.timeout(15), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             reports = group.create_task(report(pod))
             await stage.store.scaled(2)
             reports.cancel()

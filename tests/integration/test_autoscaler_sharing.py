@@ -27,7 +27,8 @@ from serving.wire.frames import (
 from serving.wire.tokens import activator_token, autoscaler_token, pod_token
 from tests.integration.autoscaler_stage import KEY, NAME, Store
 
-QUICK = ElectionSettings(enabled=True, lease_duration_s=3.0, renew_deadline_s=2.0, retry_period_s=0.4)
+# A lease lasts longer than any test: what changes hands was let go.
+QUICK = ElectionSettings(enabled=True, lease_duration_s=300.0, renew_deadline_s=200.0, retry_period_s=0.4)
 
 
 class Pair:
@@ -38,7 +39,7 @@ class Pair:
         self.stops = {me: asyncio.Event() for me in daemons}
 
     async def settle(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (self.owners() and all(self.others_know())):  # noqa: ASYNC110 - two daemons are polled
                 await asyncio.sleep(0.01)
 
@@ -68,10 +69,15 @@ class Pair:
 
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
+    async with paired(AutoscalerSettings(stats_address="127.0.0.1:0")) as found:
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def paired(settings: AutoscalerSettings) -> AsyncIterator[Pair]:
     store = Store()
     await store.fill(scale=1)
     await store.add_pod("pod-1")
-    settings = AutoscalerSettings(stats_address="127.0.0.1:0")
     daemons = {
         me: AutoscalerDaemon(settings, store.cluster, key=KEY, election=QUICK, me=me) for me in ("first", "second")
     }
@@ -97,26 +103,27 @@ async def scaled(pair: Pair, count: int) -> AsyncIterator[None]:
     listing = await pair.store.cluster.list(DEPLOYMENT)
     async with pair.store.cluster.watch(DEPLOYMENT, resource_version=listing.resource_version) as events:
         yield
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             async for event in events:
                 if event.object["spec"]["replicas"] == count:
                     return
 
 
-async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_at_once_by_the_right_one(pair: Pair) -> None:
+async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_at_once_by_the_right_one() -> None:
     poke = encode_activator_stats(
         ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
     )
-    async with joining(pair.other, "activator=a", activator_token(KEY, name="a")) as connection:
-        begun_s = time.perf_counter()
-        async with scaled(pair, 5):
+    # Without a poke it would be decided on in a minute.
+    async with paired(AutoscalerSettings(stats_address="127.0.0.1:0", decision_period_s=60.0)) as pair:
+        async with joining(pair.other, "activator=a", activator_token(KEY, name="a")) as connection, scaled(pair, 5):
             await connection.send(poke)
-        took_s = time.perf_counter() - begun_s
-    print(f"{took_s * 1000:.1f} ms from the poke to the scale")  # noqa: T201 - a figure
-    assert took_s < 0.5
-    assert pair.other.relay.numbers["stats_passed_on_total"] == 1
-    assert pair.owner.server.numbers["stats_relayed_stats_total"] == 1
-    assert pair.other.autoscaler.numbers()["scale_writes_total"] == 0
+        (decision,) = [
+            one for one in pair.owner.autoscaler.decisions(("default", NAME)) if one.outcome.apply_count == 5
+        ]
+        assert decision.outcome.inputs.cause == "load"
+        assert pair.other.relay.numbers["stats_passed_on_total"] == 1
+        assert pair.owner.server.numbers["stats_relayed_stats_total"] == 1
+        assert pair.other.autoscaler.numbers()["scale_writes_total"] == 0
 
 
 async def test_a_pods_report_arrives_as_it_was_told(pair: Pair) -> None:
@@ -132,7 +139,7 @@ async def test_what_another_autoscaler_passes_on_is_passed_on_no_further(pair: P
     token = autoscaler_token(KEY, name="third")
     async with joining(pair.other, "autoscaler=third", token) as connection:
         await connection.send(encode_relayed_stats(RelayedStats(stats=[stat])))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not pair.other.autoscaler.numbers()["unknown_stats_total"]:  # noqa: ASYNC110 - a counter is polled
                 await asyncio.sleep(0.01)
         assert "third" in pair.other.server.autoscalers
@@ -157,7 +164,7 @@ async def test_whoever_asks_the_wrong_one_why_is_sent_to_the_right_one(pair: Pai
             async with session.get(there + question) as answer:
                 assert answer.status == 200
         async with session.get(f"{here}/decisions?follow") as answer:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert (await answer.content.readline()).startswith(b"event: ")
 
 
@@ -165,7 +172,7 @@ async def test_one_who_stops_lets_go_and_the_other_decides_at_once(pair: Pair) -
     (before,) = (me for me, one in pair.daemons.items() if one is pair.owner)
     after = pair.other
     pair.stops[before].set()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         while pair.owners() != [after]:  # noqa: ASYNC110 - two daemons are polled
             await asyncio.sleep(0.01)
     poke = ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
@@ -181,7 +188,7 @@ async def test_one_who_comes_and_goes_disturbs_nobody_who_has_no_more_than_its_p
         AutoscalerSettings(stats_address="127.0.0.1:0"), pair.store.cluster, key=KEY, election=QUICK, me="third"
     )
     running = asyncio.create_task(third.run(stop))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (third.relay.peers and third.relay.peers.connected):  # noqa: ASYNC110 - a daemon is polled
             await asyncio.sleep(0.01)
     stop.set()

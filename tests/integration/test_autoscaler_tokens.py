@@ -14,7 +14,7 @@ from serving.aio.clock import wall_s
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.api.reviews import KnownToken, TokenReviews
 from serving.cluster.kinds import POD
-from serving.cluster.kube import KubeCluster, KubeTimeouts
+from serving.cluster.kube import KubeCluster
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.frames import PodStat, encode_pod_stat
 from serving.wire.tokens import pod_token
@@ -36,7 +36,7 @@ class Stage:
         """A pod and a token of it; the token."""
         await self.store.add_pod(name)
         pod = await self.store.cluster.get(POD, "default", name)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.daemon.autoscaler.pod("default", name) is None:  # noqa: ASYNC110 - as a pod would, it tries
                 await asyncio.sleep(0.01)
         token = f"token-of-{name}"
@@ -62,7 +62,7 @@ class Stage:
         """Wait until a frame of a connection has been taken."""
         before = self.daemon.server.numbers["stats_frames_total"]
         await connection.send(BUSY)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.daemon.server.numbers["stats_frames_total"] == before:  # noqa: ASYNC110 - a count is polled
                 await asyncio.sleep(0.005)
 
@@ -77,8 +77,7 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
     async with contextlib.AsyncExitStack() as api:
         serving = served(store.cluster, folder, token_reviews=TokenReviews(lambda: tokens))
         server = await api.enter_async_context(serving)
-        short = KubeTimeouts(connect_s=0.5, call_s=1.0, watch_s=5, watch_margin_s=1)
-        async with KubeCluster(server.kubeconfig, timeouts=short) as cluster:
+        async with KubeCluster(server.kubeconfig) as cluster:
             daemon, stop = AutoscalerDaemon(settings, cluster, key=KEY), asyncio.Event()
             stage = Stage(store, daemon, tokens)
             stage.api = api
@@ -104,7 +103,7 @@ async def test_a_pods_own_token_lets_it_in_and_is_asked_about_once(tmp_path: Pat
 async def test_what_it_tells_counts(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token = await stage.add_pod("p")
-        async with stage.connecting("p", token) as connection, asyncio.timeout(10):
+        async with stage.connecting("p", token) as connection, asyncio.timeout(60):
             scaled = asyncio.create_task(stage.store.scaled(3))
             while not scaled.done():
                 await connection.send(BUSY)
@@ -184,7 +183,7 @@ async def test_frames_that_come_before_the_answer_are_taken_after_it(tmp_path: P
         writer.write("\r\n".join(head).encode() + b"\r\n\r\n" + frame[:5])
         writer.write(frame[5:])
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while stage.daemon.server.numbers["stats_frames_total"] == 0:  # noqa: ASYNC110 - a count is polled
                 await asyncio.sleep(0.005)
         writer.close()

@@ -139,7 +139,13 @@ async def test_the_controller_runs_as_a_process_over_http(tmp_path: Path) -> Non
     cluster = MemoryCluster(admit=admit)
     world = World(None, cluster=cluster)
     async with served(cluster, tmp_path) as there:
-        environment = {**os.environ, "KUBECONFIG": str(there.kubeconfig), "SERVING_CONTROLLER_PUBLIC_PORT": "80"}
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(there.kubeconfig),
+            "SERVING_CONTROLLER_PUBLIC_PORT": "80",
+            # The usual port may be another test's at this time.
+            "SERVING_CONTROLLER_METRICS_ADDRESS": "127.0.0.1:0",
+        }
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "serving.controller.main", env=environment, stderr=asyncio.subprocess.DEVNULL
         )
@@ -149,7 +155,7 @@ async def test_the_controller_runs_as_a_process_over_http(tmp_path: Path) -> Non
             service = await world.until(SERVING_SERVICE, "hello", ready)
             assert service["status"]["url"] == "http://hello.default.localhost"
             process.terminate()
-            assert await asyncio.wait_for(process.wait(), 10) == 0
+            assert await asyncio.wait_for(process.wait(), 60) == 0
         finally:
             if process.returncode is None:
                 process.kill()
@@ -185,11 +191,13 @@ async def test_a_thousand_pods_are_one_piece_of_news() -> None:
         await create(world, a_service("good"))
         await world.until(SERVING_SERVICE, "hello", ready)
         await world.controller.settled()
-        before = world.controller.writes_count
+        before, begun_s = world.controller.writes_count, asyncio.get_running_loop().time()
         for count in range(2, 1001):
             patch = {"status": {"readyReplicas": count}}
             await world.cluster.patch(
                 DEPLOYMENT, "default", "hello-00001-deployment", patch=patch, subresource="status"
             )
         await world.until(REVISION, "hello-00001", lambda one: one["status"]["actualReplicas"] == 1000)
-        assert world.controller.writes_count - before <= 3
+        # One at once, and one a second.
+        took_s = asyncio.get_running_loop().time() - begun_s
+        assert world.controller.writes_count - before <= 2 + took_s

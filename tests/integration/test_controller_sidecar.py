@@ -40,7 +40,7 @@ async def deployed(store: MemoryCluster) -> Object:
         "spec": {"template": {"spec": {"containers": [{"image": "app"}]}}},
     }
     listing = await store.list(DEPLOYMENT)
-    async with store.watch(DEPLOYMENT, resource_version=listing.resource_version) as events, asyncio.timeout(15):
+    async with store.watch(DEPLOYMENT, resource_version=listing.resource_version) as events, asyncio.timeout(60):
         await store.create(SERVING_SERVICE, service)
         async for event in events:
             return event.object
@@ -76,7 +76,7 @@ async def test_what_it_needs_and_has_not_it_says_and_ends(tmp_path: Path, variab
     store = MemoryCluster(admit=admit)
     async with served(store, tmp_path) as api:
         controller = await started(api, tmp_path, **variables)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             _, log = await controller.communicate()
     assert controller.returncode == 2
     assert told in log.decode()

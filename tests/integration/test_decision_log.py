@@ -37,7 +37,7 @@ async def recorded(lines: list[bytes]) -> AsyncIterator[Stage]:
 async def test_a_real_recording_decided_again_agrees_entirely() -> None:
     lines: list[bytes] = []
     async with recorded(lines) as stage, stage.as_activator() as activator, stage.as_pod("p") as pod:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await activator.send(load(30.0))
             await stage.store.scaled(5)
             await stage.store.add_pod("p")
@@ -56,7 +56,7 @@ async def test_a_real_recording_decided_again_agrees_entirely() -> None:
 async def test_decisions_are_followed_while_they_are_made() -> None:
     async with recorded([]) as stage, stage.as_activator() as activator, aiohttp.ClientSession() as session:
         url = f"http://{stage.address}/decisions?follow&samples&namespace=default"
-        async with asyncio.timeout(10), session.get(url) as answer:
+        async with asyncio.timeout(60), session.get(url) as answer:
             assert answer.headers["Content-Type"] == "text/event-stream"
             await activator.send(load(100.0))
             found: dict[str, list[dict[str, object]]] = {"decision": [], "sample": []}
@@ -77,7 +77,7 @@ async def test_decisions_are_followed_while_they_are_made() -> None:
 async def test_a_change_is_an_event_of_the_revision() -> None:
     async with recorded([]) as stage, stage.as_activator() as activator:
         await activator.send(load(100.0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not (found := (await stage.store.cluster.list(EVENT, "default")).items):  # noqa: ASYNC110 - as kubectl
                 await asyncio.sleep(0.01)
         assert found[0]["reason"] == "Scaled"

@@ -124,7 +124,11 @@ async def test_an_app_that_exits_tells_its_code_and_its_last_lines(machine: Mach
 
 @pytest.mark.parametrize(
     ("command", "said"),
-    [("/no/such/command", "/no/such/command: No such file or directory"), ("", "annotation serving.dev/command")],
+    [
+        ("/no/such/command", "/no/such/command: No such file or directory"),
+        ("no-such-command", "no-such-command: no such command in the pod's PATH /usr/local/sbin"),
+        ("", "annotation serving.dev/command"),
+    ],
 )
 async def test_what_cannot_be_run_is_told(machine: Machine, command: str, said: str) -> None:
     await machine.start(manifest(command=command))
@@ -234,7 +238,7 @@ async def test_an_app_above_its_memory_limit_is_killed_and_it_is_told(machine: M
 async def ready_pods(machine: Machine, count: int) -> list[Object]:
     """Pods by name, once so many are ready."""
     found: dict[str, Object] = {}
-    async with asyncio.timeout(20), machine.cluster.watch(POD, resource_version="0") as events:
+    async with asyncio.timeout(60), machine.cluster.watch(POD, resource_version="0") as events:
         async for event in events:
             found[event.object["metadata"]["name"]] = event.object
             if sum(map(is_ready, found.values())) >= count:

@@ -45,7 +45,7 @@ def made() -> Peers:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - another's state is polled
             await asyncio.sleep(0.005)
 
@@ -59,8 +59,7 @@ async def test_frames_go_in_order_to_the_one_they_are_for() -> None:
         await until(lambda: peers.connected == ["first", "second"])
         assert [peers.send("first", bytes([number])) for number in range(3)] == [True, True, True]
         assert peers.send("second", b"x")
-        await asyncio.sleep(0.05)
-    await until(lambda: (first.heard, second.heard) == ([b"\0", b"\1", b"\2"], [b"x"]))
+        await until(lambda: (first.heard, second.heard) == ([b"\0", b"\1", b"\2"], [b"x"]))
     assert first.asked == [("/stats?autoscaler=me", "Bearer secret")]
     assert peers.dropped_count == 0
     await first.close()
@@ -87,8 +86,7 @@ async def test_a_connection_that_ended_is_made_again() -> None:
         await other.listen()
         await until(lambda: peers.connected)
         assert peers.send("other", b"again")
-        await asyncio.sleep(0.05)
-    await until(lambda: other.heard == [b"again"])
+        await until(lambda: other.heard == [b"again"])
     await other.close()
 
 

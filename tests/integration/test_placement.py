@@ -33,7 +33,7 @@ class Asking:
 
     async def until(self, wanted: object, verb: str, *names: str, **requests: str) -> None:
         """Ask until the answer is that: watches take a moment."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while await self.ask(verb, *names, **requests) != wanted:  # noqa: ASYNC110 - asked as a scheduler would
                 await asyncio.sleep(0.01)
 
@@ -54,7 +54,7 @@ async def staged(provider: str = DEFAULT_PROVIDER) -> AsyncIterator[Asking]:
         try:
             await daemon.is_serving.wait()
             asking = Asking(cluster, "http://{}:{}".format(*daemon.address), session)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while (await session.get(f"{asking.url}/healthz")).status != 200:  # noqa: ASYNC110 - as a prober would
                     await asyncio.sleep(0.01)
             yield asking

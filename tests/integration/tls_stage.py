@@ -71,6 +71,7 @@ class RawTls:
 
     def hello(self) -> bytes:
         """The first bytes of a handshake."""
+        # It has said its part, and wants the answer.
         with contextlib.suppress(ssl.SSLWantReadError):
             self.ssl.do_handshake()
         return self._outgoing.read()
@@ -114,7 +115,8 @@ class RawTls:
 
     def goodbye(self) -> None:
         """Say that nothing more will be sent."""
-        with contextlib.suppress(ssl.SSLError):
+        # It has said its part, and wants the server's goodbye.
+        with contextlib.suppress(ssl.SSLWantReadError):
             self.ssl.unwrap()
         self.flush()
 

@@ -50,7 +50,7 @@ def run(case: Any) -> None:  # noqa: ANN401 - a coroutine
 
     async def watched() -> None:
         asyncio.get_running_loop().set_exception_handler(note)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await case
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -8,6 +8,7 @@ become ``Status`` objects, and anything unforeseen a 500 that tells no more than
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
@@ -71,6 +72,10 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     token_reviews: TokenReviews = TokenReviews()
     """Answers TokenReviews: whose tokens are. Default: nobody's."""
+
+    bookmark_period_s: float = math.inf
+    """How often a watch that allows bookmarks gets one, in seconds; a kube-apiserver does it each minute. Default: never,
+    because ours would say nothing new."""
 
 
 def application(cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None = None) -> web.Application:
@@ -189,7 +194,8 @@ class _Api:
         shape = wanted(request.headers.get("Accept", ""))
         include = query.get("includeObject", "Metadata")
         if query.get("watch", "") in _TRUE and not target.subresource:
-            options = watch_options(target, query, shape)
+            period_s = self._options.bookmark_period_s
+            options = watch_options(target, query, shape, bookmark_period_s=period_s)
             async with self._stream():
                 return await stream_watch(self._cluster, target, request, options=options)
         if self._encoded is not None and shape.shape is Shape.WHOLE and target.subresource != "scale":

@@ -1,11 +1,13 @@
 """A watch over HTTP: a line of JSON for each change, until its time is up, the store ends it, or the client goes.
 
 A watch from no version, or from "0", begins with all objects as ADDED. With ``sendInitialEvents`` it does so from any
-version and then sends a bookmark that says so. What goes wrong after the first byte is an ERROR event.
+version and then sends a bookmark that says so. Who allows bookmarks gets more of them where a period is set, as from a real
+server, with the version that he has seen. What goes wrong after the first byte is an ERROR event.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Mapping
 
 import msgspec
@@ -46,9 +48,12 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     initial_events: bool
     wanted: Wanted
     include: str
+    bookmark_period_s: float
 
 
-def watch_options(target: Target, given: Mapping[str, str], wanted: Wanted) -> WatchOptions:
+def watch_options(
+    target: Target, given: Mapping[str, str], wanted: Wanted, *, bookmark_period_s: float = math.inf
+) -> WatchOptions:
     """Read a request's parameters. Raises ``Fault`` 400."""
     version = given.get("resourceVersion", "")
     asked = given.get("sendInitialEvents", "")
@@ -70,6 +75,7 @@ def watch_options(target: Target, given: Mapping[str, str], wanted: Wanted) -> W
         initial_events=asked in _TRUE or (version in {"", "0"} and not asked),
         wanted=wanted,
         include=given.get("includeObject", "Metadata"),
+        bookmark_period_s=bookmark_period_s,
     )
 
 
@@ -103,7 +109,8 @@ async def stream_watch(
                     await response.write(_line(EventType.ADDED, kind, one, options=options))
                 if request.query.get("sendInitialEvents", "") in _TRUE:
                     await response.write(_line(EventType.BOOKMARK, kind, _initial_end(kind, version), options=options))
-                await _forward(events, kind, options, request=request, response=response, until_s=until_s)
+                since = msgspec.structs.replace(options, resource_version=version)
+                await _forward(events, kind, since, request=request, response=response, until_s=until_s)
                 await response.write_eof()
         except ConnectionResetError:
             # The client has gone: nobody is left to tell.
@@ -125,15 +132,22 @@ async def _forward(
 ) -> None:
     """Write events as they come. A task is kept over each look at the client: cancelling it would end the watch."""
     step: asyncio.Task[WatchEvent | None] | None = None
+    last: WatchEvent | None = None
+    bookmark_s = now_s() + options.bookmark_period_s if options.bookmarks else math.inf
     try:
         while (rest_s := until_s - now_s()) > 0 and request.transport is not None:
+            if now_s() >= bookmark_s:
+                bookmark_s = now_s() + options.bookmark_period_s
+                await response.write(_line(EventType.BOOKMARK, kind, _seen_until(last, options), options=options))
             step = step or asyncio.create_task(_next(events), name=f"watch of {kind.resource}")
-            done, _ = await asyncio.wait({step}, timeout=min(rest_s, _LOOK_EVERY_S))
+            wait_s = min(rest_s, _LOOK_EVERY_S, max(0.0, bookmark_s - now_s()))
+            done, _ = await asyncio.wait({step}, timeout=wait_s)
             if not done:
                 continue
             event, step = step.result(), None
             if event is None:
                 return
+            last = event
             if event.type is not EventType.BOOKMARK or options.bookmarks:
                 await response.write(_event_line(event, kind, options))
     except ClusterError as error:
@@ -151,6 +165,12 @@ async def _forward(
 
 async def _next(events: AsyncIterator[WatchEvent]) -> WatchEvent | None:
     return await anext(events, None)
+
+
+def _seen_until(last: WatchEvent | None, options: WatchOptions) -> Object:
+    """What a bookmark says: the version of the last event, or that from which the watch began; nothing else of an object."""
+    version = options.resource_version if last is None else last.shared["metadata"].get("resourceVersion", "")
+    return {"metadata": {"resourceVersion": version, "creationTimestamp": None}}
 
 
 def _initial_end(kind: Kind, version: str) -> Object:

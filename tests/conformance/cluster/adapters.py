@@ -1,6 +1,7 @@
 """The adapters that the suite runs over. Each is a context that gives an empty cluster, with garbage being collected."""
 
 import asyncio
+import functools
 import os
 import random
 import tempfile
@@ -8,6 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
+from serving.cli.api import Api
+from serving.cli.install import Installation
+from serving.cli.tree import Wanted, objects_of, tree_folder
 from serving.cluster.admission import admit
 from serving.cluster.garbage import collect_garbage
 from serving.cluster.journal import Journal
@@ -21,6 +25,8 @@ __all__ = ["ADAPTERS", "memory"]
 
 # Names the kubeconfig of a real server, if there is one.
 KUBECONFIG_VARIABLE = "SERVING_TEST_KUBECONFIG"
+# The accounts are of no use here; whoever applies them has waited until the definitions are served.
+_DEFINED = {"Namespace", "CustomResourceDefinition", "ServiceAccount"}
 
 
 @asynccontextmanager
@@ -66,9 +72,19 @@ async def api_and_kube() -> AsyncIterator[KubeCluster]:
 
 @asynccontextmanager
 async def kube() -> AsyncIterator[KubeCluster]:
-    """A real server with our CRDs, the one that the environment names."""
-    async with KubeCluster.from_kubeconfig(os.environ[KUBECONFIG_VARIABLE]) as cluster:
+    """A real server, the one that the environment names; our definitions are put there, if they are not."""
+    path = Path(os.environ[KUBECONFIG_VARIABLE])
+    await asyncio.to_thread(_define, path)
+    async with KubeCluster.from_kubeconfig(path) as cluster:
         yield cluster
+
+
+@functools.cache
+def _define(kubeconfig: Path) -> None:
+    definitions = [one for one in objects_of(tree_folder(), Wanted()) if one["kind"] in _DEFINED]
+    installation = Installation(Api(kubeconfig=kubeconfig), definitions)
+    installation.check()
+    installation.apply()
 
 
 ADAPTERS: dict[str, Callable[[], AbstractAsyncContextManager[Cluster]]] = {

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 # Well above what a loaded machine needs; nothing waits for it unless something is wrong.
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 _LOOK_EVERY_S = 0.01
 
 
@@ -35,6 +35,7 @@ def revision(namespace: str, name: str, **spec: Any) -> Object:  # noqa: ANN401 
 
 
 def deployment(namespace: str, name: str, *, replicas: int = 1) -> Object:
+    """On a real server its controller writes its status within milliseconds; a revision's is ours alone."""
     labels = {"app": name}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "dev.local/one"}]}}
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
@@ -42,8 +43,10 @@ def deployment(namespace: str, name: str, *, replicas: int = 1) -> Object:
 
 
 def pod(namespace: str, name: str) -> Object:
+    """One that no scheduler takes: it is on no node, and nobody else writes its status."""
     containers = [{"name": "one", "image": "dev.local/one", "env": [{"name": "A", "value": "1"}]}]
-    return {"metadata": {"namespace": namespace, "name": name}, "spec": {"containers": containers}}
+    spec = {"containers": containers, "schedulerName": "nobody"}
+    return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
 
 
 def version(one: Object) -> str:

@@ -32,9 +32,9 @@ async def test_a_patch_that_changes_nothing_keeps_the_version(cluster: Cluster, 
 
 
 async def test_a_status_patch_that_changes_nothing_keeps_the_version(cluster: Cluster, namespace: str) -> None:
-    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
-    patch = {"status": {"replicas": 3}}
-    made = [await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, subresource="status") for _ in range(2)]
+    await cluster.create(REVISION, revision(namespace, "one"))
+    patch = {"status": {"actualReplicas": 3}}
+    made = [await cluster.patch(REVISION, namespace, "one", patch=patch, subresource="status") for _ in range(2)]
     assert version(made[0]) == version(made[1])
 
 
@@ -71,17 +71,18 @@ async def test_a_dry_patch_changes_nothing(cluster: Cluster, namespace: str) -> 
 
 
 async def test_a_status_patch_takes_nothing_else(cluster: Cluster, namespace: str) -> None:
-    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
-    patch = {"spec": {"replicas": 9}, "status": {"replicas": 3}}
-    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, subresource="status")
-    assert (made["spec"]["replicas"], made["status"]["replicas"], made["metadata"]["generation"]) == (1, 3, 1)
+    await cluster.create(REVISION, revision(namespace, "one", servingState="Active"))
+    patch = {"spec": {"servingState": "Reserve"}, "status": {"actualReplicas": 3}}
+    made = await cluster.patch(REVISION, namespace, "one", patch=patch, subresource="status")
+    assert (made["spec"]["servingState"], made["status"]["actualReplicas"]) == ("Active", 3)
+    assert made["metadata"]["generation"] == 1
 
 
 async def test_a_patch_of_the_object_leaves_the_status(cluster: Cluster, namespace: str) -> None:
-    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
-    await cluster.patch(DEPLOYMENT, namespace, "one", patch={"status": {"replicas": 3}}, subresource="status")
-    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch={"spec": {"replicas": 2}, "status": None})
-    assert (made["spec"]["replicas"], made["status"]["replicas"]) == (2, 3)
+    await cluster.create(REVISION, revision(namespace, "one"))
+    await cluster.patch(REVISION, namespace, "one", patch={"status": {"actualReplicas": 3}}, subresource="status")
+    made = await cluster.patch(REVISION, namespace, "one", patch={"spec": {"servingState": "Reserve"}, "status": None})
+    assert (made["spec"]["servingState"], made["status"]["actualReplicas"]) == ("Reserve", 3)
 
 
 async def test_a_scale_patch_sets_the_replicas(cluster: Cluster, namespace: str) -> None:

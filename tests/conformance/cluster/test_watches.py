@@ -42,7 +42,7 @@ async def test_a_watch_from_an_objects_version_begins_behind_it(cluster: Cluster
 
 async def test_a_watch_tells_what_comes_while_it_is_open(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
-    async with asyncio.timeout(20), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
+    async with asyncio.timeout(60), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
         made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
         event = await anext(aiter(events))
     assert (event.type, event.object) == (EventType.ADDED, made)
@@ -52,7 +52,7 @@ async def test_an_event_carries_the_object_as_it_was_then(cluster: Cluster, name
     start = await now(cluster, namespace)
     await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     last = await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": "x"}})
-    async with asyncio.timeout(20), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
+    async with asyncio.timeout(60), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
         first, second = await anext(aiter(events)), await anext(aiter(events))
     assert first.object["data"] == {"key": "value"}
     assert second.object == last
@@ -61,7 +61,7 @@ async def test_an_event_carries_the_object_as_it_was_then(cluster: Cluster, name
 async def test_a_removal_carries_the_last_state_and_a_newer_version(cluster: Cluster, namespace: str) -> None:
     made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     await cluster.delete(CONFIG_MAP, namespace, "a")
-    async with asyncio.timeout(20), cluster.watch(CONFIG_MAP, namespace, resource_version=version(made)) as events:
+    async with asyncio.timeout(60), cluster.watch(CONFIG_MAP, namespace, resource_version=version(made)) as events:
         event = await anext(aiter(events))
     assert (event.type, event.object["data"]) == (EventType.DELETED, {"key": "value"})
     assert int(version(event.object)) > int(version(made))
@@ -99,7 +99,7 @@ async def test_an_object_that_leaves_is_told_as_it_last_matched(cluster: Cluster
     patch = {"metadata": {"labels": {"tier": None}}, "data": {"key": "unseen"}}
     last = await cluster.patch(CONFIG_MAP, namespace, "a", patch=patch)
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         cluster.watch(CONFIG_MAP, namespace, resource_version=version(made), label_selector="tier=web") as events,
     ):
         event = await anext(aiter(events))
@@ -112,7 +112,7 @@ async def test_a_watch_may_be_of_one_object(cluster: Cluster, namespace: str) ->
     for name in ("a", "b"):
         await cluster.create(CONFIG_MAP, config_map(namespace, name))
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         cluster.watch(CONFIG_MAP, namespace, resource_version=start, field_selector="metadata.name=b") as events,
     ):
         event = await anext(aiter(events))
@@ -120,10 +120,10 @@ async def test_a_watch_may_be_of_one_object(cluster: Cluster, namespace: str) ->
 
 
 async def test_a_change_of_status_is_told(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(DEPLOYMENT, deployment(namespace, "a"))
-    await cluster.patch(DEPLOYMENT, namespace, "a", patch={"status": {"replicas": 2}}, subresource="status")
-    await cluster.create(DEPLOYMENT, deployment(namespace, "end"))
-    assert await changes_after(cluster, DEPLOYMENT, namespace, version(made), until="end") == [("MODIFIED", "a")]
+    made = await cluster.create(REVISION, revision(namespace, "a"))
+    await cluster.patch(REVISION, namespace, "a", patch={"status": {"actualReplicas": 2}}, subresource="status")
+    await cluster.create(REVISION, revision(namespace, "end"))
+    assert await changes_after(cluster, REVISION, namespace, version(made), until="end") == [("MODIFIED", "a")]
 
 
 async def test_a_patch_that_changes_nothing_is_not_told(cluster: Cluster, namespace: str) -> None:
@@ -167,10 +167,11 @@ async def test_a_watch_from_long_ago_tells_all_or_is_gone(cluster: Cluster, name
     assert told == [("MODIFIED", "a")] * 100
 
 
-async def test_a_version_from_the_future_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_a_version_from_the_future_is_refused_or_tells_nothing(cluster: Cluster, namespace: str) -> None:
     future = str(int(await now(cluster, namespace)) + 10**12)
-    with pytest.raises(ClusterError):
-        async with asyncio.timeout(20), cluster.watch(CONFIG_MAP, namespace, resource_version=future) as events:
+    # Ours refuse it; a real server takes it, and is silent until it gets there.
+    with pytest.raises((ClusterError, TimeoutError)):
+        async with asyncio.timeout(5), cluster.watch(CONFIG_MAP, namespace, resource_version=future) as events:
             await anext(aiter(events))
 
 

@@ -52,7 +52,7 @@ class Receiver:
             self._arrived.notify_all()
         return web.Response(body=ExportMetricsServiceResponse().SerializeToString(), content_type=_PROTOBUF)
 
-    async def until(self, holds: Callable[[], object], *, within_s: float = 30) -> None:
+    async def until(self, holds: Callable[[], object], *, within_s: float = 100) -> None:
         """Wait until something holds of what arrived."""
         async with asyncio.timeout(within_s), self._arrived:
             await self._arrived.wait_for(lambda: bool(holds()))

@@ -16,7 +16,7 @@ needs_promtool = pytest.mark.skipif(not PROMTOOL, reason="promtool is not on PAT
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False, timeout=120)
 
 
 @needs_promtool

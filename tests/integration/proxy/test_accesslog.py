@@ -54,13 +54,13 @@ async def test_a_log_that_nobody_reads_stops_nobody() -> None:
 
     def write(data: bytes) -> None:
         begun.set()
-        read.wait(10)
+        read.wait(100)
         written.append(data)
 
     written: list[bytes] = []
     log = AccessLog(ratio=1.0, write=write, wall=lambda: 5.0)
     await asked(log, 1)
-    await asyncio.to_thread(begun.wait, 10)
+    await asyncio.to_thread(begun.wait, 60)
     await asked(log, 50)
     assert not written
     read.set()

@@ -144,7 +144,7 @@ async def test_messages_far_larger_than_a_window_pass_both_ways() -> None:
 async def test_a_call_that_is_cancelled_is_cancelled_in_the_app() -> None:
     async with Chain() as chain, chain.channel() as channel:
         call = channel.unary_unary(f"/{SERVICE}/Hang")(b"")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await chain.echo.started.wait()
             call.cancel()
             await chain.echo.cancelled.wait()
@@ -215,7 +215,7 @@ async def raw(address: tuple[str, int], frames: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*address)
     try:
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize() + frames)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await reader.read()
     finally:
         writer.close()
@@ -283,7 +283,7 @@ def test_no_bytes_crash_or_hang_it(noise: bytes) -> None:
             writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize() + noise)
             writer.write_eof()
             with contextlib.suppress(ConnectionError):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await reader.read()
             writer.close()
 

@@ -279,7 +279,7 @@ async def test_a_client_that_leaves_takes_the_upstreams_request_with_it() -> Non
         client.send(get())
         await client.head()
         client.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await ended.wait()
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["client_gone"]
         assert proxy.server.pool.open_count == 0
@@ -400,13 +400,14 @@ async def test_an_answer_that_goes_on_is_not_idle() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
+        # Longer in all than it may be idle.
         for _ in range(10):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
             link.send(b"x")
         await link.rest()
 
     async with proxied(script) as proxy:
-        proxy.handler.timeouts = Timeouts(idle_s=0.3, answer_start_s=0.2)
+        proxy.handler.timeouts = Timeouts(idle_s=1.5, answer_start_s=1.0)
         client = await proxy.client()
         client.send(get())
         assert (await client.message())[1] == b"x" * 10

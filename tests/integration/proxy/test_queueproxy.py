@@ -51,6 +51,12 @@ class Pod:
         while not head.startswith(b"HTTP/1.1 200"):
             head, _ = await self.ask_admin(get(b"/readyz"))
 
+    async def inside(self, count: int) -> None:
+        """Wait until so many requests are inside."""
+        async with asyncio.timeout(60):
+            while b"queueproxy_requests_inside %d\n" % count not in (await self.ask_admin(get(b"/metrics")))[1]:
+                pass
+
     async def pushed(self) -> list[dict[str, bool]]:
         """What was written into the readiness pipe, so far."""
         text = os.read(self.ready_reader, 65536)
@@ -89,7 +95,7 @@ async def pod(
             yield running
         finally:
             running.stop.set()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await running.done
             for link in running.links:
                 await link.closed()
@@ -124,8 +130,7 @@ async def test_a_freed_slot_goes_to_whoever_has_waited_longest() -> None:
         clients = [await running.client() for _ in range(11)]
         for number, client in enumerate(clients):
             client.send(get(b"/%d" % number))
-            await until(lambda: gate.order)
-            await asyncio.sleep(0.005)
+            await running.inside(number + 1)
         late = await running.client()
         late.send(get(b"/late"))
         head, body = await late.message()
@@ -147,11 +152,11 @@ async def test_a_client_that_leaves_loses_its_place_and_its_request_is_never_sen
         first.send(get(b"/1"))
         await until(lambda: gate.waiting)
         second.send(get(b"/2"))
-        await asyncio.sleep(0.02)
+        await running.inside(2)
         third.send(get(b"/3"))
-        await asyncio.sleep(0.02)
+        await running.inside(3)
         second.close()
-        await asyncio.sleep(0.02)
+        await running.inside(2)
         gate.let_one_go()
         await first.message()
         await until(lambda: gate.waiting)
@@ -312,7 +317,7 @@ async def test_an_app_that_is_gone_becomes_502() -> None:
 
 async def test_a_drain_by_order_takes_what_still_comes_and_finishes_what_runs() -> None:
     gate = Gate()
-    async with pod(gate.script, drain_lag_s=0.2, drain_grace_s=3.0) as running:
+    async with pod(gate.script, drain_lag_s=1.5, drain_grace_s=60.0) as running:
         first, second = [await running.client() for _ in range(2)]
         first.send(get(b"/1"))
         await until(lambda: gate.waiting)
@@ -331,7 +336,7 @@ async def test_a_drain_by_order_takes_what_still_comes_and_finishes_what_runs() 
             head, _ = await client.message()
             assert head.startswith(b"HTTP/1.1 200 OK\r\n")
             assert b"Connection: close\r\n" in head
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             await running.done
 
 
@@ -343,7 +348,7 @@ async def test_a_drain_ends_with_the_grace() -> None:
         await until(lambda: gate.waiting)
         running.stop.set()
         assert await client.ended()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             await running.done
         gate.let_one_go()
 

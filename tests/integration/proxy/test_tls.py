@@ -195,7 +195,7 @@ async def test_each_half_of_a_tunnel_ends_by_itself() -> None:
         assert await client.rest() == SWITCHED + b"bye"
         client.send(b"good bye")
         client.goodbye()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(*proxy.backend.tasks)
         await client.closed()
 

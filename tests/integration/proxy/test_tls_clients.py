@@ -44,7 +44,7 @@ async def test_curl_is_answered(version: str, tmp_path: Path) -> None:
     async with tls_proxied() as (proxy, _):
         host, port = proxy.address
         curl = await asyncio.create_subprocess_exec(
-            *("curl", "-sS", "--max-time", "5", f"--http{version}", "--cacert", str(tmp_path / "ca.pem")),
+            *("curl", "-sS", "--max-time", "60", f"--http{version}", "--cacert", str(tmp_path / "ca.pem")),
             *("--resolve", f"h:{port}:{host}", "-w", "HTTP/%{http_version}", f"https://h:{port}/x"),
             stdout=asyncio.subprocess.PIPE,
         )
@@ -75,7 +75,7 @@ async def test_grpc_calls_pass() -> None:
         credentials = grpc.ssl_channel_credentials(AUTHORITY.cert_pem.bytes())
         options = (("grpc.ssl_target_name_override", "h"),)
         async with grpc.aio.secure_channel(f"{host}:{port}", credentials, options) as channel:
-            assert await channel.unary_unary(f"/{SERVICE}/Unary")(b"hello", timeout=5) == b"hello"
+            assert await channel.unary_unary(f"/{SERVICE}/Unary")(b"hello", timeout=60) == b"hello"
 
 
 async def test_a_client_that_does_not_read_stops_the_upstream_and_then_gets_all() -> None:

@@ -3,8 +3,11 @@
 import pytest
 
 from serving.activator.probes import ProbeAnswer, is_probe_agent, probe_answer
+from serving.activator.routes import Site
+from serving.model.split import split_digest
 
 ACTIVATOR = ProbeAnswer(status=200, body=b"activator")
+SITE = Site(route="default/r", namespace="default", revisions=("a", "b"), bounds=(90, 100))
 OK = ProbeAnswer(status=200, body=b"ok")
 
 
@@ -16,12 +19,18 @@ def answer(
     is_site: bool = True,
     is_draining: bool = False,
 ) -> ProbeAnswer | None:
-    return probe_answer(network_probe=probe, user_agent=agent, target=target, is_site=is_site, is_draining=is_draining)
+    site = SITE if is_site else None
+    return probe_answer(network_probe=probe, user_agent=agent, target=target, site=site, is_draining=is_draining)
 
 
 @pytest.mark.parametrize("is_site", [True, False])
 def test_the_activator_says_that_it_is_in_the_path(is_site: bool) -> None:
     assert answer(probe=b"activator", is_site=is_site) == ACTIVATOR
+
+
+def test_how_a_host_is_shared_out_is_told_as_a_digest() -> None:
+    assert answer(probe=b"probe") == ProbeAnswer(status=200, body=split_digest([("a", 90), ("b", 10)]).encode())
+    assert answer(probe=b"probe", is_site=False) is None
 
 
 def test_another_network_probe_is_not_believed() -> None:

@@ -31,11 +31,13 @@ def test_each_of_several_activators_is_looked_for(tmp_path: Path) -> None:
 
 
 def test_a_port_where_nobody_answers_is_in_the_way(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    (tmp_path / "ports.json").write_text(json.dumps({"api": port}))
-    (tmp_path / "kubeconfig").write_text(kubeconfig(f"http://127.0.0.1:{port}", "t"))
-    found = [(one.name, one.state, one.text) for one in check_reach(tmp_path)]
+    # Bound, but not listening: nobody else can come there meanwhile.
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        (tmp_path / "ports.json").write_text(json.dumps({"api": port}))
+        (tmp_path / "kubeconfig").write_text(kubeconfig(f"http://127.0.0.1:{port}", "t"))
+        found = [(one.name, one.state, one.text) for one in check_reach(tmp_path)]
     assert found == [
         ("port api", "fail", f"{port}: [Errno 111] Connection refused"),
         ("token", "fail", "Connection refused"),

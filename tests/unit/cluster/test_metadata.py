@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, NAMESPACE
+from serving.cluster.kinds import CONFIG_MAP, NAMESPACE, POD
 from serving.cluster.metadata import checked_metadata, read_metadata
 from serving.model.errors import Invalid
 
@@ -73,3 +73,13 @@ def test_a_wrong_type_is_refused_with_its_place(metadata: object, where: str) ->
 
 def test_no_metadata_is_empty_metadata() -> None:
     assert read_metadata({"metadata": None}).name is None
+
+
+def test_what_was_stored_is_not_checked_again_and_what_is_new_is() -> None:
+    labels = {"not a label": "!"}
+    old = {"metadata": {"name": "one", "labels": labels}}
+    assert checked_metadata(POD, {"metadata": {"name": "one", "labels": labels}}, old).name == "one"
+    with pytest.raises(Invalid, match="not a label"):
+        checked_metadata(POD, {"metadata": {"name": "one", "labels": {**labels}}}, old)
+    with pytest.raises(Invalid, match="annotation"):
+        checked_metadata(POD, {"metadata": {"name": "one", "labels": labels, "annotations": {"no!": ""}}}, old)

@@ -147,6 +147,29 @@ def test_changes_are_followed_with_what_was_before() -> None:
     assert data == [(None, None), (None, {"key": "x"}), ({"key": "x"}, {"key": "x"})]
 
 
+def test_only_what_is_to_be_kept_is_told_and_cached() -> None:
+    seen: list[CacheChange] = []
+
+    def kept(found: Object) -> Object:
+        return {"metadata": found["metadata"]}
+
+    async def scenario(followed: Followed) -> None:
+        await followed.make("listed")
+        await followed.change("listed", "x")
+        reflector = Reflector(followed.cluster.store, CONFIG_MAP, settings=ReflectorSettings(kept=kept))
+        reflector.on_change(seen.append)
+        running = asyncio.create_task(reflector.run())
+        await reflector.synced.wait()
+        await followed.change("listed", "y")
+        await followed.remove("listed")
+        await turn()
+        running.cancel()
+
+    follow(scenario)
+    assert [change.type for change in seen] == [EventType.ADDED, EventType.MODIFIED, EventType.DELETED]
+    assert [one.keys() for change in seen for one in (change.old, change.new) if one is not None] == [{"metadata"}] * 5
+
+
 def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("a")
@@ -293,5 +316,6 @@ def test_everything_can_be_told_again_to_those_who_read_it_in_another_way_now() 
         await turn()
         followed.told.clear()
         followed.reflector.tell_again()
+        await turn()
 
     assert sorted(follow(scenario).told) == [("MODIFIED", "a"), ("MODIFIED", "b")]

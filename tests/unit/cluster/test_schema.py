@@ -157,3 +157,38 @@ def test_every_item_is_looked_at() -> None:
 def test_a_long_value_is_cut() -> None:
     (problem,) = breaches(TEXT | {"pattern": "^b"}, "a" * 500, "x")
     assert len(problem.what) < 200
+
+
+SHARED = {
+    "type": "object",
+    "properties": {
+        "kept": {
+            "type": "object",
+            "properties": {"count": {"type": "integer"}, "size": {"type": "integer", "default": 1}},
+        },
+        "items": {"type": "array", "items": {"type": "string"}},
+        "changed": {"type": "integer"},
+    },
+}
+
+
+def test_what_is_the_very_same_as_before_is_shared_and_not_gone_through() -> None:
+    old = {"kept": {"count": 1, "size": 1}, "items": ["a"], "changed": 1}
+    found = completed(SHARED, {**old, "changed": 2}, old)
+    assert found == {**old, "changed": 2}
+    assert found["kept"] is old["kept"]
+    assert found["items"] is old["items"]
+
+
+def test_what_only_looks_like_before_gets_its_defaults() -> None:
+    old = {"kept": {"count": 1}, "items": ["a"]}
+    found = completed(SHARED, {"kept": {"count": 1}, "items": ["a"]}, old)
+    assert found == {"kept": {"count": 1, "size": 1}, "items": ["a"]}
+    assert found["items"] is not old["items"]
+
+
+def test_only_what_is_not_the_very_same_as_before_is_looked_at() -> None:
+    old = {"kept": {"count": "was let in once"}, "changed": 1}
+    assert list(breaches(SHARED, {**old, "changed": 2}, old=old)) == []
+    assert [one.where for one in breaches(SHARED, {**old, "changed": "2"}, old=old)] == ["changed"]
+    assert [one.where for one in breaches(SHARED, {"kept": {"count": "new"}}, old=old)] == ["kept.count"]

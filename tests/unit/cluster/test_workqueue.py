@@ -227,3 +227,19 @@ def test_a_key_that_is_due_at_once_can_be_asked_for_again_on_uvloop() -> None:
         assert repr(one) == "WorkQueue(test, 0 ready, 0 active, 1 later)"
 
     uvloop.run(twice())
+
+
+async def test_many_keys_are_taken_in_their_order_and_each_in_no_time() -> None:
+    queue: WorkQueue[int] = WorkQueue("many")
+    taken: list[int] = []
+
+    async def work(key: int) -> None:
+        taken.append(key)
+
+    for key in range(20_000):
+        queue.add(key)
+    running = asyncio.create_task(queue.run(2, work))
+    async with asyncio.timeout(10):
+        await queue.settled()
+    running.cancel()
+    assert taken == list(range(20_000))

@@ -109,6 +109,7 @@ def test_the_private_service_sends_to_queue_proxies() -> None:
     assert service["metadata"]["labels"]["serving.knative.dev/revision"] == "hello-00001"
     assert is_controlled_by(service, revision)
     assert service["spec"] == {
+        "clusterIP": "None",
         "selector": {"serving.knative.dev/revisionUID": "uid-of-revision-hello-00001"},
         "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8012}],
     }

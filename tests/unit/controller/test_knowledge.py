@@ -86,6 +86,15 @@ def test_a_count_of_pods_is_nothing_to_the_configuration() -> None:
     assert knowledge.put(Resource.REVISION, newer(a_revision(), status={"actualReplicas": 3})) == {REVISION}
 
 
+def test_a_revision_that_gets_pods_or_gives_them_up_is_nothing_to_the_others_and_one_that_retires_is() -> None:
+    one = a_revision()
+    knowledge = knowing((Resource.ROUTE, a_route(traffic=BLUE)), (Resource.REVISION, one))
+    asleep = newer(one, spec={**one["spec"], "servingState": "Reserve"})
+    assert knowledge.put(Resource.REVISION, asleep) == {REVISION}
+    retired = {**stored(one, resourceVersion="9"), "spec": {**one["spec"], "servingState": "Retired"}}
+    assert knowledge.put(Resource.REVISION, retired) == {REVISION, CONFIGURATION, ROUTE}
+
+
 def test_a_route_wakes_revisions_that_it_begins_or_ceases_to_name() -> None:
     knowledge = knowing((Resource.ROUTE, a_route(traffic=BLUE)))
     moved = newer(a_route(traffic=[{**BLUE[0], "revisionName": "hello-00002"}]))

@@ -1,0 +1,92 @@
+"""The controller-manager's part on a memory store: what it writes, and that it does not look at its own writes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, SERVICE, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.local.manager import Manager
+
+LABELS = {"app": "web"}
+_TURNS = 500
+READY = {"podIP": "127.64.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+
+
+class CountingCluster(MemoryCluster):
+    """Counts what is written, even if it changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+
+    async def patch(self, kind: Kind, *given: Any, **options: Any) -> Any:  # noqa: ANN401 - as it comes
+        self.writes.append(kind.resource)
+        return await super().patch(kind, *given, **options)
+
+
+@asynccontextmanager
+async def managed() -> AsyncIterator[CountingCluster]:
+    cluster = CountingCluster()
+    running = asyncio.create_task(Manager(cluster).run())
+    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "app"}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": LABELS}, "template": template}
+    await cluster.create(SERVICE, {"metadata": {"name": "web"}, "spec": {"selector": LABELS, "ports": [{"port": 80}]}})
+    await cluster.create(DEPLOYMENT, {"metadata": {"name": "web"}, "spec": spec})
+    yield cluster
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def rest(cluster: CountingCluster) -> list[str]:
+    """What was written until nothing is any more: all work is in this loop, and none of it waits for a time."""
+    while True:
+        count = len(cluster.writes)
+        # Turns of the loop and no time, which passes also while nothing has its turn.
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        if count == len(cluster.writes):
+            found, cluster.writes = cluster.writes, []
+            return found
+
+
+async def the_pod(cluster: CountingCluster) -> str:
+    async with cluster.watch(POD, resource_version="0") as events:
+        return str((await anext(events)).object["metadata"]["name"])
+
+
+async def test_a_pod_is_written_into_slices_when_it_has_an_address() -> None:
+    async with managed() as cluster:
+        name = await the_pod(cluster)
+        await rest(cluster)
+        await cluster.patch(POD, "default", name, patch={"status": {"phase": "Pending"}}, subresource="status")
+        assert await rest(cluster) == ["pods"]
+        await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
+        assert sorted(await rest(cluster)) == ["deployments.apps", "endpointslices.discovery.k8s.io", "pods"]
+        (found,) = (await cluster.list(ENDPOINT_SLICE)).items
+        assert [one["addresses"] for one in found["endpoints"]] == [["127.64.0.1"]]
+
+
+async def test_a_pod_that_goes_leaves_its_slices() -> None:
+    async with managed() as cluster:
+        name = await the_pod(cluster)
+        await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
+        await rest(cluster)
+        await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 0}}, subresource="scale")
+        await cluster.delete(POD, "default", name, grace_s=0)
+        await rest(cluster)
+        (found,) = (await cluster.list(ENDPOINT_SLICE)).items
+        assert found["endpoints"] == []
+        assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["replicas"] == 0
+
+
+async def test_a_deployment_whose_status_alone_changes_is_left_alone() -> None:
+    async with managed() as cluster:
+        await the_pod(cluster)
+        await rest(cluster)
+        await cluster.patch(DEPLOYMENT, "default", "web", patch={"status": {"collisionCount": 1}}, subresource="status")
+        assert await rest(cluster) == ["deployments.apps"]
+        await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 2}})
+        assert "deployments.apps" in await rest(cluster)
+        assert len((await cluster.list(POD)).items) == 2

@@ -1,0 +1,99 @@
+"""What a memory store tells is decoded once for all who only read it: nobody of ours changes what he is told.
+
+The store itself holds bytes, which no reader can change; a reader that changed what he was told would change it for the
+others. So everybody that reads is put to work on one store, and at the end each object is compared with its bytes.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from serving.aio.clock import now_s, stamp
+from serving.autoscaler.loop import Autoscaler
+from serving.autoscaler.scaler import Source
+from serving.cluster.admission import admit
+from serving.cluster.kinds import KINDS, POD, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import EventType, WatchEvent
+from serving.controller.loop import Controller
+from serving.controller.objects import condition_of
+from serving.local.manager import Manager
+from serving.local.podplan import Life, pod_status
+from serving.model.stat import Stat
+from serving.settings.autoscaler import AutoscalerSettings
+
+SCALING = AutoscalerSettings()
+SERVICES = ("one", "two", "three")
+
+
+async def proved() -> bool:
+    return True
+
+
+async def keep_all(cluster: MemoryCluster, kind: Kind, told: list[WatchEvent]) -> None:
+    async with cluster.watch(kind, resource_version="1") as events:
+        async for event in events:
+            # Asked for at once, as by whoever came first: so it is the one that all the others get.
+            assert event.shared
+            told.append(event)
+
+
+async def make_ready(cluster: MemoryCluster) -> None:
+    """A kubelet: says of each new pod that it is ready."""
+    async with cluster.watch(POD, resource_version="1") as events:
+        async for event in events:
+            if event.type is EventType.ADDED:
+                lives = {"user-container": Life(is_running=True)}
+                status = pod_status(event.object, lives, address="127.64.0.1", ready=True, stamp=stamp())
+                name = event.object["metadata"]["name"]
+                await cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")
+
+
+async def until(cluster: MemoryCluster, kind: Kind, name: str, *, state: str) -> dict[str, Any]:
+    """Wait for a state of the condition Ready (of a revision: Active)."""
+    condition = "Active" if kind is REVISION else "Ready"
+    async with cluster.watch(kind, resource_version="0", field_selector=f"metadata.name={name}") as events:
+        async for event in events:
+            if condition_of(event.object, condition).get("status") == state:
+                return event.object
+    raise AssertionError(name)
+
+
+async def live(cluster: MemoryCluster, autoscaler: Autoscaler) -> None:
+    """Services come, one of them grows under load, and they go."""
+    for name in SERVICES:
+        spec = {"template": {"spec": {"containers": [{"image": "app"}]}}}
+        await cluster.create(SERVING_SERVICE, {"metadata": {"name": name}, "spec": spec})
+    for name in SERVICES:
+        await until(cluster, SERVING_SERVICE, name, state="True")
+    stat = Stat(pod="activator", at_s=now_s(), concurrency=500.0, request_count=500.0)
+    autoscaler.record(("default", "one-00001"), stat, Source.ACTIVATOR)
+    await cluster.patch(SERVING_SERVICE, "default", "two", patch={"metadata": {"annotations": {"a": "b"}}})
+    for name in SERVICES[1:]:
+        await cluster.delete(SERVING_SERVICE, "default", name)
+    await asyncio.sleep(0.2)
+
+
+async def test_nobody_changes_what_all_are_told() -> None:
+    cluster = MemoryCluster(admit=partial(admit, scaling=SCALING))
+    stop = asyncio.Event()
+    told: list[WatchEvent] = []
+    controller = Controller(cluster, scaling=SCALING)
+    autoscaler = Autoscaler(cluster, settings=SCALING, prove=proved)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        work = [group.create_task(keep_all(cluster, kind, told)) for kind in KINDS]
+        work += [group.create_task(make_ready(cluster)), group.create_task(Manager(cluster).run())]
+        daemons = [group.create_task(controller.run(stop)), group.create_task(autoscaler.run(stop))]
+        await live(cluster, autoscaler)
+        stop.set()
+        await asyncio.gather(*daemons)
+        for task in work:
+            task.cancel()
+    assert len({event.shared["kind"] for event in told}) >= len(
+        ("Service", "Configuration", "Route", "Revision", "Pod")
+    )
+    for event in told:
+        assert event.encoded is not None
+        assert event.shared == msgspec.json.decode(event.encoded)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 __all__ = ["Gate", "opened"]
@@ -16,12 +17,13 @@ class Gate:
         self._target = (host, port)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        self.port = 0
+        # Bound, but never listening: the port stays ours while nobody listens there, and refuses.
+        self._place = _bound(0)
+        self.port: int = self._place.getsockname()[1]
 
     async def open(self) -> None:
         """Let connections through."""
-        self._server = await asyncio.start_server(self._pass, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._pass, sock=_bound(self.port))
 
     async def shut(self) -> None:
         """Cut everything; whoever connects is refused."""
@@ -47,6 +49,17 @@ class Gate:
             self._writers.discard(writer)
             writer.transport.abort()
 
+    def close(self) -> None:
+        """Leave the port to others."""
+        self._place.close()
+
+
+def _bound(port: int) -> socket.socket:
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(("127.0.0.1", port))
+    return made
+
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
@@ -66,3 +79,4 @@ async def opened(host: str, port: int) -> AsyncIterator[Gate]:
         yield gate
     finally:
         await gate.shut()
+        gate.close()

@@ -3,7 +3,7 @@
 The memory store with its API, the garbage collector, and the manager of ``serving/local`` in the place of a
 controller-manager: pods for Deployments, slices for Services. It says ``ready`` on its standard output, with its
 kubeconfig in the folder, and runs until its standard input ends. Each write is a line in the folder's file ``writes`` with
-the name of who made it, if it was done. Tokens of pods are those of the folder's file ``tokens``, one a line.
+the name of who made it, if it was done; what a real server would have refused of it is in ``refused``. Tokens of pods are those of the folder's file ``tokens``, one a line.
 """
 
 import asyncio
@@ -26,11 +26,20 @@ from serving.cluster.garbage import collect_garbage
 from serving.cluster.memory import MemoryCluster
 from serving.local.manager import Manager
 from serving.settings.autoscaler import AutoscalerSettings
+from tests.unit.config.server_rules import objections
+from tests.unit.config.strict import faults, model_of
 
-__all__ = ["TOKENS", "WRITES", "main"]
+__all__ = ["REFUSED", "TOKENS", "WRITES", "main"]
 
 TOKENS = "tokens"
 WRITES = "writes"
+REFUSED = "refused"
+# Once a minute on a real server; often, so that every watch of the suite meets some.
+_BOOKMARK_PERIOD_S = 0.5
+# What is only answered, and never stored.
+_NOT_JUDGED = {"Scale", "Status", "TokenReview"}
+# Of these a definition says all; a Service of ours has the name of a built-in kind.
+_DEFINED = ("serving.knative.dev/", "serving.dev/", "gateway.networking.k8s.io/", "metrics.k8s.io/")
 _TOKEN = "cluster-e2e"  # noqa: S105 - a server that lives for some tests
 
 
@@ -46,6 +55,27 @@ def _recording(path: Path) -> Middleware:
     return record
 
 
+def _judging(path: Path) -> Middleware:
+    """Ours checks its own kinds alone; of the built-in ones it is written down what a real server would have said."""
+
+    @web.middleware
+    async def judge(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        is_write = request.method in {"POST", "PUT", "PATCH"} and response.status < web.HTTPBadRequest.status_code
+        if is_write and isinstance(response, web.Response) and isinstance(response.body, bytes):
+            one = msgspec.json.decode(response.body)
+            is_built_in = not one["apiVersion"].startswith(_DEFINED) and one["kind"] not in _NOT_JUDGED
+            if is_built_in and model_of(one) is not None:
+                with path.open("a", encoding="utf-8") as file:
+                    file.writelines(
+                        f"{request.headers.get('User-Agent', '-')} {request.method} {request.path} {fault}\n"
+                        for fault in (*faults(one), *objections(one))
+                    )
+        return response
+
+    return judge
+
+
 def _tokens(path: Path) -> dict[str, KnownToken]:
     """Whose each token is: a line is the token, a space, and that as JSON."""
     lines = [line.split(" ", 1) for line in path.read_text().splitlines()] if path.exists() else []
@@ -56,9 +86,12 @@ async def main(folder: Path) -> None:
     """Serve until the standard input ends."""
     cluster = MemoryCluster(admit=functools.partial(admit, scaling=AutoscalerSettings()))
     reviews = TokenReviews(lambda: _tokens(folder / TOKENS))
-    served = application(cluster, ApiOptions(token=_TOKEN, token_reviews=reviews))
+    options = ApiOptions(token=_TOKEN, token_reviews=reviews, bookmark_period_s=_BOOKMARK_PERIOD_S)
+    served = application(cluster, options)
     (folder / WRITES).touch()
+    (folder / REFUSED).touch()
     served.middlewares.append(_recording(folder / WRITES))
+    served.middlewares.append(_judging(folder / REFUSED))
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         (folder / "kubeconfig").write_text(kubeconfig(url, _TOKEN))

@@ -1,7 +1,7 @@
 """A kubelet that runs what a pod's template says of the queue-proxy as a process, exactly: command, environment, probe, hooks.
 
-There are no networks of pods here: a pod is said to be at 10.81.x.y and is at 127.81.x.y, so that what the template calls
-127.0.0.1 or any address is that one. The app is a small server of the test at the pod's address and the port of its
+There are no networks of pods here: a pod is said to be at 10.81.x.y and is at 127.81.x.y (82 where another test has 81, and
+so on), so that what the template calls 127.0.0.1 or any address is that one. The app is a small server of the test at the pod's address and the port of its
 container; it keeps the heads that it saw. The token is where the template mounts it, below the pod's folder.
 """
 
@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from tests.tidy.sources import ROOT
 
 __all__ = ["ProcessKubelet", "RunningPod", "got"]
 
+_QUEUE_PORT = 8012
+_NETWORK_FIRST, _NETWORK_END = 81, 128
 _SLOW = b"/slow"
 _SLOW_S = 1.5
 
@@ -52,6 +55,7 @@ class ProcessKubelet(StatusKubelet):
     def __init__(self, cluster: Cluster, server: Server, folder: Path) -> None:
         super().__init__(cluster, server.node)
         self.running: dict[str, RunningPod] = {}
+        self._network, self._holder = _network()
         self._server = server
         self._folder = folder
         self._starts: dict[str, asyncio.Event] = {}
@@ -62,7 +66,7 @@ class ProcessKubelet(StatusKubelet):
     async def _start(self, pod: Object) -> None:
         name = pod["metadata"]["name"]
         number = next(self._numbers)
-        address = f"127.81.{number // 250}.{number % 250 + 1}"
+        address = f"127.{self._network}.{number // 250}.{number % 250 + 1}"
         container = next(one for one in pod["spec"]["containers"] if one["name"] == "queue-proxy")
         user = next(one for one in pod["spec"]["containers"] if one is not container)
         home = self._folder / name
@@ -78,15 +82,17 @@ class ProcessKubelet(StatusKubelet):
         one = RunningPod(pod=pod, address=address, proxy=proxy, app=app, environment=environment, heads=heads)
         self.running[name] = one
         self._started(name).set()
-        one.probing = asyncio.create_task(self._probe(one, container["readinessProbe"]))
+        assert self._group is not None
+        one.probing = self._group.create_task(self._probe(one, container["readinessProbe"]))
 
     def _environment(self, pod: Object, container: Object, home: Path) -> dict[str, str]:
         """As a kubelet makes it."""
         fields = {f"metadata.{name}": pod["metadata"][name] for name in ("name", "namespace")}
         values = {
-            one["name"]: one["value"].replace("$$(", "$(")
-            if "value" in one
-            else fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
+            # A real server leaves out what is empty.
+            one["name"]: fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
+            if "valueFrom" in one
+            else one.get("value", "").replace("$$(", "$(")
             for one in container["env"]
         }
         mount = container["volumeMounts"][0]["mountPath"]
@@ -174,10 +180,19 @@ class ProcessKubelet(StatusKubelet):
             if one.proxy.returncode is None:
                 one.proxy.kill()
                 await one.proxy.wait()
+        self._holder.close()
+
+
+def _network() -> tuple[int, socket.socket]:
+    """The second number of addresses that no other test has, and what holds them: tests run side by side."""
+    for number in range(_NETWORK_FIRST, _NETWORK_END):
+        with contextlib.suppress(OSError):
+            return number, socket.create_server((f"127.{number}.255.254", _QUEUE_PORT))
+    raise OSError(f"all of 127.{_NETWORK_FIRST} to 127.{_NETWORK_END - 1} are taken")
 
 
 def _at(address: str) -> dict[str, str]:
-    return {"SERVING_POD_LISTEN": f"{address}:8012", "SERVING_POD_ADMIN_LISTEN": f"{address}:8022"}
+    return {"SERVING_POD_LISTEN": f"{address}:{_QUEUE_PORT}", "SERVING_POD_ADMIN_LISTEN": f"{address}:8022"}
 
 
 def _app(heads: list[str]) -> Any:  # noqa: ANN401 - a callback of asyncio's

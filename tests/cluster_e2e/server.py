@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,11 +19,15 @@ import yaml
 from serving.cli.api import Api
 from serving.cli.install import Installation
 from serving.cli.tree import Wanted, objects_of, tree_folder
+from serving.cluster.port import Object
 from tests.tidy.sources import ROOT
 
-__all__ = ["NAMESPACE", "Server", "is_real", "started"]
+__all__ = ["HOST_NAME", "NAMESPACE", "SPACE", "Server", "is_real", "needed_objects", "only_here", "started"]
 
 NAMESPACE = "knative-serving"
+SPACE = "serving-e2e"
+HOST_NAME = "kubernetes.io/hostname"
+_NODE = "serving-e2e"
 _VARIABLE = "SERVING_TEST_KUBECONFIG"
 _NEEDED = {"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"}
 _NEEDED |= {"Role", "RoleBinding", "ConfigMap"}
@@ -34,6 +37,14 @@ _TOKEN_S = 3600
 def is_real() -> bool:
     """Whether the server is somebody else's."""
     return bool(os.environ.get(_VARIABLE))
+
+
+def only_here() -> Object:
+    """What keeps a pod off nodes of others, where nobody would run it as the suite wants it: a part of a pod's spec.
+
+    The account is said for servers without the admission that fills it in: a token is for a pod that names its account.
+    """
+    return {"nodeSelector": {HOST_NAME: _NODE}, "serviceAccountName": "default"} if is_real() else {}
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,14 +57,17 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
     async def kubeconfig_of(self, daemon: str, folder: Path, *, port: int) -> Path:
         """A kubeconfig through a gate at a port, with a daemon's own account where there are accounts."""
-        config: dict[str, Any] = yaml.safe_load(self.kubeconfig.read_text())
-        cluster = config["clusters"][0]["cluster"]
+        config, cluster, user = _current(self.kubeconfig)
         url = urlsplit(cluster["server"])
         cluster["server"] = url._replace(netloc=f"127.0.0.1:{port}").geturl()
         if url.scheme == "https":
-            cluster["tls-server-name"] = self.host
+            cluster.setdefault("tls-server-name", self.host)
+        if authority := cluster.get("certificate-authority"):
+            # It is said from where the file is, and the new one is elsewhere.
+            cluster["certificate-authority"] = str(self.kubeconfig.absolute().parent / authority)
         if is_real():
-            config["users"][0]["user"] = {"token": await asyncio.to_thread(self._token, daemon)}
+            user.clear()
+            user["token"] = await asyncio.to_thread(self._token, daemon)
         path = folder / f"{daemon}.kubeconfig"
         path.write_text(json.dumps(config))
         return path
@@ -61,7 +75,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     def _token(self, account: str) -> str:
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
         request = {"spec": {"expirationSeconds": _TOKEN_S}}
-        answer = Api(kubeconfig=self.kubeconfig).done("POST", path, request)
+        status, answer = Api(kubeconfig=self.kubeconfig).call("POST", path, request)
+        assert status < 400, (path, answer)
         return str(answer["status"]["token"])
 
 
@@ -70,11 +85,12 @@ async def started(folder: Path) -> AsyncIterator[Server]:
     """The server that is named, prepared; or our own, while the context lasts."""
     if is_real():
         kubeconfig = Path(os.environ[_VARIABLE])
-        objects = [one for one in objects_of(tree_folder(), Wanted()) if one["kind"] in _NEEDED]
-        installation = Installation(Api(kubeconfig=kubeconfig), objects)
+        # The daemons of one stage would work on what is another's: there is one cluster, and they see all of it.
+        assert "PYTEST_XDIST_WORKER" not in os.environ, f"with {_VARIABLE} run these tests in one process, without -n"
+        installation = Installation(Api(kubeconfig=kubeconfig), needed_objects())
         await asyncio.to_thread(installation.check)
         await asyncio.to_thread(installation.apply)
-        yield _server(kubeconfig, node="serving-e2e")
+        yield _server(kubeconfig, node=_NODE)
         return
     log = (folder / "server.log").open("ab")
     process = await asyncio.create_subprocess_exec(
@@ -96,7 +112,26 @@ async def started(folder: Path) -> AsyncIterator[Server]:
         log.close()
 
 
+def needed_objects() -> list[Object]:
+    """What a server has to have before the daemons come: of the tree, and the account of placement, which is a component."""
+    placement = (tree_folder() / "components" / "placement" / "rbac.yaml").read_text()
+    objects = [*objects_of(tree_folder(), Wanted()), *yaml.safe_load_all(placement)]
+    return [one for one in objects if one["kind"] in _NEEDED]
+
+
+def _current(kubeconfig: Path) -> tuple[Object, Object, Object]:
+    """A kubeconfig, and of it the cluster and the user of its current context."""
+    config: Object = yaml.safe_load(kubeconfig.read_text())
+
+    def named(part: str, name: str) -> Object:
+        found: Object = next(one for one in config[f"{part}s"] if one["name"] == name)[part]
+        return found
+
+    context = named("context", config["current-context"])
+    return config, named("cluster", context["cluster"]), named("user", context["user"])
+
+
 def _server(kubeconfig: Path, *, node: str) -> Server:
-    config = yaml.safe_load(kubeconfig.read_text())
-    url = urlsplit(config["clusters"][0]["cluster"]["server"])
+    _, cluster, _ = _current(kubeconfig)
+    url = urlsplit(cluster["server"])
     return Server(kubeconfig=kubeconfig, host=url.hostname or "", port=url.port or 443, node=node)

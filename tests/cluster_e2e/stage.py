@@ -1,11 +1,13 @@
 """Everything at work against one server: the daemons as processes, a kubelet, and somebody who pretends to have load.
 
 Daemons reach the server through a gate, with their own accounts and a record of what they call; the suite has the server
-itself. Whoever waits here waits for events of a watch, and fails with what it saw last.
+itself. Whoever waits here waits for events of a watch, and fails with what it saw last. All sockets are the stage's own and
+handed down, so that nobody else takes a port between two starts of a daemon; who asks too early waits for its first answer.
 """
 
 import asyncio
 import contextlib
+import http
 import json
 import os
 import random
@@ -13,6 +15,7 @@ import re
 import signal
 import socket
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,37 +23,46 @@ from typing import Any
 
 from serving.activator.client import StatsClient
 from serving.activator.wake import Load
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, SERVING_SERVICE, Kind
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, NODE, POD, SERVING_SERVICE, Kind
 from serving.cluster.kube import KubeCluster
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType, Object, WatchEvent
 from serving.controller.objects import condition_of
 from serving.model.errors import AlreadyExists, NotFound
 from serving.settings.activator import ActivatorSettings
 from tests.cluster_e2e.gate import Gate, opened
-from tests.cluster_e2e.own_server import WRITES
-from tests.cluster_e2e.server import Server, is_real, started
+from tests.cluster_e2e.own_server import REFUSED, WRITES
+from tests.cluster_e2e.server import SPACE, Server, is_real, only_here, started
 from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.tidy.sources import ROOT
 
-__all__ = ["KEY", "SPACE", "Daemon", "Stage", "is_ready", "service", "staged"]
+__all__ = ["KEY", "SPACE", "Daemon", "Stage", "is_ready", "of_objects", "service", "staged"]
 
 KEY = b"e" * 32
-SPACE = "serving-e2e"
 SYSTEM = "knative-serving"
 # A real server refuses loopback addresses in slices.
 ACTIVATOR_ADDRESSES = ("10.78.0.1", "10.78.0.2") if is_real() else ("127.0.0.1",)
-_PATIENCE_S = 20.0
+# Waiting ends with an event; this long only where something is broken, also on a machine that has much else to do.
+_PATIENCE_S = 60.0
+# Where each daemon answers when it works: the name of a socket, and a path.
+_PAGES = {
+    "activator": ("activator-metrics", "/healthz"),
+    "autoscaler": ("stats", "/healthz"),
+    "controller": ("controller-metrics", "/healthz"),
+    "dashboard": ("dashboard", "/"),
+    "placement": ("placement", "/healthz"),
+}
+_LISTENERS = {"activator": ("public", "inner")}
 # Each report is of a second; two in one would add up.
 _LOAD_PERIOD_S = 1.0
 # Windows as short as they may be; what is shown does not hang on their length.
 _SETTINGS = {
     "SERVING_AUTOSCALER_STABLE_WINDOW_S": "6",
+    # A report that comes late is in one second with the next: a window of one second would take it for a burst.
+    "SERVING_AUTOSCALER_PANIC_WINDOW_RATIO": "0.5",
     "SERVING_AUTOSCALER_DECISION_PERIOD_S": "0.5",
     "SERVING_AUTOSCALER_SCALE_TO_ZERO_GRACE_PERIOD_S": "1",
     "SERVING_AUTOSCALER_MAX_SCALE_DOWN_RATE": "100",
     "SERVING_CONTROLLER_PUBLIC_SERVICES": "true",
-    "SERVING_DASHBOARD_ADDRESS": "127.0.0.1:0",
-    "SERVING_PLACEMENT_LISTEN_ADDRESS": "127.0.0.1:0",
 }
 
 
@@ -68,8 +80,9 @@ class Daemon:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """What it has said."""
-        return [json.loads(line) for line in self._log.read_text().splitlines()]
+        """What it has said; a line that is still being written is not said yet."""
+        lines = [line for line in self._log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     async def stop(self) -> int:
         """End it in peace; its exit code."""
@@ -90,7 +103,6 @@ class Stage:
         self._settings = settings
         self.kubelet = StatusKubelet(cluster, server.node)
         self.sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("public", "inner", "stats")}
-        self._controller_page = _free_port()
         (folder / "key").write_bytes(KEY)
         url = f"ws://127.0.0.1:{self.port('stats')}/stats"
         teller = ActivatorSettings(stats_url=url, name="e2e")
@@ -98,22 +110,19 @@ class Stage:
         self._loads: dict[str, float] = {}
 
     def port(self, name: str) -> int:
-        """Of a listener: public, inner or stats."""
+        """Of a listener: public, inner, stats, or a daemon's page."""
         port: int = self.sockets[name].getsockname()[1]
         return port
 
     async def start(self, name: str, *, module: str = "", instance: str = "") -> Daemon:
-        """Start a daemon; ``instance`` is what one of several of it goes by."""
+        """Start a daemon, and wait until it answers; ``instance`` is what one of several of it goes by."""
         label = instance or name
-        controller_page = 0 if instance else self._controller_page
-        listeners = {"activator": ("public", "inner"), "autoscaler": ("stats",)}.get(name, ())
-        sockets = {one: self.sockets[one] for one in listeners}
-        if instance and name == "autoscaler":
-            # Each has its own, by which the others reach it.
-            own = f"stats-{instance}"
-            if own not in self.sockets:
-                self.sockets[own] = socket.create_server(("127.0.0.1", 0))
-            sockets["stats"] = self.sockets[own]
+        page, path = _PAGES[name]
+        # Each instance has its own, by which others reach it.
+        own = f"{page}-{instance}" if instance else page
+        if own not in self.sockets:
+            self.sockets[own] = socket.create_server(("127.0.0.1", 0))
+        sockets = {**{one: self.sockets[one] for one in _LISTENERS.get(name, ())}, page: self.sockets[own]}
         descriptors = {one: listener.fileno() for one, listener in sockets.items()}
         kubeconfig = await self.server.kubeconfig_of(name, self.folder, port=self.gate.port)
         environment = {
@@ -125,8 +134,6 @@ class Stage:
             "SERVING_POD_NAME": label,
             "SERVING_KUBE_RECORD": str(self.folder / f"{label}.calls"),
             "SERVING_LISTEN_FDS": json.dumps(descriptors),
-            "SERVING_ACTIVATOR_METRICS_ADDRESS": "127.0.0.1:0",
-            "SERVING_CONTROLLER_METRICS_ADDRESS": f"127.0.0.1:{controller_page}",
             "SERVING_ACTIVATOR_STATS_URL": f"ws://127.0.0.1:{self.port('stats')}/stats",
             "SERVING_CONTROLLER_SIDECAR_STATS_URL": f"ws://127.0.0.1:{self.port('stats')}/stats",
             "SERVING_AUTOSCALER_ACTIVATOR_ADDRESS": f"127.0.0.1:{self.port('public')}",
@@ -141,7 +148,19 @@ class Stage:
                 stderr=log,
             )
         self.daemons[label] = Daemon(label, process, self.folder)
+        await self._at_work(self.daemons[label], f"http://127.0.0.1:{self.port(own)}{path}")
         return self.daemons[label]
+
+    async def _at_work(self, one: Daemon, url: str) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                while not await asyncio.to_thread(_is_well, url):
+                    if one.process.returncode is not None:
+                        break
+                    await asyncio.sleep(0.05)
+                else:
+                    return
+        raise AssertionError(f"{one.name} (exit code {one.process.returncode}) does not answer: {one.log[-3:]}")
 
     async def run(self, *, runs_nothing: bool) -> None:
         """Kubelet and load, until cancelled."""
@@ -209,8 +228,7 @@ class Stage:
 
     async def numbers(self, name: str) -> dict[str, float]:
         """What the controller or the autoscaler counts, by name, summed over labels."""
-        port = self.port("stats") if name == "autoscaler" else self._controller_page
-        text = await asyncio.to_thread(_read, f"http://127.0.0.1:{port}/metrics")
+        text = await asyncio.to_thread(_read, f"http://127.0.0.1:{self.port(_PAGES[name][0])}/metrics")
         found: dict[str, float] = {}
         for line in text.splitlines():
             if match := re.match(r"(\w+)(?:\{.*\})? ([0-9.e+]+)$", line):
@@ -255,12 +273,19 @@ class Stage:
             with contextlib.suppress(NotFound):
                 await self.cluster.delete(SERVING_SERVICE, SPACE, one["metadata"]["name"])
         await self.until_none(DEPLOYMENT)
+        await self.until_none(POD)
 
     async def until_none(self, kind: Kind, *, label_selector: str = "") -> None:
-        """Wait until there is nothing of a kind."""
-        async with asyncio.timeout(_PATIENCE_S):
-            while (await self.cluster.list(kind, SPACE, label_selector=label_selector)).items:  # noqa: ASYNC110 - a list is polled
-                await asyncio.sleep(0.05)
+        """Wait until there is nothing of a kind. A real garbage collector makes 40 calls a second: so long as it goes on."""
+        count, left = 0, await self._count(kind, label_selector)
+        while left:
+            count = left
+            async with asyncio.timeout(_PATIENCE_S):
+                while (left := await self._count(kind, label_selector)) >= count:  # noqa: ASYNC110 - a list is polled
+                    await asyncio.sleep(0.05)
+
+    async def _count(self, kind: Kind, label_selector: str) -> int:
+        return len((await self.cluster.list(kind, SPACE, label_selector=label_selector)).items)
 
 
 @contextlib.asynccontextmanager
@@ -276,6 +301,7 @@ async def staged(
         started(folder) as server,
         opened(server.host, server.port) as gate,
         KubeCluster.from_kubeconfig(server.kubeconfig) as cluster,
+        _without_our_node(cluster, server.node),
     ):
         stage = Stage(server, cluster, gate=gate, folder=folder, settings=settings or {})
         with contextlib.suppress(AlreadyExists):
@@ -283,10 +309,13 @@ async def staged(
         await stage.set_activators(ACTIVATOR_ADDRESSES)
         running = asyncio.create_task(stage.run(runs_nothing=runs_nothing))
         try:
-            for name in daemons:
-                await stage.start(name)
+            async with asyncio.TaskGroup() as group:
+                for name in daemons:
+                    group.create_task(stage.start(name))
             yield stage
             await stage.clear()
+            if not is_real():
+                assert (folder / REFUSED).read_text() == "", "a real server would have refused it"
         finally:
             for one in stage.daemons.values():
                 await one.stop()
@@ -297,6 +326,17 @@ async def staged(
                 listener.close()
 
 
+@contextlib.asynccontextmanager
+async def _without_our_node(cluster: Cluster, node: str) -> AsyncIterator[None]:
+    """On somebody else's server the node goes with us: nobody would be its kubelet."""
+    try:
+        yield
+    finally:
+        if is_real():
+            with contextlib.suppress(NotFound):
+                await cluster.delete(NODE, "", node)
+
+
 async def _seen(cluster: Cluster, kind: Kind, name: str) -> AsyncIterator[tuple[EventType, Object]]:
     """An object as it is, and as it changes."""
     selector = f"metadata.name={name}"
@@ -304,27 +344,40 @@ async def _seen(cluster: Cluster, kind: Kind, name: str) -> AsyncIterator[tuple[
     for one in listing.items:
         yield EventType.MODIFIED, one
     async with cluster.watch(kind, SPACE, resource_version=listing.resource_version, field_selector=selector) as events:
-        async for event in events:
+        async for event in of_objects(events):
             yield event.type, event.object
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+async def of_objects(events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+    """What a watch brings but bookmarks, which say nothing of an object; a real server sends one a minute."""
+    async for event in events:
+        if event.type is not EventType.BOOKMARK:
+            yield event
 
 
 def _read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - a daemon of this machine
+    with urllib.request.urlopen(url, timeout=_PATIENCE_S) as answer:  # noqa: S310 - a daemon of this machine
         text: str = answer.read().decode()
         return text
+
+
+def _is_well(url: str) -> bool:
+    """Whether it says so. One that has not begun answers later; one that dies in between leaves it to the next try."""
+    try:
+        _read(url)
+    except urllib.error.HTTPError as error:
+        return error.code < http.HTTPStatus.INTERNAL_SERVER_ERROR
+    except OSError:
+        return False
+    return True
 
 
 def service(name: str, *, version: str = "1", annotations: dict[str, str] | None = None, **spec: Any) -> Object:  # noqa: ANN401 - JSON
     """A manifest. By default a pod is for one request at a time, and all of it is aimed at."""
     asked = {"autoscaling.knative.dev/target": "1", "autoscaling.knative.dev/target-utilization-percentage": "100"}
     container = {"image": "registry.example/hello", "env": [{"name": "VERSION", "value": version}]}
-    template = {"metadata": {"annotations": {**asked, **(annotations or {})}}, "spec": {"containers": [container]}}
+    pod = {"containers": [container], **only_here()}
+    template = {"metadata": {"annotations": {**asked, **(annotations or {})}}, "spec": pod}
     return {
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Service",

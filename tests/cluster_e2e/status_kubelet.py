@@ -13,6 +13,7 @@ from serving.cluster.kinds import NODE, POD
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from tests.cluster_e2e.server import HOST_NAME, SPACE
 
 __all__ = ["StatusKubelet"]
 
@@ -29,7 +30,8 @@ class StatusKubelet:
         # Of pods that were said to be ready at some time.
         self.ready_addresses: set[str] = set()
         self._cluster, self._node = cluster, node
-        self._pods = Reflector(cluster, POD, field_selector=f"spec.nodeName={node}")
+        # Where there are DaemonSets their pods are on every node; they are not ours to speak for.
+        self._pods = Reflector(cluster, POD, SPACE, field_selector=f"spec.nodeName={node}")
         self._pods.on_change(self._changed)
         self._numbers = itertools.count(1)
         self._done: set[tuple[str, bool]] = set()
@@ -69,8 +71,12 @@ class StatusKubelet:
 
     async def _start(self, pod: Object) -> None:
         number = next(self._numbers)
+        address, is_held = f"10.77.{number // 250}.{number % 250 + 1}", self.hold
         with contextlib.suppress(NotFound, Conflict):
-            await self._tell(pod, ready=not self.hold, address=f"10.77.{number // 250}.{number % 250 + 1}")
+            await self._tell(pod, ready=not is_held, address=address)
+            if is_held and not self.hold:
+                # It was let go before it was known to be held.
+                await self._tell(pod, ready=True, address=address)
 
     async def _end(self, key: Key, uid: str) -> None:
         with contextlib.suppress(NotFound, Conflict):
@@ -116,9 +122,11 @@ class StatusKubelet:
 
     async def beat(self) -> None:
         """Be there, and go on saying so."""
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}}
-        with contextlib.suppress(AlreadyExists):
-            await self._cluster.create(NODE, node)
+        labels = {"labels": {HOST_NAME: self._node}}
+        try:
+            await self._cluster.create(NODE, {"metadata": {"name": self._node, **labels}})
+        except AlreadyExists:
+            await self._cluster.patch(NODE, "", self._node, patch={"metadata": labels})
         while True:
             now = stamp()
             condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "it says so"}

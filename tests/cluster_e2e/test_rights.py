@@ -16,7 +16,7 @@ from serving.cluster.port import Object
 from serving.model.errors import NotFound
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, SPACE, Stage, service, staged
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 DAEMONS = ("controller", "autoscaler", "activator", "dashboard", "placement")
 # As in a cluster; and nothing is kept that has no traffic, and it is looked for often.
@@ -89,7 +89,7 @@ async def everything(stage: Stage) -> None:
     stage.load("all-00001", 4)
     await stage.scaled("all-00001", 4)
     stage.load("all-00001", 1)
-    await stage.scaled("all-00001", 1, within_s=30)
+    await stage.scaled("all-00001", 1)
     traffic = [{"revisionName": "all-00001", "percent": 50}, {"latestRevision": True, "percent": 50}]
     changed = await stage.apply(service("all", traffic=traffic))
     await stage.ready("all", generation=changed["metadata"]["generation"])
@@ -101,7 +101,7 @@ async def everything(stage: Stage) -> None:
         await stage.ready("all", generation=changed["metadata"]["generation"])
     await stage.until_gone(REVISION, "all-00001")
     stage.load("all-00003", 0)
-    await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Reserve", within_s=30)
+    await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Reserve")
     await _by_hpa(stage)
     # A pod that is still there would get the request, and its address leads nowhere.
     await stage.scaled("all-00003", 0)
@@ -128,7 +128,7 @@ async def _claim(port: int) -> None:
     """Somebody who says that he is a pod; whose his token is, the autoscaler has to ask."""
     url = f"ws://127.0.0.1:{port}/stats?namespace={SPACE}&revision=all-00001&pod=all-00001-deployment-0"
     with pytest.raises(InvalidStatus) as refused:
-        await connect(url, additional_headers={"Authorization": "Bearer made-up"}, proxy=None)
+        await connect(url, additional_headers={"Authorization": "Bearer made-up"}, proxy=None, open_timeout=60)
     assert refused.value.response.status_code == 401
 
 
@@ -144,6 +144,12 @@ async def _ask(port: int, name: str) -> None:
 
 @pytest.mark.parametrize("daemon", DAEMONS)
 async def test_a_daemon_calls_what_its_role_allows_and_its_role_allows_what_it_calls(stage: Stage, daemon: str) -> None:
-    calls, allowed, rare = stage.daemons[daemon].calls, granted(daemon), ONLY_IN_A_RACE.get(daemon, set())
+    allowed, rare = granted(daemon), ONLY_IN_A_RACE.get(daemon, set())
     assert rare <= allowed, "what is rare is needed all the same"
+    # Events, and what a lease needs, come when it is their turn: nothing of ``everything`` waits for them.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            while not allowed - rare <= stage.daemons[daemon].calls:  # noqa: ASYNC110 - a file is polled
+                await asyncio.sleep(0.1)
+    calls = stage.daemons[daemon].calls
     assert (calls - allowed, allowed - calls - rare) == (set(), set())

@@ -1,5 +1,6 @@
 """ConfigMaps that change under running daemons: taken over, refused, or left for the next start."""
 
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,7 +9,7 @@ import pytest_asyncio
 from serving.cluster.kinds import CONFIG_MAP, EVENT, REVISION, ROUTE
 from serving.cluster.port import EventType, Object
 from serving.model.errors import NotFound
-from tests.cluster_e2e.stage import SPACE, SYSTEM, Stage, service, staged
+from tests.cluster_e2e.stage import SPACE, SYSTEM, Stage, of_objects, service, staged
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
@@ -19,6 +20,10 @@ NAMES = ("config-autoscaler", "config-controller", "config-defaults", "config-ac
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     async with staged(tmp_path_factory.mktemp("settings")) as one:
         before = {name: await found(one, name) for name in NAMES}
+        # A server keeps Events for an hour: what a run before was told is no news.
+        for event in (await one.cluster.list(EVENT, SYSTEM)).items:
+            with contextlib.suppress(NotFound):
+                await one.cluster.delete(EVENT, SYSTEM, event["metadata"]["name"])
         try:
             yield one
         finally:
@@ -52,7 +57,7 @@ async def told(stage: Stage, reason: str, words: str) -> Object:
         if one["reason"] == reason and words in one["message"]:
             return one
     async with stage.cluster.watch(EVENT, SYSTEM, resource_version=listing.resource_version) as events:
-        async for event in events:
+        async for event in of_objects(events):
             one = event.object
             if event.type is not EventType.DELETED and one["reason"] == reason and words in one["message"]:
                 return one

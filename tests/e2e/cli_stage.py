@@ -6,12 +6,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import pytest
 from click.testing import CliRunner, Result
 
+from serving.cli import completion, progress, running
 from serving.cli.main import main
 from serving.local.ports import PORTS
 from serving.samples import hello
@@ -20,6 +23,8 @@ __all__ = ["ROOT", "SAMPLE", "Stage", "staged"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = f"{sys.executable} {hello.__file__}"
+_PATIENCE_S = 60.0
+_UNKNOWN = "no service has the host "
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -29,12 +34,29 @@ class Stage(msgspec.Struct, frozen=True):
     pid: int
 
     def __call__(self, *arguments: str, code: int = 0, stdin: str = "") -> Result:
-        """Run a command in this process; its exit code is as expected."""
-        done = CliRunner().invoke(
-            main, [*arguments, "--state", str(self.state)], input=stdin, env={"KUBECONFIG": None, "NO_COLOR": None}
-        )
+        """Run a command in this process; its exit code is as expected.
+
+        A service is ready a moment before the activator has heard of it: a request that is to succeed is made again until
+        it has.
+        """
+        until_s = time.monotonic() + _PATIENCE_S
+        while True:
+            done = CliRunner().invoke(
+                main, [*arguments, "--state", str(self.state)], input=stdin, env={"KUBECONFIG": None, "NO_COLOR": None}
+            )
+            is_early = arguments[0] == "invoke" and code == 0 and _UNKNOWN in done.output
+            if not is_early or time.monotonic() > until_s:
+                break
+            time.sleep(0.05)
         assert done.exit_code == code, (arguments, done.output, done.exception)
         return done
+
+    def answered(self, beginning: str, *arguments: str) -> None:
+        """Invoke until an answer begins so: the activator hears of new traffic a moment after it is told to be so."""
+        until_s = time.monotonic() + _PATIENCE_S
+        while not (found := self("invoke", *arguments).stdout).startswith(beginning):
+            assert time.monotonic() < until_s, found
+            time.sleep(0.05)
 
     @contextlib.contextmanager
     def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
@@ -51,7 +73,7 @@ class Stage(msgspec.Struct, frozen=True):
             yield process
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=20)
+            process.communicate(timeout=_PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -70,7 +92,13 @@ def staged(state: Path, *options: str, **environment: str) -> Iterator[Stage]:
     assert process.stdout is not None
     try:
         assert re.search(r"localhost:\d+", process.stdout.readline()), process.communicate()
-        yield Stage(state, process.pid)
+        with pytest.MonkeyPatch.context() as patch:
+            # What is said of something slow depends on what else the machine does.
+            patch.setattr(progress, "_PATIENCE_S", _PATIENCE_S)
+            patch.setattr(completion, "_TIMEOUT_S", _PATIENCE_S)
+            patch.setattr(running, "_TIMEOUT_S", _PATIENCE_S)
+            patch.setattr(running, "_SLOW_S", _PATIENCE_S)
+            yield Stage(state, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=150)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Object
 from tests.e2e.test_up import Up, cluster_of, parent_of, processes, running, until_no_pods, until_ready
 
@@ -22,7 +23,7 @@ REQUESTS = 3_000
 APP = Path(__file__).with_name("lone_app.py")
 LONE = "lone.default.localhost"
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
 @pytest.fixture
@@ -48,6 +49,14 @@ def pods(least: int, most: int) -> dict[str, str]:
     return {"autoscaling.knative.dev/min-scale": str(least), "autoscaling.knative.dev/max-scale": str(most)}
 
 
+async def until_known(up: Up, cluster: KubeCluster) -> None:
+    """Wait until it is ready, and both activators have heard of it."""
+    await until_ready(cluster, "lone")
+    async with asyncio.timeout(60):
+        while not all(count > 0 for count in answered_counts(up)):
+            await asyncio.gather(*(up.answered(200, LONE.encode()) for _ in range(CLIENTS)))
+
+
 def activators(up: Up) -> dict[str, int]:
     """Process ids by index."""
     found = {}
@@ -64,7 +73,7 @@ def answered_counts(up: Up) -> list[int]:
     ports = json.loads((up.state / "ports.json").read_text())
     found = []
     for name in ("activator-metrics", "activator-1-metrics"):
-        with urllib.request.urlopen(f"http://127.0.0.1:{ports[name]}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports[name]}/metrics", timeout=60) as page:
             counts = re.findall(rb"^http_server_request_duration_seconds_count\{.*\} (\S+)$", page.read(), re.MULTILINE)
             found.append(sum(int(float(count)) for count in counts))
     return found
@@ -102,7 +111,7 @@ class Clients:
 async def test_no_pod_ever_has_two_requests_though_two_processes_send(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, lone(**pods(2, 2)))
-        await until_ready(cluster, "lone")
+        await until_known(up, cluster)
         clients = Clients(up)
         await clients.run(REQUESTS)
         assert clients.statuses == {200: REQUESTS}
@@ -113,7 +122,7 @@ async def test_no_pod_ever_has_two_requests_though_two_processes_send(up: Up) ->
 async def test_one_that_is_killed_takes_only_what_it_had_with_it(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, lone(**pods(2, 2)))
-        await until_ready(cluster, "lone")
+        await until_known(up, cluster)
         clients = Clients(up)
         load = asyncio.create_task(clients.run(REQUESTS))
         for _ in range(REQUESTS // 4):
@@ -129,7 +138,7 @@ async def test_one_that_is_killed_takes_only_what_it_had_with_it(up: Up) -> None
 async def test_requests_at_both_wake_a_service_from_zero(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, lone(**pods(0, 2)))
-        await until_ready(cluster, "lone")
+        await until_known(up, cluster)
         await until_no_pods(cluster)
         before = answered_counts(up)
         clients = Clients(up)

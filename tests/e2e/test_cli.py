@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from serving.cli.main import main
 from serving.local.ports import PORTS
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +21,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with staged(tmp_path_factory.mktemp("cli") / "state") as stage:
         # Once for all: the services that no test changes.
         deploy(stage, "hello", "--env", "TARGET=moon", "--min-scale", "1")
+        stage("invoke", "hello")
         yield stage
 
 
@@ -178,9 +180,9 @@ def test_traffic_is_split_tagged_and_rolled_back(serving: Stage) -> None:
     ]
     assert serving("invoke", "split", "/", "--tag", "canary").stdout.startswith("Hello two")
     serving("traffic", "split", "--to-latest")
-    assert serving("invoke", "split").stdout.startswith("Hello two")
+    serving.answered("Hello two", "split")
     serving("traffic", "split", "--rollback")
-    assert serving("invoke", "split").stdout.startswith("Hello one")
+    serving.answered("Hello one", "split")
     assert "nothing to go back to" in serving("traffic", "split", "--rollback", code=2).stderr
     assert "is 110 % together; expected 100 %" in serving("traffic", "split", "1=90", "2=20", code=2).stderr
     assert "there are split-00002, split-00001, and @latest" in serving("traffic", "split", "9=100", code=2).stderr
@@ -213,7 +215,7 @@ def test_waiting_for_zero_ends_at_zero_or_says_what_is_left(serving: Stage) -> N
     )
     said = serving("wait", "brief", "--for", "zero", "--timeout", "100ms", code=1).stderr
     assert "brief is not at zero after 0.1 s: 1 pod" in said
-    assert serving("wait", "brief", "--for", "zero", "--timeout", "40s").stdout == "brief is at zero\n"
+    assert serving("wait", "brief", "--for", "zero", "--timeout", "2m").stdout == "brief is at zero\n"
     assert "it is at zero" in serving("logs", "brief").stderr
 
 
@@ -234,9 +236,12 @@ def test_a_service_that_cannot_start_is_told_with_its_last_lines(serving: Stage)
     done = serving("deploy", "broken", "/", "--command", command, code=1)
     assert done.stderr.startswith("broken: RevisionFailed: ")
     assert "no such key: database" in done.stderr
-    page = serving("describe", "broken").stdout
+    last = "Last lines of the log of broken-00001\n  reading config\n  no such key: database\n"
+    # It is started again and again, and may have said half of it.
+    until_s = time.monotonic() + 60
+    while last not in (page := serving("describe", "broken").stdout):
+        assert time.monotonic() < until_s, page
     assert re.search(r"^State +not ready\n +RevisionFailed: ", page, re.MULTILINE)
-    assert "Last lines of the log of broken-00001\n  reading config\n  no such key: database\n" in page
     assert "\x1b" not in page
     assert serving("invoke", "broken", code=1).stderr.endswith("`serving describe broken` shows why\n")
     serving("delete", "broken")
@@ -266,8 +271,8 @@ def test_a_watch_prints_each_change_and_how_many_pods_there_are(serving: Stage) 
         assert watcher.stdout.readline().split() == ["NAME", "READY", "PODS", "TRAFFIC", "AGE", "URL"]
         assert watcher.stdout.readline().split()[:3] == ["seen", "True", "0"]
         serving("invoke", "seen")
-        counts = [watcher.stdout.readline().split()[2] for _ in range(2)]
-    assert counts[-1] == "1"
+        # Whether it is told in between that none of it is ready, depends on when it looks.
+        assert any(line.split()[2] == "1" for line in watcher.stdout)
 
 
 def test_every_kind_is_shown_in_every_form(serving: Stage) -> None:
@@ -301,9 +306,9 @@ def test_names_are_completed_from_the_server(serving: Stage, monkeypatch: pytest
 def test_what_takes_long_is_told_in_plain_lines_where_nobody_looks(serving: Stage) -> None:
     command = f"sh -c 'sleep 1.5; exec {SAMPLE}'"
     with serving.process("deploy", "slow", "/", "--command", command) as deploying:
-        out, error = deploying.communicate(timeout=30)
+        out, error = deploying.communicate(timeout=120)
     assert out.startswith("http://slow.default.localhost:")
-    assert re.match(r"waiting for slow to be ready.* \.\.\.\n", error)
+    assert re.search(r"^waiting for slow to be ready.* \.\.\.\n", error, re.MULTILINE)
     assert "\x1b" not in out + error
 
 

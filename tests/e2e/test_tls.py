@@ -6,23 +6,37 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 from click.testing import CliRunner
 
 from serving.cli.main import main
 from tests.e2e.cli_stage import SAMPLE, staged
 from tests.integration.tls_stage import client_context, issued, write_pair
 
+pytestmark = pytest.mark.timeout(300)
+
 HOST = "hello.default.localhost"
 
 
 def seen_hosts(port: int) -> list[str]:
     """The hosts of the certificate that a new connection gets."""
-    with httpx.Client(http2=True, verify=client_context(), trust_env=False) as client:
+    with httpx.Client(http2=True, verify=client_context(), trust_env=False, timeout=60) as client:
         answer = client.get(f"https://127.0.0.1:{port}/", headers={"Host": HOST}, extensions={"sni_hostname": HOST})
         assert (answer.status_code, answer.http_version) == (200, "HTTP/2")
         stream: ssl.SSLObject = answer.extensions["network_stream"].get_extra_info("ssl_object")
         names = dict(stream.getpeercert() or {})["subjectAltName"]
         return [str(name[1]) for name in names]
+
+
+def answered_over_tls(port: int) -> None:
+    """Ask until the activator has heard of the service, which is a moment after it is ready."""
+    until_s = time.monotonic() + 60
+    with httpx.Client(verify=client_context(), trust_env=False, timeout=60) as client:
+        while client.get(
+            f"https://127.0.0.1:{port}/", headers={"Host": HOST}, extensions={"sni_hostname": HOST}
+        ).is_error:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
 
 
 def test_a_service_is_served_over_tls_and_its_certificate_renewed(tmp_path: Path) -> None:
@@ -35,15 +49,16 @@ def test_a_service_is_served_over_tls_and_its_certificate_renewed(tmp_path: Path
     }
     with staged(state, *options, **environment) as stage:
         stage("deploy", "hello", str(state), "--command", SAMPLE)
+        answered_over_tls(json.loads((state / "ports.json").read_text())["tls"])
         ports = json.loads((state / "ports.json").read_text())
         assert seen_hosts(ports["tls"]) == ["*.default.localhost"]
         found = json.loads(stage("doctor", "-o", "json").stdout)
         assert [one["state"] for one in found if one["name"] == "port tls"] == ["ok"]
-        plain = httpx.get(f"http://127.0.0.1:{ports['public']}/x", headers={"Host": HOST}, trust_env=False)
+        plain = httpx.get(f"http://127.0.0.1:{ports['public']}/x", headers={"Host": HOST}, trust_env=False, timeout=60)
         assert plain.status_code == 301
         assert plain.headers["location"] == f"https://{HOST}:{ports['tls']}/x"
         write_pair(certificate, key, "*.default.localhost", "new.example")
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + 60
         while "new.example" not in seen_hosts(ports["tls"]):
             assert time.monotonic() < until_s
             time.sleep(0.05)

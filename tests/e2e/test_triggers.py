@@ -15,7 +15,7 @@ from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Object
 from tests.e2e.test_up import Up, cluster_of, hello, running, until_ready
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 CPU = {
     "max": 2,
@@ -59,7 +59,7 @@ async def states(cluster: KubeCluster, kind: Kind) -> AsyncIterator[list[Object]
 
 
 async def until(cluster: KubeCluster, kind: Kind, is_so: Callable[[list[Object]], bool]) -> list[Object]:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(100):
         async for found in states(cluster, kind):
             if is_so(found):
                 return found
@@ -87,6 +87,7 @@ async def test_an_app_that_burns_cpu_grows_and_its_points_outlive_the_autoscaler
         service["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
         await cluster.create(SERVING_SERVICE, service)
         await until_ready(cluster)
+        await up.answered(200)
         await attach(cluster, CPU)
         # One request, of the ten that a pod takes.
         burning = asyncio.create_task(up.get("/burn/12"))
@@ -104,6 +105,7 @@ async def test_an_occupancy_trigger_keeps_one_room_free(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, hello())
         await until_ready(cluster)
+        await up.answered(200)
         await attach(cluster, ROOM)
         sleeping = asyncio.create_task(up.get("/sleep/6"))
         await until(cluster, POD, lambda pods: ready_count(pods) == 2)

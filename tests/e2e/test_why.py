@@ -12,7 +12,7 @@ import pytest
 from serving.autoscaler.replay import again, read_record
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +35,19 @@ def test_a_wake_is_told_in_a_sentence_by_service_and_by_revision(serving: Stage)
 
 
 def test_what_is_decided_is_followed(serving: Stage) -> None:
-    with serving.process("why", "hello", "-f", "--since", "1s") as process:
+    with serving.process("why", "hello", "-f", "--since", "1h") as process:
         assert process.stdout is not None
-        # It follows once it has said something, or a moment after; a new revision is something new in any case.
+        # It is at work when it tells of what was before; a new revision is something new.
+        assert "hello-00001 " in process.stdout.readline()
         serving("deploy", "hello", str(serving.state), "--command", SAMPLE, "--env", "A=B")
         assert any("hello-00002 " in line for line in process.stdout)
 
 
 def test_the_log_of_a_real_system_decided_again_agrees_entirely(serving: Stage) -> None:
     path = serving.state / "decisions.jsonl"
-    records = [read_record(line) for line in path.read_bytes().splitlines()]
+    # The autoscaler may be writing the last one.
+    lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    records = [read_record(line) for line in lines]
     assert records
     assert all(again(record) == record.told.outcome for record in records)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -71,7 +74,7 @@ def is_child(process: Path, parent: int, module: str) -> bool:
 
 def test_top_and_the_dashboard_show_it(serving: Stage) -> None:
     url = serving("dashboard").stdout.strip()
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own server
         assert b"<title>serving</title>" in answer.read()
     lines = serving("top", "--once").stdout.splitlines()
     assert any(line.startswith("hello-00001 ") for line in lines), lines

@@ -1,0 +1,132 @@
+"""Somebody who pretends to be an implementation of the Gateway API: it says of HTTPRoutes what it is told to, and routes.
+
+What it does with a request is what the API says: the HTTPRoute by host, the rule by headers, a backend by weight, an
+address of the backend's EndpointSlices, and headers that are set. Addresses in 10.0.0.0/8 are reached in 127.0.0.0/8.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+from serving.cluster.kinds import ENDPOINT_SLICE, HTTP_ROUTE
+from serving.cluster.port import Cluster, EventType, Object
+from serving.model.errors import Conflict, NotFound
+
+__all__ = ["GATEWAY", "PretendedGateway", "accepted", "asked", "refused"]
+
+GATEWAY = "gateways/front"
+
+
+def accepted(generation: int) -> list[Object]:
+    """All is well with an HTTPRoute of this generation."""
+    said = {"Accepted": "Accepted", "ResolvedRefs": "ResolvedRefs"}
+    return [_condition(kind, "True", reason, generation=generation) for kind, reason in said.items()]
+
+
+def refused(generation: int) -> list[Object]:
+    """The Gateway lets nobody of that namespace in."""
+    return [_condition("Accepted", "False", "NotAllowedByListeners", generation=generation)]
+
+
+def _condition(kind: str, status: str, reason: str, *, generation: int) -> Object:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": f"it is {reason}",
+        "observedGeneration": generation,
+        "lastTransitionTime": "2026-11-21T13:00:00Z",
+    }
+
+
+class PretendedGateway:
+    """``verdict`` is what it says of each HTTPRoute."""
+
+    def __init__(self, cluster: Cluster, space: str) -> None:
+        self.verdict = accepted
+        self._cluster, self._space = cluster, space
+        self._dice = random.Random(5)
+
+    async def run(self) -> None:
+        """Say something of every HTTPRoute, whenever it changes."""
+        listing = await self._cluster.list(HTTP_ROUTE, self._space)
+        for one in listing.items:
+            await self.tell(one)
+        async with self._cluster.watch(HTTP_ROUTE, self._space, resource_version=listing.resource_version) as events:
+            async for event in events:
+                if event.type in (EventType.ADDED, EventType.MODIFIED):
+                    await self.tell(event.object)
+
+    async def tell(self, one: Object) -> None:
+        """Say it of one."""
+        metadata = one["metadata"]
+        namespace, name = GATEWAY.split("/")
+        parent = {
+            "parentRef": {
+                "group": "gateway.networking.k8s.io",
+                "kind": "Gateway",
+                "namespace": namespace,
+                "name": name,
+            },
+            "controllerName": "example.com/pretended",
+            "conditions": self.verdict(metadata["generation"]),
+        }
+        if (one.get("status") or {}).get("parents") == [parent]:
+            return
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"parents": [parent]}}
+        try:
+            await self._cluster.patch(HTTP_ROUTE, self._space, metadata["name"], patch=patch, subresource="status")
+        except (Conflict, NotFound):
+            # Its next version comes by the watch.
+            return
+
+    async def ask(self, host: str, *, headers: Mapping[str, str] | None = None) -> tuple[str, int, str]:
+        """One request as a client of the Gateway sends it: the backend that it went to, the status, and the body."""
+        given = dict(headers or {})
+        backend = await self._backend(host, given)
+        modifier = backend["filters"][0]["requestHeaderModifier"]
+        changed = {one["name"].lower() for one in modifier["set"]}
+        sent = {name: value for name, value in given.items() if name.lower() not in changed}
+        sent |= {one["name"]: one["value"] for one in modifier["set"]}
+        address, port = await self._endpoint(backend["name"])
+        lines = [f"{name}: {value}" for name, value in sent.items()]
+        status, body = await asked(address, port, host=host, lines=lines)
+        return backend["name"], status, body
+
+    async def _backend(self, host: str, headers: Mapping[str, str]) -> Object:
+        routes = (await self._cluster.list(HTTP_ROUTE, self._space)).items
+        (route,) = [one for one in routes if host in one["spec"]["hostnames"]]
+        given = {name.lower(): value for name, value in headers.items()}
+
+        def fits(match: Object) -> bool:
+            return all(given.get(one["name"].lower()) == one["value"] for one in match.get("headers", ()))
+
+        # The rule with more headers goes before one with fewer.
+        fitting = [
+            (len(match.get("headers", ())), rule)
+            for rule in route["spec"]["rules"]
+            for match in rule["matches"]
+            if fits(match)
+        ]
+        _, rule = max(fitting, key=lambda one: one[0])
+        backends: list[Object] = rule["backendRefs"]
+        return self._dice.choices(backends, [one["weight"] for one in backends])[0]
+
+    async def _endpoint(self, service: str) -> tuple[str, int]:
+        selector = f"kubernetes.io/service-name={service}"
+        (found,) = (await self._cluster.list(ENDPOINT_SLICE, self._space, label_selector=selector)).items
+        address = self._dice.choice(found["endpoints"])["addresses"][0]
+        return f"127.{address.partition('.')[2]}", found["ports"][0]["port"]
+
+
+async def asked(address: str, port: int, *, host: str, lines: list[str]) -> tuple[int, str]:
+    """One request on a connection of its own: status and body."""
+    reader, writer = await asyncio.open_connection(address, port)
+    try:
+        head = ["GET / HTTP/1.1", f"Host: {host}", "Connection: close", *lines]
+        writer.write(("\r\n".join(head) + "\r\n\r\n").encode())
+        async with asyncio.timeout(60):
+            answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return int(answer.split(b" ")[1]), body.decode()

@@ -1,0 +1,94 @@
+"""What the suite makes of somebody's kubeconfig, and what it puts on his server before the daemons come."""
+
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trustme
+from aiohttp import web
+
+from serving.cluster.api.server import ApiOptions, application
+from serving.cluster.kinds import NAMESPACE as NAMESPACES
+from serving.cluster.kube import KubeCluster
+from serving.cluster.memory import MemoryCluster
+from serving.model.errors import Unavailable
+from tests.cluster_e2e import server as module
+from tests.cluster_e2e.gate import opened
+from tests.cluster_e2e.server import Server, needed_objects
+from tests.cluster_e2e.test_rights import DAEMONS
+
+NAME = "api.example"
+TOKEN = "suite"  # noqa: S105 - a server that lives for a test
+
+
+@contextlib.asynccontextmanager
+async def over_tls(authority: trustme.CA) -> AsyncIterator[int]:
+    """The API at a port that speaks TLS under a name."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(NAME).configure_cert(context)
+    runner = web.AppRunner(application(MemoryCluster(), ApiOptions(token=TOKEN)))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def kubeconfig(folder: Path, authority: trustme.CA) -> Path:
+    """As tools write it: with another cluster before, and a file beside it."""
+    authority.cert_pem.write_to_path(str(folder / "ca.crt"))
+    clusters = {"other": {"server": "http://127.0.0.1:1"}, "own": {"server": f"https://{NAME}:6443"}}
+    clusters["own"]["certificate-authority"] = "ca.crt"
+    users = {"other": {"token": "wrong"}, "me": {"token": TOKEN}}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": one} for name, one in clusters.items()],
+        "users": [{"name": name, "user": one} for name, one in users.items()],
+        "contexts": [{"name": "work", "context": {"cluster": "own", "user": "me"}}],
+        "current-context": "work",
+    }
+    path = folder / "theirs"
+    path.write_text(json.dumps(content))
+    return path
+
+
+async def test_a_daemon_reaches_a_server_of_tls_through_the_gate_by_that_servers_own_name(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    (tmp_path / "daemons").mkdir()
+    async with over_tls(authority) as port, opened("127.0.0.1", port) as gate:
+        server = Server(kubeconfig=kubeconfig(tmp_path, authority), host=NAME, port=port, node="n")
+        path = await server.kubeconfig_of("controller", tmp_path / "daemons", port=gate.port)
+        async with KubeCluster.from_kubeconfig(path) as cluster:
+            assert (await cluster.list(NAMESPACES)).items
+        path.write_text(path.read_text().replace(NAME, "another.example"))
+        async with KubeCluster.from_kubeconfig(path) as cluster:
+            with pytest.raises(Unavailable, match="certificate"):
+                await cluster.list(NAMESPACES)
+
+
+def test_every_daemon_has_an_account_on_somebodys_server() -> None:
+    accounts = {one["metadata"]["name"] for one in needed_objects() if one["kind"] == "ServiceAccount"}
+    assert set(DAEMONS) <= accounts
+
+
+async def test_somebodys_server_is_worked_on_by_one_process_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVING_TEST_KUBECONFIG", str(tmp_path / "nothing"))
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    with pytest.raises(AssertionError, match="without -n"):
+        async with module.started(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize(("is_named", "node"), [(True, "serving-e2e"), (False, None)])
+def test_on_somebodys_server_pods_go_to_the_node_of_the_suite(
+    monkeypatch: pytest.MonkeyPatch, *, is_named: bool, node: str | None
+) -> None:
+    monkeypatch.setenv("SERVING_TEST_KUBECONFIG", "a file" if is_named else "")
+    assert module.only_here().get("nodeSelector", {}).get("kubernetes.io/hostname") == node

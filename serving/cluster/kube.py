@@ -29,7 +29,7 @@ from serving.model.errors import Unavailable
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from kubernetes.aio.client import ApiClient
+    from kubernetes.aio.client import ApiClient, Configuration
 
 __all__ = ["KubeCluster", "KubeTimeouts"]
 
@@ -230,6 +230,7 @@ class KubeCluster:
             async with response:
                 data = await response.read()
         if response.status >= 400:
+            await self._doubt(response.status)
             raise error_of(response.status, data, response.headers.get("Retry-After", ""))
         try:
             answer: Object = msgspec.json.decode(data, type=dict[str, Any])
@@ -250,6 +251,7 @@ class KubeCluster:
             if response.status >= 400:
                 with _mapped("GET", path):
                     data = await response.content.read(_ERROR_BODY_BYTES_MAX)
+                await self._doubt(response.status)
                 raise error_of(response.status, data, response.headers.get("Retry-After", ""))
             async with contextlib.aclosing(_events(response, path)) as events:
                 yield events
@@ -277,6 +279,11 @@ class KubeCluster:
         response: aiohttp.ClientResponse = answer.response
         return response
 
+    async def _doubt(self, status: int) -> None:
+        """After a 401 read the kubeconfig again: its token may be another by now. In a pod that is done each minute."""
+        if status == 401 and self._kubeconfig is not None and self._client is not None:
+            self._client.configuration.api_key = (await _settings_of(self._kubeconfig)).api_key
+
     async def _open(self) -> "ApiClient":
         """The client of the library, made once, whoever asks first."""
         async with self._opening:
@@ -285,7 +292,7 @@ class KubeCluster:
             return self._client
 
 
-async def _client_of(kubeconfig: str | None) -> "ApiClient":
+async def _settings_of(kubeconfig: str | None) -> "Configuration":
     await asyncio.to_thread(_import_library)
     import yaml  # noqa: PLC0415 - the library has imported it by now
     from kubernetes.aio import client, config  # noqa: PLC0415 - 0.45 s, see the module docstring
@@ -299,6 +306,13 @@ async def _client_of(kubeconfig: str | None) -> "ApiClient":
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         # The loader lets through whatever a malformed file makes it stumble over.
         raise Unavailable(f"no usable kubeconfig in {kubeconfig or 'this pod'}: {error}") from error
+    return settings
+
+
+async def _client_of(kubeconfig: str | None) -> "ApiClient":
+    settings = await _settings_of(kubeconfig)
+    from kubernetes.aio import client  # noqa: PLC0415 - as above
+
     settings.retries = False
     settings.connection_pool_maxsize = _CONNECTIONS_MAX
     settings.client_session_kwargs = {"request_class": CheckedRequest}

@@ -230,6 +230,33 @@ async def test_a_wrong_token_is_forbidden(tmp_path: Path) -> None:
                 await cluster.list(POD)
 
 
+async def test_a_token_that_expired_is_read_again(tmp_path: Path) -> None:
+    good = ["first"]
+
+    async def check(request: web.Request) -> web.Response:
+        is_good = request.headers.get("Authorization", "").lower() == f"bearer {good[0]}"
+        answer: dict[str, Any] = (
+            {"items": [], "metadata": {}} if is_good else {"message": "no", "reason": "Unauthorized"}
+        )
+        return web.json_response(answer, status=200 if is_good else 401)
+
+    async with answering(check, tmp_path) as cluster:
+        path = tmp_path / "kubeconfig"
+        path.write_text(path.read_text().replace('"t"', '"first"'))
+        assert (await cluster.list(CONFIG_MAP)).items == []
+        good[0] = "second"
+        path.write_text(path.read_text().replace('"first"', '"second"'))
+        with pytest.raises(Forbidden):
+            await cluster.list(CONFIG_MAP)
+        assert (await cluster.list(CONFIG_MAP)).items == []
+        good[0] = "third"
+        path.write_text(path.read_text().replace('"second"', '"third"'))
+        with pytest.raises(Forbidden):
+            async with cluster.watch(CONFIG_MAP, resource_version="1"):
+                pass
+        assert (await cluster.list(CONFIG_MAP)).items == []
+
+
 async def test_a_proxy_of_the_environment_does_not_get_between_us(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,24 @@ _TOKEN = re.compile(r"\s*(?:(\d+)|'([^']*)'|([A-Za-z_]\w*)|(\|\||&&|==|!=|<=|>=|
 _LEVELS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+",))
 _OBJECT_META = {"name": {"type": "string"}, "generateName": {"type": "string"}}
 
+# Words that no field of an expression may be called by (cel-spec's list of identifiers that are kept for later).
+_RESERVED = {
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "false",
+    "for",
+    "function",
+    "if",
+    "import",
+    "in",
+    "let",
+    "loop",
+}
+_RESERVED |= {"namespace", "null", "package", "return", "true", "var", "void", "while"}
+
 Schema = Mapping[str, Any]
 
 
@@ -192,6 +210,8 @@ def _joined(operator: str, left: _Value, right: _Value) -> _Value:
 
 
 def _field(value: _Value, name: str) -> _Value:
+    if name in _RESERVED:
+        raise LookupError(f"{name}: a word of CEL; a server knows the field as __{name}__")
     inner = (value.schema or {}).get("properties", {}).get(name)
     if inner is None or not (inner.get("type") or inner.get("x-kubernetes-int-or-string")):
         raise LookupError(name)

@@ -40,6 +40,19 @@ def test_costs_are_added_up(text: str, cost: int) -> None:
     assert rule_cost(text, LISTS) == cost
 
 
+@pytest.mark.parametrize("kind", crds(), ids=lambda kind: kind.resource)
+def test_a_server_tells_rules_of_a_place_apart_by_their_text(kind: Kind) -> None:
+    # The list of rules is a map by that, when a definition is applied on the server's side.
+    rules = [(path, text) for path, text, _ in costs_of(crds()[kind].schema)]
+    assert len(set(rules)) == len(rules)
+
+
+def test_a_field_with_the_name_of_a_word_of_cel_is_not_found() -> None:
+    schema = {"type": "object", "properties": {"namespace": TEXT}}
+    with pytest.raises(LookupError, match="__namespace__"):
+        rule_cost("has(self.namespace)", schema)
+
+
 def test_what_has_no_bound_costs_as_much_as_a_request_may_have() -> None:
     assert rule_cost("self.c == self.c", LISTS) > 300_000
 

@@ -11,7 +11,7 @@ from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.wire.tokens import revision_secret
 from tests.cluster_e2e.process_kubelet import ProcessKubelet, RunningPod, got
 from tests.cluster_e2e.stage import KEY, SPACE, Stage, service, staged
-from tests.integration.activator_stage import until
+from tests.eventually import until
 from tests.unit.config.strict import faults
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]

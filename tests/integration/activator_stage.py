@@ -6,7 +6,7 @@ it was asked; its place in the store is a slice of its own.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -18,8 +18,9 @@ from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
 from serving.cluster.memory import MemoryCluster
 from serving.settings.activator import ActivatorSettings
 from serving.wire.frames import RevisionStat, decode_activator_stats
+from tests.eventually import until
 
-__all__ = ["KEY", "Answer", "Autoscaler", "PodServer", "Stage", "Store", "ask", "staged", "until"]
+__all__ = ["KEY", "Answer", "Autoscaler", "PodServer", "Stage", "Store", "ask", "staged"]
 
 KEY = bytes(range(32))
 HOST = "hello.default.localhost"
@@ -31,13 +32,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     headers: dict[str, str]
     body: str
-
-
-async def until(holds: Callable[[], object], *, within_s: float = 60.0) -> None:
-    """Wait until something holds; of what happens inside nobody tells, so that it is looked at again and again."""
-    async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.001)
 
 
 async def ask(

@@ -9,7 +9,8 @@ import pytest
 
 from serving.cluster.kinds import REVISION
 from serving.wire.tokens import activator_token, pod_secret, revision_secret
-from tests.integration.activator_stage import KEY, Answer, Stage, ask, staged, until
+from tests.eventually import until
+from tests.integration.activator_stage import KEY, Answer, Stage, ask, staged
 
 INNER_HOST = "hello.default.svc.cluster.local"
 

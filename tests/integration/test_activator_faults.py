@@ -13,7 +13,8 @@ from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Listing, Object
 from serving.model.errors import SettingsError, Unavailable
 from serving.settings.activator import ActivatorSettings
-from tests.integration.activator_stage import KEY, PodServer, ask, staged, until
+from tests.eventually import until
+from tests.integration.activator_stage import KEY, PodServer, ask, staged
 
 
 async def test_no_request_fails_when_a_pod_is_removed_while_100_are_in_flight() -> None:

@@ -12,7 +12,8 @@ from serving.activator.main import Activator
 from serving.activator.routes import Listener
 from serving.cluster.memory import MemoryCluster
 from serving.settings.activator import ActivatorSettings
-from tests.integration.activator_stage import KEY, PodServer, Stage, ask, staged, until
+from tests.eventually import until
+from tests.integration.activator_stage import KEY, PodServer, Stage, ask, staged
 
 # A pod as a process of its own: it answers each head after a moment, so that there is always something in flight.
 _POD = """

@@ -11,7 +11,8 @@ from websockets.asyncio.server import serve
 from serving.activator.client import StatsClient
 from serving.activator.wake import Load
 from serving.settings.activator import ActivatorSettings
-from tests.integration.activator_stage import KEY, Autoscaler, ask, staged, until
+from tests.eventually import until
+from tests.integration.activator_stage import KEY, Autoscaler, ask, staged
 
 LOAD = Load(concurrency=1.5, request_count=2.0)
 

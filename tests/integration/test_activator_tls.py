@@ -13,7 +13,8 @@ from serving.cluster.kinds import SECRET
 from serving.cluster.memory import MemoryCluster
 from serving.settings.http import HttpSettings
 from serving.settings.tls import TlsSettings
-from tests.integration.activator_stage import HOST, Stage, ask, staged, until
+from tests.eventually import until
+from tests.integration.activator_stage import HOST, Stage, ask, staged
 from tests.integration.proxy.peers import get
 from tests.integration.tls_stage import RawTls, handshake, issued, write_pair
 

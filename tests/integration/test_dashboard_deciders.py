@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp import web
 
 from serving.dashboard.deciders import Deciders
-from tests.integration.activator_stage import until
+from tests.eventually import until
 
 
 class Autoscaler:

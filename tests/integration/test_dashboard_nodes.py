@@ -114,19 +114,20 @@ def look(window: Browser, url: str) -> None:
     window.look(dark=False, width=1200, height=900)
     window.open(url)
     window.until("return document.querySelectorAll('#nodes li').length === 3")
+    # Objects, their use and the next pod come one after the other.
     west = window.until(
-        "return [...document.querySelectorAll('#nodes li')].find((one) => one.textContent.includes('3.9 in use'))?.textContent"
+        "return [...document.querySelectorAll('#nodes li')].map((one) => one.textContent)"
+        ".find((one) => one.includes('1 asked for, 3.9 in use, of 4 cores'))"
     )
-    assert "1 asked for, 3.9 in use, of 4 cores" in west
+    window.until("return document.getElementById('nodes-note').textContent.includes('asks for 1 core and 2 GiB')")
+    window.until("return document.querySelector('#nodes li').textContent.includes('the best')")
     assert "2 asked for, 4 in use, of 16 GiB" in west
     assert "Not ready" in west
     assert "tainted dedicated" in west
     # The one that is not ready scores as well as the other, and is not recommended.
     assert "the best" not in west
-    assert "the best" in window.run("return document.querySelector('#nodes li').textContent")
     # What nobody measures is not said to be 0.
     assert "in use" not in window.run("return document.querySelector('#nodes li').textContent")
-    assert "asks for 1 core and 2 GiB" in window.run("return document.getElementById('nodes-note').textContent")
     # By keyboard alone: the one summary of a node that Tab reaches, and Enter.
     window.run("document.querySelector('#nodes summary').focus()")
     window.press("Enter")

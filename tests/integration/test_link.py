@@ -9,6 +9,7 @@ import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
 
 from serving.wire.link import Link, LinkSettings
+from tests.eventually import until
 
 QUICK = LinkSettings(pause_min_s=0.001, pause_max_s=0.01, frames_max=1, wait=True)
 
@@ -37,12 +38,6 @@ async def kept(link: Link) -> AsyncIterator[None]:
 def link_to(server: Server, settings: LinkSettings = QUICK, *, on_connected: Callable[[], None] = lambda: None) -> Link:
     url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/stats"
     return Link(url, token=lambda: "t", draw=lambda: 0.0, settings=settings, on_connected=on_connected)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - another's state is polled
-            await asyncio.sleep(0.002)
 
 
 async def test_the_newest_frame_waits_for_a_connection_and_flush_for_the_frame() -> None:

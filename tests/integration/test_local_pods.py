@@ -13,7 +13,7 @@ import pytest
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET
 from serving.cluster.port import Object
 from serving.local.workloads import is_ready
-from tests.integration.activator_stage import until
+from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, deployment, manifest, status_of, template_process
 
 

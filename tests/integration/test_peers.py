@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from serving.wire.peers import Peers
+from tests.eventually import until
 
 
 class Other:
@@ -42,12 +42,6 @@ class Other:
 
 def made() -> Peers:
     return Peers({"autoscaler": "me"}, token="secret", draw=lambda: 0.0)  # noqa: S106 - a test's
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - another's state is polled
-            await asyncio.sleep(0.005)
 
 
 async def test_frames_go_in_order_to_the_one_they_are_for() -> None:

@@ -8,7 +8,8 @@ from serving.metrics.names import ACTIVATOR_METRICS
 from serving.metrics.page import OPENMETRICS_TYPE, TEXT_TYPE, Page
 from serving.metrics.server import measured, serve_page
 from serving.model.errors import SettingsError
-from tests.integration.activator_stage import HOST, ask, staged, until
+from tests.eventually import until
+from tests.integration.activator_stage import HOST, ask, staged
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from serving.settings.http import HttpSettings
+from tests.eventually import until
 from tests.integration.activator_stage import PodServer, staged
-from tests.integration.proxy.peers import Backend, Link, Script, backed, ok, until
+from tests.integration.proxy.peers import Backend, Link, Script, backed, ok
 from tests.integration.proxy.test_queueproxy import pod
 
 __all__ = ["DAEMONS", "HOST", "Daemon", "Running"]

@@ -28,7 +28,6 @@ __all__ = [
     "ok",
     "proxied",
     "settled",
-    "until",
 ]
 
 # What any step of a test may take; far above what it takes.
@@ -244,13 +243,6 @@ def free_socket() -> socket.socket:
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     return bound
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until something is so that nobody signals, because it is inside of what is tested."""
-    async with asyncio.timeout(STEP_S):
-        while not condition():  # noqa: ASYNC110 - as the docstring says
-            await asyncio.sleep(0.001)
 
 
 async def settled(count: Callable[[], int]) -> None:

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from tests.eventually import until
 from tests.integration.proxy.daemons import DAEMONS, HOST, Daemon
-from tests.integration.proxy.peers import Link, until
+from tests.integration.proxy.peers import Link
 
 OK_2 = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 TO = b"Host: %b\r\n" % HOST

@@ -3,6 +3,7 @@
 import asyncio
 
 from serving.settings.http import HttpSettings
+from tests.eventually import until
 from tests.integration.proxy.h2frames import (
     GET,
     OPENING,
@@ -15,7 +16,7 @@ from tests.integration.proxy.h2frames import (
     request,
     settings,
 )
-from tests.integration.proxy.peers import Link, Proxy, get, proxied, settled, until
+from tests.integration.proxy.peers import Link, Proxy, get, proxied, settled
 
 INITIAL_WINDOW = 4
 NO_STREAM_ID = 2**31 - 1

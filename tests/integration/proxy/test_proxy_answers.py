@@ -7,7 +7,8 @@ import pytest
 from serving.proxy.exchange import Exchange
 from serving.proxy.timeouts import Timeouts
 from serving.settings.http import HttpSettings
-from tests.integration.proxy.peers import Link, Script, get, ok, proxied, until
+from tests.eventually import until
+from tests.integration.proxy.peers import Link, Script, get, ok, proxied
 
 OK_3 = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.integration.proxy.peers import Link, backed, get, ok, proxied, until
+from tests.eventually import until
+from tests.integration.proxy.peers import Link, backed, get, ok, proxied
 from tests.integration.proxy.test_queueproxy import BELIEVED, pod
 
 

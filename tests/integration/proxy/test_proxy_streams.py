@@ -7,7 +7,8 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from serving.settings.http import HttpSettings
-from tests.integration.proxy.peers import Link, get, proxied, settled, until
+from tests.eventually import until
+from tests.integration.proxy.peers import Link, get, proxied, settled
 
 UPGRADE = get(b"/ws", b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
 SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"

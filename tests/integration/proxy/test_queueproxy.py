@@ -15,7 +15,8 @@ from serving.queueproxy.podspec import PodSpec, Probe
 from serving.settings.queueproxy import QueueProxySettings
 from serving.wire.frames import decode_pod_stat
 from serving.wire.tokens import pod_secret, pod_token
-from tests.integration.proxy.peers import Backend, Link, Script, backed, free_socket, get, ok, until
+from tests.eventually import until
+from tests.integration.proxy.peers import Backend, Link, Script, backed, free_socket, get, ok
 
 KEY = bytes(32)
 SECRET = pod_secret(KEY, namespace="default", pod="hello-1")

@@ -9,7 +9,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from serving.queueproxy.client import stats_link
 from serving.queueproxy.podspec import PodSpec, Probe
 from serving.settings.queueproxy import QueueProxySettings
-from tests.integration.proxy.peers import Link, get, until
+from tests.eventually import until
+from tests.integration.proxy.peers import Link, get
 from tests.integration.proxy.test_queueproxy import BELIEVED, Gate, pod
 
 WAIT = get(b"/wait-for-drain", headers=BELIEVED)

@@ -20,7 +20,8 @@ from serving.queueproxy.loop import ReadinessPipe, report_stats
 from serving.queueproxy.podspec import PodSpec
 from serving.queueproxy.server import AdminHandler, PodHandler
 from serving.settings.queueproxy import QueueProxySettings
-from tests.integration.proxy.peers import Backend, Link, backed, free_socket, get, ok, until
+from tests.eventually import until
+from tests.integration.proxy.peers import Backend, Link, backed, free_socket, get, ok
 
 POST_DRAIN = b"POST /drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
 NEEDED = {"SERVING_POD_NAMESPACE": "default", "SERVING_POD_REVISION": "hello-00001", "SERVING_POD_NAME": "hello-1"}

@@ -9,7 +9,8 @@ from socket import SO_LINGER, SOL_SOCKET
 import pytest
 
 from serving.settings.http import HttpSettings
-from tests.integration.proxy.peers import Link, get, until
+from tests.eventually import until
+from tests.integration.proxy.peers import Link, get
 from tests.integration.proxy.test_proxy_streams import SWITCHED, UPGRADE, switching
 from tests.integration.tls_stage import RawTls, client_context, handshake, tls_proxied
 

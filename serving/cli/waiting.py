@@ -1,30 +1,25 @@
 """Waiting for a service: until it is ready, gone or at zero. What goes wrong meanwhile ends the command with its reason."""
 
-import contextlib
-import http.client
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 
 from serving.cli.api import Api, fail
+from serving.cli.inforce import until_in_force
 from serving.cli.logtail import last_lines
 from serving.cli.objects import at, condition, is_settled, items_of, name_of, selector_of
 from serving.cli.progress import Progress
 from serving.cli.resources import path_of
-from serving.cli.url import Address, address_of
+from serving.cli.url import address_of
 from serving.cluster.kinds import POD, SERVING_SERVICE
 from serving.cluster.port import Object
-from serving.model.split import split_digest
 
 __all__ = ["failure_text", "until_gone", "until_ready", "until_zero"]
 
 _POLL_S = 0.1
 _POLL_SLOWLY_S = 0.5
 _LOG_LINES = 10
-_POLL_SOON_S = 0.01
-_KNOWN_WITHIN_S = 2.0
-# So many answers in a row: several activators take turns at one port.
-_AGREEING = 4
+_IN_FORCE_WITHIN_S = 2.0
 
 
 def until_ready(api: Api, name: str, *, timeout_s: float, patient: bool = False) -> Object:
@@ -46,7 +41,8 @@ def until_ready(api: Api, name: str, *, timeout_s: float, patient: bool = False)
 
     _until(look, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
     if api.state_path is not None:
-        _until_known(api, service)
+        # If it is not, it is ready all the same.
+        until_in_force(address_of(api, service), service, within_s=_IN_FORCE_WITHIN_S)
     return service
 
 
@@ -77,33 +73,6 @@ def until_zero(api: Api, name: str, *, timeout_s: float) -> None:
         return f"{name} is not at zero after {timeout_s:g} s: {state}"
 
     _until(look, f"waiting for {name} to be at zero", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
-
-
-def _until_known(api: Api, service: Object) -> None:
-    """Wait until activators send requests where the service says: they hear of it some milliseconds later.
-
-    If they do not in time, the service is ready all the same.
-    """
-    address, deadline_s = address_of(api, service), time.monotonic() + _KNOWN_WITHIN_S
-    targets = at(service, "status", "traffic") or ()
-    expected = split_digest((str(one.get("revisionName")), one.get("percent") or 0) for one in targets)
-    agreeing = 0
-    while agreeing < _AGREEING and time.monotonic() < deadline_s:
-        if _split_at(address) == expected:
-            agreeing += 1
-        else:
-            agreeing = 0
-            time.sleep(_POLL_SOON_S)
-
-
-def _split_at(address: Address) -> str:
-    """What an activator says of a host; "" when it says nothing."""
-    connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=_KNOWN_WITHIN_S)
-    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
-        connection.request("GET", "/", headers={"Host": address.host, "K-Network-Probe": "probe"})
-        answer = connection.getresponse()
-        return answer.read().decode("latin-1") if answer.status == HTTPStatus.OK else ""
-    return ""
 
 
 def _until(

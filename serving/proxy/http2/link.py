@@ -5,7 +5,7 @@ at and are sent again. The pool (``pool.py``) makes links and keeps them; a stre
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, cast
 
 from h2.errors import ErrorCodes
@@ -14,6 +14,7 @@ from h2.exceptions import ProtocolError
 
 from serving.proxy.http2.engine import client_engine
 from serving.proxy.http2.frames import FrameGate, Violation
+from serving.proxy.http2.sending import FrameSender
 from serving.proxy.upstream import Address
 from serving.settings.http import HttpSettings
 
@@ -36,7 +37,7 @@ class LinkHome(Protocol):
         """A link has ended, or takes no new streams."""
 
 
-class Link(asyncio.Protocol):
+class Link(FrameSender):
     """One connection to an app."""
 
     def __init__(self, home: LinkHome, address: Address) -> None:
@@ -47,7 +48,6 @@ class Link(asyncio.Protocol):
         self.carried_count = 0
         """Streams that it has had."""
         self.h2 = client_engine(head_bytes_max=home.settings.head_bytes_max)
-        self._is_sending = False
         self._home = home
         self._gate = FrameGate(home.settings, is_server=False, now_s=self.used_s)
         self._streams: dict[int, StreamUpstream] = {}
@@ -84,12 +84,6 @@ class Link(asyncio.Protocol):
         if number > _STREAM_ID_MAX:
             self._go()
         return number
-
-    def send(self) -> None:
-        """Write the frames that are there, with all others of this turn of the loop: a write costs as much as a frame."""
-        if not self._is_sending:
-            self._is_sending = True
-            asyncio.get_running_loop().call_soon(self._write)
 
     def give_back(self, stream_id: int, count: int) -> None:
         """Let the app send this much more."""
@@ -158,21 +152,8 @@ class Link(asyncio.Protocol):
         del exc
         self._lose("the app closed its connection before its answer was complete")
 
-    def pause_writing(self) -> None:
-        """What was sent is not taken yet."""
-        self.is_full = True
-
-    def resume_writing(self) -> None:
-        """What was sent has been taken."""
-        self.is_full = False
-        self._flush_all()
-        self.send()
-
-    def _write(self) -> None:
-        self._is_sending = False
-        data = self.h2.data_to_send()
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
+    def _sending_streams(self) -> Mapping[int, "StreamUpstream"]:
+        return self._streams
 
     def _take(self, event: Event) -> None:
         number = getattr(event, "stream_id", None) or 0
@@ -193,10 +174,6 @@ class Link(asyncio.Protocol):
             stream.refused("the app refuses the stream")
         else:
             stream.take(event)
-
-    def _flush_all(self) -> None:
-        for stream in [stream for stream in self._streams.values() if stream.is_waiting]:
-            stream.flush()
 
     def _go(self) -> None:
         self.is_going = True

@@ -11,6 +11,7 @@ served. The connection ends with that stream.
 
 import asyncio
 import math
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from h2.errors import ErrorCodes
@@ -31,6 +32,7 @@ from hyperframe.frame import GoAwayFrame
 from serving.proxy.exchange import Wiring
 from serving.proxy.http2.engine import server_engine
 from serving.proxy.http2.frames import FrameGate, Violation
+from serving.proxy.http2.sending import FrameSender
 from serving.proxy.http2.stream import Stream
 from serving.proxy.rendering import Peer
 from serving.settings.http import HttpSettings
@@ -64,7 +66,7 @@ class SessionRegistry(Protocol):
         """Somebody's time is up then."""
 
 
-class Session(asyncio.Protocol):
+class Session(FrameSender):
     """One HTTP/2 connection of a client."""
 
     def __init__(
@@ -91,7 +93,6 @@ class Session(asyncio.Protocol):
         self._is_leaving = False
         self._client_leaves = False
         self._closing = False
-        self._is_sending = False
         registry.opened(self, address)
         self._wait_until(now_s + registry.settings.client_idle_max_s)
         self.send()
@@ -141,29 +142,7 @@ class Session(asyncio.Protocol):
         self.registry.closed(self, self._address)
         self._leave_streams()
 
-    def pause_writing(self) -> None:
-        """The client reads more slowly than it is answered."""
-        self.is_full = True
-
-    def resume_writing(self) -> None:
-        """The client reads again."""
-        self.is_full = False
-        self._flush_all()
-        self.send()
-
     # What streams call.
-
-    def send(self) -> None:
-        """Write the frames that are there, with all others of this turn of the loop: a write costs as much as a frame."""
-        if not self._is_sending:
-            self._is_sending = True
-            asyncio.get_running_loop().call_soon(self._write)
-
-    def _write(self) -> None:
-        self._is_sending = False
-        data = self.h2.data_to_send()
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
 
     def wake_by(self, due_s: float) -> None:
         """Have a look at that time."""
@@ -315,9 +294,8 @@ class Session(asyncio.Protocol):
             self._head_due_s = now_s + self.registry.settings.head_wait_max_s
             self.wake_by(self._head_due_s)
 
-    def _flush_all(self) -> None:
-        for stream in [stream for stream in self._streams.values() if stream.is_waiting]:
-            stream.flush()
+    def _sending_streams(self) -> Mapping[int, Stream]:
+        return self._streams
 
     def _leave_streams(self) -> None:
         streams, self._streams = self._streams, {}

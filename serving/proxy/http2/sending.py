@@ -1,0 +1,62 @@
+"""How frames leave a connection, whichever side of it we are: together once a turn, and streams wait while it is full."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from h2.connection import H2Connection
+
+__all__ = ["FrameSender"]
+
+
+class _Waiting(Protocol):
+    """A stream, as far as it matters here."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is something to send."""
+        ...
+
+    def flush(self) -> None:
+        """Send what may be sent."""
+
+
+class FrameSender(asyncio.Protocol):
+    """The part of a connection that writes. Who inherits has a transport and streams before anything is sent."""
+
+    h2: H2Connection
+    is_full: bool
+    """Whether the other end takes nothing for now."""
+
+    _transport: asyncio.Transport
+    _is_sending = False
+
+    def _sending_streams(self) -> Mapping[int, _Waiting]:
+        """All streams, by number."""
+        raise NotImplementedError
+
+    def pause_writing(self) -> None:
+        """What was sent is not taken yet."""
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        """What was sent has been taken."""
+        self.is_full = False
+        self._flush_all()
+        self.send()
+
+    def send(self) -> None:
+        """Write the frames that are there, with all others of this turn of the loop: a write costs as much as a frame."""
+        if not self._is_sending:
+            self._is_sending = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        self._is_sending = False
+        data = self.h2.data_to_send()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _flush_all(self) -> None:
+        for stream in [stream for stream in self._sending_streams().values() if stream.is_waiting]:
+            stream.flush()

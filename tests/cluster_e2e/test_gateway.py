@@ -13,9 +13,8 @@ from serving.cluster.port import Object
 from serving.controller.objects import condition_of
 from tests.cluster_e2e.gateway import GATEWAY, PretendedGateway, accepted, asked, refused
 from tests.cluster_e2e.server import is_real
-from tests.cluster_e2e.stage import SPACE, Stage, service, staged
-from tests.cluster_e2e.test_traffic import COMMAND, QUEUE_PORT, ask, kubelet
-from tests.integration.local_stage import template_process
+from tests.cluster_e2e.stage import SPACE, Stage, service
+from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, ask, with_pods
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -34,16 +33,8 @@ SPLIT: list[Object] = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    folder = tmp_path_factory.mktemp("gateway")
-    settings = {"SERVING_ACTIVATOR_POD_ADDRESS_OVERRIDE": "10.=127.", "SERVING_CONTROLLER_GATEWAY": GATEWAY}
-    async with staged(folder, runs_nothing=False, settings=settings) as one:
-        with template_process(folder / "state") as template:
-            async with asyncio.TaskGroup() as group:
-                tasks = await kubelet(one, template.state.template, folder, group)
-                yield one
-                await one.clear()
-                for task in tasks:
-                    task.cancel()
+    async with with_pods(tmp_path_factory.mktemp("gateway"), SERVING_CONTROLLER_GATEWAY=GATEWAY) as one:
+        yield one
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -1,0 +1,80 @@
+"""A stage whose pods are processes of this machine, by the kubelet of ``serving up``, and requests to it.
+
+A server takes no loopback address into a slice: pods are told to be in 10.64.0.0/16, and the activator reaches them in
+127.64.0.0/16.
+"""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from serving.local.host import Host
+from serving.local.kubelet import Kubelet
+from serving.local.pod import Node
+from tests.cluster_e2e.stage import KEY, SPACE, Stage, staged
+from tests.cluster_e2e.status_kubelet import StatusKubelet
+from tests.integration.local_stage import HELLO, template_process
+
+__all__ = ["COMMAND", "QUEUE_PORT", "ask", "asked", "with_pods"]
+
+QUEUE_PORT = 8012
+COMMAND = {"serving.dev/command": f"{sys.executable} {HELLO}"}
+_OVERRIDE = {"SERVING_ACTIVATOR_POD_ADDRESS_OVERRIDE": "10.=127."}
+
+
+@contextlib.asynccontextmanager
+async def with_pods(folder: Path, **settings: str) -> AsyncIterator[Stage]:
+    """Everything at work until the end of the context; ``settings`` are the daemons' environment."""
+    async with staged(folder, runs_nothing=False, settings={**_OVERRIDE, **settings}) as one:
+        with template_process(folder / "state") as template:
+            async with asyncio.TaskGroup() as group:
+                tasks = await _kubelet(one, template.state.template, folder, group)
+                yield one
+                await one.clear()
+                for task in tasks:
+                    task.cancel()
+
+
+async def _kubelet(
+    stage: Stage, template: Path, folder: Path, group: asyncio.TaskGroup
+) -> tuple[asyncio.Task[None], ...]:
+    """The one of ``serving up``, on the cluster of the stage."""
+    host = Host(template)
+    node = Node(
+        cluster=stage.cluster,
+        host=host,
+        pods=folder / "state" / "pods",
+        logs=folder / "state" / "logs" / "pods",
+        stats_url=f"ws://127.0.0.1:{stage.port('stats')}/stats",
+        key=KEY,
+        name=stage.server.node,
+        told_network="10.",
+    )
+    kubelet = Kubelet(node)
+    # On a server with a scheduler a node has to be there, and to have room.
+    beating = group.create_task(StatusKubelet(stage.cluster, stage.server.node).beat())
+    connecting = group.create_task(host.run())
+    await kubelet.take_over()
+    return beating, connecting, group.create_task(kubelet.run())
+
+
+async def ask(stage: Stage, host: str, path: str = "/") -> tuple[int, str]:
+    """A request until the activator has heard of the host, which is a moment after it is ready: status and body."""
+    async with asyncio.timeout(60):
+        while (found := await asked(stage.port("public"), f"{host}.{SPACE}.localhost", path))[0] == 404:  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def asked(port: int, host: str, path: str = "/", *, address: str = "127.0.0.1") -> tuple[int, str]:
+    """One request on a connection of its own: status and body."""
+    reader, writer = await asyncio.open_connection(address, port)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        async with asyncio.timeout(60):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return int(head.split(b" ")[1]), body.decode()

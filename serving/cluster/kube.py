@@ -313,7 +313,8 @@ async def _client_of(kubeconfig: str | None) -> "ApiClient":
     settings = await _settings_of(kubeconfig)
     from kubernetes.aio import client  # noqa: PLC0415 - as above
 
-    settings.retries = False
+    # None and not False: the library takes False for the number 0, and a client of 0 attempts never stops to try again.
+    settings.retries = None
     settings.connection_pool_maxsize = _CONNECTIONS_MAX
     settings.client_session_kwargs = {"request_class": CheckedRequest}
     if _is_loopback(settings.host):

@@ -212,6 +212,45 @@ async def test_a_watch_that_goes_wrong_says_how(tmp_path: Path, body: bytes, exp
             await anext(events)
 
 
+_UNAVAILABLE = {"kind": "Status", "status": "Failure", "message": "etcd is away", "reason": "x", "code": 503}
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST", "PATCH"])
+async def test_a_call_that_fails_is_made_once_and_keeps_the_message(tmp_path: Path, method: str, status: int) -> None:
+    seen: list[str] = []
+
+    async def fail(request: web.Request) -> web.StreamResponse:
+        seen.append(request.method)
+        return web.json_response(_UNAVAILABLE | {"code": status}, status=status)
+
+    calls: dict[str, Callable[[KubeCluster], Awaitable[object]]] = {
+        "GET": lambda cluster: cluster.get(CONFIG_MAP, "default", "m"),
+        "PUT": lambda cluster: cluster.replace(CONFIG_MAP, config_map()),
+        "DELETE": lambda cluster: cluster.delete(CONFIG_MAP, "default", "m"),
+        "POST": lambda cluster: cluster.create(CONFIG_MAP, config_map()),
+        "PATCH": lambda cluster: cluster.patch(CONFIG_MAP, "default", "m", patch={}),
+    }
+    async with answering(fail, tmp_path) as cluster, asyncio.timeout(60):
+        with pytest.raises(Unavailable, match="etcd is away"):
+            await calls[method](cluster)
+    assert seen == [method]
+
+
+async def test_a_watch_that_is_refused_is_opened_once(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def fail(request: web.Request) -> web.StreamResponse:
+        seen.append(request.method)
+        return web.json_response(_UNAVAILABLE, status=503)
+
+    async with answering(fail, tmp_path) as cluster, asyncio.timeout(60):
+        with pytest.raises(Unavailable, match="etcd is away"):
+            async with cluster.watch(CONFIG_MAP, resource_version="1"):
+                pass
+    assert seen == ["GET"]
+
+
 async def test_an_answer_that_is_no_object_is_unavailable(tmp_path: Path) -> None:
     async def odd(_: web.Request) -> web.StreamResponse:
         return web.Response(body=b"[]")

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from serving.scheduler.arrays import BoolArray, FloatArray, IntArray, rounded
-from serving.scheduler.metrics import usage_ratio
+from serving.scheduler.metrics import clamped_usage_ratio
 from serving.scheduler.nodes import Placing
 from serving.settings.placement import PlacementSettings
 
@@ -73,8 +73,8 @@ class LoadVariationRiskBalancing:
     def answer(self, placing: Placing) -> LoadVariationAnswer:
         """Score all nodes."""
         table, settings = placing.table, self._settings
-        mean = usage_ratio(table.mean_percent, table.allocatable, added=placing.pod_request)
-        deviation = usage_ratio(table.deviation_percent, table.allocatable)
+        mean = clamped_usage_ratio(table.mean_percent, table.allocatable, added=placing.pod_request)
+        deviation = clamped_usage_ratio(table.deviation_percent, table.allocatable)
         resource_score = variation_score(
             mean,
             deviation,

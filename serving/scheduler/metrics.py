@@ -16,7 +16,7 @@ from serving.model.nodata import NoData
 from serving.scheduler.arrays import FloatArray, IntArray, Resource
 from serving.settings.placement import PlacementQuirks
 
-__all__ = ["Metric", "NodeUsage", "Usage", "read_usage", "usage_ratio"]
+__all__ = ["Metric", "NodeUsage", "Usage", "clamped_usage_ratio", "read_usage", "usage_ratio"]
 
 # load-watcher's words, which are case-sensitive.
 _TYPES = {Resource.CPU: "CPU", Resource.MEMORY: "Memory"}
@@ -92,7 +92,19 @@ def usage_ratio(percent: FloatArray, allocatable: IntArray, *, added: IntArray |
     ``added`` is an amount on top of what was measured. 40 % of 4000 m with 1000 m added: (1600 + 1000) / 4000 = 0.65.
     The way through absolute amounts is the original's; it may differ from percent / 100 in the last bit.
     """
-    used = percent * allocatable / 100 + added
+    return _ratio(percent * allocatable / 100 + added, allocatable)
+
+
+def clamped_usage_ratio(percent: FloatArray, allocatable: IntArray, *, added: IntArray | int = 0) -> FloatArray:
+    """As ``usage_ratio``, with measured use clamped to 0..allocatable and ``added`` to at least 0 before they are summed.
+
+    Measured -5 % of 4000 m (-200 m) with 1000 m added: (0 + 1000) / 4000 = 0.25, where ``usage_ratio`` gives 0.2.
+    """
+    used = np.clip(percent * allocatable / 100, 0.0, np.maximum(allocatable, 0))
+    return _ratio(used + np.maximum(added, 0), allocatable)
+
+
+def _ratio(used: FloatArray, allocatable: IntArray) -> FloatArray:
     ratio = np.zeros_like(used)
     np.divide(used, allocatable, out=ratio, where=allocatable > 0)
     return np.clip(ratio, 0.0, 1.0)

@@ -22,9 +22,50 @@ __all__ = ["AwsOptions", "problems_of_node_group", "read_node_group"]
 
 _AWS: Final = "aws"
 _QUIRKS: Final = "quirks"
-# Escalator does not check that these are given, nor that they are not negative.
-_RATES = frozenset({"slow_node_removal_rate", "fast_node_removal_rate"})
 _HEALTH_GRACE = "unhealthy_node_grace_period_s"
+_LOWER, _UPPER = "taint_lower_capacity_threshold_percent", "taint_upper_capacity_threshold_percent"
+_SCALE_UP = "scale_up_threshold_percent"
+_SLOW, _FAST = "slow_node_removal_rate", "fast_node_removal_rate"
+# Escalator checks neither that the rates are given nor that they are not negative.
+_RATES = frozenset({_SLOW, _FAST})
+_SOFT, _HARD, _COOL_DOWN = "soft_delete_grace_period_s", "hard_delete_grace_period_s", "scale_up_cool_down_period_s"
+_NEWEST, _UNHEALTHY = "health_check_newest_nodes_percent", "max_unhealthy_nodes_percent"
+_AWS_LIFECYCLE = "aws.lifecycle"
+# Second problem of a duration that is missing: it counts as 0, which is out of range.
+_COUNTS_AS_ZERO = "counts as 0"
+
+_Rule = tuple[str, ...]
+# The order in which the original checks, and so the order of the problems. A rule is the field that it reads, or the
+# fields that it compares. Problems that the original does not look for come before these.
+_RULES: Final[tuple[_Rule, ...]] = (
+    ("name",),
+    ("label_key",),
+    ("label_value",),
+    ("cloud_provider_group_name",),
+    (_UPPER,),
+    (_LOWER,),
+    (_SCALE_UP,),
+    (_LOWER, _UPPER),
+    (_UPPER, _SCALE_UP),
+    ("min_nodes", "max_nodes"),
+    ("max_nodes", "min_nodes"),
+    ("min_nodes",),
+    (_SLOW, _FAST),
+    (_SOFT,),
+    (_HARD,),
+    (_SOFT, _COUNTS_AS_ZERO),
+    (_HARD, _COUNTS_AS_ZERO),
+    (_SOFT, _HARD),
+    (_COOL_DOWN,),
+    (_COOL_DOWN, _COUNTS_AS_ZERO),
+    ("taint_effect",),
+    (_AWS_LIFECYCLE,),
+    ("max_node_age_s",),
+    (_HEALTH_GRACE,),
+    (_NEWEST, _HEALTH_GRACE),
+    (_UNHEALTHY, _HEALTH_GRACE),
+)
+_ORDER: Final = {rule: place for place, rule in enumerate(_RULES)}
 
 
 class AwsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,11 +96,16 @@ class _Reading(msgspec.Struct, kw_only=True):
     quirks: NodeGroupQuirks = NodeGroupQuirks()
     values: dict[str, Value] = msgspec.field(default_factory=dict)
     broken: set[str] = msgspec.field(default_factory=set)
-    problems: list[Problem] = msgspec.field(default_factory=list)
+    found: list[tuple[int, Problem]] = msgspec.field(default_factory=list)
 
-    def report(self, key: str, what: str, expected: str) -> None:
-        """Keep one problem of one key."""
-        self.problems.append(Problem(where=f"{self.where}: {key}", what=what, expected=expected))
+    def report(self, key: str, what: str, expected: str, *, rule: _Rule = ()) -> None:
+        """Keep one problem of one key; ``rule`` places it in the order of the original's checks."""
+        problem = Problem(where=f"{self.where}: {key}", what=what, expected=expected)
+        self.found.append((_ORDER.get(rule, -1), problem))
+
+    def problems(self) -> tuple[Problem, ...]:
+        """All problems in the order of the original's checks."""
+        return tuple(problem for _, problem in sorted(self.found, key=lambda one: one[0]))
 
 
 def read_node_group(options: Mapping[str, object], *, where: str) -> NodeGroupSettings:
@@ -96,8 +142,8 @@ def _read(
     settings = msgspec.convert(values, NodeGroupSettings)
     for clash in (*settings.check(), *_health_clashes(settings, options), *_aws_clashes(aws)):
         if reading.quirks.follow_on_problems_reported or not reading.broken.intersection(clash.fields):
-            reading.report(_key_of(clash.fields[0], fields), clash.what, clash.expected)
-    return settings, tuple(reading.problems)
+            reading.report(_key_of(clash.fields[0], fields), clash.what, clash.expected, rule=clash.fields)
+    return settings, reading.problems()
 
 
 def _report_unknown(options: Mapping[str, object], keys: Sequence[str], reading: _Reading) -> None:
@@ -123,7 +169,7 @@ def _read_one(field: Field, raw: object, reading: _Reading) -> None:
         reading.values[name] = value
     if value is None or not knob.admits(value):
         reading.broken.add(name)
-        reading.report(knob.key, f"{raw!r} is not right", knob.describe())
+        reading.report(knob.key, f"{raw!r} is not right", knob.describe(), rule=(name,))
 
 
 def _report_missing(field: Field, reading: _Reading) -> None:
@@ -132,9 +178,9 @@ def _report_missing(field: Field, reading: _Reading) -> None:
         return
     reading.broken.add(field.name)
     expected = "a text that is not empty" if field.knob.unit is TEXT else field.knob.describe()
-    reading.report(field.knob.key, "not given", expected)
+    reading.report(field.knob.key, "not given", expected, rule=(field.name,))
     if field.knob.unit is DURATION and reading.quirks.follow_on_problems_reported:
-        reading.report(field.knob.key, "taken for 0s", expected)
+        reading.report(field.knob.key, "taken for 0s", expected, rule=(field.name, _COUNTS_AS_ZERO))
 
 
 def _value(raw: object, unit: Unit) -> Value | None:
@@ -156,25 +202,26 @@ def _health_clashes(settings: NodeGroupSettings, options: Mapping[str, object]) 
         return
     newest, most = settings.health_check_newest_nodes_percent, settings.max_unhealthy_nodes_percent
     if not 1 <= newest <= 100:
-        fields = ("health_check_newest_nodes_percent", _HEALTH_GRACE)
+        fields = (_NEWEST, _HEALTH_GRACE)
         yield Clash(fields=fields, what=f"{newest} is out of range", expected="a percentage from 1 to 100")
     if not 0 <= most < 100:
-        fields = ("max_unhealthy_nodes_percent", _HEALTH_GRACE)
+        fields = (_UNHEALTHY, _HEALTH_GRACE)
         yield Clash(fields=fields, what=f"{most} is out of range", expected="a percentage from 0 to 99")
 
 
 def _aws_clashes(aws: AwsOptions) -> Iterator[Clash]:
     if aws.lifecycle not in _LIFECYCLES:
         expected = "on-demand, spot, or nothing"
-        yield Clash(fields=("aws.lifecycle",), what=f"{aws.lifecycle!r} is not right", expected=expected)
+        yield Clash(fields=(_AWS_LIFECYCLE,), what=f"{aws.lifecycle!r} is not right", expected=expected)
 
 
 def _nested(raw: object, key: str, record: type[S], *, reading: _Reading) -> S:
     """The record below a key, or its defaults if it is not there or cannot be read."""
     if raw is None:
         return record()
+    given = {key: value for key, value in raw.items() if value is not None} if isinstance(raw, Mapping) else raw
     try:
-        return msgspec.convert(raw, record)
+        return msgspec.convert(given, record)
     except msgspec.ValidationError as error:
         known = ", ".join(info.encode_name for info in msgspec.structs.fields(record))
         reading.report(key, str(error), f"a mapping with any of {known}")

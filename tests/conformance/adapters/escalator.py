@@ -8,6 +8,7 @@ lister's. An error is compared only by whether there is one. Percentages may dif
 multiplies both sides of its division by 1000 first.
 """
 
+import re
 import sys
 from typing import Any
 
@@ -58,6 +59,7 @@ OPTION_KEYS = {
     "fast_removal_rate": "fast_node_removal_rate",
 }
 KNOWN_OPTIONS = {field.knob.key for field in fields_of(NodeGroupSettings)} | {"aws"}
+ZEROED = re.compile("zero|empty|blank|clear")
 PHASES = {phase.value: phase for phase in PodPhase}
 
 
@@ -255,6 +257,9 @@ def pods_of(raw: dict[str, Any]) -> list[Pod]:
         phase=PHASES.get(raw.get("phase", ""), PodPhase.UNKNOWN),
         node_name=raw.get("node") or None,
         is_scheduled=bool(raw.get("scheduled")),
+        placement=Placement(
+            owner_kind="DaemonSet" if raw.get("daemonset") else None, is_static=bool(raw.get("static"))
+        ),
     )
     return [pod] * raw.get("count", 1)
 
@@ -269,7 +274,12 @@ def state_of(given: dict[str, Any]) -> NodeGroupState:
 
 
 def validate(given: dict[str, Any]) -> object:
-    options = {OPTION_KEYS.get(key, key): value for key, value in {**given["base"], **given["override"]}.items()}
+    override = given.get("override") or {}
+    # Every field at its zero value may be written out, or asked for by one flag.
+    is_zeroed = any(value and ZEROED.search(key) for key, value in {**given, **override}.items())
+    overridden = {} if is_zeroed else {**(given.get("base") or {}), **override}
+    # The original's record cannot tell a zero value from a key that is not given.
+    options = {OPTION_KEYS.get(key, key): value for key, value in overridden.items() if value}
     lifecycle = options.pop("aws_lifecycle", None) or options.pop("lifecycle", None)
     if lifecycle is not None:
         options["aws"] = {"lifecycle": lifecycle}

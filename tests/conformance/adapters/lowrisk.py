@@ -22,7 +22,7 @@ from serving.scheduler.arrays import FloatArray, IntArray, Resource
 from serving.scheduler.beta import fit_beta, incomplete_beta, probability_below
 from serving.scheduler.load_variation import variation_score
 from serving.scheduler.low_risk import LowRiskOverCommitment, LowRiskWhy
-from serving.scheduler.metrics import Metric, Usage, read_usage, usage_ratio
+from serving.scheduler.metrics import Metric, Usage, clamped_usage_ratio, read_usage, usage_ratio
 from serving.scheduler.nodes import Node, node_table, place
 from serving.scheduler.pod import Container, Pod, pod_demand, total_demand
 from serving.scheduler.risk import Commitment, Load, limit_risk, load_risk, smoothed_deviation, total_risk
@@ -111,11 +111,17 @@ def _resource_stats(given: Json, variations: list[str]) -> Json:
     unit = 1.0 if is_cpu else BYTES_PER_MIB
     mean = usage_ratio(_one(usage.mean_percent), _amount(capacity), added=_amount(request))
     deviation = usage_ratio(_one(usage.deviation_percent), _amount(capacity))
+    # The score clamps its inputs before it forms the mean; the statistics clamp the mean at the end.
+    scored_mean = clamped_usage_ratio(_one(usage.mean_percent), _amount(capacity), added=_amount(request))
+    scored_deviation = clamped_usage_ratio(_one(usage.deviation_percent), _amount(capacity))
     scores = {}
     for name in variations:
         match = VARIATION.fullmatch(name)
         assert match
-        score = variation_score(mean, deviation, _amount(capacity), margin=float(match[1]), sensitivity=float(match[2]))
+        margin, sensitivity = float(match[1]), float(match[2])
+        score = variation_score(
+            scored_mean, scored_deviation, _amount(capacity), margin=margin, sensitivity=sensitivity
+        )
         scores[name] = float(score[0])
     return {
         "valid": True,

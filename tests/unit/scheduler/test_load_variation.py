@@ -68,3 +68,11 @@ def test_old_metrics_count_as_missing() -> None:
 def test_in_the_original_metrics_never_grow_old() -> None:
     found = answer(node(usage=load(40)), Demand(), PlacementSettings(quirks=ORIGINAL), now_s=301.0)
     assert int(found.score[0]) == 80
+
+
+def test_inputs_are_clamped_before_the_mean_is_formed() -> None:
+    below = answer(node(usage=load(-5)), demand(1000)).explain(0)
+    above = answer(node(usage=load(130)), demand(1000)).explain(0)
+    assert below.cpu is not None
+    assert above.cpu is not None
+    assert (below.cpu.mean_ratio, below.cpu.score, above.cpu.mean_ratio) == (0.25, 87.5, 1.0)

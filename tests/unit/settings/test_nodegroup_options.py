@@ -69,8 +69,8 @@ def test_all_that_is_wrong_is_reported_together() -> None:
         read_node_group(without("name", min_nodes=-1, soft_delete_grace_period="10 minutes"), where="g")
     assert [problem.where for problem in caught.value.problems] == [
         "g: name",
-        "g: soft_delete_grace_period",
         "g: min_nodes",
+        "g: soft_delete_grace_period",
     ]
 
 
@@ -186,3 +186,34 @@ def test_a_broken_health_grace_is_the_only_problem() -> None:
 )
 def test_the_original_counts_each_predicate(missing: tuple[str, ...], changes: dict[str, object], count: int) -> None:
     assert original_count(*missing, **changes) == count
+
+
+def test_problems_come_in_the_order_of_the_originals_checks() -> None:
+    unknown_last = {**dict.fromkeys(GIVEN, ""), "no_such_option": 1}
+    keys = [
+        problem.where.removeprefix("x: ")
+        for problem in problems_of_node_group(unknown_last, where="x", quirks=ORIGINAL)
+    ]
+    assert keys == [
+        "no_such_option",
+        "name",
+        "label_key",
+        "label_value",
+        "cloud_provider_group_name",
+        "taint_upper_capacity_threshold_percent",
+        "taint_lower_capacity_threshold_percent",
+        "scale_up_threshold_percent",
+        "taint_lower_capacity_threshold_percent",
+        "taint_upper_capacity_threshold_percent",
+        "soft_delete_grace_period",
+        "hard_delete_grace_period",
+        "soft_delete_grace_period",
+        "hard_delete_grace_period",
+        "soft_delete_grace_period",
+        "scale_up_cool_down_period",
+        "scale_up_cool_down_period",
+    ]
+
+
+def test_a_null_below_aws_counts_as_not_given() -> None:
+    assert problems(aws={"lifecycle": None, "instance_type_overrides": None}) == ()

@@ -264,13 +264,17 @@ class Desk(Generic[RequestId]):
 
     def _attend(self, key: RevisionKey, entry: _Entry[RequestId], now_s: float) -> Outcome[RequestId]:
         """Look at one revision: who has waited too long, which pods to try again, whether to wake it."""
-        wait_max_s = self._settings.queue_wait_max_s
+        text = self._waited_too_long(key)
         turned = [
-            Turned(request=request, reason=TurnReason.WAITED, text=f"no pod was free within {wait_max_s:g} s")
-            for request in entry.holder.expire(now_s)
+            Turned(request=request, reason=TurnReason.WAITED, text=text) for request in entry.holder.expire(now_s)
         ]
         go = [_go(entry, run) for run in entry.holder.revive(now_s)]
         return self._with(key, entry, now_s, go=go, turned=turned)
+
+    def _waited_too_long(self, key: RevisionKey) -> str:
+        facts = self._facts.get(key)
+        text = f"no pod was free within {self._settings.queue_wait_max_s:g} s"
+        return text if facts is None or facts.delay is None else f"{text}: {facts.delay}"
 
     def _with(
         self,

@@ -38,6 +38,8 @@ REVISION_LABEL = "serving.knative.dev/revision"
 _CONFIGURATION_LABEL = "serving.knative.dev/configuration"
 _TARGET = "autoscaling.knative.dev/target"
 _METRIC = "autoscaling.knative.dev/metric"
+# Reasons of Ready=False that end without a change of the revision: a node comes, or another pod goes.
+_WAITS_FOR_ROOM = frozenset({"Unschedulable", "SchedulingGated"})
 
 
 class ServingState(enum.StrEnum):
@@ -52,8 +54,9 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What of a revision matters here. Times in seconds, None where there is no limit.
 
     ``container_concurrency`` 0 means no limit. ``target_concurrency`` is what its annotation asks for, None without one.
-    ``desired_count`` is the number of pods that its status tells of. ``failure`` is the message of a Ready condition that
-    is False: its pods fail, or none came up in time. ``configuration`` is the name of its Configuration, "" without one.
+    ``desired_count`` is the number of pods in its status. ``failure`` is the message of a Ready condition that is False:
+    its pods fail, or none came up in time. ``delay`` is the message of one that is False because no node has room for a
+    pod: requests wait for that. ``configuration`` is the name of its Configuration, "" without one.
     """
 
     key: RevisionKey
@@ -67,6 +70,7 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     target_concurrency: float | None = None
     desired_count: int = 0
     failure: str | None = None
+    delay: str | None = None
     configuration: str = ""
 
 
@@ -154,6 +158,9 @@ def revision_of(revision: Mapping[str, Any]) -> RevisionFacts | NoData:
     except msgspec.ValidationError as error:
         return NoData(missing=f"a Revision that can be read: {error}")
     spec, metadata = read.spec, read.metadata
+    not_ready = _not_ready(read.status)
+    is_delayed = not_ready is not None and not_ready.reason in _WAITS_FOR_ROOM
+    message = None if not_ready is None else _message_of(not_ready)
     return RevisionFacts(
         key=(metadata.namespace, metadata.name),
         resource_version=metadata.resource_version,
@@ -165,7 +172,8 @@ def revision_of(revision: Mapping[str, Any]) -> RevisionFacts | NoData:
         idle_timeout_s=spec.idle_timeout_seconds or None,
         target_concurrency=_target_of(metadata.annotations or {}),
         desired_count=max(0, read.status.desired_replicas or 0),
-        failure=_failure_of(read.status),
+        failure=None if is_delayed else message,
+        delay=message if is_delayed else None,
         configuration=(metadata.labels or {}).get(_CONFIGURATION_LABEL, ""),
     )
 
@@ -245,11 +253,14 @@ def _port_of(ports: list[_Port] | tuple[()]) -> int:
     return numbers.get("http") or next(reversed(numbers.values()), _PORT_DEFAULT)
 
 
-def _failure_of(status: _Status) -> str | None:
-    for condition in status.conditions or ():
-        if condition.type == "Ready" and condition.status == "False":
-            return ": ".join(part for part in (condition.reason, condition.message) if part) or "not ready"
-    return None
+def _not_ready(status: _Status) -> _Condition | None:
+    """The Ready condition if it is False."""
+    conditions = status.conditions or ()
+    return next((one for one in conditions if one.type == "Ready" and one.status == "False"), None)
+
+
+def _message_of(condition: _Condition) -> str:
+    return ": ".join(part for part in (condition.reason, condition.message) if part) or "not ready"
 
 
 def _target_of(annotations: Mapping[str, str]) -> float | None:

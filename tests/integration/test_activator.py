@@ -163,6 +163,20 @@ async def test_a_revision_that_fails_answers_with_its_message() -> None:
     assert [(answer.status, answer.body) for answer in (waited, later)] == [(503, text), (503, text)]
 
 
+async def test_requests_are_held_while_no_node_has_room_for_a_pod() -> None:
+    async with staged() as stage:
+        await stage.service()
+        (held,) = await asked(stage, 1)
+        await stage.status("hello-00001", status="False", reason="Unschedulable", message="0/1 nodes are available")
+        desk = stage.activator.ingress.desk
+        await until(lambda: (facts := desk.facts_of(("default", "hello-00001"))) is not None and facts.delay)
+        later = asyncio.create_task(ask(stage.public))
+        await until(lambda: stage.level == 2)
+        await stage.pod("p")
+        statuses = [(await held).status, (await later).status]
+    assert statuses == [200, 200]
+
+
 async def test_traffic_is_split_by_percent() -> None:
     async with staged() as stage:
         for revision in ("old", "new"):

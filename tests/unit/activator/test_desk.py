@@ -20,7 +20,12 @@ FIRST = Poke(load=Load(concurrency=1, request_count=1), reason=PokeReason.FIRST)
 
 
 def revision(
-    state: ServingState = ServingState.ACTIVE, *, failure: str | None = None, slots: int = 1, desired: int = 0
+    state: ServingState = ServingState.ACTIVE,
+    *,
+    failure: str | None = None,
+    delay: str | None = None,
+    slots: int = 1,
+    desired: int = 0,
 ) -> RevisionFacts:
     return RevisionFacts(
         key=KEY,
@@ -28,6 +33,7 @@ def revision(
         serving_state=state,
         container_concurrency=slots,
         failure=failure,
+        delay=delay,
         desired_count=desired,
     )
 
@@ -206,6 +212,16 @@ def test_who_waits_is_sent_away_when_the_revision_turns_out_to_fail() -> None:
     come(made, "a", "b")
     outcome = made.set_revision(revision(failure="it died"), 0.1)
     assert sent_away(outcome) == [("a", TurnReason.FAILED), ("b", TurnReason.FAILED)]
+
+
+def test_requests_wait_for_a_node_until_their_time_is_over_and_then_learn_the_reason() -> None:
+    delayed = revision(delay="Unschedulable: 0/1 nodes are available")
+    made = desk(facts=delayed)
+    come(made, "a")
+    assert sent_away(made.set_revision(delayed, 0.1)) == []
+    turned = made.tick(1.5).turned
+    text = "no pod was free within 1.5 s: Unschedulable: 0/1 nodes are available"
+    assert turned == [Turned(request="a", reason=TurnReason.WAITED, text=text)]
 
 
 def test_a_retired_revision_sends_away_and_is_not_woken() -> None:

@@ -87,6 +87,13 @@ def test_only_ready_false_is_a_failure(condition: dict[str, str], failure: str |
     assert revision(status={"conditions": [condition]}).failure == failure
 
 
+@pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated"])
+def test_a_pod_without_a_node_delays_a_revision_and_does_not_fail_it(reason: str) -> None:
+    condition = {"type": "Ready", "status": "False", "reason": reason, "message": "0/1 nodes are available"}
+    facts = revision(status={"conditions": [condition]})
+    assert (facts.failure, facts.delay) == (None, f"{reason}: 0/1 nodes are available")
+
+
 @pytest.mark.parametrize(
     ("annotations", "target"),
     [

@@ -8,6 +8,13 @@ Environment:
 - ``SERVING_ACTIVATOR_<FIELD>``: each setting of ``serving.settings.activator`` in its plain unit.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
 import asyncio
 import gc
 import logging

@@ -13,6 +13,13 @@ set is handed on to all queue-proxies; and without an image in the settings, ``S
 settings' address.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
 import asyncio
 import os
 import sys

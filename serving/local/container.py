@@ -74,15 +74,20 @@ class Keeper:
         asked = (self.verdicts.get(kind, Verdict.PASSED) for kind in (ProbeKind.STARTUP, ProbeKind.READINESS))
         return self.life.is_running and self._is_listening and all(verdict is Verdict.PASSED for verdict in asked)
 
-    async def run(self, *, is_taken_over: bool) -> None:
-        """Keep it until told to stop. Ending it is not done here."""
+    def take_over(self) -> None:
+        """Adopt the process that an earlier control process started, if the template still has it."""
+        start = self._kept.start
+        self.process = self._host.take_over(start.pod, start.name, on_ready=self._kept.on_ready)
+
+    async def run(self) -> None:
+        """Keep it running until ``stop`` is set. The caller ends the process that runs then."""
         start, pause_s = self._kept.start, None
         while True:
             began_s = now_s()
-            if is_taken_over:
-                self.process = self._host.take_over(start.pod, start.name, on_ready=self._kept.on_ready)
-            is_taken_over = False
             if self.process is None:
+                if self._stop.is_set():
+                    # The pod was deleted before this task began: a process started now would never be ended.
+                    return
                 if self.life.restart_count:
                     keep_previous(self._log)
                 self._log_bytes = size_of(self._log)

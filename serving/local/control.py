@@ -6,6 +6,13 @@ template, the rest is made anew. The API answers once all that is done: whoever 
 without its status and no slice without its pods.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
 import asyncio
 import os
 import sys

@@ -153,7 +153,9 @@ class PodRun:
         # The app first: it takes longer, and a queue-proxy is forked in the meantime.
         for kept in (*apps, self._proxy_kept(revision)):
             keeper = self._keepers[kept.start.name] = Keeper(self._node.host, kept, self.stop)
-            group.create_task(keeper.run(is_taken_over=is_old), name=kept.start.name)
+            if is_old:
+                keeper.take_over()
+            group.create_task(keeper.run(), name=kept.start.name)
         if not is_old:
             for warning in (one for container in containers for one in warnings_of(container)):
                 await self._warn(*warning)

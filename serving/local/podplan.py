@@ -2,7 +2,7 @@
 
 Input: the pod, its revision's own numbers, the addresses that were found for it; output: what to execute with which
 environment, and the pod's status at each step. It starts nothing. An app's environment is what its manifest says, and
-PORT, HOME and PATH; nothing of ours leaks into it. HOME is the pod's own folder, which has what is mounted: a volume at
+PORT, HOME, HOSTNAME and PATH; nothing else leaks into it. HOME is the pod's own folder, which has what is mounted: a volume at
 /etc/config is found at $HOME/etc/config, because there is no container here that could have an /etc of its own.
 """
 
@@ -76,7 +76,7 @@ def app_plan(pod: Object, container: Object, *, port: int, home: str, given: Map
             raise InvalidValue(text=annotation, expected=f"shell words: {error}") from error
     if not command:
         raise InvalidValue(text=container.get("image", ""), expected=_NO_COMMAND)
-    environment = {"PATH": _PATH, "HOME": home, **given}
+    environment = {"PATH": _PATH, "HOME": home, "HOSTNAME": pod["metadata"]["name"], **given}
     if serves(pod, container):
         environment["PORT"] = str(port)
     return AppPlan(

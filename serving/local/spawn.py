@@ -1,14 +1,19 @@
-"""Starting the processes of pods from the template: a fork for a queue-proxy, fork and exec for an app.
+"""Start the processes of pods from the template: a fork for a queue-proxy, fork and exec for an app.
 
-The template has no loop and no thread, so that a fork is safe, and has loaded what a queue-proxy needs, so that it is
-fast. What a child makes of its own (loop, randomness, connections) is made after the fork. Every child is the leader of
-a session of its own, dies with the template, has no descriptor but its own, and writes into its log.
+The template has no loop and no thread, so a fork is safe, and it has imported what a queue-proxy needs, so a fork is
+fast. A child makes its own loop, randomness and connections after the fork. Every child leads a session of its own, dies
+with the template, has no descriptor but its own, and writes to its log.
+
+Signals are blocked across the fork. A child inherits the template's handlers: a SIGTERM that reached one of them before
+the child has reset it would be lost, and the pod would stay for its whole grace period.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
 import traceback
+from collections.abc import Iterator
 from typing import NoReturn
 
 from serving.local.deathwish import die_with_parent, name_process
@@ -22,15 +27,16 @@ __all__ = ["exec_app", "fork_queue_proxy"]
 _LOG_MODE = 0o600
 _DESCRIPTORS_MAX = 2**20
 _FIRST_OWN_DESCRIPTOR = 3
-# What the shell says of a command that it cannot use; ours for an environment that cannot be used.
+# A shell's exit code for wrong usage; here for an environment that cannot be used.
 _USAGE_EXIT = 2
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+# Those for which the template has a handler.
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
 def exec_app(order: Start) -> int:
     """Execute an app; its process id. Raises ``OSError`` when it cannot be executed, or its folder or log not opened."""
-    with open(order.log, "ab", opener=_private) as log:
-        process = subprocess.Popen(  # noqa: S603 - that is what we are for
+    with open(order.log, "ab", opener=_private) as log, _signals_blocked():
+        process = subprocess.Popen(  # noqa: S603 - the user's own command
             order.arguments,
             env=order.environment,
             cwd=order.folder,
@@ -38,9 +44,9 @@ def exec_app(order: Start) -> int:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread, by design
+            preexec_fn=_become_child,  # noqa: PLW1509 - one thread, by design
         )
-    # Waited for by whoever waits for all children; this object shall not mind.
+    # The template waits for all its children; this object must not.
     process.returncode = 0
     return process.pid
 
@@ -50,9 +56,10 @@ def fork_queue_proxy(order: Start) -> tuple[int, int]:
     log = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _LOG_MODE)
     mine, its = os.pipe()
     try:
-        pid = os.fork()
-        if pid == 0:
-            _be_queue_proxy(order, log=log, ready=its)
+        with _signals_blocked():
+            pid = os.fork()
+            if pid == 0:
+                _be_queue_proxy(order, log=log, ready=its)
     except OSError:
         os.close(mine)
         raise
@@ -64,15 +71,12 @@ def fork_queue_proxy(order: Start) -> tuple[int, int]:
 
 
 def _be_queue_proxy(order: Start, *, log: int, ready: int) -> NoReturn:
-    """In the child. The template's frames stay below this one, so that nothing of it is finalized here."""
+    """Run in the child. The template's frames stay below this one, so that none of them is finalized here."""
     code = 1
     try:
         os.setsid()
-        die_with_parent()
+        _become_child()
         name_process("queue-proxy")
-        signal.set_wakeup_fd(-1)
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
@@ -83,10 +87,28 @@ def _be_queue_proxy(order: Start, *, log: int, ready: int) -> NoReturn:
     except SettingsError as error:
         os.write(2, f"{error}\n".encode())
         code = _USAGE_EXIT
-    except BaseException:  # noqa: BLE001 - nothing may pass into the template's frames
+    except BaseException:  # noqa: BLE001 - no exception may reach the template's frames
         os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(code)
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Hold back every signal; those that arrive in the meantime are delivered afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _become_child() -> None:
+    """Right after a fork: drop the template's handlers, then take the signals that were held back."""
+    signal.set_wakeup_fd(-1)
+    for number in _HANDLED:
+        signal.signal(number, signal.SIG_DFL)
+    die_with_parent()
 
 
 def _private(path: str, flags: int) -> int:

@@ -7,6 +7,13 @@ what there is. The newest connection counts. When it ends, all pods end: apps ar
 killed at once, because the ingress has been drained before.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
 import contextlib
 import gc
 import json

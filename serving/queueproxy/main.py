@@ -19,6 +19,13 @@ Exit codes: 0 after a drain, 1 after a failure, 2 for an environment that cannot
 module before: loop, randomness and tokens are made after the fork.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
 import asyncio
 import encodings.idna  # noqa: F401 - loaded by the first connection otherwise, in each fork anew
 import gc

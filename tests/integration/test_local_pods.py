@@ -168,8 +168,9 @@ async def test_what_an_app_has_forked_away_ends_with_it(machine: Machine) -> Non
 async def test_an_environment_has_nothing_but_what_is_asked_for(machine: Machine) -> None:
     await machine.start(manifest(command="env", env=[{"name": "A", "value": "b"}]))
     await machine.until(lambda one: "lastState" in status_of(one))
-    names = {line.partition("=")[0] for line in machine.log("p").splitlines()}
-    assert names == {"A", "HOME", "PATH", "PORT"}
+    given = dict(line.partition("=")[::2] for line in machine.log("p").splitlines())
+    assert given.keys() == {"A", "HOME", "HOSTNAME", "PATH", "PORT"}
+    assert given["HOSTNAME"] == "p"
 
 
 async def test_no_descriptor_leaks_into_an_app(machine: Machine) -> None:

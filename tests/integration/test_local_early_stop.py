@@ -1,0 +1,42 @@
+"""Pods that are deleted while they start: none of them waits for its grace period, which is an hour here."""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.kinds import POD
+from tests.integration.local_stage import Machine, controlled, manifest, template_process
+
+_ROUNDS = 4
+_PODS = 8
+_GRACE_S = 3600
+_DELETED_WITHIN_S = 0.1
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as made:
+            yield made
+
+
+async def test_no_pod_that_is_deleted_while_it_starts_waits_for_its_grace_period(machine: Machine) -> None:
+    dice = random.Random(7)
+
+    async def start_and_delete(name: str, after_s: float) -> None:
+        # Python with its default handlers: SIGTERM ends it at any moment.
+        pod = manifest(name, command=f"{sys.executable} -S -c 'import time; time.sleep(9999)'")
+        pod["spec"]["terminationGracePeriodSeconds"] = _GRACE_S
+        await machine.start(pod)
+        await asyncio.sleep(after_s)
+        await machine.cluster.delete(POD, "default", name)
+        await machine.until_gone(name)
+
+    for number in range(_ROUNDS):
+        async with asyncio.TaskGroup() as group:
+            for one in range(_PODS):
+                group.create_task(start_and_delete(f"p-{number}-{one}", dice.uniform(0, _DELETED_WITHIN_S)))

@@ -1,0 +1,52 @@
+"""A daemon that is stopped while it still imports its modules: as the first process of a container it would miss it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.sources import ROOT
+
+# Every process of ours that is started as a module.
+MODULES = [
+    "serving.activator.main",
+    "serving.autoscaler.main",
+    "serving.controller.main",
+    "serving.dashboard.main",
+    "serving.local.control",
+    "serving.local.template",
+    "serving.placement.main",
+    "serving.queueproxy.main",
+]
+
+
+def test_every_daemon_is_in_the_list() -> None:
+    starts = [path for path in (ROOT / "serving").rglob("*.py") if '\nif __name__ == "__main__":' in path.read_text()]
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in starts}
+    daemons = {name for name in names if not name.startswith(("serving.cli.", "serving.samples.", "serving.__main__"))}
+    assert daemons == set(MODULES)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("module", MODULES)
+def test_a_daemon_that_is_stopped_while_it_imports_exits_at_once(
+    module: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    # An import that never ends: opening a pipe waits for the other end.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "uvloop.py").write_text(f"open({str(pipe)!r}).read()\n")
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", module], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    try:
+        with pipe.open("w"):
+            daemon.send_signal(number)
+            # By a handler of its own: the default action, which would be -15, is what the first process of a container lacks.
+            assert daemon.wait(timeout=60) == 0
+    finally:
+        daemon.kill()
+        daemon.wait()

@@ -39,9 +39,7 @@ def test_a_daemon_that_is_stopped_while_it_imports_exits_at_once(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (tmp_path / "uvloop.py").write_text(f"open({str(pipe)!r}).read()\n")
-    daemon = subprocess.Popen(
-        [sys.executable, "-m", module], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}
-    )
+    daemon = subprocess.Popen([sys.executable, "-m", module], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     try:
         with pipe.open("w"):
             daemon.send_signal(number)

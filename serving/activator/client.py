@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from urllib.parse import urlencode
 
-from serving.activator.routes import RevisionKey
 from serving.activator.wake import Load
+from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
 from serving.wire.frames import ActivatorStats, RevisionStat, encode_activator_stats
 from serving.wire.link import Link

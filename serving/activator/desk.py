@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 from serving.activator.hold import Holder, Run
 from serving.activator.outcome import Go, Outcome, Turned, TurnReason, Wake
-from serving.activator.revisions import PodFacts, RevisionFacts, ServingState, SliceFacts, Slices
-from serving.activator.routes import RevisionKey
+from serving.activator.revisions import PodFacts, RevisionFacts, SliceFacts, Slices
 from serving.activator.wake import Load, WakeFacts, WakeState, calm, reported, wake
+from serving.model.knative import RevisionKey, ServingState
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Limit, Queued, Refused
 

@@ -14,14 +14,15 @@ from collections.abc import Callable
 
 from serving.activator.client import StatsClient
 from serving.activator.outcome import Outcome, Wake
-from serving.activator.revisions import REVISION_LABEL, RevisionFacts, ServingState, SliceFacts, revision_of, slice_of
-from serving.activator.routes import RevisionKey, RouteFacts, route_of
+from serving.activator.revisions import RevisionFacts, SliceFacts, revision_of, slice_of
+from serving.activator.routes import RouteFacts, route_of
 from serving.activator.server import Ingress
 from serving.aio.periodic import every
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, SECRET
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import ClusterError, Conflict, InvalidCertificate, NotFound
+from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.model.nodata import NoData
 from serving.proxy.exchange import Exchange
 from serving.proxy.tls.certificate import Pair

@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from serving.activator.revisions import PodFacts
-from serving.activator.routes import RevisionKey
 from serving.activator.wake import Poke
+from serving.model.knative import RevisionKey
 
 __all__ = ["Go", "Outcome", "TurnReason", "Turned", "Wake"]
 

@@ -8,22 +8,26 @@ It refuses to know how many requests there are. Slices follow discovery.k8s.io/v
 as ready, because that is what consumers are told to do.
 """
 
-import enum
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from serving.activator.routes import RevisionKey
 from serving.model.errors import InvalidValue
+from serving.model.knative import (
+    CONFIGURATION_LABEL,
+    METRIC_ANNOTATION,
+    REVISION_LABEL,
+    TARGET_ANNOTATION,
+    RevisionKey,
+    ServingState,
+)
 from serving.model.nodata import NoData
 from serving.model.quantity import parse_number
 
 __all__ = [
-    "REVISION_LABEL",
     "PodFacts",
     "RevisionFacts",
-    "ServingState",
     "SliceFacts",
     "Slices",
     "revision_of",
@@ -34,20 +38,8 @@ __all__ = [
 _TIMEOUT_DEFAULT_S = 300.0
 # Where queue-proxies listen when a slice names no port.
 _PORT_DEFAULT = 8012
-REVISION_LABEL = "serving.knative.dev/revision"
-_CONFIGURATION_LABEL = "serving.knative.dev/configuration"
-_TARGET = "autoscaling.knative.dev/target"
-_METRIC = "autoscaling.knative.dev/metric"
 # Reasons of Ready=False that end without a change of the revision: a node comes, or another pod goes.
 _WAITS_FOR_ROOM = frozenset({"Unschedulable", "SchedulingGated"})
-
-
-class ServingState(enum.StrEnum):
-    """``Revision.spec.servingState``: it has pods when asked, it has none, it must not have any."""
-
-    ACTIVE = "Active"
-    RESERVE = "Reserve"
-    RETIRED = "Retired"
 
 
 class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +166,7 @@ def revision_of(revision: Mapping[str, Any]) -> RevisionFacts | NoData:
         desired_count=max(0, read.status.desired_replicas or 0),
         failure=None if is_delayed else message,
         delay=message if is_delayed else None,
-        configuration=(metadata.labels or {}).get(_CONFIGURATION_LABEL, ""),
+        configuration=(metadata.labels or {}).get(CONFIGURATION_LABEL, ""),
     )
 
 
@@ -265,10 +257,10 @@ def _message_of(condition: _Condition) -> str:
 
 def _target_of(annotations: Mapping[str, str]) -> float | None:
     """The target in requests at once; a target in requests a second says nothing about that."""
-    if annotations.get(_METRIC, "concurrency") != "concurrency":
+    if annotations.get(METRIC_ANNOTATION, "concurrency") != "concurrency":
         return None
     try:
-        target = parse_number(annotations[_TARGET])
+        target = parse_number(annotations[TARGET_ANNOTATION])
     except (KeyError, InvalidValue):
         return None
     return float(target) if target > 0 else None

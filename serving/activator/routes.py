@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
 from serving.model.nodata import NoData
 
 __all__ = [
     "INNER_DOMAIN",
     "Claim",
     "Listener",
-    "RevisionKey",
     "RouteFacts",
     "Routes",
     "Site",
@@ -46,10 +46,8 @@ _SHORT_PARTS = 2
 # Later than any time that the API writes: a route always comes before a revision of that name.
 _AFTER_ALL = "~"
 _REVISION = ":revision"
-_VISIBILITY = "networking.knative.dev/visibility"
 _CLUSTER_LOCAL = "cluster-local"
 # The controller notes there since when each tag is claimed, as a JSON object of tag to time.
-_CLAIMED_TAGS = "serving.dev/claimed-tags"
 
 
 class Listener(enum.StrEnum):
@@ -302,7 +300,7 @@ def _claims(facts: RouteFacts, site: Site, *, since: str, tag: _Entry | None = N
     prefix = f"{tag.tag}-" if tag else ""
     inner, public = _inner_host_of(facts), _host_of(facts.status.url)
     yield Claim(since=since, route=facts.key, host=f"{prefix}{inner}".lower(), listener=Listener.INNER, site=site)
-    is_inner = (facts.metadata.labels or {}).get(_VISIBILITY) == _CLUSTER_LOCAL
+    is_inner = (facts.metadata.labels or {}).get(VISIBILITY_LABEL) == _CLUSTER_LOCAL
     if is_inner or not public or public == inner or public.endswith(f".{INNER_DOMAIN}"):
         return
     # A route that lost a tag's host to another has no URL for it; then the older claim has the host here, too.
@@ -324,7 +322,7 @@ def _host_of(url: str) -> str:
 
 
 def _tagged_since(facts: RouteFacts) -> dict[str, str]:
-    text = (facts.metadata.annotations or {}).get(_CLAIMED_TAGS, "{}")
+    text = (facts.metadata.annotations or {}).get(CLAIMED_TAGS_ANNOTATION, "{}")
     try:
         return msgspec.json.decode(text, type=dict[str, str])
     except msgspec.MsgspecError:

@@ -18,11 +18,12 @@ from serving.activator.desk import Desk
 from serving.activator.outcome import Go, Outcome, Turned, Wake
 from serving.activator.probes import is_probe_agent, probe_answer
 from serving.activator.revisions import PodFacts, RevisionFacts
-from serving.activator.routes import Listener, RevisionKey, Routes, Site, choose
+from serving.activator.routes import Listener, Routes, Site, choose
 from serving.activator.ways import Ways
 from serving.metrics.activator import ActivatorMetrics, RevisionRows
 from serving.metrics.spans import RequestTrace
 from serving.metrics.tracing import Tracer
+from serving.model.knative import RevisionKey
 from serving.proxy.exchange import Exchange, Timeouts
 from serving.proxy.lines import header_lines
 from serving.proxy.requesthead import RequestHead

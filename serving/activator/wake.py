@@ -14,7 +14,7 @@ import enum
 
 import msgspec
 
-from serving.activator.revisions import ServingState
+from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.meter import Report
 

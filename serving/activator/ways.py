@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from serving.activator.revisions import PodFacts
-from serving.activator.routes import RevisionKey
+from serving.model.knative import RevisionKey
 
 __all__ = ["Way", "Ways"]
 

@@ -11,12 +11,12 @@ import math
 import msgspec
 
 from serving.autoscaler.spec import ScalerSpec
+from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
 
 __all__ = [
     "PathDecision",
     "PathRule",
-    "TrafficPath",
     "activator_count",
     "excess_burst_capacity",
     "starting_excess_burst_capacity",
@@ -62,13 +62,6 @@ def activator_count(*, ready_count: int | NoData, spec: ScalerSpec) -> int:
         return _ACTIVATOR_COUNT_MIN
     held = ready_count * spec.total_value + max(spec.target_burst_capacity, 0)
     return max(_ACTIVATOR_COUNT_MIN, math.ceil(held / spec.activator_capacity))
-
-
-class TrafficPath(enum.StrEnum):
-    """Who the endpoints of a revision are."""
-
-    SERVE = "serve"
-    PROXY = "proxy"
 
 
 class PathRule(enum.StrEnum):

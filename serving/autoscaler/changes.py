@@ -11,6 +11,7 @@ import msgspec
 
 from serving.autoscaler.revision import RevisionFacts
 from serving.model.event import About, Words, new_event
+from serving.model.knative import SERVING_API_VERSION
 
 __all__ = ["EventBudget", "Leave", "scale_event"]
 
@@ -68,7 +69,7 @@ def scale_event(revision: RevisionFacts, sentence: str, *, leave: Leave, now: st
     """The Event of one change; ``now`` is the time as the API writes it."""
     namespace, name = revision.key
     of = About(
-        api_version="serving.knative.dev/v1",
+        api_version=SERVING_API_VERSION,
         kind="Revision",
         namespace=namespace,
         name=name,

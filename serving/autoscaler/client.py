@@ -15,20 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
-from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.changes import EventBudget, scale_event
 from serving.autoscaler.entry import Entry
 from serving.autoscaler.merge import Proposal
-from serving.autoscaler.path import PATH_ANNOTATION
 from serving.autoscaler.policy import PolicyKey, policy_of
-from serving.autoscaler.revision import (
-    DELETION_COST_ANNOTATION,
-    REVISION_LABEL,
-    DeploymentFacts,
-    RevisionFacts,
-    RevisionKey,
-    ServingState,
-)
+from serving.autoscaler.revision import DeploymentFacts, RevisionFacts
 from serving.autoscaler.scaler import ScalerFacts
 from serving.autoscaler.sharing.client import Sharing
 from serving.autoscaler.sharing.groups import Group, group_of
@@ -40,6 +31,14 @@ from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from serving.model.knative import (
+    POD_DELETION_COST_ANNOTATION,
+    REVISION_LABEL,
+    TRAFFIC_PATH_ANNOTATION,
+    RevisionKey,
+    ServingState,
+    TrafficPath,
+)
 from serving.model.scalingpolicy import TargetRef
 from serving.settings.autoscaler import AutoscalerSettings
 
@@ -116,7 +115,9 @@ class ScaleClient:
     async def lead(self, revision: RevisionFacts, path: TrafficPath) -> Object | None:
         """Say which path requests to a revision should take; None if it is not as it was seen, or is gone."""
         said = path.value if path is TrafficPath.SERVE else None
-        patch = {"metadata": {"resourceVersion": revision.resource_version, "annotations": {PATH_ANNOTATION: said}}}
+        patch = {
+            "metadata": {"resourceVersion": revision.resource_version, "annotations": {TRAFFIC_PATH_ANNOTATION: said}}
+        }
         try:
             written = await self._cluster.patch(REVISION, *revision.key, patch=patch)
         except (Conflict, NotFound):
@@ -159,7 +160,7 @@ class ScaleClient:
                 group.create_task(self._mark(namespace, name, cost), name=f"mark {name}")
 
     async def _mark(self, namespace: str, name: str, cost: str | None) -> None:
-        patch = {"metadata": {"annotations": {DELETION_COST_ANNOTATION: cost}}}
+        patch = {"metadata": {"annotations": {POD_DELETION_COST_ANNOTATION: cost}}}
         try:
             await self._cluster.patch(POD, namespace, name, patch=patch)
         except ClusterError as error:

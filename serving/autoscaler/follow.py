@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from serving.autoscaler.revision import RevisionKey
+from serving.model.knative import RevisionKey
 
 __all__ = ["Followers", "Wish", "Write", "asked", "event_bytes", "wish_of"]
 

@@ -19,10 +19,8 @@ from serving.autoscaler.counts import Counts
 from serving.autoscaler.entry import Entry
 from serving.autoscaler.path import PUBLIC_SLICES, public_slice_of
 from serving.autoscaler.revision import (
-    REVISION_LABEL,
     PodFacts,
     RevisionFacts,
-    RevisionKey,
     deployment_of,
     is_older,
     pod_of,
@@ -41,6 +39,7 @@ from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.model.errors import ClusterError
+from serving.model.knative import REVISION_LABEL, RevisionKey
 from serving.model.resources import Resources
 from serving.model.revisionnumbers import PodCounts
 from serving.model.stat import Stat

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.burst import TrafficPath, traffic_path
+from serving.autoscaler.burst import traffic_path
 from serving.autoscaler.decide import ScaleDecision
 from serving.autoscaler.deciders import Decided
+from serving.model.knative import TRAFFIC_PATH_ANNOTATION, TrafficPath
 from serving.model.nodata import NoData
 
 __all__ = [
-    "PATH_ANNOTATION",
     "PUBLIC_SLICES",
     "PublicSlice",
     "PublicSlices",
@@ -25,9 +25,6 @@ __all__ = [
     "public_slice_of",
     "wanted_path",
 ]
-
-PATH_ANNOTATION = "serving.dev/traffic-path"
-"""On a Revision; the autoscaler alone writes it."""
 
 PUBLIC_SLICES = "endpointslice.kubernetes.io/managed-by=serving-controller"
 """The label selector of the slices that the controller makes."""
@@ -89,7 +86,7 @@ def public_slice_of(found: Mapping[str, Any]) -> PublicSlice | None:
 
 def path_of(annotations: Mapping[str, str]) -> TrafficPath:
     """What was written last; proxy where nothing is."""
-    is_serve = annotations.get(PATH_ANNOTATION) == TrafficPath.SERVE
+    is_serve = annotations.get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
     return TrafficPath.SERVE if is_serve else TrafficPath.PROXY
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.revision import RevisionFacts, RevisionKey
+from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.triggers.points import UsagePoint
 from serving.autoscaler.triggers.policies import REGISTRY
 from serving.autoscaler.triggers.tick import Phase, TriggerState
+from serving.model.knative import RevisionKey
 from serving.model.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy
 
 __all__ = [

@@ -12,21 +12,27 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.path import path_of
 from serving.autoscaler.resolve import resolve
 from serving.autoscaler.spec import ScalerSpec
+from serving.model.knative import (
+    BECAME_READY_ANNOTATION,
+    CONFIGURATION_LABEL,
+    POD_DELETION_COST_ANNOTATION,
+    REVISION_LABEL,
+    ROUTING_STATE_LABEL,
+    SERVICE_LABEL,
+    RevisionKey,
+    ServingState,
+    TrafficPath,
+)
 from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
 
 __all__ = [
-    "DELETION_COST_ANNOTATION",
-    "REVISION_LABEL",
     "DeploymentFacts",
     "PodFacts",
     "RevisionFacts",
-    "RevisionKey",
-    "ServingState",
     "Trouble",
     "deployment_of",
     "is_older",
@@ -35,28 +41,11 @@ __all__ = [
     "turn_ratio",
 ]
 
-RevisionKey = tuple[str, str]
-"""Namespace and name."""
-
-REVISION_LABEL = "serving.knative.dev/revision"
-DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
-_CONFIGURATION_LABEL = "serving.knative.dev/configuration"
-_SERVICE_LABEL = "serving.knative.dev/service"
-_ROUTING_STATE_LABEL = "serving.knative.dev/routingState"
 _UNREACHABLE = "reserve"
 # Why a container waits that nothing is wrong with; None of one that does not wait.
 _STARTING = (None, "ContainerCreating", "PodInitializing")
-_BECAME_READY_ANNOTATION = "serving.dev/became-ready"
 _CRC_RANGE = 2**32
 _OURS = (KPA_CLASS, CLASSIC_CLASS)
-
-
-class ServingState(enum.StrEnum):
-    """What may be done with a revision; ``spec.servingState``."""
-
-    ACTIVE = "Active"
-    RESERVE = "Reserve"
-    RETIRED = "Retired"
 
 
 class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,15 +123,15 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Revis
         serving_state=ServingState(spec.get("servingState") or ServingState.ACTIVE),
         class_name=class_name,
         container_concurrency=container_concurrency,
-        was_ready=_BECAME_READY_ANNOTATION in annotations or _is_true(found, "Ready"),
+        was_ready=BECAME_READY_ANNOTATION in annotations or _is_true(found, "Ready"),
         spec=resolve(
             settings,
             scaling,
             container_concurrency=container_concurrency,
-            reachable=labels.get(_ROUTING_STATE_LABEL) != _UNREACHABLE,
+            reachable=labels.get(ROUTING_STATE_LABEL) != _UNREACHABLE,
         ),
-        configuration=labels.get(_CONFIGURATION_LABEL, ""),
-        service=labels.get(_SERVICE_LABEL, ""),
+        configuration=labels.get(CONFIGURATION_LABEL, ""),
+        service=labels.get(SERVICE_LABEL, ""),
         path=path_of(annotations),
     )
 
@@ -180,7 +169,7 @@ def pod_of(found: Mapping[str, Any]) -> PodFacts | None:
         key=(metadata.get("namespace", ""), revision),
         is_ready=is_ready,
         is_ending=is_ending,
-        deletion_cost=(metadata.get("annotations") or {}).get(DELETION_COST_ANNOTATION, ""),
+        deletion_cost=(metadata.get("annotations") or {}).get(POD_DELETION_COST_ANNOTATION, ""),
         phase=str((found.get("status") or {}).get("phase") or "Pending"),
         trouble=None if is_ready or is_ending else _trouble(found.get("status") or {}),
     )

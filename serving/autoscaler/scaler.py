@@ -14,17 +14,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.collection import Windows
 from serving.autoscaler.decide import KpaState
 from serving.autoscaler.deciders import ClassicDecider, Decided, Decider, Inside, KpaDecider
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.autoscaler.path import wanted_path
 from serving.autoscaler.resolve import classic_target
-from serving.autoscaler.revision import RevisionFacts, ServingState
+from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.sources import Load, Sources
 from serving.autoscaler.spec import KpaQuirks, Metric, ScalerSpec
 from serving.autoscaler.zero import Action, GateDecision, GateFacts, GateState, InactiveReason, Phase, step
+from serving.model.knative import ServingState, TrafficPath
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings

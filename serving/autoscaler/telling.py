@@ -11,10 +11,11 @@ import msgspec
 
 from serving.autoscaler.explain import explain
 from serving.autoscaler.follow import Followers, Write, event_bytes, wish_of
-from serving.autoscaler.revision import RevisionFacts, RevisionKey
+from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.sample import sample_of
 from serving.autoscaler.scaler import Outcome, Scaler
 from serving.autoscaler.story import Record, Remembered
+from serving.model.knative import RevisionKey
 
 __all__ = ["DECISION_LOG", "DECISION_LOG_FILES", "DecisionBook", "Explained", "Made", "Teller", "explained"]
 

@@ -13,11 +13,12 @@ import msgspec
 
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.policy import Policies, PolicyFacts, PolicyKey, kept_of, state_of
-from serving.autoscaler.revision import RevisionFacts, RevisionKey, ServingState
+from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.triggered import LastDecision, Triggered
 from serving.autoscaler.triggers.observation import ObservedPods
 from serving.autoscaler.triggers.policies import REGISTRY
 from serving.autoscaler.triggers.tick import TriggerState, rebased
+from serving.model.knative import RevisionKey, ServingState
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
 from serving.model.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy

@@ -12,19 +12,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.entry import Entry
-from serving.autoscaler.revision import (
-    DeploymentFacts,
-    PodFacts,
-    RevisionFacts,
-    RevisionKey,
-    ServingState,
-    is_older,
-    revision_of,
-)
+from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, is_older, revision_of
 from serving.autoscaler.scaler import Cause, Outcome
 from serving.autoscaler.victims import cost_changes
+from serving.model.knative import RevisionKey, ServingState, TrafficPath
 from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["Calls", "Decides", "Writer"]

@@ -15,6 +15,7 @@ from serving.cli.url import print_url
 from serving.cli.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
+from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, SERVING_API_VERSION
 from serving.settings.annotations import GROUP
 
 __all__ = ["Deployment", "deploy", "manifest_of"]
@@ -23,7 +24,6 @@ _TIMEOUT_S = 300.0
 # A controller may write between our reading and our writing.
 _TRIES_MAX = 10
 _CREATED, _NOT_FOUND, _CONFLICT = 201, 404, 409
-_COMMAND = "serving.dev/command"
 # What Knative takes where a manifest names no port.
 _PORT = 8080
 # Annotations that people write without their group.
@@ -49,8 +49,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 def manifest_of(asked: Deployment) -> Object:
     """The Knative Service of ``serving deploy``: a command in a folder, in the place of an image."""
     annotations = {
-        _COMMAND: asked.command,
-        "serving.dev/dir": str(asked.folder.absolute()),
+        COMMAND_ANNOTATION: asked.command,
+        FOLDER_ANNOTATION: str(asked.folder.absolute()),
         **{f"{GROUP}{key.replace('_', '-')}": text for key, text in asked.scaling.items()},
         **_pairs(asked.annotate, "--annotate"),
     }
@@ -66,7 +66,7 @@ def manifest_of(asked: Deployment) -> Object:
     if asked.timeout is not None:
         spec["timeoutSeconds"] = asked.timeout
     return {
-        "apiVersion": "serving.knative.dev/v1",
+        "apiVersion": SERVING_API_VERSION,
         "kind": "Service",
         "metadata": {"name": asked.name},
         "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}},

@@ -11,13 +11,14 @@ import click
 
 from serving.cli.api import Api, Call, api_options, fail, fail_usage
 from serving.cli.completion import complete_kind, complete_object
-from serving.cli.objects import ROUTED_BY_SERVICE, at, items_of, name_of, object_of, selector_of
+from serving.cli.objects import at, items_of, name_of, object_of, selector_of
 from serving.cli.resources import kind_named, path_of
 from serving.cli.rows import Row, header_of, rows_of, server_table, table_rows
 from serving.cli.table import aligned
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue, ServingError, Unavailable
+from serving.model.knative import SERVICE_LABEL
 
 __all__ = ["get", "watched"]
 
@@ -172,7 +173,7 @@ def _with_revisions(api: Api, events: Iterator[Object], *, name: str, everywhere
             services[namespace, name_of(event["object"])] = event
             yield event
             continue
-        service = services.get((namespace, str(at(metadata, "labels", ROUTED_BY_SERVICE))))
+        service = services.get((namespace, str(at(metadata, "labels", SERVICE_LABEL))))
         if service is not None and service["type"] != "DELETED":
             yield service
 

@@ -8,11 +8,12 @@ from serving.cli.resources import path_of
 from serving.cluster.kinds import POD
 from serving.cluster.port import Object
 from serving.model.errors import ServingError
+from serving.model.knative import REVISION_LABEL
 
 __all__ = ["QUEUE_PROXY", "app_container", "last_lines"]
 
 QUEUE_PROXY = "queue-proxy"
-_OF_REVISION = "serving.knative.dev/revision={}"
+_OF_REVISION = REVISION_LABEL + "={}"
 
 
 def app_container(pod: Object) -> str:

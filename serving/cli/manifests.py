@@ -15,6 +15,7 @@ import yaml
 from serving.cluster.kinds import CONFIG_MAP, KINDS, NAMESPACE, SECRET, Kind, kind_of
 from serving.cluster.port import Object
 from serving.model.errors import Problem, SettingsError
+from serving.model.knative import SERVING_GROUP
 
 __all__ = ["Manifest", "read_manifests"]
 
@@ -23,7 +24,7 @@ _SUFFIXES = {".yaml", ".yml", ".json"}
 _DEPTH_MAX = 100
 # What others need is made before them, whatever the order of files is.
 _FIRST = {NAMESPACE: 0, CONFIG_MAP: 1, SECRET: 1}
-_SERVING = "serving.knative.dev/"
+_SERVING = SERVING_GROUP + "/"
 _EXPECTED = "a manifest: apiVersion, kind and metadata.name"
 
 

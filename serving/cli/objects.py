@@ -7,9 +7,9 @@ from serving.cli.api import Api, Call, fail
 from serving.cli.resources import path_of
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Object
+from serving.model.knative import CONFIGURATION_GENERATION_LABEL, SERVICE_LABEL
 
 __all__ = [
-    "ROUTED_BY_SERVICE",
     "at",
     "condition",
     "is_settled",
@@ -21,8 +21,6 @@ __all__ = [
     "selector_of",
     "service_of",
 ]
-
-ROUTED_BY_SERVICE = "serving.knative.dev/service"
 
 
 def at(one: object, *keys: str | int) -> Any:  # noqa: ANN401 - JSON
@@ -65,7 +63,7 @@ def seconds_since(stamp: object, now_s: float) -> float | None:
 
 def selector_of(service: str) -> str:
     """The selector of all that belongs to a service."""
-    return f"{ROUTED_BY_SERVICE}={service}"
+    return f"{SERVICE_LABEL}={service}"
 
 
 def object_of(api: Api, kind: Kind, name: str) -> Object:
@@ -106,6 +104,6 @@ def _place(one: Object) -> tuple[str, str]:
 
 
 def _age_order(one: Object) -> tuple[int, str, str]:
-    text = at(one, "metadata", "labels", "serving.knative.dev/configurationGeneration")
+    text = at(one, "metadata", "labels", CONFIGURATION_GENERATION_LABEL)
     number = int(text) if isinstance(text, str) and text.isdecimal() else 0
     return number, str(at(one, "metadata", "creationTimestamp")), name_of(one)

@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from serving.cli.api import Api, Call
-from serving.cli.objects import ROUTED_BY_SERVICE, at, condition, items_of, name_of, seconds_since
+from serving.cli.objects import at, condition, items_of, name_of, seconds_since
 from serving.cli.resources import path_of
 from serving.cli.table import age_text
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Object
+from serving.model.knative import SERVICE_LABEL
 
 __all__ = [
     "Row",
@@ -89,7 +90,7 @@ def pods_of(revisions: Iterable[Object]) -> dict[tuple[str, str], str]:
     actual: dict[tuple[str, str], int] = defaultdict(int)
     wanted: dict[tuple[str, str], int] = defaultdict(int)
     for one in revisions:
-        key = _key(one, str(at(one, "metadata", "labels", ROUTED_BY_SERVICE) or ""))
+        key = _key(one, str(at(one, "metadata", "labels", SERVICE_LABEL) or ""))
         actual[key] += at(one, "status", "actualReplicas") or 0
         wanted[key] += at(one, "status", "desiredReplicas") or 0
     return {key: _of(actual[key], wanted[key]) for key in wanted}

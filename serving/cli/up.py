@@ -15,6 +15,7 @@ from serving.local.ports import PORTS
 from serving.local.state import StateFolder, default_state_path
 from serving.local.supervisor import CHILDREN, Supervisor, bind
 from serving.model.errors import InvalidCertificate, Problem, SettingsError
+from serving.model.knative import AUTOSCALING_GROUP
 from serving.samples import hello
 
 __all__ = ["up"]
@@ -148,7 +149,7 @@ def _deploy_sample(state_path: Path) -> None:
     """Deploy hello from a process of its own: this one has children to look after."""
     app = Path(hello.__file__)
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(app))}"
-    window = "autoscaling.knative.dev/window=10s"
+    window = f"{AUTOSCALING_GROUP}/window=10s"
     arguments = ["deploy", "hello", str(app.parent), "--command", command, "--concurrency", "10", "--annotate", window]
     subprocess.Popen(  # noqa: S603 - our own CLI
         [sys.executable, "-m", "serving", *arguments, "--state", str(state_path)],

@@ -20,12 +20,12 @@ from serving.cli.progress import say_aside
 from serving.cli.stats import Stats, autoscaler_option
 from serving.cli.whyevents import Said, said_by_events, said_from_now_on
 from serving.model.errors import InvalidValue, ServingError
+from serving.model.knative import SERVICE_LABEL
 from serving.model.quantity import parse_duration_s
 
 __all__ = ["line_of", "log_files", "merged", "why"]
 
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
-_SERVICE_LABEL = "serving.knative.dev/service"
 _NOT_FOUND = 404
 _FORWARD = "kubectl port-forward -n knative-serving deployment/autoscaler 6081, and --autoscaler http://127.0.0.1:6081"
 # What a service calls its revisions that are given no name.
@@ -111,7 +111,7 @@ class _Ours:
         if status == _NOT_FOUND:
             # One that is gone has no labels any more; its name is all there is.
             return re.fullmatch(_NUMBER, revision.removeprefix(f"{self._name}-")) is not None
-        return (found["metadata"].get("labels") or {}).get(_SERVICE_LABEL) == self._name
+        return (found["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self._name
 
 
 def _tell_by_events(api: Api, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:

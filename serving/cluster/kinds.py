@@ -6,6 +6,8 @@ ours; the rest is Kubernetes'. A kind that is not here does not exist for the me
 
 import msgspec
 
+from serving.model.knative import SERVING_GROUP
+
 __all__ = [
     "CONFIGURATION",
     "CONFIG_MAP",
@@ -72,7 +74,7 @@ def _core(name: str, plural: str, *short_names: str, durable: bool = False, has_
 
 def _knative(name: str, plural: str, *short_names: str, categories: tuple[str, ...]) -> Kind:
     return Kind(
-        group="serving.knative.dev",
+        group=SERVING_GROUP,
         version="v1",
         name=name,
         plural=plural,

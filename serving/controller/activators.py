@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.controller.objects import Object, dig
+from serving.model.objects import Object, nested
 
 __all__ = ["Activators", "Backend", "Backends"]
 
@@ -83,7 +83,7 @@ def _takes_requests(endpoint: Object) -> bool:
 
 
 def _port_of(endpoint_slice: Object) -> int | None:
-    for port in dig(endpoint_slice, "ports") or ():
+    for port in nested(endpoint_slice, "ports") or ():
         if port.get("name") == _PORT_NAME and port.get("port"):
             return int(port["port"])
     return None

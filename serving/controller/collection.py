@@ -11,18 +11,18 @@ With 25 revisions without traffic for a week and the defaults, the 5 that have b
 
 from collections.abc import Sequence
 
-from serving.controller.naming import NO_GC, ROUTING_STATE, ROUTING_STATE_MODIFIED
-from serving.controller.objects import (
+from serving.controller.revision_status import serving_state_of
+from serving.controller.routing import RoutingState
+from serving.model.knative import NO_GC_ANNOTATION, ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION, ServingState
+from serving.model.objects import (
     Object,
     annotations_of,
-    dig,
     is_being_deleted,
     labels_of,
     name_of,
-    seconds_of,
+    nested,
+    timestamp_s,
 )
-from serving.controller.revision_status import ServingState, serving_state_of
-from serving.controller.routing import RoutingState
 from serving.settings.controller import DISABLED, ControllerSettings
 
 __all__ = ["collectable"]
@@ -32,7 +32,7 @@ def collectable(
     configuration: Object, revisions: Sequence[Object], settings: ControllerSettings, *, now: str
 ) -> list[Object]:
     """Revisions that may be retired now, the longest without traffic first."""
-    now_s = seconds_of(now)
+    now_s = timestamp_s(now)
     assert now_s is not None, now
     idle = sorted(
         (one for one in revisions if _may_go(one, configuration)), key=lambda one: (_active_s(one), name_of(one))
@@ -47,12 +47,12 @@ def collectable(
 
 
 def _may_go(revision: Object, configuration: Object) -> bool:
-    status = dig(configuration, "status") or {}
+    status = nested(configuration, "status") or {}
     kept = {status.get("latestReadyRevisionName"), status.get("latestCreatedRevisionName")}
     return (
-        labels_of(revision).get(ROUTING_STATE) == RoutingState.RESERVE
+        labels_of(revision).get(ROUTING_STATE_LABEL) == RoutingState.RESERVE
         and name_of(revision) not in kept
-        and annotations_of(revision).get(NO_GC, "").lower() != "true"
+        and annotations_of(revision).get(NO_GC_ANNOTATION, "").lower() != "true"
         and serving_state_of(revision) is not ServingState.RETIRED
         and not is_being_deleted(revision)
     )
@@ -69,11 +69,11 @@ def _is_stale(revision: Object, settings: ControllerSettings, now_s: float) -> b
 
 def _created_s(revision: Object) -> float:
     """An unknown time is now or later: what has no age does not go."""
-    stamp = seconds_of(dig(revision, "metadata", "creationTimestamp"))
+    stamp = timestamp_s(nested(revision, "metadata", "creationTimestamp"))
     return float("inf") if stamp is None else stamp
 
 
 def _active_s(revision: Object) -> float:
     """When a route named it last, as far as it is known; else when it was made."""
-    stamp = seconds_of(annotations_of(revision).get(ROUTING_STATE_MODIFIED))
+    stamp = timestamp_s(annotations_of(revision).get(ROUTING_STATE_MODIFIED_ANNOTATION))
     return _created_s(revision) if stamp is None else stamp

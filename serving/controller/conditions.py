@@ -6,32 +6,23 @@ Follows knative.dev/pkg apis.ConditionSet; where that tells of the dependency th
 in the order given, so that the answer does not hang on times.
 """
 
-import enum
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from serving.controller.objects import Object
+from serving.model.knative import CONDITION_READY, ConditionStatus
+from serving.model.objects import Object
 
-__all__ = ["READY", "Condition", "Status", "conditions_of", "mirrored", "ready_of"]
+__all__ = ["Condition", "mirrored", "ready_of", "updated_conditions"]
 
-READY = "Ready"
 _INFO = "Info"
-
-
-class Status(enum.StrEnum):
-    """What a condition says."""
-
-    TRUE = "True"
-    FALSE = "False"
-    UNKNOWN = "Unknown"
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """One statement about a resource. ``informative`` says that Ready does not depend on it."""
 
     type: str
-    status: Status
+    status: ConditionStatus
     reason: str = ""
     message: str = ""
     informative: bool = False
@@ -50,25 +41,25 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 def ready_of(dependencies: Sequence[Condition]) -> Condition:
     """Ready from what it depends on: false before unknown before true, and in their order among equals."""
-    for status in (Status.FALSE, Status.UNKNOWN):
+    for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):
         for one in dependencies:
             if one.status is status:
-                return Condition(type=READY, status=status, reason=one.reason, message=one.message)
-    return Condition(type=READY, status=Status.TRUE)
+                return Condition(type=CONDITION_READY, status=status, reason=one.reason, message=one.message)
+    return Condition(type=CONDITION_READY, status=ConditionStatus.TRUE)
 
 
 def mirrored(source: Object, condition_type: str) -> Condition:
     """A condition that repeats one of another resource; unknown while that one is not there."""
     return Condition(
         type=condition_type,
-        status=Status(source.get("status", Status.UNKNOWN)),
+        status=ConditionStatus(source.get("status", ConditionStatus.UNKNOWN)),
         # Knative repeats no reason of what is well.
-        reason="" if source.get("status") == Status.TRUE else source.get("reason", ""),
-        message="" if source.get("status") == Status.TRUE else source.get("message", ""),
+        reason="" if source.get("status") == ConditionStatus.TRUE else source.get("reason", ""),
+        message="" if source.get("status") == ConditionStatus.TRUE else source.get("message", ""),
     )
 
 
-def conditions_of(new: Iterable[Condition], *, before: Iterable[Object], now: str) -> list[Object]:
+def updated_conditions(new: Iterable[Condition], *, before: Iterable[Object], now: str) -> list[Object]:
     """Conditions as they are written, by type; ``now`` is the stamp of those that changed in anything."""
     known = {one.get("type"): one for one in before}
     return [_stamped(one, known.get(one.type, {}), now) for one in sorted(new, key=lambda one: one.type)]

@@ -11,22 +11,22 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from serving.controller.collection import collectable
-from serving.controller.conditions import READY, Condition, Status, conditions_of
+from serving.controller.conditions import Condition, updated_conditions
 from serving.controller.defaults import spec_with_defaults, timeouts_too_long
-from serving.controller.naming import CONFIGURATION_GENERATION
-from serving.controller.objects import (
+from serving.controller.revision import desired_revision, revision_name_for
+from serving.controller.revision_status import serving_state_of, was_ready
+from serving.controller.writes import Create, Note, Patch, Plan, Resource, Write, patch_of, status_patch
+from serving.model.knative import CONDITION_READY, CONFIGURATION_GENERATION_LABEL, ConditionStatus, ServingState
+from serving.model.objects import (
     Object,
     annotations_of,
     condition_of,
-    dig,
     is_being_deleted,
     is_controlled_by,
     labels_of,
     name_of,
+    nested,
 )
-from serving.controller.revision import desired_revision, revision_name_for
-from serving.controller.revision_status import ServingState, serving_state_of, was_ready
-from serving.controller.writes import Create, Note, Patch, Plan, Resource, Write, patch_of, status_patch
 from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
@@ -65,7 +65,7 @@ def reconcile_configuration(
     if latest.revision is None and not latest.refusal:
         body = desired_revision(configuration, settings=settings, scaling=scaling, now=now)
         writes.append(Create(resource=Resource.REVISION, body=body))
-        if dig(configuration, "status", "latestCreatedRevisionName"):
+        if nested(configuration, "status", "latestCreatedRevisionName"):
             # Of the first one its own Events tell.
             notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
     status = _status(configuration, own, latest, now=now)
@@ -79,20 +79,20 @@ def revision_name_is_taken(
     configuration: Object, revisions: Mapping[str, Object], settings: ControllerSettings
 ) -> bool:
     """Whether the name that the template gives its revision belongs to another one, or to another content."""
-    name = dig(configuration, "spec", "template", "metadata", "name")
+    name = nested(configuration, "spec", "template", "metadata", "name")
     found = revisions.get(name) if name else None
     if found is None:
         return False
     if not is_controlled_by(found, configuration):
         return True
-    generation = str(dig(configuration, "metadata", "generation"))
-    return labels_of(found).get(CONFIGURATION_GENERATION) != generation and not _has_content(
+    generation = str(nested(configuration, "metadata", "generation"))
+    return labels_of(found).get(CONFIGURATION_GENERATION_LABEL) != generation and not _has_content(
         found, configuration, settings
     )
 
 
 def _has_content(revision: Object, configuration: Object, settings: ControllerSettings) -> bool:
-    wanted = spec_with_defaults(dig(configuration, "spec", "template", "spec") or {}, settings)
+    wanted = spec_with_defaults(nested(configuration, "spec", "template", "spec") or {}, settings)
     found = spec_with_defaults(revision.get("spec") or {}, settings)
     return {**wanted, "servingState": ""} == {**found, "servingState": ""}
 
@@ -106,7 +106,7 @@ def _latest(
 ) -> _Latest:
     name = revision_name_for(configuration)
     found = revisions.get(name)
-    has_own_name = bool(dig(configuration, "spec", "template", "metadata", "name"))
+    has_own_name = bool(nested(configuration, "spec", "template", "metadata", "name"))
     is_taken = (
         revision_name_is_taken(configuration, revisions, settings)
         if has_own_name
@@ -116,7 +116,7 @@ def _latest(
         return _Latest(revision=None, refusal=f'revisions.serving.knative.dev "{name}" already exists')
     if found is not None:
         return _Latest(revision=found)
-    template = dig(configuration, "spec", "template") or {}
+    template = nested(configuration, "spec", "template") or {}
     problems = [
         *read_annotations(annotations_of(template), scaling).problems,
         *timeouts_too_long(template.get("spec") or {}, settings),
@@ -129,7 +129,7 @@ def latest_ready_of(configuration: Object, own: Sequence[Object], latest: Object
     if latest is not None and _is_ready(latest):
         return name_of(latest)
     usable = {name_of(one): one for one in own if serving_state_of(one) is not ServingState.RETIRED}
-    present = usable.get(dig(configuration, "status", "latestReadyRevisionName") or "")
+    present = usable.get(nested(configuration, "status", "latestReadyRevisionName") or "")
     if present is None:
         return _newest([one for one in usable.values() if was_ready(one)])
     floor = _generation_of(present)
@@ -139,7 +139,7 @@ def latest_ready_of(configuration: Object, own: Sequence[Object], latest: Object
 
 
 def _is_ready(revision: Object) -> bool:
-    return bool(condition_of(revision, READY).get("status") == Status.TRUE)
+    return bool(condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.TRUE)
 
 
 def _newest(revisions: Sequence[Object]) -> str:
@@ -147,12 +147,12 @@ def _newest(revisions: Sequence[Object]) -> str:
 
 
 def _generation_of(revision: Object) -> int:
-    text = labels_of(revision).get(CONFIGURATION_GENERATION, "")
+    text = labels_of(revision).get(CONFIGURATION_GENERATION_LABEL, "")
     return int(text) if text.isdecimal() else 0
 
 
 def _status(configuration: Object, own: Sequence[Object], latest: _Latest, *, now: str) -> Object:
-    before = dig(configuration, "status") or {}
+    before = nested(configuration, "status") or {}
     created = before.get("latestCreatedRevisionName") if latest.refusal else revision_name_for(configuration)
     ready = latest_ready_of(configuration, own, latest.revision)
     condition = _ready_condition(latest)
@@ -161,25 +161,25 @@ def _status(configuration: Object, own: Sequence[Object], latest: _Latest, *, no
     return {
         **kept,
         **{key: value for key, value in names.items() if value},
-        "observedGeneration": dig(configuration, "metadata", "generation"),
-        "conditions": conditions_of([condition], before=before.get("conditions") or (), now=now),
+        "observedGeneration": nested(configuration, "metadata", "generation"),
+        "conditions": updated_conditions([condition], before=before.get("conditions") or (), now=now),
     }
 
 
 def _ready_condition(latest: _Latest) -> Condition:
     if latest.refusal:
         return _failed("RevisionFailed", f"Revision creation failed with message: {latest.refusal}.")
-    ready = condition_of(latest.revision or {}, READY)
-    if ready.get("status") == Status.TRUE:
-        return Condition(type=READY, status=Status.TRUE)
-    if ready.get("status") == Status.FALSE:
+    ready = condition_of(latest.revision or {}, CONDITION_READY)
+    if ready.get("status") == ConditionStatus.TRUE:
+        return Condition(type=CONDITION_READY, status=ConditionStatus.TRUE)
+    if ready.get("status") == ConditionStatus.FALSE:
         name = name_of(latest.revision or {})
         return _failed("RevisionFailed", f'Revision "{name}" failed with message: {ready.get("message", "")}.')
-    return Condition(type=READY, status=Status.UNKNOWN)
+    return Condition(type=CONDITION_READY, status=ConditionStatus.UNKNOWN)
 
 
 def _failed(reason: str, message: str) -> Condition:
-    return Condition(type=READY, status=Status.FALSE, reason=reason, message=message)
+    return Condition(type=CONDITION_READY, status=ConditionStatus.FALSE, reason=reason, message=message)
 
 
 def _retirements(
@@ -195,14 +195,14 @@ def _retirements(
 
 def _notes(configuration: Object, status: Object, latest: _Latest) -> list[Note]:
     """What has become of it, in the words of Knative's events."""
-    before = dig(configuration, "status", "latestReadyRevisionName") or ""
+    before = nested(configuration, "status", "latestReadyRevisionName") or ""
     ready = status.get("latestReadyRevisionName", "")
     notes: list[Note] = []
     if ready and before and ready != before:
         message = f'LatestReadyRevisionName updated to "{ready}"'
         notes.append(Note(about=configuration, reason="LatestReadyUpdate", message=message))
-    old, new = condition_of(configuration, READY), condition_of({"status": status}, READY)
-    if new.get("status") == Status.FALSE and new.get("message") != old.get("message"):
+    old, new = condition_of(configuration, CONDITION_READY), condition_of({"status": status}, CONDITION_READY)
+    if new.get("status") == ConditionStatus.FALSE and new.get("message") != old.get("message"):
         reason = "CreationFailed" if latest.refusal else "LatestCreatedFailed"
         notes.append(Note(about=configuration, reason=reason, message=new.get("message", ""), warning=True))
     return notes

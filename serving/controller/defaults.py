@@ -7,8 +7,8 @@ here, as in what Knative ships.
 
 from collections.abc import Iterator, Sequence
 
-from serving.controller.objects import Object
 from serving.model.errors import Problem
+from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["spec_with_defaults", "timeouts_too_long"]

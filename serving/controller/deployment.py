@@ -8,19 +8,20 @@ else whoever runs the pod puts it in front (locally the kubelet, from the warm t
 
 from collections.abc import Sequence
 
-from serving.controller.naming import (
-    APP,
-    CONFIGURATION,
-    LAST_APPLIED,
-    REVISION,
-    REVISION_UID,
-    SERVICE,
-    TRAFFIC_PATH,
-    deployment_name,
-    private_service_name,
-)
-from serving.controller.objects import Object, annotations_of, labels_of, name_of, namespace_of, owner_reference, uid_of
+from serving.controller.naming import deployment_name, private_service_name
 from serving.controller.sidecar import QUEUE_PORT, Sidecar, with_sidecar
+from serving.model.knative import (
+    APP_LABEL,
+    BECAME_READY_ANNOTATION,
+    CONFIGURATION_LABEL,
+    LAST_APPLIED_ANNOTATION,
+    REVISION_LABEL,
+    REVISION_UID_LABEL,
+    SERVICE_LABEL,
+    SERVING_GROUP,
+    TRAFFIC_PATH_ANNOTATION,
+)
+from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, owner_reference, uid_of
 
 __all__ = ["QUEUE_PORT", "USER_PORT", "desired_deployment", "desired_private_service"]
 
@@ -56,7 +57,7 @@ def desired_deployment(
         },
         "spec": {
             "replicas": replica_count,
-            "selector": {"matchLabels": {REVISION_UID: uid_of(revision)}},
+            "selector": {"matchLabels": {REVISION_UID_LABEL: uid_of(revision)}},
             "progressDeadlineSeconds": int(progress_deadline_s),
             # The template never changes, so that nothing is ever rolled.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}},
@@ -85,7 +86,7 @@ def desired_private_service(revision: Object) -> Object:
         },
         "spec": {
             "clusterIP": "None",
-            "selector": {REVISION_UID: uid_of(revision)},
+            "selector": {REVISION_UID_LABEL: uid_of(revision)},
             "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": QUEUE_PORT}],
         },
     }
@@ -94,21 +95,21 @@ def desired_private_service(revision: Object) -> Object:
 def _labels(revision: Object) -> dict[str, str]:
     """The template's own labels, and those by which a pod is found."""
     labels = {key: value for key, value in labels_of(revision).items() if not _is_about_routing(key)}
-    labels.setdefault(APP, name_of(revision))
-    return {**labels, REVISION: name_of(revision), REVISION_UID: uid_of(revision)}
+    labels.setdefault(APP_LABEL, name_of(revision))
+    return {**labels, REVISION_LABEL: name_of(revision), REVISION_UID_LABEL: uid_of(revision)}
 
 
 def _is_about_routing(key: str) -> bool:
     # What changes with the routes would not be true of a pod for long.
-    return key.startswith("serving.knative.dev/") and key not in {SERVICE, CONFIGURATION}
+    return key.startswith(f"{SERVING_GROUP}/") and key not in {SERVICE_LABEL, CONFIGURATION_LABEL}
 
 
 def _annotations(revision: Object) -> dict[str, str]:
     return {
         key: value
         for key, value in annotations_of(revision).items()
-        if key not in {LAST_APPLIED, TRAFFIC_PATH}
-        and not key.startswith(("serving.knative.dev/rout", "serving.dev/became"))
+        if key not in {LAST_APPLIED_ANNOTATION, TRAFFIC_PATH_ANNOTATION}
+        and not key.startswith((f"{SERVING_GROUP}/rout", BECAME_READY_ANNOTATION))
     }
 
 
@@ -129,8 +130,8 @@ def _container(container: Object, revision: Object, *, serves: bool) -> Object:
     labels = labels_of(revision)
     environment = [
         {"name": "K_REVISION", "value": name_of(revision)},
-        {"name": "K_CONFIGURATION", "value": labels.get(CONFIGURATION, "")},
-        {"name": "K_SERVICE", "value": labels.get(SERVICE, "")},
+        {"name": "K_CONFIGURATION", "value": labels.get(CONFIGURATION_LABEL, "")},
+        {"name": "K_SERVICE", "value": labels.get(SERVICE_LABEL, "")},
     ]
     made = {
         **container,

@@ -4,9 +4,9 @@ Pure: ``event_name`` is the same for the same words about the same object, so th
 and a restart finds what was said before.
 """
 
-from serving.controller.objects import Object, name_of, uid_of
 from serving.controller.writes import Note
 from serving.model.event import MESSAGE_LENGTH_MAX, Words, about, digest, name_within, new_event
+from serving.model.objects import Object, name_of, uid_of
 
 __all__ = ["event_name", "note_event"]
 

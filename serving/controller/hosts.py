@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from serving.controller.naming import CLAIMED_TAGS, VISIBILITY
-from serving.controller.objects import Object, annotations_of, dig, labels_of, name_of, namespace_of
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
+from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["Claims", "Hosts", "Key", "claims_of", "hosts_of", "is_cluster_local", "tag_claims", "tags_of", "url_of"]
@@ -38,12 +38,12 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_cluster_local(route: Object) -> bool:
     """Whether only the cluster-local listener serves it."""
-    return labels_of(route).get(VISIBILITY) == _CLUSTER_LOCAL
+    return labels_of(route).get(VISIBILITY_LABEL) == _CLUSTER_LOCAL
 
 
 def tags_of(route: Object) -> list[str]:
     """The tags of its traffic, in their order."""
-    return [target["tag"] for target in dig(route, "spec", "traffic") or () if target.get("tag")]
+    return [target["tag"] for target in nested(route, "spec", "traffic") or () if target.get("tag")]
 
 
 def hosts_of(route: Object, settings: ControllerSettings, *, tag: str = "") -> Hosts:
@@ -75,7 +75,7 @@ def tag_claims(route: Object, now: str) -> dict[str, str]:
 
 def claims_of(route: Object, settings: ControllerSettings) -> dict[str, str]:
     """Every host that a route claims, with the time of the claim as text that sorts."""
-    since = dig(route, "metadata", "creationTimestamp") or _NEVER
+    since = nested(route, "metadata", "creationTimestamp") or _NEVER
     kept = _kept_claims(route)
     claims: dict[str, str] = {}
     for tag, at in (("", since), *((tag, kept.get(tag, _NEVER)) for tag in tags_of(route))):
@@ -86,7 +86,7 @@ def claims_of(route: Object, settings: ControllerSettings) -> dict[str, str]:
 
 def _kept_claims(route: Object) -> dict[str, str]:
     try:
-        kept = json.loads(annotations_of(route).get(CLAIMED_TAGS, "{}"))
+        kept = json.loads(annotations_of(route).get(CLAIMED_TAGS_ANNOTATION, "{}"))
     except ValueError:
         return {}
     return {str(tag): str(at) for tag, at in kept.items()} if isinstance(kept, dict) else {}

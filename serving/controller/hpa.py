@@ -15,20 +15,27 @@ Without a target Kubernetes has its own: 80 percent of the cpu. A window goes fo
 import math
 from collections.abc import Mapping
 
-from serving.controller.naming import CONFIGURATION, REVISION, REVISION_UID, ROUTING_STATE, SERVICE, deployment_name
-from serving.controller.objects import (
+from serving.controller.naming import deployment_name
+from serving.controller.routing import RoutingState
+from serving.controller.writes import Create, Resource, Write, deletion_of, patch_of
+from serving.model.knative import (
+    CONFIGURATION_LABEL,
+    REVISION_LABEL,
+    REVISION_UID_LABEL,
+    ROUTING_STATE_LABEL,
+    SERVICE_LABEL,
+)
+from serving.model.objects import (
     Object,
     annotations_of,
-    dig,
     is_controlled_by,
     labels_of,
     name_of,
     namespace_of,
+    nested,
     owner_reference,
     uid_of,
 )
-from serving.controller.routing import RoutingState
-from serving.controller.writes import Create, Resource, Write, deletion_of, patch_of
 from serving.model.quantity import format_bytes
 from serving.settings.annotations import ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
@@ -59,7 +66,7 @@ def hpa_writes(revision: Object, found: Object | None, settings: AutoscalerSetti
     wanted = _desired(revision, settings)
     if found is None:
         return (Create(resource=Resource.HPA, body=wanted),)
-    lacking = _lacking(dig(found, "spec") or {}, wanted["spec"])
+    lacking = _lacking(nested(found, "spec") or {}, wanted["spec"])
     return patch_of(Resource.HPA, found, {"spec": lacking} if lacking else {})
 
 
@@ -96,9 +103,13 @@ def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
             "name": name_of(revision),
             "namespace": namespace_of(revision),
             "labels": {
-                **{key: value for key, value in labels_of(revision).items() if key in {CONFIGURATION, SERVICE}},
-                REVISION: name_of(revision),
-                REVISION_UID: uid_of(revision),
+                **{
+                    key: value
+                    for key, value in labels_of(revision).items()
+                    if key in {CONFIGURATION_LABEL, SERVICE_LABEL}
+                },
+                REVISION_LABEL: name_of(revision),
+                REVISION_UID_LABEL: uid_of(revision),
             },
             "ownerReferences": [owner_reference(revision)],
         },
@@ -108,7 +119,7 @@ def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
 
 def _min(revision: Object, scaling: ScalingAnnotations, settings: AutoscalerSettings) -> int:
     """Of a revision that no route names a single pod is enough."""
-    is_reached = labels_of(revision).get(ROUTING_STATE) != RoutingState.RESERVE
+    is_reached = labels_of(revision).get(ROUTING_STATE_LABEL) != RoutingState.RESERVE
     low = settings.min_scale if scaling.min_scale is None else scaling.min_scale
     return max(1, low if is_reached else 0)
 

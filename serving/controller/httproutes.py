@@ -14,20 +14,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from serving.controller.conditions import Condition, Status
+from serving.controller.conditions import Condition
 from serving.controller.hosts import Key, hosts_of, is_cluster_local
-from serving.controller.naming import ROUTE, SERVICE
-from serving.controller.objects import (
+from serving.controller.public import PUBLIC_PORT
+from serving.controller.writes import Create, Resource, Write, deletion_of, patch_of
+from serving.model.knative import ROUTE_LABEL, SERVICE_LABEL, ConditionStatus
+from serving.model.objects import (
     Object,
-    dig,
     is_controlled_by,
     labels_of,
     name_of,
     namespace_of,
+    nested,
     owner_reference,
 )
-from serving.controller.public import PUBLIC_PORT
-from serving.controller.writes import Create, Resource, Write, deletion_of, patch_of
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["HttpRoutes", "desired_httproutes", "httproute_owner_name", "reconcile_httproutes"]
@@ -78,9 +78,9 @@ def reconcile_httproutes(
     ``targets`` is None while none is assigned: then what is there stays.
     """
     if routes.missing:
-        return (), _condition(Status.FALSE, "GatewayApiMissing", routes.missing)
+        return (), _condition(ConditionStatus.FALSE, "GatewayApiMissing", routes.missing)
     if targets is None:
-        return (), _condition(Status.UNKNOWN, "IngressNotConfigured", "No traffic is assigned yet.")
+        return (), _condition(ConditionStatus.UNKNOWN, "IngressNotConfigured", "No traffic is assigned yet.")
     desired = desired_httproutes(route, targets, settings=settings, lost=lost)
     if isinstance(desired, Condition):
         return (), desired
@@ -100,7 +100,7 @@ def desired_httproutes(
     revisions = {target["tag"]: target["revisionName"] for target in targets if target.get("tag")}
     said = _excess(shares, revisions)
     if said:
-        return _condition(Status.FALSE, "TooManyTargets", said)
+        return _condition(ConditionStatus.FALSE, "TooManyTargets", said)
     made: dict[str, Object] = {}
     for tag in ("", *revisions):
         host = hosts_of(route, settings, tag=tag).shown
@@ -129,11 +129,11 @@ def _told_of(route: Object, routes: HttpRoutes, desired: Desired, *, gateway: st
     """IngressReady, as the Gateway tells of the HTTPRoutes in their present generation: the first that is not well."""
     found = {name_of(one): one for one in routes.found}
     verdicts = [_verdict(route, found.get(name), wanted, gateway=gateway) for name, wanted in desired.items()]
-    for status in (Status.FALSE, Status.UNKNOWN):
+    for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):
         for one in verdicts:
             if one.status is status:
                 return one
-    return Condition(type=_CONDITION, status=Status.TRUE)
+    return Condition(type=_CONDITION, status=ConditionStatus.TRUE)
 
 
 def _shares(targets: Iterable[Object]) -> dict[str, int]:
@@ -207,8 +207,8 @@ def _httproute(route: Object, tag: str, *, host: str, rules: list[Object], gatew
             "name": f"{name_of(route)}.{tag}" if tag else name_of(route),
             "namespace": namespace_of(route),
             "labels": {
-                **{key: value for key, value in labels_of(route).items() if key == SERVICE},
-                ROUTE: name_of(route),
+                **{key: value for key, value in labels_of(route).items() if key == SERVICE_LABEL},
+                ROUTE_LABEL: name_of(route),
             },
             "ownerReferences": [owner_reference(route)],
         },
@@ -222,7 +222,7 @@ def _httproute(route: Object, tag: str, *, host: str, rules: list[Object], gatew
 
 def _changes(before: Object, wanted: Object) -> Object:
     """The parts of the spec that do not say what is wanted. A merge patch replaces lists, so that each goes whole."""
-    parts = {key: value for key, value in wanted["spec"].items() if not _says(dig(before, "spec", key), value)}
+    parts = {key: value for key, value in wanted["spec"].items() if not _says(nested(before, "spec", key), value)}
     return {"spec": parts} if parts else {}
 
 
@@ -238,26 +238,28 @@ def _says(found: object, wanted: object) -> bool:
 def _verdict(route: Object, found: Object | None, wanted: Object, *, gateway: str) -> Condition:
     name = name_of(wanted)
     if found is not None and not is_controlled_by(found, route):
-        return _condition(Status.FALSE, "NotOwned", f'There is an existing HTTPRoute "{name}" that we do not own.')
+        return _condition(
+            ConditionStatus.FALSE, "NotOwned", f'There is an existing HTTPRoute "{name}" that we do not own.'
+        )
     told = [] if found is None or _changes(found, wanted) else _told(found, gateway)
     for one in told:
-        if one.get("status") == Status.FALSE:
+        if one.get("status") == ConditionStatus.FALSE:
             message = f'Gateway "{gateway}" does not take HTTPRoute "{name}": {one.get("message") or one.get("type")}'
-            return _condition(Status.FALSE, one.get("reason") or _NOT_READY, message)
+            return _condition(ConditionStatus.FALSE, one.get("reason") or _NOT_READY, message)
     is_accepted = any(one.get("type") == "Accepted" for one in told)
-    if is_accepted and all(one.get("status") == Status.TRUE for one in told):
-        return Condition(type=_CONDITION, status=Status.TRUE)
+    if is_accepted and all(one.get("status") == ConditionStatus.TRUE for one in told):
+        return Condition(type=_CONDITION, status=ConditionStatus.TRUE)
     message = f'HTTPRoute "{name}" waits for Gateway "{gateway}" to accept it.'
-    return _condition(Status.UNKNOWN, _NOT_READY, message)
+    return _condition(ConditionStatus.UNKNOWN, _NOT_READY, message)
 
 
 def _told(found: Object, gateway: str) -> list[Object]:
     """What is said about the present generation for this Gateway, by whoever implements it."""
-    generation = dig(found, "metadata", "generation") or 0
+    generation = nested(found, "metadata", "generation") or 0
     return [
         condition
-        for parent in dig(found, "status", "parents") or ()
-        if _is_of(found, dig(parent, "parentRef"), gateway)
+        for parent in nested(found, "status", "parents") or ()
+        if _is_of(found, nested(parent, "parentRef"), gateway)
         for condition in parent.get("conditions") or ()
         if condition.get("type") in _ASKED and (condition.get("observedGeneration") or generation) >= generation
     ]
@@ -265,8 +267,8 @@ def _told(found: Object, gateway: str) -> list[Object]:
 
 def _is_of(found: Object, parent: object, gateway: str) -> bool:
     """An implementation may leave out what it takes for granted: the namespace of the HTTPRoute."""
-    return f"{dig(parent, 'namespace') or namespace_of(found)}/{dig(parent, 'name')}" == gateway
+    return f"{nested(parent, 'namespace') or namespace_of(found)}/{nested(parent, 'name')}" == gateway
 
 
-def _condition(status: Status, reason: str, message: str) -> Condition:
+def _condition(status: ConditionStatus, reason: str, message: str) -> Condition:
     return Condition(type=_CONDITION, status=status, reason=reason, message=message)

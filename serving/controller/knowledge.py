@@ -9,31 +9,38 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
 from serving.controller.activators import Activators
-from serving.controller.conditions import READY
 from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
 from serving.controller.hosts import Claims, Key, claims_of
 from serving.controller.httproutes import HttpRoutes, httproute_owner_name
-from serving.controller.naming import CONFIGURATION, REVISION, SERVICE, deployment_name, private_service_name
-from serving.controller.objects import (
-    Object,
-    annotations_of,
-    condition_of,
-    dig,
-    labels_of,
-    name_of,
-    namespace_of,
-    uid_of,
-    version_of,
-)
-from serving.controller.public import Public, TrafficPath, pod_backends, public_owner_name, slice_names, traffic_path_of
+from serving.controller.naming import deployment_name, private_service_name
+from serving.controller.public import Public, pod_backends, public_owner_name, slice_names, traffic_path_of
 from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
 from serving.controller.revision import Around, reconcile_revision
-from serving.controller.revision_status import Beneath, ServingState, ready_count_of, serving_state_of
+from serving.controller.revision_status import Beneath, ready_count_of, serving_state_of
 from serving.controller.route import Place, reconcile_route
 from serving.controller.service import Children, reconcile_service
 from serving.controller.sidecar import Sidecar
 from serving.controller.traffic import Known
 from serving.controller.writes import Plan, Resource
+from serving.model.knative import (
+    CONDITION_READY,
+    CONFIGURATION_LABEL,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    ServingState,
+    TrafficPath,
+)
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+    uid_of,
+    version_of,
+)
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
@@ -141,12 +148,12 @@ class Knowledge:
         found = self.get(resource, (namespace, name))
         if found is None:
             return set()
-        self._refusals[key] = (dig(found, "metadata", "generation"), message)
+        self._refusals[key] = (nested(found, "metadata", "generation"), message)
         return {key}
 
     def _refusal(self, key: WorkKey, found: Object) -> str:
         generation, message = self._refusals.get(key, (None, ""))
-        return message if generation == dig(found, "metadata", "generation") else ""
+        return message if generation == nested(found, "metadata", "generation") else ""
 
     def decide(self, key: WorkKey, *, now: str) -> Plan:
         """The plan for a resource; an empty one if it is not there."""
@@ -170,7 +177,7 @@ class Knowledge:
 
     def _children(self, where: Key) -> Children:
         configuration = self.get(Resource.CONFIGURATION, where)
-        name = dig(configuration, "spec", "template", "metadata", "name") or ""
+        name = nested(configuration, "spec", "template", "metadata", "name") or ""
         named = self.get(Resource.REVISION, (where[0], name))
         is_taken = (
             configuration is not None
@@ -180,7 +187,7 @@ class Knowledge:
         return Children(configuration=configuration, route=self.get(Resource.ROUTE, where), name_is_taken=is_taken)
 
     def _decide_configuration(self, where: Key, found: Object, now: str) -> Plan:
-        own_name = dig(found, "spec", "template", "metadata", "name") or ""
+        own_name = nested(found, "spec", "template", "metadata", "name") or ""
         revisions = self._named(Resource.REVISION, where[0], names={*self._relations.revisions_of(where), own_name})
         return reconcile_configuration(
             found,
@@ -212,9 +219,9 @@ class Knowledge:
         # Pods are asked only while none is ready: of a thousand that are up there is nothing to learn.
         asked = () if ready_count_of(deployment) else self._relations.pods_of(where)
         pods = [one for pod in asked if (one := self.get(Resource.POD, (namespace, pod)))]
-        parent: Key = (namespace, labels_of(revision).get(CONFIGURATION, ""))
+        parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
         configuration = self.get(Resource.CONFIGURATION, parent)
-        newest = dig(configuration, "status", "latestCreatedRevisionName")
+        newest = nested(configuration, "status", "latestCreatedRevisionName")
         return Around(
             beneath=Beneath(deployment=deployment, pods=pods),
             private_service=self.get(Resource.CORE_SERVICE, (namespace, private_service_name(name))),
@@ -261,15 +268,15 @@ class Knowledge:
                 return
             case Resource.HPA:
                 # How its scaling goes is nothing to decide on.
-                if dig(before, "spec") != dig(after, "spec"):
+                if nested(before, "spec") != nested(after, "spec"):
                     yield (Resource.REVISION, namespace, key[1])
                 return
             case Resource.DEPLOYMENT | Resource.CORE_SERVICE | Resource.POD:
-                yield from ((Resource.REVISION, namespace, name) for name in _either(before, after, REVISION))
+                yield from ((Resource.REVISION, namespace, name) for name in _either(before, after, REVISION_LABEL))
                 return
             case Resource.CONFIGURATION | Resource.ROUTE:
                 # By its name too: one that is in a service's way has no label of it.
-                names = _either(before, after, SERVICE) | {key[1]}
+                names = _either(before, after, SERVICE_LABEL) | {key[1]}
                 yield from ((Resource.SERVICE, namespace, name) for name in names)
             case _:
                 pass
@@ -280,7 +287,9 @@ class Knowledge:
             case Resource.ROUTE:
                 yield from self._woken_by_route(key, before, after)
             case Resource.REVISION if _matters(before) != _matters(after):
-                yield from ((Resource.CONFIGURATION, namespace, one) for one in _either(before, after, CONFIGURATION))
+                yield from (
+                    (Resource.CONFIGURATION, namespace, one) for one in _either(before, after, CONFIGURATION_LABEL)
+                )
                 yield from ((Resource.ROUTE, namespace, one) for one in self._relations.routes_to_revision(key))
             case _:
                 pass
@@ -296,7 +305,7 @@ class Knowledge:
     def _woken_by_configuration(self, key: Key, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
         namespace, _ = key
         yield from ((Resource.ROUTE, namespace, route) for route in self._relations.routes_to_configuration(key))
-        newest = [dig(one, "status", "latestCreatedRevisionName") for one in (before, after)]
+        newest = [nested(one, "status", "latestCreatedRevisionName") for one in (before, after)]
         if newest[0] != newest[1]:
             yield from ((Resource.REVISION, namespace, name) for name in newest if name)
 
@@ -310,7 +319,7 @@ class Knowledge:
             yield from ((Resource.ROUTE, *rival) for rival in self._claims.put(key, claims))
         # Whether a revision is awaited hangs on who goes with the latest.
         for name in configurations_named(before) ^ configurations_named(after):
-            newest = dig(self.get(Resource.CONFIGURATION, (namespace, name)), "status", "latestCreatedRevisionName")
+            newest = nested(self.get(Resource.CONFIGURATION, (namespace, name)), "status", "latestCreatedRevisionName")
             yield from ((Resource.REVISION, namespace, one) for one in (newest,) if one)
 
 
@@ -330,7 +339,7 @@ def _matters(revision: Object | None) -> object:
     """What of a revision its configuration and routes go by."""
     if revision is None:
         return None
-    ready = condition_of(revision, READY)
+    ready = condition_of(revision, CONDITION_READY)
     return (
         uid_of(revision),
         ready.get("status"),
@@ -339,5 +348,5 @@ def _matters(revision: Object | None) -> object:
         annotations_of(revision),
         # Whether it has pods is its own affair, and goes to and fro with each that is woken.
         serving_state_of(revision) is ServingState.RETIRED,
-        dig(revision, "metadata", "deletionTimestamp"),
+        nested(revision, "metadata", "deletionTimestamp"),
     )

@@ -22,7 +22,6 @@ from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.controller.events import event_name, note_event
 from serving.controller.knowledge import Knowledge, WorkKey
-from serving.controller.objects import name_of, namespace_of, version_of
 from serving.controller.public import MANAGED_BY, MANAGER, SERVICE_NAME
 from serving.controller.settingsnotes import httproutes_missing, httproutes_note
 from serving.controller.sidecar import Sidecar
@@ -30,6 +29,7 @@ from serving.controller.writes import Create, Delete, Note, Patch, Plan, Resourc
 from serving.metrics.controller import ControllerMetrics
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, Forbidden, Invalid, NotFound
 from serving.model.event import repeated
+from serving.model.objects import name_of, namespace_of, version_of
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from serving.controller.objects import Object, dig, is_being_deleted, name_of
+from serving.model.objects import Object, is_being_deleted, name_of, nested
 
 __all__ = ["Failure", "Layer", "failure_of", "not_ready_because"]
 
@@ -52,7 +52,7 @@ def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure |
 def not_ready_because(pods: Sequence[Object]) -> str:
     """What a pod says of its not being ready, as in "readiness probe: connection refused"; "" if nothing."""
     for pod in sorted(pods, key=_age_order):
-        for condition in dig(pod, "status", "conditions") or ():
+        for condition in nested(pod, "status", "conditions") or ():
             is_ready = condition.get("type") == "Ready" and condition.get("status") == "False"
             if is_ready and condition.get("reason", "") not in _NO_NEWS and condition.get("message"):
                 return _shortened(condition["message"])
@@ -60,32 +60,32 @@ def not_ready_because(pods: Sequence[Object]) -> str:
 
 
 def _age_order(pod: Object) -> tuple[str, str]:
-    return dig(pod, "metadata", "creationTimestamp") or "", name_of(pod)
+    return nested(pod, "metadata", "creationTimestamp") or "", name_of(pod)
 
 
 def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
-    for condition in dig(pod, "status", "conditions") or ():
+    for condition in nested(pod, "status", "conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield _of_resources(condition.get("reason", ""), condition.get("message", ""))
-    everybodys = dig(pod, "status", "containerStatuses") or ()
+    everybodys = nested(pod, "status", "containerStatuses") or ()
     statuses = [one for one in everybodys if one.get("name") != _QUEUE_PROXY]
     for status in statuses:
         yield from _failures_of_container(status, exits_tolerated)
     for status in everybodys:
         if status.get("name") == _QUEUE_PROXY:
             # One that cannot be started keeps the pod from being ready; one that ended is started again.
-            waiting = dig(status, "state", "waiting") or {}
+            waiting = nested(status, "state", "waiting") or {}
             yield from _failures_of_container(
                 {**status, "lastState": {}, "state": {"waiting": waiting}}, exits_tolerated
             )
-    if not statuses and dig(pod, "status", "phase") == "Failed":
-        yield _of_resources(dig(pod, "status", "reason") or "PodFailed", dig(pod, "status", "message") or "")
+    if not statuses and nested(pod, "status", "phase") == "Failed":
+        yield _of_resources(nested(pod, "status", "reason") or "PodFailed", nested(pod, "status", "message") or "")
 
 
 def _failures_of_container(status: Object, exits_tolerated: int) -> Iterator[Failure]:
-    waiting = dig(status, "state", "waiting") or {}
+    waiting = nested(status, "state", "waiting") or {}
     # A container that waits for its next start has failed by its last one.
-    terminated = dig(status, "state", "terminated") or dig(status, "lastState", "terminated")
+    terminated = nested(status, "state", "terminated") or nested(status, "lastState", "terminated")
     reason = waiting.get("reason", "")
     is_loop = reason == _CRASH_LOOP or status.get("restartCount", 0) > exits_tolerated
     if terminated and (is_loop or not exits_tolerated):

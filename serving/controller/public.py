@@ -14,27 +14,26 @@ family of addresses that the activators have, with at most 1,000 endpoints, whic
 them get requests through the activators only. It knows no clock and writes nothing.
 """
 
-import enum
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from serving.controller.activators import Backend, Backends
 from serving.controller.deployment import QUEUE_PORT
-from serving.controller.naming import TRAFFIC_PATH
-from serving.controller.objects import (
+from serving.controller.writes import Create, Resource, Write, patch_of
+from serving.model.knative import TRAFFIC_PATH_ANNOTATION, TrafficPath
+from serving.model.objects import (
     Object,
     annotations_of,
     condition_of,
-    dig,
     is_being_deleted,
     is_controlled_by,
     name_of,
     namespace_of,
+    nested,
     owner_reference,
     uid_of,
 )
-from serving.controller.writes import Create, Resource, Write, patch_of
 
 __all__ = [
     "ENDPOINTS_MAX",
@@ -43,7 +42,6 @@ __all__ = [
     "PUBLIC_PORT",
     "SERVICE_NAME",
     "Public",
-    "TrafficPath",
     "is_foreign",
     "pod_backends",
     "public_owner_name",
@@ -64,13 +62,6 @@ PUBLIC_PORT = 80
 _SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
 
 
-class TrafficPath(enum.StrEnum):
-    """Who the endpoints of a revision are."""
-
-    PROXY = "proxy"
-    SERVE = "serve"
-
-
 class Public(msgspec.Struct, frozen=True, kw_only=True):
     """What there is of a public Service: itself, its slices, and who may stand in them by family of addresses."""
 
@@ -83,8 +74,8 @@ class Public(msgspec.Struct, frozen=True, kw_only=True):
 
 def traffic_path_of(revision: Object) -> TrafficPath:
     """The path that the autoscaler wants; proxy where it has said nothing, and while a revision is not Active."""
-    is_active = (dig(revision, "spec", "servingState") or "Active") == "Active"
-    wants_pods = annotations_of(revision).get(TRAFFIC_PATH) == TrafficPath.SERVE
+    is_active = (nested(revision, "spec", "servingState") or "Active") == "Active"
+    wants_pods = annotations_of(revision).get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
     return TrafficPath.SERVE if is_active and wants_pods else TrafficPath.PROXY
 
 
@@ -94,8 +85,8 @@ def pod_backends(pods: Iterable[Object]) -> Backends:
     for pod in sorted(pods, key=name_of):
         if is_being_deleted(pod) or condition_of(pod, "Ready").get("status") != "True":
             continue
-        addresses = [one["ip"] for one in dig(pod, "status", "podIPs") or () if one.get("ip")]
-        for address in addresses or filter(None, [dig(pod, "status", "podIP")]):
+        addresses = [one["ip"] for one in nested(pod, "status", "podIPs") or () if one.get("ip")]
+        for address in addresses or filter(None, [nested(pod, "status", "podIP")]):
             found.setdefault(_family_of(address), []).append(_pod_endpoint(pod, address))
     return {
         family: Backend(port=QUEUE_PORT, endpoints=tuple(endpoints[:ENDPOINTS_MAX]))
@@ -192,7 +183,7 @@ def _port(owner: Object, number: int) -> Object:
 
 
 def _speaks_http2(owner: Object) -> bool:
-    containers = dig(owner, "spec", "containers") or ()
+    containers = nested(owner, "spec", "containers") or ()
     return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
 
 
@@ -202,7 +193,7 @@ def _pod_endpoint(pod: Object, address: str) -> Object:
         "conditions": {"ready": True},
         "targetRef": {"kind": "Pod", "namespace": namespace_of(pod), "name": name_of(pod), "uid": uid_of(pod)},
     }
-    node: str | None = dig(pod, "spec", "nodeName")
+    node: str | None = nested(pod, "spec", "nodeName")
     return {**endpoint, "nodeName": node} if node else endpoint
 
 

@@ -9,10 +9,10 @@ from collections.abc import Collection
 
 from serving.controller.hosts import Key
 from serving.controller.httproutes import httproute_owner_name
-from serving.controller.naming import CONFIGURATION, REVISION
-from serving.controller.objects import Object, dig, labels_of
 from serving.controller.routing import revisions_named_by
 from serving.controller.writes import Resource
+from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL
+from serving.model.objects import Object, labels_of, nested
 
 __all__ = ["Relations", "configurations_named", "owners_of", "revisions_named"]
 
@@ -38,10 +38,13 @@ class Relations:
         match resource:
             case Resource.REVISION:
                 _move(
-                    self._revisions, key, before=owners_of(before, CONFIGURATION), after=owners_of(after, CONFIGURATION)
+                    self._revisions,
+                    key,
+                    before=owners_of(before, CONFIGURATION_LABEL),
+                    after=owners_of(after, CONFIGURATION_LABEL),
                 )
             case Resource.POD:
-                _move(self._pods, key, before=owners_of(before, REVISION), after=owners_of(after, REVISION))
+                _move(self._pods, key, before=owners_of(before, REVISION_LABEL), after=owners_of(after, REVISION_LABEL))
             case Resource.HTTP_ROUTE:
                 owner = {httproute_owner_name(key[1])}
                 _move(self._httproutes, key, before=owner if before else set(), after=owner if after else set())
@@ -81,7 +84,7 @@ def owners_of(one: Object | None, label: str) -> set[str]:
 
 def configurations_named(route: Object | None) -> set[str]:
     """By the traffic of a route's spec."""
-    targets = dig(route, "spec", "traffic") or ()
+    targets = nested(route, "spec", "traffic") or ()
     return {target["configurationName"] for target in targets if target.get("configurationName")}
 
 

@@ -9,41 +9,44 @@ from collections.abc import Sequence
 
 import msgspec
 
-from serving.controller.conditions import READY
 from serving.controller.defaults import spec_with_defaults
 from serving.controller.deployment import desired_deployment, desired_private_service
 from serving.controller.hpa import hpa_writes, is_of_an_hpa
-from serving.controller.naming import (
-    CONFIGURATION,
-    CONFIGURATION_GENERATION,
-    CONFIGURATION_UID,
-    CREATOR,
-    LAST_APPLIED,
-    LAST_MODIFIER,
-    ROUTING_STATE,
-    ROUTING_STATE_MODIFIED,
-    SERVICE,
-    SERVICE_UID,
-    TRAFFIC_PATH,
-    revision_name,
-)
-from serving.controller.objects import (
-    Object,
-    annotations_of,
-    condition_of,
-    dig,
-    is_being_deleted,
-    labels_of,
-    name_of,
-    namespace_of,
-    owner_reference,
-)
-from serving.controller.public import Public, TrafficPath, is_foreign, public_writes
-from serving.controller.revision_status import Beneath, ServingState, desired_status, serving_state_of, was_ready
+from serving.controller.naming import revision_name
+from serving.controller.public import Public, is_foreign, public_writes
+from serving.controller.revision_status import Beneath, desired_status, serving_state_of, was_ready
 from serving.controller.routing import RoutingState, metadata_changes, routing_state_of
 from serving.controller.scaling import StartScale, start_scale
 from serving.controller.sidecar import Sidecar
 from serving.controller.writes import Create, Note, Patch, Plan, Resource, Write, deletion_of, patch_of, status_patch
+from serving.model.knative import (
+    CONDITION_READY,
+    CONFIGURATION_GENERATION_LABEL,
+    CONFIGURATION_LABEL,
+    CONFIGURATION_UID_LABEL,
+    CREATOR_ANNOTATION,
+    LAST_APPLIED_ANNOTATION,
+    LAST_MODIFIER_ANNOTATION,
+    ROUTING_STATE_LABEL,
+    ROUTING_STATE_MODIFIED_ANNOTATION,
+    SERVICE_LABEL,
+    SERVICE_UID_LABEL,
+    SERVING_API_VERSION,
+    TRAFFIC_PATH_ANNOTATION,
+    ServingState,
+    TrafficPath,
+)
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    is_being_deleted,
+    labels_of,
+    name_of,
+    namespace_of,
+    nested,
+    owner_reference,
+)
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
@@ -74,8 +77,8 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
 
 def revision_name_for(configuration: Object) -> str:
     """The name of the revision of the configuration's present generation: the template's own, or by number."""
-    own = dig(configuration, "spec", "template", "metadata", "name")
-    return str(own or revision_name(name_of(configuration), dig(configuration, "metadata", "generation") or 0))
+    own = nested(configuration, "spec", "template", "metadata", "name")
+    return str(own or revision_name(name_of(configuration), nested(configuration, "metadata", "generation") or 0))
 
 
 def desired_revision(
@@ -87,23 +90,27 @@ def desired_revision(
     """
     template = configuration["spec"]["template"]
     labels, annotations = labels_of(template), annotations_of(template)
-    modifier = annotations_of(configuration).get(LAST_MODIFIER)
-    annotations = {key: value for key, value in annotations.items() if key not in {LAST_APPLIED, TRAFFIC_PATH}}
+    modifier = annotations_of(configuration).get(LAST_MODIFIER_ANNOTATION)
+    annotations = {
+        key: value
+        for key, value in annotations.items()
+        if key not in {LAST_APPLIED_ANNOTATION, TRAFFIC_PATH_ANNOTATION}
+    }
     if modifier:
-        annotations[CREATOR] = modifier
+        annotations[CREATOR_ANNOTATION] = modifier
     if is_of_an_hpa(annotations, scaling):
         # It has pods at all times, and nobody who would say where its requests go.
-        annotations[TRAFFIC_PATH] = TrafficPath.SERVE
+        annotations[TRAFFIC_PATH_ANNOTATION] = TrafficPath.SERVE
     start = start_scale(annotations, scaling)
     state = ServingState.ACTIVE if start.start_count else ServingState.RESERVE
     return {
-        "apiVersion": "serving.knative.dev/v1",
+        "apiVersion": SERVING_API_VERSION,
         "kind": "Revision",
         "metadata": {
             "name": revision_name_for(configuration),
             "namespace": namespace_of(configuration),
             "labels": {**labels, **_own_labels(configuration)},
-            "annotations": {**annotations, ROUTING_STATE_MODIFIED: now},
+            "annotations": {**annotations, ROUTING_STATE_MODIFIED_ANNOTATION: now},
             "ownerReferences": [owner_reference(configuration)],
         },
         "spec": {**spec_with_defaults(template.get("spec") or {}, settings), "servingState": state.value},
@@ -113,12 +120,12 @@ def desired_revision(
 def _own_labels(configuration: Object) -> dict[str, str]:
     theirs = labels_of(configuration)
     own = {
-        CONFIGURATION: name_of(configuration),
-        CONFIGURATION_UID: str(dig(configuration, "metadata", "uid") or ""),
-        CONFIGURATION_GENERATION: str(dig(configuration, "metadata", "generation")),
-        ROUTING_STATE: RoutingState.PENDING.value,
+        CONFIGURATION_LABEL: name_of(configuration),
+        CONFIGURATION_UID_LABEL: str(nested(configuration, "metadata", "uid") or ""),
+        CONFIGURATION_GENERATION_LABEL: str(nested(configuration, "metadata", "generation")),
+        ROUTING_STATE_LABEL: RoutingState.PENDING.value,
     }
-    return own | {key: theirs[key] for key in (SERVICE, SERVICE_UID) if key in theirs}
+    return own | {key: theirs[key] for key in (SERVICE_LABEL, SERVICE_UID_LABEL) if key in theirs}
 
 
 def reconcile_revision(
@@ -151,7 +158,7 @@ def reconcile_revision(
         *patch_of(Resource.REVISION, revision, changes),
         *status_patch(Resource.REVISION, revision, status),
     )
-    is_waiting = condition_of(after, READY).get("status") == "Unknown"
+    is_waiting = condition_of(after, CONDITION_READY).get("status") == "Unknown"
     return Plan(
         writes=writes,
         notes=tuple(_notes(revision, after)),
@@ -190,7 +197,7 @@ def _missing(revision: Object, around: Around, scale: StartScale, *, sidecar: Si
 
 def _notes(before: Object, after: Object) -> list[Note]:
     """What has become of it: not ready, and why; ready again. When it was ready first, its annotation tells."""
-    old, new = condition_of(before, READY), condition_of(after, READY)
+    old, new = condition_of(before, CONDITION_READY), condition_of(after, CONDITION_READY)
     if (old.get("status"), new.get("status")) == ("False", "True"):
         message = "Revision becomes ready upon all resources being ready"
         return [Note(about=before, reason="RevisionReady", message=message)]

@@ -7,42 +7,33 @@ or wakes up; only pods that fail make it not ready. Active is information: a rev
 Follows knative/serving 98e5ef90, pkg/apis/serving/v1/revision_lifecycle.go, in which a PodAutoscaler stands between.
 """
 
-import enum
 from collections.abc import Sequence
 
 import msgspec
 
-from serving.controller.conditions import READY, Condition, Status, conditions_of, ready_of
-from serving.controller.naming import BECAME_READY, deployment_name
-from serving.controller.objects import (
+from serving.controller.conditions import Condition, ready_of, updated_conditions
+from serving.controller.naming import deployment_name
+from serving.controller.pod_failure import Failure, Layer, failure_of, not_ready_because
+from serving.controller.scaling import StartScale
+from serving.model.knative import BECAME_READY_ANNOTATION, CONDITION_READY, ConditionStatus, ServingState
+from serving.model.objects import (
     Object,
     annotations_of,
     condition_of,
-    dig,
     is_controlled_by,
     name_of,
-    seconds_of,
+    nested,
+    timestamp_s,
 )
-from serving.controller.pod_failure import Failure, Layer, failure_of, not_ready_because
-from serving.controller.scaling import StartScale
 
 __all__ = [
     "Beneath",
-    "ServingState",
     "desired_count_of",
     "desired_status",
     "ready_count_of",
     "serving_state_of",
     "was_ready",
 ]
-
-
-class ServingState(enum.StrEnum):
-    """What may be done with a revision; ``spec.servingState``."""
-
-    ACTIVE = "Active"
-    RESERVE = "Reserve"
-    RETIRED = "Retired"
 
 
 class Beneath(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,22 +49,24 @@ _DEADLINE = "ProgressDeadlineExceeded"
 
 def serving_state_of(revision: Object) -> ServingState:
     """Active where it is not said."""
-    return ServingState(dig(revision, "spec", "servingState") or ServingState.ACTIVE)
+    return ServingState(nested(revision, "spec", "servingState") or ServingState.ACTIVE)
 
 
 def was_ready(revision: Object) -> bool:
     """Whether it has been ready once: its status says so, or, where status is not kept, its metadata."""
-    return condition_of(revision, READY).get("status") == Status.TRUE or BECAME_READY in annotations_of(revision)
+    return condition_of(revision, CONDITION_READY).get(
+        "status"
+    ) == ConditionStatus.TRUE or BECAME_READY_ANNOTATION in annotations_of(revision)
 
 
 def ready_count_of(deployment: Object | None) -> int:
     """Pods that are ready."""
-    return int(dig(deployment, "status", "readyReplicas") or 0)
+    return int(nested(deployment, "status", "readyReplicas") or 0)
 
 
 def desired_count_of(deployment: Object | None) -> int:
     """Pods that are asked for."""
-    return int(dig(deployment, "spec", "replicas") or 0)
+    return int(nested(deployment, "spec", "replicas") or 0)
 
 
 def desired_status(revision: Object, beneath: Beneath, scale: StartScale, *, now: str, refusal: str = "") -> Object:
@@ -86,14 +79,14 @@ def desired_status(revision: Object, beneath: Beneath, scale: StartScale, *, now
     else:
         dependencies = _dependencies(revision, beneath, scale, now=now)
     conditions = [*dependencies, ready_of(dependencies), _active(revision, beneath.deployment, scale)]
-    before = dig(revision, "status") or {}
+    before = nested(revision, "status") or {}
     # What is made in the same breath, so that it costs no second write.
     begins_with = scale.start_count if serving_state_of(revision) is ServingState.ACTIVE else 0
     deployment = beneath.deployment
     return {
         **before,
-        "observedGeneration": dig(revision, "metadata", "generation"),
-        "conditions": conditions_of(conditions, before=before.get("conditions") or (), now=now),
+        "observedGeneration": nested(revision, "metadata", "generation"),
+        "conditions": updated_conditions(conditions, before=before.get("conditions") or (), now=now),
         "actualReplicas": ready_count_of(beneath.deployment),
         "desiredReplicas": begins_with if deployment is None else desired_count_of(deployment),
     }
@@ -124,7 +117,7 @@ def _failure(revision: Object, beneath: Beneath, *, ready_count: int) -> Failure
     wanted = serving_state_of(revision) is ServingState.ACTIVE and desired_count_of(beneath.deployment) > 0
     if not wanted or ready_count:
         return None
-    for condition in dig(beneath.deployment, "status", "conditions") or ():
+    for condition in nested(beneath.deployment, "status", "conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             return Failure(
                 layer=Layer.RESOURCES, reason=condition.get("reason", ""), message=condition.get("message", "")
@@ -138,22 +131,22 @@ def _deploying(beneath: Beneath, scale: StartScale, *, now: str) -> list[Conditi
     why = not_ready_because(beneath.pods)
     progressing = condition_of(beneath.deployment or {}, "Progressing")
     told = progressing.get("status") == "False" and progressing.get("reason") == _DEADLINE
-    created_s = seconds_of(dig(beneath.deployment, "metadata", "creationTimestamp"))
-    now_s = seconds_of(now)
+    created_s = timestamp_s(nested(beneath.deployment, "metadata", "creationTimestamp"))
+    now_s = timestamp_s(now)
     is_late = created_s is not None and now_s is not None and now_s - created_s > scale.progress_deadline_s
     if told or is_late:
         message = why or progressing.get("message") or f"no pod was ready within {scale.progress_deadline_s:g} s"
         return _failed(Failure(layer=Layer.RESOURCES, reason=_DEADLINE, message=message))
     return [
-        Condition(type=Layer.RESOURCES.value, status=Status.UNKNOWN, reason=_DEPLOYING, message=why),
-        Condition(type=Layer.CONTAINER.value, status=Status.UNKNOWN, reason=_DEPLOYING, message=why),
+        Condition(type=Layer.RESOURCES.value, status=ConditionStatus.UNKNOWN, reason=_DEPLOYING, message=why),
+        Condition(type=Layer.CONTAINER.value, status=ConditionStatus.UNKNOWN, reason=_DEPLOYING, message=why),
     ]
 
 
 def _kept_failure(revision: Object) -> list[Condition] | None:
     for layer in Layer:
         before = condition_of(revision, layer)
-        if before.get("status") == Status.FALSE:
+        if before.get("status") == ConditionStatus.FALSE:
             return _failed(Failure(layer=layer, reason=before.get("reason", ""), message=before.get("message", "")))
     return None
 
@@ -163,15 +156,15 @@ def _never_started() -> Failure:
 
 
 def _well() -> list[Condition]:
-    return [Condition(type=layer.value, status=Status.TRUE) for layer in Layer]
+    return [Condition(type=layer.value, status=ConditionStatus.TRUE) for layer in Layer]
 
 
 def _failed(failure: Failure) -> list[Condition]:
     """One is false; the other is not known."""
     return [
-        Condition(type=layer.value, status=Status.FALSE, reason=failure.reason, message=failure.message)
+        Condition(type=layer.value, status=ConditionStatus.FALSE, reason=failure.reason, message=failure.message)
         if layer is failure.layer
-        else Condition(type=layer.value, status=Status.UNKNOWN, reason=failure.reason)
+        else Condition(type=layer.value, status=ConditionStatus.UNKNOWN, reason=failure.reason)
         for layer in Layer
     ]
 
@@ -182,10 +175,10 @@ def _active(revision: Object, deployment: Object | None, scale: StartScale) -> C
         why = ("NoTraffic", "The target is not receiving traffic.")
         if state is ServingState.RETIRED:
             why = ("Retired", "The revision is retired and will be deleted.")
-        return Condition(type="Active", status=Status.FALSE, reason=why[0], message=why[1], informative=True)
+        return Condition(type="Active", status=ConditionStatus.FALSE, reason=why[0], message=why[1], informative=True)
     if ready_count_of(deployment) >= max(1, scale.min_count) and desired_count_of(deployment):
-        return Condition(type="Active", status=Status.TRUE, informative=True)
+        return Condition(type="Active", status=ConditionStatus.TRUE, informative=True)
     if not was_ready(revision):
-        return Condition(type="Active", status=Status.UNKNOWN, reason=_DEPLOYING, informative=True)
+        return Condition(type="Active", status=ConditionStatus.UNKNOWN, reason=_DEPLOYING, informative=True)
     message = "Requests to the target are being buffered as resources are provisioned."
-    return Condition(type="Active", status=Status.UNKNOWN, reason="Queued", message=message, informative=True)
+    return Condition(type="Active", status=ConditionStatus.UNKNOWN, reason="Queued", message=message, informative=True)

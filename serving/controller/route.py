@@ -12,22 +12,22 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from serving.controller.conditions import Condition, Status, conditions_of, ready_of
+from serving.controller.conditions import Condition, ready_of, updated_conditions
 from serving.controller.hosts import Key, hosts_of, is_cluster_local, tag_claims, tags_of, url_of
 from serving.controller.httproutes import HttpRoutes, reconcile_httproutes
-from serving.controller.naming import CLAIMED_TAGS
-from serving.controller.objects import (
-    Object,
-    annotations_of,
-    condition_of,
-    dig,
-    is_being_deleted,
-    merge_difference,
-    name_of,
-)
 from serving.controller.public import Public, is_foreign, public_writes
 from serving.controller.traffic import Known, assign
 from serving.controller.writes import Note, Plan, Resource, Write, patch_of, status_patch
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, ConditionStatus
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    is_being_deleted,
+    merge_difference,
+    name_of,
+    nested,
+)
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["Place", "reconcile_route"]
@@ -53,10 +53,10 @@ def reconcile_route(route: Object, known: Known, place: Place, *, settings: Cont
     """What is to be written for a route."""
     if is_being_deleted(route):
         return Plan()
-    assignment = assign(dig(route, "spec", "traffic") or (), known)
+    assignment = assign(nested(route, "spec", "traffic") or (), known)
     targets: Sequence[Object] | None = assignment.targets
     if targets is None:
-        targets = dig(route, "status", "traffic") or None
+        targets = nested(route, "status", "traffic") or None
     writes, ingress = _by_gateway(route, targets, place, settings=settings)
     ingress = _in_the_way(route, place, settings) or ingress
     status = _status(route, [assignment.condition, ingress], targets, place=place, settings=settings, now=now)
@@ -75,23 +75,26 @@ def _by_gateway(
     route: Object, targets: Sequence[Object] | None, place: Place, *, settings: ControllerSettings
 ) -> tuple[tuple[Write, ...], Condition]:
     if place.httproutes is None:
-        return (), Condition(type=_INGRESS_READY, status=Status.TRUE)
+        return (), Condition(type=_INGRESS_READY, status=ConditionStatus.TRUE)
     return reconcile_httproutes(route, targets, place.httproutes, settings=settings, lost=place.lost)
 
 
 def _notes(before: Object, after: Condition) -> Iterator[Note]:
     """That nobody gets there any more, and why; the rest is in its conditions."""
     said = condition_of(before, _INGRESS_READY)
-    if after.status is Status.FALSE and (said.get("status"), said.get("message")) != (Status.FALSE, after.message):
+    if after.status is ConditionStatus.FALSE and (said.get("status"), said.get("message")) != (
+        ConditionStatus.FALSE,
+        after.message,
+    ):
         yield Note(about=before, reason=after.reason, message=after.message, warning=True)
 
 
 def _claim_changes(route: Object, now: str) -> Object:
     annotations = annotations_of(route)
     claims = tag_claims(route, now)
-    after = {key: value for key, value in annotations.items() if key != CLAIMED_TAGS}
+    after = {key: value for key, value in annotations.items() if key != CLAIMED_TAGS_ANNOTATION}
     if claims:
-        after[CLAIMED_TAGS] = json.dumps(claims, sort_keys=True)
+        after[CLAIMED_TAGS_ANNOTATION] = json.dumps(claims, sort_keys=True)
     return merge_difference({"metadata": {"annotations": annotations}}, {"metadata": {"annotations": after}})
 
 
@@ -105,7 +108,7 @@ def _status(
     now: str,
 ) -> Object:
     lost = place.lost
-    before = dig(route, "status") or {}
+    before = nested(route, "status") or {}
     hosts = hosts_of(route, settings)
     conditions = [*decided, _certificate_condition(route)]
     port = settings.inner_port if is_cluster_local(route) else settings.public_port
@@ -119,8 +122,8 @@ def _status(
     return {
         **kept,
         **{key: value for key, value in changing.items() if value is not None},
-        "observedGeneration": dig(route, "metadata", "generation"),
-        "conditions": conditions_of(
+        "observedGeneration": nested(route, "metadata", "generation"),
+        "conditions": updated_conditions(
             [*conditions, ready_of(conditions)], before=before.get("conditions") or (), now=now
         ),
     }
@@ -138,9 +141,11 @@ def _with_url(route: Object, target: Object, *, lost: Mapping[str, Key], setting
 def _in_the_way(route: Object, place: Place, settings: ControllerSettings) -> Condition | None:
     if place.public is not None and is_foreign(route, place.public):
         message = f'There is an existing Service "{name_of(route)}" that we do not own.'
-        return Condition(type=_INGRESS_READY, status=Status.FALSE, reason="NotOwned", message=message)
+        return Condition(type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="NotOwned", message=message)
     if place.refusal:
-        return Condition(type=_INGRESS_READY, status=Status.FALSE, reason="CreationFailed", message=place.refusal)
+        return Condition(
+            type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="CreationFailed", message=place.refusal
+        )
     lost = place.lost
     for tag in ("", *tags_of(route)):
         hosts = hosts_of(route, settings, tag=tag)
@@ -149,7 +154,7 @@ def _in_the_way(route: Object, place: Place, settings: ControllerSettings) -> Co
                 holder = "/".join(lost[host])
                 message = f'The host "{host}" is already in use by Route "{holder}", which claimed it first.'
                 return Condition(
-                    type=_INGRESS_READY, status=Status.FALSE, reason="DomainAlreadyClaimed", message=message
+                    type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="DomainAlreadyClaimed", message=message
                 )
     return None
 
@@ -158,4 +163,6 @@ def _certificate_condition(route: Object) -> Condition:
     message = (
         "TLS is not enabled for cluster-local" if is_cluster_local(route) else "external-domain-tls is not enabled"
     )
-    return Condition(type="CertificateProvisioned", status=Status.TRUE, reason="TLSNotEnabled", message=message)
+    return Condition(
+        type="CertificateProvisioned", status=ConditionStatus.TRUE, reason="TLSNotEnabled", message=message
+    )

@@ -10,8 +10,13 @@ ever and is never collected; ours goes to reserve when a newer one is there.
 import enum
 from collections.abc import Iterable, Iterator, Sequence
 
-from serving.controller.naming import BECAME_READY, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED
-from serving.controller.objects import Object, annotations_of, dig, labels_of, merge_difference
+from serving.model.knative import (
+    BECAME_READY_ANNOTATION,
+    ROUTES_ANNOTATION,
+    ROUTING_STATE_LABEL,
+    ROUTING_STATE_MODIFIED_ANNOTATION,
+)
+from serving.model.objects import Object, annotations_of, labels_of, merge_difference, nested
 
 __all__ = ["RoutingState", "metadata_changes", "revisions_named_by", "routing_state_of"]
 
@@ -27,7 +32,7 @@ class RoutingState(enum.StrEnum):
 def revisions_named_by(route: Object) -> Iterator[str]:
     """Names of revisions that a route sends traffic to, or is to send it to; a name may come more than once."""
     for part in ("spec", "status"):
-        for target in dig(route, part, "traffic") or ():
+        for target in nested(route, part, "traffic") or ():
             if target.get("revisionName"):
                 yield target["revisionName"]
 
@@ -45,16 +50,16 @@ def metadata_changes(
 ) -> Object:
     """The patch that makes a revision's labels and annotations say so; {} if they do."""
     labels, annotations = labels_of(revision), annotations_of(revision)
-    new_labels = {**labels, ROUTING_STATE: state.value}
-    new_annotations = {key: value for key, value in annotations.items() if key != ROUTES}
+    new_labels = {**labels, ROUTING_STATE_LABEL: state.value}
+    new_annotations = {key: value for key, value in annotations.items() if key != ROUTES_ANNOTATION}
     names = ",".join(sorted(routes))
     if names:
-        new_annotations[ROUTES] = names
-    if labels.get(ROUTING_STATE) != state:
-        new_annotations[ROUTING_STATE_MODIFIED] = now
+        new_annotations[ROUTES_ANNOTATION] = names
+    if labels.get(ROUTING_STATE_LABEL) != state:
+        new_annotations[ROUTING_STATE_MODIFIED_ANNOTATION] = now
     # With the state that follows, so that it costs no write of its own.
     if was_ready and state is not RoutingState.PENDING:
-        new_annotations.setdefault(BECAME_READY, now)
+        new_annotations.setdefault(BECAME_READY_ANNOTATION, now)
     before = {"metadata": {"labels": labels, "annotations": annotations}}
     after = {"metadata": {"labels": new_labels, "annotations": new_annotations}}
     return merge_difference(before, after)

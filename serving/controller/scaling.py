@@ -9,13 +9,14 @@ from collections.abc import Mapping
 
 import msgspec
 
+from serving.model.knative import PROGRESS_DEADLINE_ANNOTATION, SERVING_GROUP
 from serving.settings.annotations import GROUP, read_annotations
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
 __all__ = ["StartScale", "start_scale"]
 
 # What is asked of the autoscaler outside of its own group, in both spellings.
-_OTHER_KEYS = {"serving.knative.dev/progress-deadline", "serving.knative.dev/progressDeadline"}
+_OTHER_KEYS = {PROGRESS_DEADLINE_ANNOTATION, f"{SERVING_GROUP}/progressDeadline"}
 _CACHED_MAX = 1024
 
 

@@ -8,23 +8,30 @@ long as a child has not seen its latest spec, what it says is out of date and no
 
 import msgspec
 
-from serving.controller.conditions import READY, Condition, Status, conditions_of, mirrored, ready_of
-from serving.controller.naming import CLAIMED_TAGS, LAST_APPLIED, SERVICE, SERVICE_UID
-from serving.controller.objects import (
+from serving.controller.conditions import Condition, mirrored, ready_of, updated_conditions
+from serving.controller.writes import Create, Note, Plan, Resource, Write, patch_of, status_patch
+from serving.model.knative import (
+    CLAIMED_TAGS_ANNOTATION,
+    CONDITION_READY,
+    LAST_APPLIED_ANNOTATION,
+    SERVICE_LABEL,
+    SERVICE_UID_LABEL,
+    ConditionStatus,
+)
+from serving.model.objects import (
     Object,
     annotations_of,
     condition_of,
-    dig,
     is_being_deleted,
     is_controlled_by,
     labels_of,
     merge_difference,
     name_of,
     namespace_of,
+    nested,
     owner_reference,
     uid_of,
 )
-from serving.controller.writes import Create, Note, Plan, Resource, Write, patch_of, status_patch
 
 __all__ = ["Children", "desired_configuration", "desired_route", "reconcile_service"]
 
@@ -34,7 +41,7 @@ _CONFIGURATIONS_READY = "ConfigurationsReady"
 _ROUTES_READY = "RoutesReady"
 _MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest revision.")
 # Annotations of a child that are not the service's to set.
-_CHILDS_OWN = {CLAIMED_TAGS}
+_CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION}
 
 
 class Children(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +59,7 @@ def desired_configuration(service: Object) -> Object:
 
 def desired_route(service: Object) -> Object:
     """The Route of a service; a target that names no revision is the latest of its configuration."""
-    asked = dig(service, "spec", "traffic") or [{"latestRevision": True, "percent": 100}]
+    asked = nested(service, "spec", "traffic") or [{"latestRevision": True, "percent": 100}]
     traffic = [
         {"latestRevision": False, **target}
         if target.get("revisionName")
@@ -63,14 +70,14 @@ def desired_route(service: Object) -> Object:
 
 
 def _child(service: Object, kind: str, spec: Object) -> Object:
-    annotations = {key: value for key, value in annotations_of(service).items() if key != LAST_APPLIED}
+    annotations = {key: value for key, value in annotations_of(service).items() if key != LAST_APPLIED_ANNOTATION}
     return {
         "apiVersion": service["apiVersion"],
         "kind": kind,
         "metadata": {
             "name": name_of(service),
             "namespace": namespace_of(service),
-            "labels": {**labels_of(service), SERVICE: name_of(service), SERVICE_UID: uid_of(service)},
+            "labels": {**labels_of(service), SERVICE_LABEL: name_of(service), SERVICE_UID_LABEL: uid_of(service)},
             "annotations": annotations,
             "ownerReferences": [owner_reference(service)],
         },
@@ -92,13 +99,16 @@ def reconcile_service(service: Object, children: Children, *, now: str) -> Plan:
         # What is made now says in a moment what there is to tell: one status less.
         return Plan(writes=tuple(writes))
     status = _status(service, children, now=now)
-    told = {condition_of(one, READY).get("status", Status.UNKNOWN) for one in (service, {"status": status})}
+    told = {
+        condition_of(one, CONDITION_READY).get("status", ConditionStatus.UNKNOWN)
+        for one in (service, {"status": status})
+    }
     patches = status_patch(Resource.SERVICE, service, status)
     return Plan(
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
         # That it became ready, failed, or is no longer what it was is news; that it is not ready yet is none.
-        company_s=_UNSETTLED_S if patches and not writes and told == {Status.UNKNOWN} else 0.0,
+        company_s=_UNSETTLED_S if patches and not writes and told == {ConditionStatus.UNKNOWN} else 0.0,
     )
 
 
@@ -108,7 +118,7 @@ def _must_wait(service: Object, children: Children) -> bool:
     A template that names its revision can be refused; traffic that names this revision must not go to the one that had
     the name before. So the configuration's answer is waited for.
     """
-    if not dig(service, "spec", "template", "metadata", "name"):
+    if not nested(service, "spec", "template", "metadata", "name"):
         return False
     return children.name_is_taken or not _is_up_to_date(children.configuration, desired_configuration(service))
 
@@ -142,25 +152,28 @@ def _is_up_to_date(child: Object | None, desired: Object) -> bool:
     return (
         child is not None
         and child.get("spec") == desired["spec"]
-        and dig(child, "status", "observedGeneration") == dig(child, "metadata", "generation")
+        and nested(child, "status", "observedGeneration") == nested(child, "metadata", "generation")
     )
 
 
 def _status(service: Object, children: Children, *, now: str) -> Object:
-    before = dig(service, "status") or {}
+    before = nested(service, "status") or {}
     configuration = _own(children.configuration, service)
     route = _own(children.route, service)
     dependencies = [_configurations_ready(service, children), _routes_ready(service, children)]
     mirrored_fields = {
-        **{key: dig(configuration, "status", key) for key in ("latestCreatedRevisionName", "latestReadyRevisionName")},
-        **{key: dig(route, "status", key) for key in ("url", "address", "traffic")},
+        **{
+            key: nested(configuration, "status", key)
+            for key in ("latestCreatedRevisionName", "latestReadyRevisionName")
+        },
+        **{key: nested(route, "status", key) for key in ("url", "address", "traffic")},
     }
     kept = {key: value for key, value in before.items() if key not in mirrored_fields}
     return {
         **kept,
         **{key: value for key, value in mirrored_fields.items() if value is not None},
-        "observedGeneration": dig(service, "metadata", "generation"),
-        "conditions": conditions_of(
+        "observedGeneration": nested(service, "metadata", "generation"),
+        "conditions": updated_conditions(
             [*dependencies, ready_of(dependencies)], before=before.get("conditions") or (), now=now
         ),
     }
@@ -176,7 +189,7 @@ def _configurations_ready(service: Object, children: Children) -> Condition:
         return _not_owned(_CONFIGURATIONS_READY, "Configuration", service)
     if not _is_up_to_date(child, desired_configuration(service)):
         return _out_of_date(_CONFIGURATIONS_READY, "Configuration")
-    return mirrored(condition_of(child, READY), _CONFIGURATIONS_READY)
+    return mirrored(condition_of(child, CONDITION_READY), _CONFIGURATIONS_READY)
 
 
 def _routes_ready(service: Object, children: Children) -> Condition:
@@ -184,44 +197,44 @@ def _routes_ready(service: Object, children: Children) -> Condition:
     if child is not None and not is_controlled_by(child, service):
         return _not_owned(_ROUTES_READY, "Route", service)
     if children.name_is_taken:
-        name = dig(service, "spec", "template", "metadata", "name")
+        name = nested(service, "spec", "template", "metadata", "name")
         message = f'The revision name "{name}" is taken by a conflicting Revision, so traffic will not be migrated'
-        return Condition(type=_ROUTES_READY, status=Status.FALSE, reason="RevisionNameTaken", message=message)
+        return Condition(type=_ROUTES_READY, status=ConditionStatus.FALSE, reason="RevisionNameTaken", message=message)
     if child is None or not _is_up_to_date(child, desired_route(service)):
         return _out_of_date(_ROUTES_READY, "Route")
-    condition = mirrored(condition_of(child, READY), _ROUTES_READY)
-    if condition.status is Status.TRUE and not _is_migrated(child, children.configuration):
+    condition = mirrored(condition_of(child, CONDITION_READY), _ROUTES_READY)
+    if condition.status is ConditionStatus.TRUE and not _is_migrated(child, children.configuration):
         reason, message = _MIGRATING
-        return Condition(type=_ROUTES_READY, status=Status.UNKNOWN, reason=reason, message=message)
+        return Condition(type=_ROUTES_READY, status=ConditionStatus.UNKNOWN, reason=reason, message=message)
     return condition
 
 
 def _is_migrated(route: Object, configuration: Object | None) -> bool:
     """Whether the traffic of the status is that of the spec, with the revision that is the latest ready one now."""
-    latest = dig(configuration, "status", "latestReadyRevisionName")
+    latest = nested(configuration, "status", "latestReadyRevisionName")
     keys = ("percent", "tag")
     wanted = [
         (latest if target.get("configurationName") else target.get("revisionName"), *map(target.get, keys))
-        for target in dig(route, "spec", "traffic") or ()
+        for target in nested(route, "spec", "traffic") or ()
     ]
-    got = [(target.get("revisionName"), *map(target.get, keys)) for target in dig(route, "status", "traffic") or ()]
+    got = [(target.get("revisionName"), *map(target.get, keys)) for target in nested(route, "status", "traffic") or ()]
     return wanted == got
 
 
 def _not_owned(condition_type: str, kind: str, service: Object) -> Condition:
     message = f'There is an existing {kind} "{name_of(service)}" that we do not own.'
-    return Condition(type=condition_type, status=Status.FALSE, reason="NotOwned", message=message)
+    return Condition(type=condition_type, status=ConditionStatus.FALSE, reason="NotOwned", message=message)
 
 
 def _out_of_date(condition_type: str, kind: str) -> Condition:
     message = f"The {kind} is still working to reflect the latest desired specification."
-    return Condition(type=condition_type, status=Status.UNKNOWN, reason="OutOfDate", message=message)
+    return Condition(type=condition_type, status=ConditionStatus.UNKNOWN, reason="OutOfDate", message=message)
 
 
 def _notes(service: Object, status: Object) -> list[Note]:
-    old, new = condition_of(service, READY), condition_of({"status": status}, READY)
-    if new.get("status") == Status.TRUE and old.get("status") != Status.TRUE:
+    old, new = condition_of(service, CONDITION_READY), condition_of({"status": status}, CONDITION_READY)
+    if new.get("status") == ConditionStatus.TRUE and old.get("status") != ConditionStatus.TRUE:
         return [Note(about=service, reason="ServiceReady", message=f"Service is ready at {status.get('url', '')}")]
-    if new.get("status") == Status.FALSE and new.get("message") != old.get("message"):
+    if new.get("status") == ConditionStatus.FALSE and new.get("message") != old.get("message"):
         return [Note(about=service, reason=new.get("reason", ""), message=new.get("message", ""), warning=True)]
     return []

@@ -6,9 +6,9 @@ Pure.
 
 from collections.abc import Iterator
 
-from serving.controller.objects import Object
 from serving.controller.writes import Note
 from serving.model.errors import ClusterError, NotFound
+from serving.model.objects import Object
 from serving.settings.live import Taken
 
 __all__ = ["httproutes_missing", "httproutes_note", "settings_notes"]

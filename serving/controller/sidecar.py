@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from serving.controller.naming import REVISION
-from serving.controller.objects import Object, dig, labels_of, name_of, namespace_of, uid_of
+from serving.model.knative import REVISION_LABEL
+from serving.model.objects import Object, labels_of, name_of, namespace_of, nested, uid_of
 from serving.settings.knob import fields_of
 from serving.settings.queueproxy import QueueProxySettings
 from serving.settings.sidecar import SidecarSettings
@@ -153,7 +153,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         if revision["spec"].get(field) is not None
     }
     values = {
-        "SERVING_POD_REVISION": labels_of(revision).get(REVISION) or name_of(revision),
+        "SERVING_POD_REVISION": labels_of(revision).get(REVISION_LABEL) or name_of(revision),
         "SERVING_POD_APP": f"127.0.0.1:{port['containerPort']}",
         "SERVING_POD_PROTOCOL": "h2c" if port["name"] == "h2c" else "http1",
         "SERVING_POD_STATS_URL": sidecar.stats_url,
@@ -194,7 +194,7 @@ def _unexpanded(value: str) -> str:
 
 def _security(revision: Object) -> Object:
     """As little as there is. The image has a user; where the pod says that all are root, it is said again."""
-    is_root = dig(revision, "spec", "securityContext", "runAsUser") == 0
+    is_root = nested(revision, "spec", "securityContext", "runAsUser") == 0
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},

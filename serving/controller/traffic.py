@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from serving.controller.conditions import READY, Condition, Status
-from serving.controller.objects import Object, condition_of, dig, is_being_deleted
-from serving.controller.revision_status import ServingState, serving_state_of
+from serving.controller.conditions import Condition
+from serving.controller.revision_status import serving_state_of
+from serving.model.knative import CONDITION_READY, ConditionStatus, ServingState
+from serving.model.objects import Object, condition_of, is_being_deleted, nested
 
 __all__ = ["ALL_TRAFFIC_ASSIGNED", "Assignment", "Known", "assign"]
 
@@ -41,7 +42,7 @@ def assign(targets: Sequence[Object], known: Known) -> Assignment:
         if isinstance(found, Condition):
             return Assignment(targets=None, condition=found)
         assigned.append(found)
-    return Assignment(targets=assigned, condition=Condition(type=ALL_TRAFFIC_ASSIGNED, status=Status.TRUE))
+    return Assignment(targets=assigned, condition=Condition(type=ALL_TRAFFIC_ASSIGNED, status=ConditionStatus.TRUE))
 
 
 def _to_configuration(target: Object, known: Known) -> Object | Condition:
@@ -49,12 +50,12 @@ def _to_configuration(target: Object, known: Known) -> Object | Condition:
     configuration = known.configurations.get(name)
     if configuration is None or is_being_deleted(configuration):
         return _missing("Configuration", name)
-    revision = dig(configuration, "status", "latestReadyRevisionName")
+    revision = nested(configuration, "status", "latestReadyRevisionName")
     if revision:
         return _target(target, revision, latest=True)
-    if condition_of(configuration, READY).get("status") == Status.FALSE:
-        return _not_assigned(Status.FALSE, f'Configuration "{name}" does not have any ready Revision.')
-    return _not_assigned(Status.UNKNOWN, f'Configuration "{name}" is waiting for a Revision to become ready.')
+    if condition_of(configuration, CONDITION_READY).get("status") == ConditionStatus.FALSE:
+        return _not_assigned(ConditionStatus.FALSE, f'Configuration "{name}" does not have any ready Revision.')
+    return _not_assigned(ConditionStatus.UNKNOWN, f'Configuration "{name}" is waiting for a Revision to become ready.')
 
 
 def _to_revision(target: Object, known: Known) -> Object | Condition:
@@ -63,12 +64,12 @@ def _to_revision(target: Object, known: Known) -> Object | Condition:
     gone = revision is None or is_being_deleted(revision) or serving_state_of(revision) is ServingState.RETIRED
     if gone:
         return _missing("Revision", name)
-    status = condition_of(revision or {}, READY).get("status")
-    if status == Status.TRUE:
+    status = condition_of(revision or {}, CONDITION_READY).get("status")
+    if status == ConditionStatus.TRUE:
         return _target(target, name, latest=False)
-    if status == Status.FALSE:
-        return _not_assigned(Status.FALSE, f'Revision "{name}" failed to become ready.')
-    return _not_assigned(Status.UNKNOWN, f'Revision "{name}" is not yet ready.')
+    if status == ConditionStatus.FALSE:
+        return _not_assigned(ConditionStatus.FALSE, f'Revision "{name}" failed to become ready.')
+    return _not_assigned(ConditionStatus.UNKNOWN, f'Revision "{name}" is not yet ready.')
 
 
 def _target(target: Object, revision: str, *, latest: bool) -> Object:
@@ -79,8 +80,8 @@ def _target(target: Object, revision: str, *, latest: bool) -> Object:
 
 def _missing(kind: str, name: str) -> Condition:
     message = f'{kind} "{name}" referenced in traffic not found.'
-    return Condition(type=ALL_TRAFFIC_ASSIGNED, status=Status.FALSE, reason=f"{kind}Missing", message=message)
+    return Condition(type=ALL_TRAFFIC_ASSIGNED, status=ConditionStatus.FALSE, reason=f"{kind}Missing", message=message)
 
 
-def _not_assigned(status: Status, message: str) -> Condition:
+def _not_assigned(status: ConditionStatus, message: str) -> Condition:
     return Condition(type=ALL_TRAFFIC_ASSIGNED, status=status, reason="RevisionMissing", message=message)

@@ -10,12 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from serving.controller.objects import (
+from serving.model.objects import (
     Object,
-    dig,
     merge_difference,
     name_of,
     namespace_of,
+    nested,
     uid_of,
     version_of,
 )
@@ -99,7 +99,7 @@ def patch_of(resource: Resource, existing: Object, changes: Object) -> tuple[Pat
 
 def status_patch(resource: Resource, existing: Object, status: Object) -> tuple[Patch, ...]:
     """A fenced patch that makes ``status`` the status; nothing if it is that already."""
-    changes = merge_difference(dig(existing, "status") or {}, status)
+    changes = merge_difference(nested(existing, "status") or {}, status)
     return _fenced(resource, existing, {"status": changes}, subresource="status") if changes else ()
 
 

@@ -23,6 +23,7 @@ from serving.cluster.servicepatch import LATEST, Asked, desired_traffic, scale_p
 from serving.dashboard.gate import Gate
 from serving.model.errors import ClusterError, ServingError
 from serving.model.event import Words, about, new_event
+from serving.model.knative import SERVICE_LABEL
 
 __all__ = ["Actions"]
 
@@ -31,7 +32,6 @@ _log = logging.getLogger("dashboard")
 # A cold start takes as long as it takes; a person looks at the page meanwhile.
 _WAKE_WITHIN_S = 60.0
 _COUNT_MAX = 10_000
-_SERVICE_LABEL = "serving.knative.dev/service"
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
@@ -126,7 +126,7 @@ class Actions:
         return f"{asked.service}: {', '.join(filter(None, (least, most)))}, as a new revision"
 
     async def _traffic(self, service: Object, asked: _Traffic) -> str:
-        found = await self._cluster.list(REVISION, asked.namespace, label_selector=f"{_SERVICE_LABEL}={asked.service}")
+        found = await self._cluster.list(REVISION, asked.namespace, label_selector=f"{SERVICE_LABEL}={asked.service}")
         names = [one["metadata"]["name"] for one in found.items]
         unknown = [one for one in asked.shares if one != LATEST and one not in names]
         if unknown:

@@ -16,6 +16,7 @@ import numpy as np
 from serving.dashboard.scorewords import SCORE_WORDS, sentence_of
 from serving.dashboard.views import View, amount, node_view
 from serving.model.errors import SettingsError
+from serving.model.knative import REVISION_LABEL
 from serving.placement.book import NodeBook
 from serving.placement.facts import demand_of, node_of, pod_of
 from serving.placement.load import NodeLoads
@@ -38,7 +39,6 @@ _KEPT_MAX = 100
 _SCORE_MAX = 10.0
 _OVER = ("Succeeded", "Failed")
 _WITH_SCIPY = frozenset({"LowRiskOverCommitment"})
-_REVISION_LABEL = "serving.knative.dev/revision"
 
 
 class _Asking(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ class Nodes:
 
     def _put_asking(self, key: tuple[str, str], found: Mapping[str, Any], demand: Demand) -> None:
         metadata = found["metadata"]
-        name = (metadata.get("labels") or {}).get(_REVISION_LABEL)
+        name = (metadata.get("labels") or {}).get(REVISION_LABEL)
         if name is None or (found.get("status") or {}).get("phase") in _OVER:
             return
         revision = f"{key[0]}/{name}"

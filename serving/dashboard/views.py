@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.model.errors import InvalidValue
+from serving.model.knative import AUTOSCALING_GROUP, REVISION_LABEL, SERVICE_LABEL
 from serving.model.quantity import parse_bytes, parse_millicores
 
 __all__ = ["View", "amount", "lean_pod", "node_view", "pod_view", "revision_view", "service_view"]
 
 View = dict[str, Any]
 
-_REVISION_LABEL = "serving.knative.dev/revision"
-_SERVICE_LABEL = "serving.knative.dev/service"
 _LEAN_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
-_SCALING = "autoscaling.knative.dev/"
+_SCALING = f"{AUTOSCALING_GROUP}/"
 
 
 def service_view(found: Mapping[str, Any]) -> View:
@@ -43,7 +42,7 @@ def revision_view(found: Mapping[str, Any]) -> View:
     annotations = metadata.get("annotations") or {}
     return {
         **_named(found),
-        "service": (metadata.get("labels") or {}).get(_SERVICE_LABEL, ""),
+        "service": (metadata.get("labels") or {}).get(SERVICE_LABEL, ""),
         "state": spec.get("servingState") or "Active",
         "concurrency": int(spec.get("containerConcurrency") or 0),
         "scaling": {
@@ -58,7 +57,7 @@ def revision_view(found: Mapping[str, Any]) -> View:
 def pod_view(found: Mapping[str, Any]) -> View | None:
     """A Pod of a revision."""
     metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
-    revision = (metadata.get("labels") or {}).get(_REVISION_LABEL)
+    revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
         return None
     containers = status.get("containerStatuses") or ()
@@ -85,7 +84,7 @@ def lean_pod(found: Mapping[str, Any]) -> View:
     return {
         "metadata": {
             **{name: metadata[name] for name in _LEAN_METADATA if name in metadata},
-            "labels": {name: labels[name] for name in (_REVISION_LABEL,) if name in labels},
+            "labels": {name: labels[name] for name in (REVISION_LABEL,) if name in labels},
         },
         "spec": {
             **{name: spec[name] for name in ("nodeName", "overhead") if name in spec},

@@ -18,11 +18,12 @@ from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.local.machine import node_status, read_machine
 from serving.local.orders import HeldPod
 from serving.local.places import Places
-from serving.local.pod import REVISION_LABEL, Node, PodNote, PodRun
+from serving.local.pod import Node, PodNote, PodRun
 from serving.local.podfolder import remove_folder, rotate
 from serving.local.resident import resident_bytes_by_session
 from serving.local.usage import UsageTeller
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
+from serving.model.knative import REVISION_LABEL
 
 __all__ = ["Kubelet"]
 

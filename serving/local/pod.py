@@ -29,14 +29,14 @@ from serving.local.podplan import Life, app_plan, name_of, pod_status, proxy_env
 from serving.local.probeplan import listening_probe, probe_plans
 from serving.local.sources import Reference, Sources, container_environment, data_of, references, volume_files
 from serving.model.errors import AlreadyExists, ClusterError, InvalidValue, NotFound
+from serving.model.knative import REVISION_LABEL
 from serving.wire.tokens import pod_secret, pod_token
 
-__all__ = ["QUEUE_PROXY", "REVISION_LABEL", "Node", "PodNote", "PodRun"]
+__all__ = ["QUEUE_PROXY", "Node", "PodNote", "PodRun"]
 
 _log = logging.getLogger("kubelet")
 
 QUEUE_PROXY = "queue-proxy"
-REVISION_LABEL = "serving.knative.dev/revision"
 # What a pod names and is not there yet is looked for again.
 _SOURCES_PAUSE_S = 1.0
 # After the queue-proxy has drained the app holds no request; it has this long to end by itself.

@@ -13,9 +13,9 @@ import msgspec
 
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
+from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, REVISION_LABEL
 
 __all__ = [
-    "COMMAND_ANNOTATION",
     "AppPlan",
     "Life",
     "app_plan",
@@ -26,8 +26,6 @@ __all__ = [
     "speaks_http2",
 ]
 
-COMMAND_ANNOTATION = "serving.dev/command"
-_FOLDER_ANNOTATION = "serving.dev/dir"
 # On one machine everybody hears within milliseconds that a pod is going.
 _DRAIN_LAG_S = 1.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -83,9 +81,7 @@ def app_plan(pod: Object, container: Object, *, port: int, home: str, given: Map
         name=name_of(container),
         arguments=tuple(_expanded(word, environment) for word in command),
         environment=environment,
-        folder=container.get("workingDir")
-        or (pod["metadata"].get("annotations") or {}).get(_FOLDER_ANNOTATION)
-        or home,
+        folder=container.get("workingDir") or (pod["metadata"].get("annotations") or {}).get(FOLDER_ANNOTATION) or home,
     )
 
 
@@ -120,7 +116,7 @@ def proxy_environment(pod: Object, revision: Object, *, app_port: int, address: 
     metadata = pod["metadata"]
     return {
         "SERVING_POD_NAMESPACE": metadata["namespace"],
-        "SERVING_POD_REVISION": metadata["labels"]["serving.knative.dev/revision"],
+        "SERVING_POD_REVISION": metadata["labels"][REVISION_LABEL],
         "SERVING_POD_NAME": metadata["name"],
         "SERVING_POD_APP": f"127.0.0.1:{app_port}",
         "SERVING_POD_LISTEN": f"{address}:8012",

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from serving.model.errors import Problem
+from serving.model.knative import SERVING_API_VERSION
 from serving.model.resources import Resources
 
 __all__ = [
     "LIMIT_PERCENT_DEFAULT",
-    "TARGET_API_VERSION",
     "TARGET_KINDS",
     "Direction",
     "ScalingPolicySpec",
@@ -28,7 +28,6 @@ __all__ = [
     "target_problems",
 ]
 
-TARGET_API_VERSION = "serving.knative.dev/v1"
 """Of all that a policy can be attached to."""
 
 TARGET_KINDS = ("Revision", "Configuration", "Service")
@@ -99,7 +98,7 @@ class TargetRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Service, Configuration or Revision."""
 
     name: str
-    api_version: str = TARGET_API_VERSION
+    api_version: str = SERVING_API_VERSION
 
 
 class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -159,9 +158,9 @@ def target_problems(target: TargetRef, where: str = "spec.targetRef") -> Iterato
     if target.kind not in TARGET_KINDS:
         what = f"a policy cannot be attached to a {target.kind or 'thing without a kind'}"
         yield Problem(where=f"{where}.kind", what=what, expected=" or ".join(sorted(TARGET_KINDS)))
-    elif target.api_version != TARGET_API_VERSION:
+    elif target.api_version != SERVING_API_VERSION:
         what = f"there is no {target.kind} to scale in {target.api_version or 'an empty group'}"
-        yield Problem(where=f"{where}.apiVersion", what=what, expected=TARGET_API_VERSION)
+        yield Problem(where=f"{where}.apiVersion", what=what, expected=SERVING_API_VERSION)
     if not target.name:
         yield Problem(where=f"{where}.name", what="it is empty", expected=f"the name of a {target.kind or 'Service'}")
 

@@ -12,12 +12,13 @@ from typing import Annotated
 import msgspec
 
 from serving.model.errors import InvalidValue, Problem
+from serving.model.knative import AUTOSCALING_GROUP, PROGRESS_DEADLINE_ANNOTATION
 from serving.settings.autoscaler import HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field, Knob, Value, fields_of
 
 __all__ = ["GROUP", "ReadAnnotations", "ScalingAnnotations", "read_annotations"]
 
-GROUP = "autoscaling.knative.dev/"
+GROUP = f"{AUTOSCALING_GROUP}/"
 _READ_KEPT = 1024
 _OWN_CLASS_SUFFIX = ".knative.dev"
 _INT32_MAX = 2**31 - 1
@@ -92,7 +93,7 @@ class ScalingAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     """Shortest time for which the last pod stays, in seconds."""
 
     progress_deadline_s: Annotated[
-        float | None, Knob(key="serving.knative.dev/progress-deadline", unit=DURATION, above=0, whole=True)
+        float | None, Knob(key=PROGRESS_DEADLINE_ANNOTATION, unit=DURATION, above=0, whole=True)
     ] = None
     """Time to get the first pods ready, in seconds."""
 

@@ -15,8 +15,8 @@ from serving.cluster.kinds import DEPLOYMENT, POD, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object
 from serving.controller.loop import Controller
-from serving.controller.objects import condition_of, dig, owner_reference
 from serving.model.errors import NotFound
+from serving.model.objects import condition_of, nested, owner_reference
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["FakeNode", "World", "a_service", "a_world", "ready"]
@@ -41,7 +41,7 @@ class FakeNode:
                         group.create_task(self._follow(event.object), name="fake-node")
 
     async def _follow(self, deployment: Object) -> None:
-        image = dig(deployment, "spec", "template", "spec")["containers"][0]["image"]
+        image = nested(deployment, "spec", "template", "spec")["containers"][0]["image"]
         await self._show(deployment, image, is_let_go=False)
         if image == "slow":
             await self.let_go.wait()
@@ -168,4 +168,4 @@ def a_service(image: str, *, name: str = "hello", own_name: str = "", **spec: An
 def ready(one: Object) -> bool:
     """What ``kubectl wait --for=condition=Ready`` waits for."""
     found = condition_of(one, "Ready").get("status") == "True"
-    return found and dig(one, "status", "observedGeneration") == one["metadata"]["generation"]
+    return found and nested(one, "status", "observedGeneration") == one["metadata"]["generation"]

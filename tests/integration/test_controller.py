@@ -16,7 +16,7 @@ from serving.cluster.kinds import (
     SERVING_SERVICE,
 )
 from serving.cluster.port import Object
-from serving.controller.objects import annotations_of, condition_of, dig, labels_of
+from serving.model.objects import annotations_of, condition_of, labels_of, nested
 from serving.settings.controller import ControllerSettings
 from tests.integration.fake_node import World, a_service, a_world, ready
 
@@ -40,7 +40,7 @@ async def applied(world: World, manifest: Object) -> Object:
 
 
 def traffic(one: Object) -> list[tuple[str, int | None]]:
-    return [(target["revisionName"], target.get("percent")) for target in dig(one, "status", "traffic") or ()]
+    return [(target["revisionName"], target.get("percent")) for target in nested(one, "status", "traffic") or ()]
 
 
 def failed(one: Object) -> bool:

@@ -11,9 +11,9 @@ from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SE
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object, Subresource
 from serving.controller.loop import Controller
-from serving.controller.objects import condition_of, dig
 from serving.controller.writes import Resource
 from serving.model.errors import Invalid
+from serving.model.objects import condition_of, nested
 from tests.integration.api_server import served
 from tests.integration.fake_node import FakeNode, World, a_service, a_world, ready
 
@@ -36,7 +36,7 @@ async def test_a_restart_over_the_journal_brings_everything_back(tmp_path: Path)
         await world.cluster.patch(REVISION, "default", "hello-00001", patch={"spec": {"servingState": "Reserve"}})
         await world.controller.settled()
     async with a_world(cluster=MemoryCluster(Journal(path), admit=admit)) as world:
-        route = await world.until(ROUTE, "hello", lambda one: dig(one, "status", "traffic"))
+        route = await world.until(ROUTE, "hello", lambda one: nested(one, "status", "traffic"))
         assert route["status"]["traffic"][0]["revisionName"] == "hello-00001"
         deployment = await world.until(DEPLOYMENT, "hello-00001-deployment", bool)
         assert deployment["spec"]["replicas"] == 0

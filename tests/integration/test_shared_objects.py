@@ -18,9 +18,9 @@ from serving.cluster.kinds import KINDS, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, WatchEvent
 from serving.controller.loop import Controller
-from serving.controller.objects import condition_of
 from serving.local.manager import Manager
 from serving.local.podplan import Life, pod_status
+from serving.model.objects import condition_of
 from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings
 

@@ -5,9 +5,10 @@ import random
 from collections.abc import Callable, Sequence
 
 from serving.activator.outcome import Go, Outcome
-from serving.activator.revisions import PodFacts, RevisionFacts, ServingState, SliceFacts
+from serving.activator.revisions import PodFacts, RevisionFacts, SliceFacts
 from serving.activator.slots.desk import SharingDesk
 from serving.activator.slots.messages import Hello, Message
+from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 
 __all__ = ["KEY", "Life", "World", "pod"]

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from serving.controller.collection import collectable
 from serving.controller.hosts import Claims, Key
-from serving.controller.naming import ROUTING_STATE, ROUTING_STATE_MODIFIED, child_name
-from serving.controller.objects import Object, merge_difference, name_of
+from serving.controller.naming import child_name
 from serving.controller.traffic import Known, assign
+from serving.model.knative import ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
+from serving.model.objects import Object, merge_difference, name_of
 from serving.settings.controller import DISABLED
 from tests.unit.controller.builders import SETTINGS, a_configuration, a_revision, merged, stored, with_ready
 
@@ -67,8 +68,8 @@ def test_collection_keeps_what_it_must_and_bounds_what_it_may(days: list[int], l
         stored(
             a_revision(),
             name=f"r{index}",
-            labels={ROUTING_STATE: "reserve"},
-            annotations={ROUTING_STATE_MODIFIED: f"2026-11-{day:02d}T00:00:00Z"},
+            labels={ROUTING_STATE_LABEL: "reserve"},
+            annotations={ROUTING_STATE_MODIFIED_ANNOTATION: f"2026-11-{day:02d}T00:00:00Z"},
             creationTimestamp=f"2026-11-{day:02d}T00:00:00Z",
         )
         for index, day in enumerate(days)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from serving.controller.conditions import Condition
 from serving.controller.httproutes import HttpRoutes, desired_httproutes, reconcile_httproutes
-from serving.controller.objects import Object, name_of
 from serving.controller.writes import Create, Delete, Patch
+from serving.model.objects import Object, name_of
 from tests.unit.controller.builders import a_route, merged, stored
 from tests.unit.controller.test_httproutes import FRONT, rules
 

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.controller.activators import Activators
-from serving.controller.naming import TRAFFIC_PATH
-from serving.controller.objects import Object, annotations_of
 from serving.controller.public import ENDPOINTS_MAX, Public, pod_backends, public_writes, traffic_path_of
 from serving.controller.writes import Create, Patch, Resource
+from serving.model.knative import TRAFFIC_PATH_ANNOTATION
+from serving.model.objects import Object, annotations_of
 from tests.unit.controller.builders import a_pod, a_revision, merged, stored
 
 POD_COUNT, ACTIVATOR_COUNT = 4, 3
@@ -60,7 +60,7 @@ class World:
 
     def _write(self) -> None:
         revision = a_revision(state=self.state)
-        revision = stored(revision, annotations={**annotations_of(revision), TRAFFIC_PATH: self.path})
+        revision = stored(revision, annotations={**annotations_of(revision), TRAFFIC_PATH_ANNOTATION: self.path})
         public = Public(
             service=self.service,
             slices=[self.slice] if self.slice else [],

@@ -16,10 +16,10 @@ import msgspec
 from serving.activator.desk import Desk
 from serving.activator.hold import Run
 from serving.activator.outcome import Go, Outcome
-from serving.activator.routes import RevisionKey
 from serving.activator.slots.ledger import Ledger
 from serving.activator.slots.messages import Ask, Give, Hello, InUse, Message, Tell
 from serving.activator.wake import Load
+from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
 
 __all__ = ["SharingDesk"]

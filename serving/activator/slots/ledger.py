@@ -15,9 +15,9 @@ whoever has begun a view answers a new declaration with a new one of its own. Wh
 
 from collections.abc import Callable, Iterable, Mapping
 
-from serving.activator.routes import RevisionKey
 from serving.activator.slots.messages import Declare, Give, InUse, Message, Ready, Rounds, Tell
 from serving.activator.slots.shares import loans_between, share_of
+from serving.model.knative import RevisionKey
 
 __all__ = ["Ledger"]
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from serving.activator.routes import RevisionKey
 from serving.model.errors import InvalidValue
+from serving.model.knative import RevisionKey
 
 __all__ = ["Ask", "Declare", "Frames", "Give", "Hello", "InUse", "Message", "Ready", "Rounds", "Tell", "encode"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.revision import REVISION_LABEL
+from serving.model.knative import REVISION_LABEL
 from serving.model.nodata import NoData
 
 __all__ = [

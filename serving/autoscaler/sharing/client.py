@@ -12,12 +12,12 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-from serving.autoscaler.revision import RevisionKey
 from serving.autoscaler.scaler import Source
 from serving.autoscaler.senders.server import Record
 from serving.autoscaler.sharing.groups import Group
 from serving.cluster.fenced import fencing
 from serving.cluster.shards import Shards
+from serving.model.knative import RevisionKey
 from serving.model.stat import Stat
 from serving.wire.frames import RelayedStat, RelayedStats, encode_relayed_stats
 from serving.wire.peers import Peers

@@ -5,7 +5,8 @@ autoscaler, which writes that status, and a rollout is seen by one pair of eyes.
 alone. Knative hashes each revision by itself; it has no policies.
 """
 
-from serving.autoscaler.revision import RevisionFacts, RevisionKey
+from serving.autoscaler.revision import RevisionFacts
+from serving.model.knative import RevisionKey
 
 __all__ = ["Group", "group_of"]
 

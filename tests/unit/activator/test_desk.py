@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from serving.activator.desk import Desk
 from serving.activator.outcome import Go, Outcome, Turned, TurnReason, Wake
-from serving.activator.revisions import PodFacts, RevisionFacts, ServingState, SliceFacts
+from serving.activator.revisions import PodFacts, RevisionFacts, SliceFacts
 from serving.activator.wake import Load, Poke, PokeReason
+from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Queued
 

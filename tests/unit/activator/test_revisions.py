@@ -4,15 +4,8 @@ from typing import Any
 
 import pytest
 
-from serving.activator.revisions import (
-    PodFacts,
-    RevisionFacts,
-    ServingState,
-    SliceFacts,
-    Slices,
-    revision_of,
-    slice_of,
-)
+from serving.activator.revisions import PodFacts, RevisionFacts, SliceFacts, Slices, revision_of, slice_of
+from serving.model.knative import ServingState
 from serving.model.nodata import NoData
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from serving.activator.revisions import ServingState
 from serving.activator.wake import (
     Load,
     Poke,
@@ -14,6 +13,7 @@ from serving.activator.wake import (
     reported,
     wake,
 )
+from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.meter import Report
 

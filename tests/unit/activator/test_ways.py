@@ -2,8 +2,8 @@ import pytest
 
 from serving.activator import ways as module
 from serving.activator.revisions import PodFacts
-from serving.activator.routes import RevisionKey
 from serving.activator.ways import Ways
+from serving.model.knative import RevisionKey
 
 REVISION = ("default", "hello-00001")
 

@@ -2,7 +2,8 @@
 
 from serving.autoscaler.policy import PolicyFacts, policy_of
 from serving.autoscaler.resolve import resolve
-from serving.autoscaler.revision import RevisionFacts, ServingState
+from serving.autoscaler.revision import RevisionFacts
+from serving.model.knative import ServingState
 from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
 

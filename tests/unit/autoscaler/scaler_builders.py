@@ -2,9 +2,10 @@
 
 import msgspec
 
-from serving.autoscaler.revision import RevisionFacts, ServingState
+from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.scaler import Cause, Outcome, Scaler, ScalerFacts, Source
 from serving.autoscaler.spec import ScalerSpec
+from serving.model.knative import ServingState
 from serving.model.stat import Stat
 from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
 from tests.unit.autoscaler.kpa_builders import DEFAULTS

@@ -2,12 +2,12 @@ import pytest
 
 from serving.autoscaler.burst import (
     PathRule,
-    TrafficPath,
     activator_count,
     excess_burst_capacity,
     starting_excess_burst_capacity,
     traffic_path,
 )
+from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
 from tests.unit.autoscaler.kpa_builders import spec_with
 

@@ -15,11 +15,11 @@ from serving.autoscaler.deciders import Decided, Inside
 from serving.autoscaler.delay import DelayWindow
 from serving.autoscaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIMITS, explain
 from serving.autoscaler.merge import Proposal
-from serving.autoscaler.revision import ServingState
 from serving.autoscaler.scaler import Cause, Inputs, Outcome, ScalerFacts, conclude
 from serving.autoscaler.sources import Load
 from serving.autoscaler.spec import SAFE, Metric
 from serving.autoscaler.zero import GateReason, GateState, Phase
+from serving.model.knative import ServingState
 from serving.model.nodata import NoData
 from tests.unit.autoscaler.kpa_builders import spec_with
 

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.classic import ClassicDecision
 from serving.autoscaler.decide import ScaleDecision
 from serving.autoscaler.deciders import Decided
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.path import PublicSlice, PublicSlices, path_of, public_slice_of, wanted_path
+from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with

@@ -2,16 +2,8 @@ from typing import Any
 
 import pytest
 
-from serving.autoscaler.revision import (
-    DeploymentFacts,
-    PodFacts,
-    ServingState,
-    Trouble,
-    deployment_of,
-    is_older,
-    pod_of,
-    revision_of,
-)
+from serving.autoscaler.revision import DeploymentFacts, PodFacts, Trouble, deployment_of, is_older, pod_of, revision_of
+from serving.model.knative import ServingState
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, AutoscalerSettings
 
 SETTINGS = AutoscalerSettings()

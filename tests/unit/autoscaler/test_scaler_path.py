@@ -2,9 +2,9 @@
 
 import msgspec
 
-from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.scaler import Cause, Outcome, ScalerFacts, Source
 from serving.autoscaler.zero import Action, Phase
+from serving.model.knative import TrafficPath
 from tests.unit.autoscaler.kpa_builders import DEFAULTS
 from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with, told
 

@@ -4,9 +4,10 @@ import pytest
 
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.policy import PolicyKey
-from serving.autoscaler.revision import RevisionFacts, RevisionKey, ServingState
+from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.triggering import Triggers
 from serving.autoscaler.triggers.observation import ObservedPods
+from serving.model.knative import RevisionKey, ServingState
 from serving.model.resources import Resources
 from serving.settings.triggers import TriggerSettings
 from tests.unit.autoscaler.policy_builders import CPU_UP, ROOM_UP, policy, revision

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.burst import TrafficPath
 from serving.autoscaler.entry import Entry
-from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, RevisionKey, ServingState, Trouble
+from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, Trouble
 from serving.autoscaler.scaler import Cause, Outcome, Scaler, Source
 from serving.autoscaler.sources import Load
 from serving.autoscaler.writer import Writer
+from serving.model.knative import RevisionKey, ServingState, TrafficPath
 from tests.unit.autoscaler.policy_builders import revision
 from tests.unit.autoscaler.scaler_builders import SETTINGS, facts_of, told
 

@@ -8,11 +8,11 @@ import pytest
 from serving.cli.tree import Wanted, objects_of, tree_folder
 from serving.controller.deployment import desired_deployment, desired_private_service
 from serving.controller.hpa import hpa_writes
-from serving.controller.objects import Object
 from serving.controller.public import Public, public_writes
 from serving.controller.sidecar import Sidecar
 from serving.controller.writes import Create
 from serving.model.event import About, Words, new_event
+from serving.model.objects import Object
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.sidecar import SidecarSettings
 from tests.unit.config.server_rules import objections

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from serving.controller.objects import Object, condition_of, owner_reference
 from serving.controller.revision import desired_revision
 from serving.controller.service import desired_configuration, desired_route
 from serving.controller.writes import Patch, Plan, Resource
+from serving.model.objects import Object, condition_of, owner_reference
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 

@@ -1,7 +1,7 @@
 """The activators as endpoints, from the slices of their Service."""
 
 from serving.controller.activators import Activators
-from serving.controller.objects import Object
+from serving.model.objects import Object
 
 KEY = ("knative-serving", "activator-internal-x")
 

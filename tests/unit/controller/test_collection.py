@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from serving.controller.collection import collectable
-from serving.controller.naming import NO_GC, ROUTING_STATE, ROUTING_STATE_MODIFIED
-from serving.controller.objects import Object
+from serving.model.knative import NO_GC_ANNOTATION, ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
+from serving.model.objects import Object
 from serving.settings.controller import DISABLED, ControllerSettings
 from tests.unit.controller.builders import SETTINGS, a_configuration, a_revision, stored
 
@@ -16,8 +16,8 @@ KEEP_NONE = msgspec.structs.replace(SETTINGS, min_non_active_revisions=0)
 def idle(number: int, *, created: str = "2026-11-10", inactive: str = "", **metadata: object) -> Object:
     """A revision without traffic since a day."""
     revision = a_revision(generation=number)
-    labels = {**revision["metadata"]["labels"], ROUTING_STATE: "reserve"}
-    annotations = {ROUTING_STATE_MODIFIED: f"{inactive or created}T00:00:00Z"}
+    labels = {**revision["metadata"]["labels"], ROUTING_STATE_LABEL: "reserve"}
+    annotations = {ROUTING_STATE_MODIFIED_ANNOTATION: f"{inactive or created}T00:00:00Z"}
     more = {"labels": labels, "annotations": annotations, "creationTimestamp": f"{created}T00:00:00Z", **metadata}
     return stored(revision, **more)
 
@@ -54,7 +54,7 @@ def test_above_the_largest_number_the_oldest_go_whatever_their_age() -> None:
 
 @pytest.mark.parametrize("state", ["active", "pending"])
 def test_what_a_route_names_or_may_name_stays(state: str) -> None:
-    labels = {**a_revision()["metadata"]["labels"], ROUTING_STATE: state}
+    labels = {**a_revision()["metadata"]["labels"], ROUTING_STATE_LABEL: state}
     assert gone(idle(1, labels=labels)) == []
 
 
@@ -64,7 +64,7 @@ def test_the_latest_stay(field: str) -> None:
 
 
 def test_what_asks_to_be_kept_stays() -> None:
-    assert gone(idle(1, annotations={NO_GC: "True"})) == []
+    assert gone(idle(1, annotations={NO_GC_ANNOTATION: "True"})) == []
 
 
 def test_what_goes_already_is_not_asked_again() -> None:

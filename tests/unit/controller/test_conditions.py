@@ -2,20 +2,21 @@
 
 import pytest
 
-from serving.controller.conditions import Condition, Status, conditions_of, mirrored, ready_of
+from serving.controller.conditions import Condition, mirrored, ready_of, updated_conditions
+from serving.model.knative import ConditionStatus
 
-TRUE = Condition(type="A", status=Status.TRUE)
-UNKNOWN = Condition(type="B", status=Status.UNKNOWN, reason="Deploying")
-FALSE = Condition(type="C", status=Status.FALSE, reason="ExitCode1", message="boom")
+TRUE = Condition(type="A", status=ConditionStatus.TRUE)
+UNKNOWN = Condition(type="B", status=ConditionStatus.UNKNOWN, reason="Deploying")
+FALSE = Condition(type="C", status=ConditionStatus.FALSE, reason="ExitCode1", message="boom")
 
 
 @pytest.mark.parametrize(
     ("dependencies", "ready"),
     [
-        ([TRUE], Condition(type="Ready", status=Status.TRUE)),
-        ([TRUE, UNKNOWN], Condition(type="Ready", status=Status.UNKNOWN, reason="Deploying")),
-        ([UNKNOWN, FALSE], Condition(type="Ready", status=Status.FALSE, reason="ExitCode1", message="boom")),
-        ([], Condition(type="Ready", status=Status.TRUE)),
+        ([TRUE], Condition(type="Ready", status=ConditionStatus.TRUE)),
+        ([TRUE, UNKNOWN], Condition(type="Ready", status=ConditionStatus.UNKNOWN, reason="Deploying")),
+        ([UNKNOWN, FALSE], Condition(type="Ready", status=ConditionStatus.FALSE, reason="ExitCode1", message="boom")),
+        ([], Condition(type="Ready", status=ConditionStatus.TRUE)),
     ],
 )
 def test_ready_is_the_worst_of_what_it_depends_on(dependencies: list[Condition], ready: Condition) -> None:
@@ -23,26 +24,31 @@ def test_ready_is_the_worst_of_what_it_depends_on(dependencies: list[Condition],
 
 
 def test_conditions_are_sorted_and_empty_fields_left_out() -> None:
-    assert conditions_of([FALSE, TRUE], before=[], now="now") == [
+    assert updated_conditions([FALSE, TRUE], before=[], now="now") == [
         {"type": "A", "status": "True", "lastTransitionTime": "now"},
         {"type": "C", "status": "False", "reason": "ExitCode1", "message": "boom", "lastTransitionTime": "now"},
     ]
 
 
 def test_the_time_stays_as_long_as_nothing_changes() -> None:
-    before = conditions_of([TRUE, FALSE], before=[], now="then")
-    after = conditions_of(
-        [TRUE, Condition(type="C", status=Status.FALSE, reason="ExitCode2", message="boom")], before=before, now="now"
+    before = updated_conditions([TRUE, FALSE], before=[], now="then")
+    after = updated_conditions(
+        [TRUE, Condition(type="C", status=ConditionStatus.FALSE, reason="ExitCode2", message="boom")],
+        before=before,
+        now="now",
     )
     assert [one["lastTransitionTime"] for one in after] == ["then", "now"]
 
 
 def test_a_condition_without_a_time_gets_one() -> None:
-    assert conditions_of([TRUE], before=[{"type": "A", "status": "True"}], now="now")[0]["lastTransitionTime"] == "now"
+    assert (
+        updated_conditions([TRUE], before=[{"type": "A", "status": "True"}], now="now")[0]["lastTransitionTime"]
+        == "now"
+    )
 
 
 def test_what_ready_does_not_depend_on_says_so() -> None:
-    assert Condition(type="Active", status=Status.TRUE, informative=True).written()["severity"] == "Info"
+    assert Condition(type="Active", status=ConditionStatus.TRUE, informative=True).written()["severity"] == "Info"
 
 
 @pytest.mark.parametrize(
@@ -54,4 +60,4 @@ def test_a_mirror_repeats_reasons_of_what_is_not_well(source: dict[str, str], re
 
 
 def test_a_mirror_of_nothing_is_unknown() -> None:
-    assert mirrored({}, "RoutesReady") == Condition(type="RoutesReady", status=Status.UNKNOWN)
+    assert mirrored({}, "RoutesReady") == Condition(type="RoutesReady", status=ConditionStatus.UNKNOWN)

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
-from serving.controller.naming import BECAME_READY, ROUTING_STATE
-from serving.controller.objects import Object
 from serving.controller.writes import Create, Patch, Plan, Resource
+from serving.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
+from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 from tests.unit.controller.builders import (
     NOW,
@@ -100,7 +100,7 @@ def test_a_ready_one_between_is_taken_while_the_newest_is_not() -> None:
 
 
 def test_where_status_was_lost_what_was_ready_once_is_the_latest() -> None:
-    before = [stored(a_revision(generation=number), annotations={BECAME_READY: NOW}) for number in (1, 2)]
+    before = [stored(a_revision(generation=number), annotations={BECAME_READY_ANNOTATION: NOW}) for number in (1, 2)]
     status = status_of(a_configuration(generation=3), *before, a_revision(generation=3))
     assert status["latestReadyRevisionName"] == "hello-00002"
 
@@ -183,7 +183,7 @@ def test_a_label_without_a_number_is_the_oldest_generation() -> None:
 
 def test_revisions_that_are_old_enough_are_retired() -> None:
     settings = msgspec.structs.replace(SETTINGS, max_non_active_revisions=0, min_non_active_revisions=0)
-    labels = {**a_revision()["metadata"]["labels"], ROUTING_STATE: "reserve"}
+    labels = {**a_revision()["metadata"]["labels"], ROUTING_STATE_LABEL: "reserve"}
     old = stored(ready(1), labels=labels)
     plan = plan_for(a_configuration(generation=2), old, ready(2), settings=settings)
     (patch,) = [write for write in plan.writes if isinstance(write, Patch) and write.resource is Resource.REVISION]

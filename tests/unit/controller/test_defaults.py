@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from serving.controller.defaults import spec_with_defaults, timeouts_too_long
-from serving.controller.objects import Object
+from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 from tests.unit.controller.builders import SETTINGS
 

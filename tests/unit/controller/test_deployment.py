@@ -3,7 +3,7 @@
 from typing import Any
 
 from serving.controller.deployment import desired_deployment, desired_private_service
-from serving.controller.objects import Object, is_controlled_by
+from serving.model.objects import Object, is_controlled_by
 from tests.unit.controller.builders import a_revision
 
 

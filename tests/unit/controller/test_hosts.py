@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from serving.controller.hosts import Claims, Hosts, claims_of, hosts_of, is_cluster_local, tag_claims, url_of
-from serving.controller.naming import CLAIMED_TAGS, VISIBILITY
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
 from tests.unit.controller.builders import CREATED, NOW, SETTINGS, a_route
 
 BLUE = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
@@ -23,7 +23,7 @@ def test_a_tag_stands_before_the_name() -> None:
 
 
 def test_a_cluster_local_route_has_the_inner_host_only() -> None:
-    route = a_route(labels={VISIBILITY: "cluster-local"})
+    route = a_route(labels={VISIBILITY_LABEL: "cluster-local"})
     assert is_cluster_local(route)
     assert hosts_of(route, SETTINGS, tag="blue") == Hosts(
         shown="blue-hello.default.svc.cluster.local", inner="blue-hello.default.svc.cluster.local"
@@ -43,14 +43,14 @@ def test_port_80_is_left_out(port: int, url: str) -> None:
 
 
 def test_a_tag_is_claimed_since_it_was_first_seen() -> None:
-    route = a_route(traffic=BLUE, annotations={CLAIMED_TAGS: '{"blue": "then", "gone": "then"}'})
+    route = a_route(traffic=BLUE, annotations={CLAIMED_TAGS_ANNOTATION: '{"blue": "then", "gone": "then"}'})
     assert tag_claims(route, NOW) == {"blue": "then"}
     assert tag_claims(a_route(traffic=BLUE), NOW) == {"blue": NOW}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense"])
 def test_an_annotation_that_cannot_be_read_is_none(text: str) -> None:
-    assert tag_claims(a_route(traffic=BLUE, annotations={CLAIMED_TAGS: text}), NOW) == {"blue": NOW}
+    assert tag_claims(a_route(traffic=BLUE, annotations={CLAIMED_TAGS_ANNOTATION: text}), NOW) == {"blue": NOW}
 
 
 def test_a_route_claims_its_host_since_it_was_made_and_a_new_tag_last() -> None:

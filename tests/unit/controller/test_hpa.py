@@ -7,9 +7,9 @@ import pytest
 
 from serving.controller.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.knowledge import Knowledge
-from serving.controller.objects import Object, is_controlled_by
 from serving.controller.scaling import start_scale
 from serving.controller.writes import Create, Delete, Patch, Resource
+from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from tests.unit.config.strict import faults

@@ -8,9 +8,9 @@ import pytest
 
 from serving.controller.conditions import Condition
 from serving.controller.httproutes import HttpRoutes, desired_httproutes, httproute_owner_name, reconcile_httproutes
-from serving.controller.naming import VISIBILITY
-from serving.controller.objects import Object
 from serving.controller.writes import Create, Delete, Patch, Resource, Write
+from serving.model.knative import VISIBILITY_LABEL
+from serving.model.objects import Object
 from tests.unit.controller.builders import SETTINGS, a_route, stored
 
 GATEWAY = "gateways/front"
@@ -138,7 +138,7 @@ def test_targets_of_one_revision_are_one_backend_and_one_rule() -> None:
 
 
 def test_a_cluster_local_route_has_none() -> None:
-    assert wanted(labels={VISIBILITY: "cluster-local"}) == {}
+    assert wanted(labels={VISIBILITY_LABEL: "cluster-local"}) == {}
 
 
 def test_a_host_that_another_route_holds_has_none() -> None:

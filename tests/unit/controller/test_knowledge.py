@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 
 from serving.controller.knowledge import Knowledge, WorkKey
-from serving.controller.naming import BECAME_READY
-from serving.controller.objects import Object
 from serving.controller.writes import Plan, Resource
+from serving.model.knative import BECAME_READY_ANNOTATION
+from serving.model.objects import Object
 from tests.unit.controller.builders import (
     NOW,
     SCALING,
@@ -212,7 +212,7 @@ def test_a_name_that_is_taken_is_seen_by_the_service() -> None:
 
 
 def test_a_configuration_finds_its_revisions() -> None:
-    ready = stored(with_ready(a_revision(), "True"), annotations={BECAME_READY: NOW})
+    ready = stored(with_ready(a_revision(), "True"), annotations={BECAME_READY_ANNOTATION: NOW})
     knowledge = knowing((Resource.CONFIGURATION, a_configuration()), (Resource.REVISION, ready))
     status = written_status(knowledge.decide(CONFIGURATION, now=NOW), Resource.CONFIGURATION)
     assert status["latestReadyRevisionName"] == "hello-00001"

@@ -3,9 +3,9 @@
 import msgspec
 
 from serving.controller.knowledge import Knowledge, WorkKey
-from serving.controller.naming import TRAFFIC_PATH
-from serving.controller.objects import Object, annotations_of
 from serving.controller.writes import Create, Patch, Resource
+from serving.model.knative import TRAFFIC_PATH_ANNOTATION
+from serving.model.objects import Object, annotations_of
 from tests.unit.controller.builders import (
     NOW,
     SCALING,
@@ -95,7 +95,7 @@ def test_a_public_service_or_slice_that_goes_wakes_its_owner() -> None:
 
 
 def test_a_pod_that_turns_unready_leaves_the_slice_before_anything_else_is_written() -> None:
-    wanting = stored(a_revision(), annotations={**annotations_of(a_revision()), TRAFFIC_PATH: "serve"})
+    wanting = stored(a_revision(), annotations={**annotations_of(a_revision()), TRAFFIC_PATH_ANNOTATION: "serve"})
     knowledge = knowing((Resource.REVISION, wanting))
     knowledge.put_activators(ACTIVATORS, activators("10.1.0.1"))
     for number in (1, 2):

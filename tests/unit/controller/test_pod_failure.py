@@ -2,8 +2,8 @@
 
 import pytest
 
-from serving.controller.objects import Object
 from serving.controller.pod_failure import Failure, Layer, failure_of, not_ready_because
+from serving.model.objects import Object
 from tests.unit.controller.builders import a_pod, stored
 
 

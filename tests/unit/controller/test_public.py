@@ -5,11 +5,8 @@ from typing import Any
 import pytest
 
 from serving.controller.activators import Backend, Backends
-from serving.controller.naming import TRAFFIC_PATH
-from serving.controller.objects import Object, annotations_of, owner_reference
 from serving.controller.public import (
     Public,
-    TrafficPath,
     is_foreign,
     pod_backends,
     public_owner_name,
@@ -18,6 +15,8 @@ from serving.controller.public import (
     traffic_path_of,
 )
 from serving.controller.writes import Create, Patch, Resource, Write
+from serving.model.knative import TRAFFIC_PATH_ANNOTATION, TrafficPath
+from serving.model.objects import Object, annotations_of, owner_reference
 from tests.unit.controller.builders import a_pod, a_revision, a_route, stored
 
 ACTIVATORS = {"IPv4": Backend(port=8081, endpoints=({"addresses": ["10.1.0.1"], "conditions": {"ready": True}},))}
@@ -181,7 +180,7 @@ def test_a_slice_of_somebody_else_is_not_written() -> None:
 
 
 def test_the_autoscaler_says_which_path_is_wanted() -> None:
-    wanting = stored(REVISION, annotations={**annotations_of(REVISION), TRAFFIC_PATH: "serve"})
+    wanting = stored(REVISION, annotations={**annotations_of(REVISION), TRAFFIC_PATH_ANNOTATION: "serve"})
     assert traffic_path_of(REVISION) is TrafficPath.PROXY
     assert traffic_path_of(wanting) is TrafficPath.SERVE
     assert traffic_path_of({**wanting, "spec": {"servingState": "Reserve"}}) is TrafficPath.PROXY

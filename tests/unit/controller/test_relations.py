@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from serving.controller.naming import CONFIGURATION, REVISION
 from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
 from serving.controller.writes import Resource
+from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL
 
 Json = dict[str, Any]
 
@@ -21,8 +21,8 @@ def route(*targets: Json, traffic: tuple[Json, ...] = ()) -> Json:
 def test_what_moves_to_another_owner_is_found_there_alone() -> None:
     known = Relations()
     for resource, label, found in (
-        (Resource.REVISION, CONFIGURATION, known.revisions_of),
-        (Resource.POD, REVISION, known.pods_of),
+        (Resource.REVISION, CONFIGURATION_LABEL, known.revisions_of),
+        (Resource.POD, REVISION_LABEL, known.pods_of),
     ):
         first, second = labelled("x", label, "a"), labelled("x", label, "b")
         known.put(resource, ("default", "x"), before=None, after=first)
@@ -56,11 +56,11 @@ def test_routes_are_found_by_what_their_traffic_names() -> None:
 
 
 def test_nothing_belongs_to_nobody_and_names_nobody() -> None:
-    assert owners_of(None, REVISION) == owners_of(route(), REVISION) == set()
+    assert owners_of(None, REVISION_LABEL) == owners_of(route(), REVISION_LABEL) == set()
     assert configurations_named(None) == revisions_named(None) == set()
 
 
 def test_other_kinds_have_no_relations() -> None:
     known = Relations()
-    known.put(Resource.DEPLOYMENT, ("default", "x"), before=None, after=labelled("x", REVISION, "a"))
+    known.put(Resource.DEPLOYMENT, ("default", "x"), before=None, after=labelled("x", REVISION_LABEL, "a"))
     assert not known.pods_of(("default", "a"))

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from serving.controller.naming import BECAME_READY, ROUTING_STATE
-from serving.controller.objects import Object, is_controlled_by
 from serving.controller.revision import Around, desired_revision, reconcile_revision
 from serving.controller.revision_status import Beneath
 from serving.controller.writes import Create, Delete, Patch, Plan
+from serving.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
+from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.unit.controller.builders import (
     NOW,
@@ -122,8 +122,8 @@ def test_every_patch_is_fenced() -> None:
 def test_a_revision_that_a_route_names_is_active() -> None:
     write = plan_for(a_revision(), routes=["hello"]).writes[0]
     assert isinstance(write, Patch)
-    assert write.patch["metadata"]["labels"] == {ROUTING_STATE: "active"}
-    assert write.patch["metadata"]["annotations"][BECAME_READY] == NOW
+    assert write.patch["metadata"]["labels"] == {ROUTING_STATE_LABEL: "active"}
+    assert write.patch["metadata"]["annotations"][BECAME_READY_ANNOTATION] == NOW
 
 
 def test_a_settled_revision_is_left_alone() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from serving.controller.naming import BECAME_READY
-from serving.controller.objects import Object
 from serving.controller.revision_status import Beneath, desired_status, serving_state_of, was_ready
 from serving.controller.scaling import StartScale
+from serving.model.knative import BECAME_READY_ANNOTATION
+from serving.model.objects import Object
 from tests.unit.controller.builders import NOW, a_deployment, a_pod, a_revision, stored, told, with_ready
 
 ONE = StartScale(start_count=1, min_count=0, progress_deadline_s=600)
@@ -178,7 +178,7 @@ def test_a_retired_revision_says_so() -> None:
 
 
 def test_metadata_knows_of_readiness_where_status_is_lost() -> None:
-    revision = stored(a_revision(state="Reserve"), annotations={BECAME_READY: NOW})
+    revision = stored(a_revision(state="Reserve"), annotations={BECAME_READY_ANNOTATION: NOW})
     assert was_ready(revision)
     assert told(status_of(revision, deploying(replicas=0)), "Ready")[0] == "True"
 

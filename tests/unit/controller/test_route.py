@@ -6,11 +6,11 @@ import msgspec
 
 from serving.controller.hosts import Key
 from serving.controller.httproutes import HttpRoutes
-from serving.controller.naming import CLAIMED_TAGS, VISIBILITY
-from serving.controller.objects import Object
 from serving.controller.route import Place, reconcile_route
 from serving.controller.traffic import Known
 from serving.controller.writes import Create, Note, Patch, Plan, Resource
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
+from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 from tests.unit.controller.builders import (
     NOW,
@@ -80,7 +80,7 @@ def test_traffic_is_split_and_a_tag_has_its_url() -> None:
 
 
 def test_a_cluster_local_route_has_no_public_url() -> None:
-    status = status_of(a_route(traffic=SPLIT, labels={VISIBILITY: "cluster-local"}))
+    status = status_of(a_route(traffic=SPLIT, labels={VISIBILITY_LABEL: "cluster-local"}))
     assert status["url"] == status["address"]["url"] == "http://hello.default.svc.cluster.local:8081"
     assert status["traffic"][1]["url"] == "http://old-hello.default.svc.cluster.local:8081"
     assert told(status, "CertificateProvisioned")[2] == "TLS is not enabled for cluster-local"
@@ -125,13 +125,13 @@ def test_an_inner_host_of_another_is_no_address() -> None:
 def test_a_new_tag_is_noted_with_its_time_before_the_status() -> None:
     claim, _ = plan_for(a_route(traffic=SPLIT)).writes
     assert isinstance(claim, Patch)
-    assert claim.patch["metadata"]["annotations"] == {CLAIMED_TAGS: f'{{"old": "{NOW}"}}'}
+    assert claim.patch["metadata"]["annotations"] == {CLAIMED_TAGS_ANNOTATION: f'{{"old": "{NOW}"}}'}
 
 
 def test_a_tag_that_is_gone_is_forgotten() -> None:
-    claim, _ = plan_for(a_route(annotations={CLAIMED_TAGS: '{"old": "then"}'})).writes
+    claim, _ = plan_for(a_route(annotations={CLAIMED_TAGS_ANNOTATION: '{"old": "then"}'})).writes
     assert isinstance(claim, Patch)
-    assert claim.patch["metadata"]["annotations"] == {CLAIMED_TAGS: None}
+    assert claim.patch["metadata"]["annotations"] == {CLAIMED_TAGS_ANNOTATION: None}
 
 
 def test_a_settled_route_is_left_alone() -> None:

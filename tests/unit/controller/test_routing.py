@@ -2,9 +2,14 @@
 
 import pytest
 
-from serving.controller.naming import BECAME_READY, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED
-from serving.controller.objects import Object
 from serving.controller.routing import RoutingState, metadata_changes, revisions_named_by, routing_state_of
+from serving.model.knative import (
+    BECAME_READY_ANNOTATION,
+    ROUTES_ANNOTATION,
+    ROUTING_STATE_LABEL,
+    ROUTING_STATE_MODIFIED_ANNOTATION,
+)
+from serving.model.objects import Object
 from tests.unit.controller.builders import CREATED, NOW, a_revision, a_route, merged
 
 
@@ -38,8 +43,12 @@ def changes(revision: Object, *, routes: list[str], state: RoutingState, was_rea
 def test_a_revision_that_becomes_active_says_when_and_by_whom() -> None:
     assert changes(a_revision(), routes=["b", "a"], state=RoutingState.ACTIVE, was_ready=True) == {
         "metadata": {
-            "labels": {ROUTING_STATE: "active"},
-            "annotations": {ROUTES: "a,b", ROUTING_STATE_MODIFIED: NOW, BECAME_READY: NOW},
+            "labels": {ROUTING_STATE_LABEL: "active"},
+            "annotations": {
+                ROUTES_ANNOTATION: "a,b",
+                ROUTING_STATE_MODIFIED_ANNOTATION: NOW,
+                BECAME_READY_ANNOTATION: NOW,
+            },
         }
     }
 
@@ -54,7 +63,10 @@ def test_readiness_is_noted_with_the_state_that_follows() -> None:
 
 def test_a_revision_that_loses_its_routes_says_so_and_keeps_its_first_readiness() -> None:
     active = merged(a_revision(), changes(a_revision(), routes=["a"], state=RoutingState.ACTIVE, was_ready=True))
-    active["metadata"]["annotations"][BECAME_READY] = CREATED
+    active["metadata"]["annotations"][BECAME_READY_ANNOTATION] = CREATED
     after = merged(active, changes(active, routes=[], state=RoutingState.RESERVE, was_ready=True))
-    assert after["metadata"]["annotations"] == {ROUTING_STATE_MODIFIED: NOW, BECAME_READY: CREATED}
-    assert after["metadata"]["labels"][ROUTING_STATE] == "reserve"
+    assert after["metadata"]["annotations"] == {
+        ROUTING_STATE_MODIFIED_ANNOTATION: NOW,
+        BECAME_READY_ANNOTATION: CREATED,
+    }
+    assert after["metadata"]["labels"][ROUTING_STATE_LABEL] == "reserve"

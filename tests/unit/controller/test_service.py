@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from serving.controller.naming import CLAIMED_TAGS
-from serving.controller.objects import Object, is_controlled_by
 from serving.controller.service import Children, desired_configuration, desired_route, reconcile_service
 from serving.controller.writes import Create, Patch, Plan, Resource
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION
+from serving.model.objects import Object, is_controlled_by
 from tests.unit.controller.builders import (
     NOW,
     a_configuration,
@@ -141,12 +141,12 @@ def test_a_change_of_traffic_goes_to_the_route() -> None:
 def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
     children = ready_children()
     assert children.route is not None
-    kept = stored(children.route, annotations={CLAIMED_TAGS: "{}", "old": "x"}, labels={})
+    kept = stored(children.route, annotations={CLAIMED_TAGS_ANNOTATION: "{}", "old": "x"}, labels={})
     (patch,) = patches(
         plan_for(a_service(), Children(configuration=children.configuration, route=kept)), Resource.ROUTE
     )
     after = merged(kept, patch)["metadata"]
-    assert after["annotations"] == {CLAIMED_TAGS: "{}"}
+    assert after["annotations"] == {CLAIMED_TAGS_ANNOTATION: "{}"}
     assert "serving.knative.dev/service" in after["labels"]
 
 

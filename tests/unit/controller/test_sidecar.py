@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from serving.controller.deployment import desired_deployment
-from serving.controller.objects import Object
 from serving.controller.sidecar import Sidecar, grace_s
+from serving.model.objects import Object
 from serving.queueproxy.podspec import Probe, spec_from_environment
 from serving.settings.http import HttpSettings
 from serving.settings.queueproxy import MeterQuirks, QueueProxySettings

@@ -3,8 +3,8 @@
 import pytest
 
 from serving.controller.conditions import Condition
-from serving.controller.objects import Object
 from serving.controller.traffic import Assignment, Known, assign
+from serving.model.objects import Object
 from tests.unit.controller.builders import a_configuration, a_revision, stored, with_ready
 
 LATEST = {"configurationName": "hello", "latestRevision": True, "percent": 100}

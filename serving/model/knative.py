@@ -1,0 +1,130 @@
+"""The words of the resource API: groups, labels, annotations, states and condition types.
+
+Each word is defined here and nowhere else (``tests/tidy/test_vocabulary.py``). The names and values are Knative's and
+Kubernetes' own; ``serving.dev`` is the group of this project's additions.
+
+Source: knative/serving 98e5ef90, pkg/apis/serving/register.go, pkg/apis/autoscaling/register.go.
+"""
+
+import enum
+
+__all__ = [
+    "APP_LABEL",
+    "AUTOSCALING_GROUP",
+    "BECAME_READY_ANNOTATION",
+    "CLAIMED_TAGS_ANNOTATION",
+    "COMMAND_ANNOTATION",
+    "CONDITION_ACTIVE",
+    "CONDITION_READY",
+    "CONFIGURATION_GENERATION_LABEL",
+    "CONFIGURATION_LABEL",
+    "CONFIGURATION_UID_LABEL",
+    "CREATOR_ANNOTATION",
+    "FOLDER_ANNOTATION",
+    "LAST_APPLIED_ANNOTATION",
+    "LAST_MODIFIER_ANNOTATION",
+    "METRIC_ANNOTATION",
+    "NETWORKING_GROUP",
+    "NO_GC_ANNOTATION",
+    "OWN_GROUP",
+    "POD_DELETION_COST_ANNOTATION",
+    "PROGRESS_DEADLINE_ANNOTATION",
+    "REVISION_LABEL",
+    "REVISION_UID_LABEL",
+    "ROLLOUT_DURATION_ANNOTATION",
+    "ROUTES_ANNOTATION",
+    "ROUTE_LABEL",
+    "ROUTING_STATE_LABEL",
+    "ROUTING_STATE_MODIFIED_ANNOTATION",
+    "SERVICE_LABEL",
+    "SERVICE_UID_LABEL",
+    "SERVING_API_VERSION",
+    "SERVING_GROUP",
+    "TARGET_ANNOTATION",
+    "TRAFFIC_PATH_ANNOTATION",
+    "VISIBILITY_LABEL",
+    "ConditionStatus",
+    "RevisionKey",
+    "ServingState",
+    "TrafficPath",
+]
+
+SERVING_GROUP = "serving.knative.dev"
+SERVING_API_VERSION = f"{SERVING_GROUP}/v1"
+AUTOSCALING_GROUP = "autoscaling.knative.dev"
+NETWORKING_GROUP = "networking.knative.dev"
+OWN_GROUP = "serving.dev"
+
+RevisionKey = tuple[str, str]
+"""Namespace and name of a revision."""
+
+# Labels: which object an object belongs to.
+APP_LABEL = "app"
+SERVICE_LABEL = f"{SERVING_GROUP}/service"
+SERVICE_UID_LABEL = f"{SERVING_GROUP}/serviceUID"
+CONFIGURATION_LABEL = f"{SERVING_GROUP}/configuration"
+CONFIGURATION_UID_LABEL = f"{SERVING_GROUP}/configurationUID"
+CONFIGURATION_GENERATION_LABEL = f"{SERVING_GROUP}/configurationGeneration"
+REVISION_LABEL = f"{SERVING_GROUP}/revision"
+REVISION_UID_LABEL = f"{SERVING_GROUP}/revisionUID"
+ROUTE_LABEL = f"{SERVING_GROUP}/route"
+ROUTING_STATE_LABEL = f"{SERVING_GROUP}/routingState"
+VISIBILITY_LABEL = f"{NETWORKING_GROUP}/visibility"
+
+# Annotations that Knative defines.
+ROUTING_STATE_MODIFIED_ANNOTATION = f"{SERVING_GROUP}/routingStateModified"
+ROUTES_ANNOTATION = f"{SERVING_GROUP}/routes"
+"""Names of the routes that reference a revision, separated by commas."""
+CREATOR_ANNOTATION = f"{SERVING_GROUP}/creator"
+LAST_MODIFIER_ANNOTATION = f"{SERVING_GROUP}/lastModifier"
+NO_GC_ANNOTATION = f"{SERVING_GROUP}/no-gc"
+"""The value "true" exempts a revision from garbage collection."""
+PROGRESS_DEADLINE_ANNOTATION = f"{SERVING_GROUP}/progress-deadline"
+ROLLOUT_DURATION_ANNOTATION = f"{SERVING_GROUP}/rollout-duration"
+TARGET_ANNOTATION = f"{AUTOSCALING_GROUP}/target"
+METRIC_ANNOTATION = f"{AUTOSCALING_GROUP}/metric"
+
+# Annotations that Kubernetes defines.
+LAST_APPLIED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+POD_DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
+
+# Annotations that this project defines.
+BECAME_READY_ANNOTATION = f"{OWN_GROUP}/became-ready"
+"""When a revision first became ready. The journal keeps metadata and no status, so this survives a restart."""
+TRAFFIC_PATH_ANNOTATION = f"{OWN_GROUP}/traffic-path"
+"""A ``TrafficPath``, written by the autoscaler only: "serve" puts a revision's pods into its public Service."""
+CLAIMED_TAGS_ANNOTATION = f"{OWN_GROUP}/claimed-tags"
+"""When a route claimed the host of each of its tags, as a JSON object of timestamps by tag."""
+COMMAND_ANNOTATION = f"{OWN_GROUP}/command"
+"""The command that runs a container whose manifest names only an image."""
+FOLDER_ANNOTATION = f"{OWN_GROUP}/dir"
+"""The working directory of that command."""
+
+CONDITION_READY = "Ready"
+CONDITION_ACTIVE = "Active"
+
+
+class ConditionStatus(enum.StrEnum):
+    """The status of a condition."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class ServingState(enum.StrEnum):
+    """``Revision.spec.servingState``: whether a revision may have pods.
+
+    Active: it may. Reserve: it is scaled to zero and the next request activates it. Retired: it must not have any.
+    """
+
+    ACTIVE = "Active"
+    RESERVE = "Reserve"
+    RETIRED = "Retired"
+
+
+class TrafficPath(enum.StrEnum):
+    """Which endpoints a revision's public Service has: its pods (serve) or the activators (proxy)."""
+
+    SERVE = "serve"
+    PROXY = "proxy"

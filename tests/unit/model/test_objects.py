@@ -1,0 +1,113 @@
+"""Reading resources."""
+
+import pytest
+
+from serving.model.knative import ConditionStatus
+from serving.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    condition_status,
+    conditions_of,
+    generation_of,
+    is_being_deleted,
+    is_controlled_by,
+    is_true,
+    labels_of,
+    merge_difference,
+    name_of,
+    namespace_of,
+    nested,
+    owner_reference,
+    timestamp_s,
+    uid_of,
+    version_of,
+)
+
+SERVICE: Object = {
+    "apiVersion": "serving.knative.dev/v1",
+    "kind": "Service",
+    "metadata": {"name": "hello", "namespace": "default", "uid": "u-1", "generation": 3},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "RoutesReady", "status": "False"}]},
+}
+
+
+def child(**metadata: object) -> Object:
+    return {"metadata": {"name": "hello", "ownerReferences": [owner_reference(SERVICE)], **metadata}}
+
+
+def test_what_is_not_there_is_empty() -> None:
+    assert (name_of({}), namespace_of({}), uid_of({}), version_of({})) == ("", "", "", "")
+    assert (labels_of({}), annotations_of({}), condition_of({}, "Ready"), condition_of(None, "Ready")) == (
+        {},
+        {},
+        {},
+        {},
+    )
+    assert not is_being_deleted({})
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (("a", "b"), 1),
+        (("a", "c"), None),
+        (("a", "b", "c"), None),
+        (("l", 0, "n"), 2),
+        (("l", -1, "n"), 2),
+        (("l", 1), None),
+        (("l", "n"), None),
+    ],
+)
+def test_a_path_of_keys_and_indexes_is_followed(path: tuple[str | int, ...], found: object) -> None:
+    assert nested({"a": {"b": 1}, "l": [{"n": 2}]}, *path) == found
+
+
+def test_an_empty_path_is_the_value_itself() -> None:
+    assert nested({"a": 1}) == {"a": 1}
+
+
+def test_only_the_controlling_owner_controls_a_child() -> None:
+    assert is_controlled_by(child(), SERVICE)
+    assert not is_controlled_by(child(ownerReferences=[]), SERVICE)
+    assert not is_controlled_by(child(ownerReferences=[{**owner_reference(SERVICE), "controller": False}]), SERVICE)
+
+
+def test_a_generation_is_zero_before_the_server_sets_it() -> None:
+    assert (generation_of(SERVICE), generation_of({}), generation_of(None)) == (3, 0, 0)
+
+
+def test_a_missing_condition_is_unknown() -> None:
+    assert [one["type"] for one in conditions_of(SERVICE)] == ["Ready", "RoutesReady"]
+    assert condition_status(SERVICE, "Ready") is ConditionStatus.TRUE
+    assert condition_status(SERVICE, "RoutesReady") is ConditionStatus.FALSE
+    assert condition_status(SERVICE, "Other") is ConditionStatus.UNKNOWN
+    assert [is_true(SERVICE, of) for of in ("Ready", "RoutesReady", "Other")] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "patch"),
+    [
+        ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 4, "d": 3}}, {"a": None, "b": {"c": 4}}),
+        ({"a": {"b": 1}}, {"a": {"b": 1}}, {}),
+        ({"a": [1]}, {"a": [1, 2]}, {"a": [1, 2]}),
+        ({"a": 1}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+        ({}, {"a": {}}, {"a": {}}),
+    ],
+)
+def test_a_difference_is_the_smallest_patch(old: Object, new: Object, patch: Object) -> None:
+    assert merge_difference(old, new) == patch
+
+
+@pytest.mark.parametrize(
+    ("stamp", "seconds"),
+    [
+        ("1970-01-02T00:00:00Z", 86400.0),
+        ("2026-11-21T04:30:00Z", 1795235400.0),
+        ("1970-01-01T00:00:00.25Z", 0.25),
+        ("yesterday", None),
+        (None, None),
+    ],
+)
+def test_a_stamp_is_seconds_since_the_epoch(stamp: object, seconds: float | None) -> None:
+    assert timestamp_s(stamp) == seconds

@@ -31,6 +31,7 @@ def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
     assert found.environment == {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/pods/1",
+        "HOSTNAME": "p",
         "WHO": "me",
         "PORT": "4711",
     }

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from serving.cluster.crds import crds
-from serving.cluster.kinds import CONFIGURATION, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
+from serving.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
 from serving.cluster.port import Object, Subresource
 from serving.cluster.rules import rule_breaches
 from serving.cluster.schema import breaches, completed, unknown_fields
@@ -132,6 +132,8 @@ def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -
             _fill_pod(spec)
         if kind in {SERVING_SERVICE, ROUTE}:
             _fill_traffic(kind, spec)
+        if kind == DOMAIN_MAPPING and not _below(spec, "ref").get("namespace") and _below(spec, "ref"):
+            spec["ref"]["namespace"] = _below(result, "metadata").get("namespace") or "default"
     return result
 
 

@@ -9,9 +9,11 @@ import msgspec
 from serving.model.knative import SERVING_GROUP
 
 __all__ = [
+    "CLUSTER_DOMAIN_CLAIM",
     "CONFIGURATION",
     "CONFIG_MAP",
     "DEPLOYMENT",
+    "DOMAIN_MAPPING",
     "ENDPOINT_SLICE",
     "EVENT",
     "HORIZONTAL_POD_AUTOSCALER",
@@ -22,11 +24,13 @@ __all__ = [
     "NODE",
     "NODE_METRICS",
     "POD",
+    "POD_AUTOSCALER",
     "POD_METRICS",
     "REVISION",
     "ROUTE",
     "SCALING_POLICY",
     "SECRET",
+    "SERVERLESS_SERVICE",
     "SERVICE",
     "SERVING_SERVICE",
     "TOKEN_REVIEW",
@@ -36,7 +40,10 @@ __all__ = [
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
-    """One kind: ``group`` is "" for Kubernetes' core. ``durable`` says that users write it, so that it is journalled."""
+    """One kind: ``group`` is "" for Kubernetes' core. ``durable`` says that users write it, so that it is journalled.
+
+    ``is_view`` marks a kind that the controller derives from other objects; the API server rejects writes to it.
+    """
 
     group: str
     version: str
@@ -48,6 +55,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     has_status: bool = True
     has_scale: bool = False
     durable: bool = False
+    is_view: bool = False
 
     @property
     def api_version(self) -> str:
@@ -128,6 +136,38 @@ SERVING_SERVICE = _knative("Service", "services", "kservice", "ksvc", categories
 CONFIGURATION = _knative("Configuration", "configurations", "config", "cfg", categories=("all", "knative", "serving"))
 REVISION = _knative("Revision", "revisions", "rev", categories=("all", "knative", "serving"))
 ROUTE = _knative("Route", "routes", "rt", categories=("all", "knative", "serving"))
+DOMAIN_MAPPING = msgspec.structs.replace(
+    _knative("DomainMapping", "domainmappings", "dm", categories=("all", "knative", "serving")), version="v1beta1"
+)
+CLUSTER_DOMAIN_CLAIM = Kind(
+    group="networking.internal.knative.dev",
+    version="v1alpha1",
+    name="ClusterDomainClaim",
+    plural="clusterdomainclaims",
+    namespaced=False,
+    short_names=("cdc",),
+    categories=("knative-internal", "networking"),
+    durable=True,
+)
+# Knative's internal kinds. Here they are views of a revision's scale and traffic path.
+SERVERLESS_SERVICE = Kind(
+    group="networking.internal.knative.dev",
+    version="v1alpha1",
+    name="ServerlessService",
+    plural="serverlessservices",
+    short_names=("sks",),
+    categories=("knative-internal", "networking"),
+    is_view=True,
+)
+POD_AUTOSCALER = Kind(
+    group="autoscaling.internal.knative.dev",
+    version="v1alpha1",
+    name="PodAutoscaler",
+    plural="podautoscalers",
+    short_names=("kpa", "pa"),
+    categories=("knative-internal", "autoscaling"),
+    is_view=True,
+)
 SCALING_POLICY = Kind(
     group="serving.dev",
     version="v1alpha1",
@@ -156,6 +196,10 @@ KINDS: tuple[Kind, ...] = (
     CONFIGURATION,
     REVISION,
     ROUTE,
+    DOMAIN_MAPPING,
+    CLUSTER_DOMAIN_CLAIM,
+    SERVERLESS_SERVICE,
+    POD_AUTOSCALER,
     SCALING_POLICY,
 )
 

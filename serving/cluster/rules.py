@@ -17,6 +17,7 @@ import msgspec
 
 from serving.cluster.kinds import CONFIGURATION, REVISION, ROUTE, SERVING_SERVICE, Kind
 from serving.cluster.port import Object
+from serving.cluster.rules_domain import DOMAIN_RULES
 from serving.cluster.rules_pod import POD_RULES
 from serving.cluster.rules_policy import POLICY_RULES
 from serving.cluster.rules_traffic import TRAFFIC_RULES
@@ -206,4 +207,5 @@ RULES: tuple[Rule, ...] = (
     *(Rule(name, kinds, at, cel, message, check) for name, kinds, at, cel, message, check in POD_RULES),
     *(Rule(name, kinds, at, cel, message, check) for name, kinds, at, cel, message, check in TRAFFIC_RULES),
     *(Rule(name, kinds, at, cel, message, check) for name, kinds, at, cel, message, check in POLICY_RULES),
+    *(Rule(name, kinds, at, cel, message, check) for name, kinds, at, cel, message, check in DOMAIN_RULES),
 )

@@ -10,15 +10,21 @@ from serving.cluster.port import Object
 __all__ = ["aggregated", "aggregated_version", "api_versions", "group_list", "group_of", "resource_list"]
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_VIEW_VERBS = ["get", "list", "watch"]
 _PART_VERBS = ["get", "patch", "update"]
 # Kubernetes' own members of ``kubectl get all`` among our kinds.
 _IN_ALL = {POD, SERVICE, DEPLOYMENT}
 _AGGREGATED = ("v2", "v2beta1")
 
 
-def _group_versions() -> dict[str, str]:
-    """The version of each group, in the order of the kinds."""
-    return {kind.group: kind.version for kind in KINDS}
+def _group_versions() -> dict[str, list[str]]:
+    """The versions of each group, the preferred one first, in the order of the kinds."""
+    found: dict[str, list[str]] = {}
+    for kind in KINDS:
+        versions = found.setdefault(kind.group, [])
+        if kind.version not in versions:
+            versions.append(kind.version)
+    return found
 
 
 def api_versions() -> Object:
@@ -34,11 +40,16 @@ def group_list() -> Object:
 
 def group_of(group: str) -> Object | None:
     """The answer to ``/apis/G``; None if there is no such group."""
-    version = _group_versions().get(group)
-    if not group or version is None:
+    versions = [{"groupVersion": f"{group}/{one}", "version": one} for one in _group_versions().get(group, ())]
+    if not group or not versions:
         return None
-    one = {"groupVersion": f"{group}/{version}", "version": version}
-    return {"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": [one], "preferredVersion": one}
+    return {
+        "kind": "APIGroup",
+        "apiVersion": "v1",
+        "name": group,
+        "versions": versions,
+        "preferredVersion": versions[0],
+    }
 
 
 def resource_list(group: str, version: str) -> Object | None:
@@ -62,8 +73,11 @@ def aggregated_version(accept: str) -> str:
 
 def aggregated(version: str, *, core: bool) -> Object:
     """All groups with all resources: of ``/api`` the core only, of ``/apis`` the rest."""
-    groups = [group for group in _group_versions() if (group == "") is core]
-    items = [{"metadata": {"name": group}, "versions": [_aggregated_version(group)]} for group in groups]
+    items = [
+        {"metadata": {"name": group}, "versions": [_aggregated_version(group, one) for one in versions]}
+        for group, versions in _group_versions().items()
+        if (group == "") is core
+    ]
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": f"apidiscovery.k8s.io/{version}",
@@ -72,8 +86,8 @@ def aggregated(version: str, *, core: bool) -> Object:
     }
 
 
-def _aggregated_version(group: str) -> Object:
-    kinds = [kind for kind in KINDS if kind.group == group]
+def _aggregated_version(group: str, version: str) -> Object:
+    kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
     resources: list[Object] = []
     for kind in kinds:
         whole, *parts = _entries(kind)
@@ -96,7 +110,7 @@ def _aggregated_version(group: str) -> Object:
                 ],
             }
         )
-    return {"version": kinds[0].version, "resources": resources, "freshness": "Current"}
+    return {"version": version, "resources": resources, "freshness": "Current"}
 
 
 def _kind_of(kind: Kind, entry: Object) -> Object:
@@ -112,12 +126,12 @@ def _entries(kind: Kind) -> list[Object]:
             "name": kind.plural,
             "singularName": kind.name.lower(),
             **common,
-            "verbs": _VERBS,
+            "verbs": _VIEW_VERBS if kind.is_view else _VERBS,
             "shortNames": list(kind.short_names),
             "categories": [*kind.categories, *(["all"] if kind in _IN_ALL else [])],
         }
     ]
-    if kind.has_status:
+    if kind.has_status and not kind.is_view:
         entries.append({"name": f"{kind.plural}/status", "singularName": "", **common, "verbs": _PART_VERBS})
     if kind.has_scale:
         scale = {"group": "autoscaling", "version": "v1", "kind": "Scale"}

@@ -231,6 +231,8 @@ class _Api:
         return json_answer(whole_list(target.kind, items, version=found.resource_version, next_page=found.next_page))
 
     async def _write(self, target: Target, request: web.Request) -> web.Response:
+        if target.kind.is_view:
+            raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
         sent = writing.Sent(request.query, request.headers.get("Content-Type", ""), await request.read())
         match request.method, bool(target.name):
             case "POST", _:

@@ -5,7 +5,7 @@ An object is a small change to one that holds all rules. ``test_rules.py`` asks 
 
 from typing import Any
 
-from serving.cluster.kinds import CONFIGURATION, REVISION, ROUTE, SCALING_POLICY, SERVING_SERVICE, Kind
+from serving.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SCALING_POLICY, SERVING_SERVICE, Kind
 from serving.cluster.schema import deep_copy
 
 __all__ = ["CASES", "Case", "revision", "service"]
@@ -42,6 +42,12 @@ def route(*targets: Json, name: str = "hello") -> Json:
 def policy(**spec: object) -> Json:
     """A ScalingPolicy."""
     return {"metadata": {"name": "hello"}, "spec": spec}
+
+
+def mapping(name: str = "shop.example.com", **ref: str) -> Json:
+    """A DomainMapping in the namespace "default"."""
+    whole = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello"} | ref
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"ref": whole}}
 
 
 def target(**fields: str) -> Json:
@@ -384,4 +390,30 @@ _POLICY_CASES: list[Case] = [
     ),
 ]
 
-CASES: list[Case] = [*_NAME_CASES, *_CHANGE_CASES, *_POD_CASES, *_TRAFFIC_CASES, *_POLICY_CASES]
+_DOMAIN_CASES: list[Case] = [
+    ("a mapping", DOMAIN_MAPPING, mapping(), None, set()),
+    ("a mapping that names its own namespace", DOMAIN_MAPPING, mapping(namespace="default"), None, set()),
+    ("a mapping with a group", DOMAIN_MAPPING, mapping(apiVersion="", group="serving.knative.dev"), None, set()),
+    *(
+        (f"a mapping named {name!r}", DOMAIN_MAPPING, mapping(name), None, {"name-is-a-host"})
+        for name in ("shop", "shop.example.com.", "-shop.example.com", "Shop.example.com", "a..b", "*.example.com")
+    ),
+    (
+        "a mapping below the cluster domain",
+        DOMAIN_MAPPING,
+        mapping("hello.default.svc.cluster.local"),
+        None,
+        {"name-is-not-local"},
+    ),
+    ("a mapping to no name", DOMAIN_MAPPING, mapping(name="a.b", kind=""), None, {"ref-names-an-object"}),
+    ("a mapping without a group", DOMAIN_MAPPING, mapping(apiVersion=""), None, {"ref-names-a-group"}),
+    (
+        "a mapping to another namespace",
+        DOMAIN_MAPPING,
+        mapping(namespace="other"),
+        None,
+        {"ref-stays-in-its-namespace"},
+    ),
+]
+
+CASES: list[Case] = [*_NAME_CASES, *_CHANGE_CASES, *_POD_CASES, *_TRAFFIC_CASES, *_POLICY_CASES, *_DOMAIN_CASES]

@@ -167,7 +167,7 @@ class _Reader:
         cost = target.cost + sum(one.cost for one in arguments)
         if name == "matches":
             return _Value(cost + _part(target.size + 1, _TRAVERSAL) * _part(arguments[0].size, _REGEX))
-        if name == "startsWith":
+        if name in ("startsWith", "endsWith"):
             return _Value(cost + _part(arguments[0].size, _TRAVERSAL))
         assert name in ("size", "sum"), name
         return _Value(cost + (target.size if name == "sum" else 1))

@@ -30,8 +30,28 @@ def test_every_group_is_listed_once() -> None:
         "coordination.k8s.io",
         "metrics.k8s.io",
         "serving.knative.dev",
+        "networking.internal.knative.dev",
+        "autoscaling.internal.knative.dev",
         "serving.dev",
     ]
+
+
+def test_a_group_with_two_versions_lists_both_and_prefers_the_first() -> None:
+    found = group_of("serving.knative.dev")
+    assert found is not None
+    assert [one["version"] for one in found["versions"]] == ["v1", "v1beta1"]
+    assert found["preferredVersion"]["version"] == "v1"
+
+
+def test_each_version_lists_its_own_kinds() -> None:
+    assert names("serving.knative.dev", "v1beta1") == ["domainmappings", "domainmappings/status"]
+    assert "domainmappings" not in names("serving.knative.dev", "v1")
+
+
+def test_a_view_is_only_read() -> None:
+    found = resource_list("autoscaling.internal.knative.dev", "v1alpha1")
+    assert found is not None
+    assert [(one["name"], one["verbs"]) for one in found["resources"]] == [("podautoscalers", ["get", "list", "watch"])]
 
 
 def test_a_group_names_its_version() -> None:

@@ -113,6 +113,10 @@ class Activator:
         self.settings = settings
         self.ingress.reconfigure(settings)
 
+    def route_digest(self, parts: Mapping[str, str]) -> str | None:
+        """The digest of a Route as it is served now; ``parts`` are its namespace and name."""
+        return self.ingress.routes.digest_of(f"{parts['namespace']}/{parts['name']}")
+
     async def run(self, stop: asyncio.Event, *, sockets: Mapping[str, socket.socket] | None = None) -> None:
         """Serve until ``stop`` is set, and drain. ``sockets`` are bound ones by the listeners' names."""
         settings, ended = self.settings, asyncio.Event()
@@ -277,7 +281,8 @@ def main() -> int:
             page, otlp = activator.ingress.metrics.page, settings.otlp
             sending = exporting(otlp, page, service="activator", instance=settings.name)
             tracing = span_outbox(otlp, service="activator", instance=settings.name)
-            async with serve_page(page, where), sending, tracing as send:
+            answers = {"/routes/{namespace}/{name}": activator.route_digest}
+            async with serve_page(page, where, answers=answers), sending, tracing as send:
                 if send is not None:
                     activator.ingress.tracer = Tracer(settings.trace_ratio, send=send)
                 await activator.run(stop, sockets=sockets)

@@ -22,6 +22,7 @@ import msgspec
 
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
 from serving.model.nodata import NoData
+from serving.model.routedigest import route_digest
 
 __all__ = [
     "INNER_DOMAIN",
@@ -109,10 +110,11 @@ class _Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a Route object matters here."""
+    """What of a Route object matters here; ``digest`` is that of the whole (``serving.model.routedigest``)."""
 
     metadata: _Metadata
     status: _Status = _Status()
+    digest: str = ""
 
     @property
     def key(self) -> str:
@@ -123,9 +125,10 @@ class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
 def route_of(route: Mapping[str, Any]) -> RouteFacts | NoData:
     """The facts of a Route object as the API has it."""
     try:
-        return msgspec.convert(route, RouteFacts)
+        facts = msgspec.convert(route, RouteFacts)
     except msgspec.ValidationError as error:
         return NoData(missing=f"a Route that can be read: {error}")
+    return msgspec.structs.replace(facts, digest=route_digest(route))
 
 
 def claims_of(facts: RouteFacts) -> Iterator[Claim]:
@@ -171,11 +174,12 @@ def shares_of(site: Site) -> Iterator[tuple[str, int]]:
 class Routes:
     """All claims, and who has each host. A change costs as much as the hosts of one route."""
 
-    __slots__ = ("_claims", "_claims_of", "_sites", "turn")
+    __slots__ = ("_claims", "_claims_of", "_digests", "_sites", "turn")
 
     def __init__(self) -> None:
         self._claims: dict[tuple[Listener, str], list[Claim]] = {}
         self._claims_of: dict[str, list[Claim]] = {}
+        self._digests: dict[str, str] = {}
         self._sites: dict[Listener, dict[str, Site]] = {listener: {} for listener in Listener}
         self.turn = 0
         """Grows with each change: what was found in the same turn is still so."""
@@ -188,6 +192,11 @@ class Routes:
     def set(self, facts: RouteFacts) -> None:
         """A route is new or has changed."""
         self._set(facts.key, list(claims_of(facts)))
+        self._digests[facts.key] = facts.digest
+
+    def digest_of(self, key: str) -> str | None:
+        """The digest of a Route as it is served now, by namespace and name with a slash; None for an unknown Route."""
+        return self._digests.get(key)
 
     def set_revision(self, key: RevisionKey) -> None:
         """A revision is there: its public Service leads here while its pods are not the endpoints."""
@@ -208,6 +217,7 @@ class Routes:
 
     def remove(self, key: str) -> None:
         """A route is gone; who waited for its hosts has them."""
+        self._digests.pop(key, None)
         for claim in self._claims_of.pop(key, ()):
             self._claims[claim.listener, claim.host].remove(claim)
             self._settle(claim)

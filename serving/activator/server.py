@@ -16,7 +16,7 @@ import msgspec
 
 from serving.activator.desk import Desk
 from serving.activator.outcome import Go, Outcome, Turned, Wake
-from serving.activator.probes import is_probe_agent, probe_answer
+from serving.activator.probes import ProbeQuestion, is_probe_agent, probe_answer
 from serving.activator.revisions import PodFacts, RevisionFacts
 from serving.activator.routes import Listener, Routes, Site, choose
 from serving.activator.ways import Ways
@@ -225,13 +225,13 @@ class Ingress:
     def _is_answered(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
         """Answer what is a probe, or for nobody."""
         head = exchange.head
-        answer = probe_answer(
+        question = ProbeQuestion(
             network_probe=head.get(b"k-network-probe"),
             user_agent=agent,
             target=head.target,
-            site=site,
-            is_draining=self.is_draining,
+            listener=_LISTENERS[exchange.listener],
         )
+        answer = probe_answer(question, site=site, digest_of=self.routes.digest_of, is_draining=self.is_draining)
         if answer is not None:
             exchange.answer(answer.status, answer.body)
         elif site is None:

@@ -1,6 +1,6 @@
 """Where a daemon that has no other page shows its metrics: a small listener of its own, never the public port.
 
-``/metrics`` is the page and ``/healthz`` says that the loop turns. It asks for no token: it tells numbers and names of
+``/metrics`` is the page and ``/healthz`` says that the loop turns; a daemon may add answers of its own. It asks for no token: it tells numbers and names of
 revisions, so that it listens on loopback unless settings say otherwise.
 """
 
@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -18,7 +18,9 @@ from serving.metrics.lag import watch_lag
 from serving.metrics.page import Page, wanted_type
 from serving.model.errors import Problem, SettingsError
 
-__all__ = ["measured", "serve_page"]
+__all__ = ["TextAnswer", "measured", "serve_page"]
+
+TextAnswer = Callable[[Mapping[str, str]], str | None]
 
 _BACKLOG = 128
 _VERBS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "watch"}
@@ -27,8 +29,13 @@ _SHUTDOWN_S = 0.5
 
 
 @contextlib.asynccontextmanager
-async def serve_page(page: Page, where: socket.socket | str) -> AsyncIterator[tuple[str, int]]:
+async def serve_page(
+    page: Page, where: socket.socket | str, *, answers: Mapping[str, TextAnswer] | None = None
+) -> AsyncIterator[tuple[str, int]]:
     """Show a page on a bound socket or an address while the context lasts, and measure the loop; gives the address.
+
+    ``answers`` are further paths, as in "/routes/{namespace}/{name}", each with a function from the parts of the path to
+    the text of the answer; None is answered with 404.
 
     Raises:
         SettingsError: when the address is none, or is taken.
@@ -37,6 +44,8 @@ async def serve_page(page: Page, where: socket.socket | str) -> AsyncIterator[tu
     app = web.Application()
     app.router.add_get("/metrics", _Shown(page).metrics)
     app.router.add_get("/healthz", _healthz)
+    for path, answer in (answers or {}).items():
+        app.router.add_get(path, _text_handler(answer))
     lag = asyncio.create_task(watch_lag(page), name="loop lag")
     try:
         async with running(app, listener, shutdown_s=_SHUTDOWN_S):
@@ -80,6 +89,14 @@ class _Shown:
         response = web.Response(body="".join(pieces).encode(), headers={"Content-Type": wanted_type(accept)})
         response.enable_compression()
         return response
+
+
+def _text_handler(answer: TextAnswer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.Response:
+        text = answer(request.match_info)
+        return web.Response(status=404) if text is None else web.Response(text=text)
+
+    return handle
 
 
 async def _healthz(_: web.Request) -> web.Response:

@@ -31,6 +31,7 @@ __all__ = [
     "PROGRESS_DEADLINE_ANNOTATION",
     "REVISION_LABEL",
     "REVISION_UID_LABEL",
+    "ROLLOUT_ANNOTATION",
     "ROLLOUT_DURATION_ANNOTATION",
     "ROUTES_ANNOTATION",
     "ROUTE_LABEL",
@@ -80,6 +81,8 @@ LAST_MODIFIER_ANNOTATION = f"{SERVING_GROUP}/lastModifier"
 NO_GC_ANNOTATION = f"{SERVING_GROUP}/no-gc"
 """The value "true" exempts a revision from garbage collection."""
 PROGRESS_DEADLINE_ANNOTATION = f"{SERVING_GROUP}/progress-deadline"
+ROLLOUT_ANNOTATION = "networking.internal.knative.dev/rollout"
+"""The state of a gradual rollout, on a Route."""
 ROLLOUT_DURATION_ANNOTATION = f"{SERVING_GROUP}/rollout-duration"
 TARGET_ANNOTATION = f"{AUTOSCALING_GROUP}/target"
 METRIC_ANNOTATION = f"{AUTOSCALING_GROUP}/metric"

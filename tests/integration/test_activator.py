@@ -7,7 +7,8 @@ import httpx
 import msgspec
 import pytest
 
-from serving.cluster.kinds import REVISION
+from serving.cluster.kinds import REVISION, ROUTE
+from serving.model.routedigest import route_digest
 from serving.wire.tokens import activator_token, pod_secret, revision_secret
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Answer, Stage, ask, staged
@@ -186,6 +187,25 @@ async def test_traffic_is_split_by_percent() -> None:
         counts = Counter([(await ask(stage.public)).body for _ in range(500)])
     # Outside of it is one of 10^11 such counts: the mean is 50, a standard deviation 6.7.
     assert (counts.total(), 3 <= counts["new"] <= 105) == (500, True)
+
+
+async def test_a_controller_sees_when_a_route_is_served() -> None:
+    async with staged() as stage:
+        path, headers = "/routes/default/hello", ["K-Network-Probe: route"]
+        before = await ask(stage.inner, path, headers=headers)
+        await stage.service()
+        route = await stage.cluster.get(ROUTE, "default", "hello")
+        served = await ask(stage.inner, path, headers=headers)
+        refused = await ask(stage.public, path, headers=headers, host="hello.other.localhost")
+        moved = {"status": {"traffic": [{"revisionName": "hello-00002", "percent": 100}]}}
+        after = await stage.cluster.patch(ROUTE, "default", "hello", patch=moved, subresource="status")
+        routes = stage.activator.ingress.routes
+        await until(lambda: routes.digest_of("default/hello") == route_digest(after))
+        assert (await ask(stage.inner, path, headers=headers)).body == route_digest(after)
+        await stage.cluster.delete(ROUTE, "default", "hello")
+        await until(lambda: routes.digest_of("default/hello") is None)
+    assert (before.status, served.status, served.body) == (404, 200, route_digest(route))
+    assert refused.status == 404
 
 
 async def test_a_tag_has_a_host_and_a_header() -> None:

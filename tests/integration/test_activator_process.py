@@ -8,7 +8,9 @@ import socket
 import sys
 from pathlib import Path
 
+from serving.cluster.kinds import ROUTE
 from serving.cluster.memory import MemoryCluster
+from serving.model.routedigest import route_digest
 from tests.integration.activator_stage import KEY, Store, ask
 from tests.integration.api_server import served
 from tests.tidy.sources import ROOT
@@ -43,25 +45,34 @@ async def stopped(process: asyncio.subprocess.Process) -> tuple[int, list[dict[s
 
 async def test_a_process_serves_from_zero_and_stops_when_told(tmp_path: Path) -> None:
     store = Store(MemoryCluster())
-    with socket.create_server(("127.0.0.1", 0)) as public, socket.create_server(("127.0.0.1", 0)) as inner:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as public,
+        socket.create_server(("127.0.0.1", 0)) as inner,
+        socket.create_server(("127.0.0.1", 0)) as page,
+    ):
         async with served(store.cluster, tmp_path) as api:
             environment = {
                 "KUBECONFIG": str(api.kubeconfig),
-                "SERVING_LISTEN_FDS": json.dumps({"public": public.fileno(), "inner": inner.fileno()}),
+                "SERVING_LISTEN_FDS": json.dumps(
+                    {"public": public.fileno(), "inner": inner.fileno(), "activator-metrics": page.fileno()}
+                ),
                 # There is no autoscaler: frames are dropped, requests are served.
                 "SERVING_ACTIVATOR_STATS_URL": "ws://127.0.0.1:1/stats",
             }
-            process = await started(tmp_path, environment, public, inner)
+            process = await started(tmp_path, environment, public, inner, page)
             try:
                 await store.service(state="Reserve")
                 asked = asyncio.create_task(ask(public.getsockname()))
                 await store.active()
                 pod = await store.pod("p")
                 answer = await asked
+                digest = await ask(page.getsockname(), "/routes/default/hello")
+                route = await store.cluster.get(ROUTE, "default", "hello")
             finally:
                 code, log = await stopped(process)
             await pod.stop()
     assert (answer.status, answer.body, code) == (200, "p", 0)
+    assert (digest.status, digest.body) == (200, route_digest(route))
     assert {"activator.serving", "revision.activated", "activator.stopped"} <= {str(line["event"]) for line in log}
 
 

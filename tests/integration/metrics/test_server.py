@@ -27,6 +27,17 @@ async def test_a_page_is_shown_in_the_format_that_is_asked_for() -> None:
             assert await answer.text() == "ok\n"
 
 
+async def test_a_daemon_adds_answers_of_its_own() -> None:
+    answers = {"/routes/{namespace}/{name}": lambda parts: "found" if parts["name"] == "hello" else None}
+    async with (
+        serve_page(Page(()), "127.0.0.1:0", answers=answers) as (host, port),
+        ClientSession(f"http://{host}:{port}") as session,
+        session.get("/routes/default/hello") as found,
+        session.get("/routes/default/other") as missing,
+    ):
+        assert (found.status, await found.text(), missing.status) == (200, "found", 404)
+
+
 async def test_an_address_that_is_taken_is_told() -> None:
     async with serve_page(Page(()), "127.0.0.1:0") as (host, port):
         with pytest.raises(SettingsError, match=f"{host}:{port}: cannot be listened on"):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from serving.activator.probes import ProbeAnswer, is_probe_agent, probe_answer
-from serving.activator.routes import Site
+from serving.activator.probes import ProbeAnswer, ProbeQuestion, is_probe_agent, probe_answer
+from serving.activator.routes import Listener, Site
 from serving.model.split import split_digest
 
 ACTIVATOR = ProbeAnswer(status=200, body=b"activator")
@@ -18,9 +18,11 @@ def answer(
     agent: bytes = b"curl/8",
     is_site: bool = True,
     is_draining: bool = False,
+    listener: Listener = Listener.PUBLIC,
 ) -> ProbeAnswer | None:
-    site = SITE if is_site else None
-    return probe_answer(network_probe=probe, user_agent=agent, target=target, site=site, is_draining=is_draining)
+    question = ProbeQuestion(network_probe=probe, user_agent=agent, target=target, listener=listener)
+    digest_of = {"default/hello": "abc"}.get
+    return probe_answer(question, site=SITE if is_site else None, digest_of=digest_of, is_draining=is_draining)
 
 
 @pytest.mark.parametrize("is_site", [True, False])
@@ -31,6 +33,21 @@ def test_the_activator_says_that_it_is_in_the_path(is_site: bool) -> None:
 def test_how_a_host_is_shared_out_is_told_as_a_digest() -> None:
     assert answer(probe=b"probe") == ProbeAnswer(status=200, body=split_digest([("a", 90), ("b", 10)]).encode())
     assert answer(probe=b"probe", is_site=False) is None
+
+
+@pytest.mark.parametrize("is_site", [True, False])
+def test_the_inner_listener_answers_with_the_digest_of_a_route(is_site: bool) -> None:
+    asked = answer(b"/routes/default/hello", probe=b"route", is_site=is_site, listener=Listener.INNER)
+    assert asked == ProbeAnswer(status=200, body=b"abc")
+
+
+def test_an_unknown_route_has_no_digest() -> None:
+    asked = answer(b"/routes/default/other", probe=b"route", listener=Listener.INNER)
+    assert asked == ProbeAnswer(status=404, body=b"no such route")
+
+
+def test_the_public_listener_says_nothing_about_routes() -> None:
+    assert answer(b"/routes/default/hello", probe=b"route") is None
 
 
 def test_another_network_probe_is_not_believed() -> None:

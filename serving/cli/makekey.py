@@ -1,9 +1,10 @@
-"""``python -m serving.cli.makekey``: makes the cluster key as a Secret, in the cluster that this process runs in.
+"""``python -m serving.cli.makekey``: creates the Secrets that the daemons need, in the cluster that this process runs in.
 
-A job of ``config/`` runs it once, with an account that may create Secrets and read none. A key that is there is kept:
-every secret between daemons is derived from it, so that another one would cut off all pods.
+A job of ``config/`` runs it once, with an account that may create Secrets and read none. A Secret that exists is kept:
+every secret between daemons is derived from the cluster key, so another key would cut off all pods.
 
-Environment: ``SERVING_SYSTEM_NAMESPACE``, where it goes; ``KUBECONFIG`` in the place of the pod's own account.
+Environment: ``SERVING_SYSTEM_NAMESPACE``, the namespace of the Secrets; ``SERVING_MAKEKEY_DASHBOARD_TOKEN``, the name of a
+Secret with a new token for the dashboard's actions, none if it is empty; ``KUBECONFIG``, used instead of the pod's account.
 """
 
 import asyncio
@@ -15,43 +16,53 @@ import sys
 from serving.aio.daemon import run_daemon
 from serving.cluster.kinds import SECRET
 from serving.cluster.kube import KubeCluster
-from serving.cluster.port import Cluster, Object
+from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists
 from serving.wire.tokens import KEY_BYTES
 
-__all__ = ["NAME", "main", "make_key"]
+__all__ = ["NAME", "main", "make_dashboard_token", "make_key"]
 
 NAME = "serving-key"
 _NAMESPACE_VARIABLE = "SERVING_SYSTEM_NAMESPACE"
+_TOKEN_VARIABLE = "SERVING_MAKEKEY_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 _NAMESPACE = "knative-serving"
+_TOKEN_BYTES = 32
 
 
 async def make_key(cluster: Cluster, namespace: str) -> bool:
-    """Make the Secret; whether there was none. What the cluster refuses is raised."""
+    """Create the Secret with the cluster key; False if it exists. A refusal of the cluster is raised."""
+    return await _create(cluster, namespace, NAME, key="key", value=secrets.token_bytes(KEY_BYTES))
+
+
+async def make_dashboard_token(cluster: Cluster, namespace: str, name: str) -> bool:
+    """Create the Secret with a token for the dashboard; False if it exists, as when the user created it."""
+    return await _create(cluster, namespace, name, key="token", value=secrets.token_urlsafe(_TOKEN_BYTES).encode())
+
+
+async def _create(cluster: Cluster, namespace: str, name: str, *, key: str, value: bytes) -> bool:
+    labels = {"app.kubernetes.io/part-of": "serving"}
+    secret = {
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(value).decode()},
+    }
     try:
-        await cluster.create(SECRET, _secret(namespace))
+        await cluster.create(SECRET, secret)
     except AlreadyExists:
         return False
     return True
 
 
-def _secret(namespace: str) -> Object:
-    key = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
-    labels = {"app.kubernetes.io/part-of": "serving"}
-    return {
-        "metadata": {"name": NAME, "namespace": namespace, "labels": labels},
-        "type": "Opaque",
-        "data": {"key": key},
-    }
-
-
 async def _body(_: asyncio.Event) -> None:
+    namespace = os.environ.get(_NAMESPACE_VARIABLE, _NAMESPACE)
     async with KubeCluster(os.environ.get("KUBECONFIG")) as cluster:
-        await make_key(cluster, os.environ.get(_NAMESPACE_VARIABLE, _NAMESPACE))
+        await make_key(cluster, namespace)
+        if token_name := os.environ.get(_TOKEN_VARIABLE):
+            await make_dashboard_token(cluster, namespace, token_name)
 
 
 def main() -> int:
-    """Run once; returns the exit code."""
+    """Run once and return the exit code."""
     return run_daemon("makekey", _body)
 
 

@@ -51,6 +51,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     """Of all daemons, with registry and tag."""
 
+    queue_proxy_image: str = ""
+    """Of the queue-proxy, with registry and tag: ``queue-sidecar-image`` of ConfigMap config-deployment."""
+
     namespace: str = ""
     """Where the daemons run."""
 
@@ -76,9 +79,12 @@ def objects_of(folder: Path, wanted: Wanted) -> list[Object]:
         for name in kustomization["resources"]
         for one in yaml.load_all((folder / name).read_text(encoding="utf-8"), Loader=_LOADER)
     ]
+    asked = {"config-controller": ("domain", wanted.domain)}
+    asked["config-deployment"] = ("queue-sidecar-image", wanted.queue_proxy_image)
     for one in found:
-        if wanted.domain and (one["kind"], one["metadata"]["name"]) == ("ConfigMap", "config-controller"):
-            one["data"]["domain"] = wanted.domain
+        key, value = asked.get(one["metadata"]["name"], ("", ""))
+        if value and one["kind"] == "ConfigMap":
+            one["data"][key] = value
     return sorted(found, key=lambda one: _ORDER.index(one["kind"]) if one["kind"] in _ORDER else len(_ORDER))
 
 

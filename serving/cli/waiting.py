@@ -14,7 +14,7 @@ from serving.cli.url import address_of
 from serving.cluster.kinds import POD, SERVING_SERVICE
 from serving.cluster.port import Object
 
-__all__ = ["failure_text", "until_gone", "until_ready", "until_zero"]
+__all__ = ["failure_text", "until", "until_gone", "until_ready", "until_zero"]
 
 _POLL_S = 0.1
 _POLL_SLOWLY_S = 0.5
@@ -39,7 +39,7 @@ def until_ready(api: Api, name: str, *, timeout_s: float, patient: bool = False)
     def late(_: str) -> str:
         return f"{name} is not ready after {timeout_s:g} s\n{failure_text(api, service)}"
 
-    _until(look, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
+    until(look, f"waiting for {name} to be ready", late=late, timeout_s=timeout_s, poll_s=_POLL_S)
     if api.state_path is not None:
         # If it is not, it is ready all the same.
         until_in_force(address_of(api, service), service, within_s=_IN_FORCE_WITHIN_S)
@@ -58,7 +58,7 @@ def until_gone(api: Api, name: str, *, timeout_s: float) -> None:
     def late(state: str) -> str:
         return f"{name} is not gone after {timeout_s:g} s: {state}"
 
-    _until(look, f"waiting for {name} to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
+    until(look, f"waiting for {name} to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
 
 
 def until_zero(api: Api, name: str, *, timeout_s: float) -> None:
@@ -72,10 +72,10 @@ def until_zero(api: Api, name: str, *, timeout_s: float) -> None:
     def late(state: str) -> str:
         return f"{name} is not at zero after {timeout_s:g} s: {state}"
 
-    _until(look, f"waiting for {name} to be at zero", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
+    until(look, f"waiting for {name} to be at zero", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
 
 
-def _until(
+def until(
     look: Callable[[], str | None], what: str, *, late: Callable[[str], str], timeout_s: float, poll_s: float
 ) -> None:
     """Look until there is nothing to say, and show what there is meanwhile. Fails when the time is over."""

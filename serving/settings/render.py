@@ -13,6 +13,7 @@ import msgspec
 
 from serving.settings.knob import Field
 from serving.settings.load import Daemon
+from serving.settings.parse import EXAMPLE_KEY
 from serving.settings.record import SettingsRecord
 
 __all__ = ["config_map_names", "field_meaning", "render_config_map", "render_page"]
@@ -42,22 +43,32 @@ def _meanings(record: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def render_config_map(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> str:
-    """YAML of one ConfigMap with every key at its default and its meaning as a comment."""
-    lines = [
-        "# Every key at its default. Leave out what you do not change.",
-        "apiVersion: v1",
-        "kind: ConfigMap",
-        "metadata:",
-        f"  name: {name}",
-        "  namespace: knative-serving",
-        "data:",
-    ]
-    for index, field in enumerate(_fields_in(name, daemons)):
-        if index:
-            lines.append("")
-        lines += [f"  # {line}" for line in textwrap.wrap(field_meaning(field), _COMMENT_WIDTH)]
-        lines.append(f'  {field.knob.key}: "{field.knob.unit.write(field.default)}"')
-    return "\n".join(lines) + "\n"
+    """YAML of one ConfigMap: every key at its default, with its meaning as a comment, inside the block ``_example``.
+
+    The file sets no key, so that neither ``kubectl apply`` nor ``serving install`` can reset one that a user has set.
+    """
+    return "\n".join(
+        [
+            "apiVersion: v1",
+            "kind: ConfigMap",
+            "metadata:",
+            f"  name: {name}",
+            "  namespace: knative-serving",
+            "data:",
+            f"  {EXAMPLE_KEY}: |",
+            "    # Every key at its default. Nothing in this block takes effect: to change a setting, copy its key out of the",
+            f"    # block, to the level of {EXAMPLE_KEY}.",
+            *(f"    {line}".rstrip() for line in _example_lines(name, daemons)),
+            "",
+        ]
+    )
+
+
+def _example_lines(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iterator[str]:
+    for field in _fields_in(name, daemons):
+        yield ""
+        yield from (f"# {line}" for line in textwrap.wrap(field_meaning(field), _COMMENT_WIDTH))
+        yield f'{field.knob.key}: "{field.knob.unit.write(field.default)}"'
 
 
 def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:

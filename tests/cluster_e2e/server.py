@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from serving.cli.api import Api
-from serving.cli.install import Installation
+from serving.cli.installation import Installation
 from serving.cli.tree import Wanted, objects_of, tree_folder
 from serving.cluster.port import Object
 from tests.tidy.sources import ROOT

@@ -1,11 +1,14 @@
 """As much of a cluster's API as an installation meets: any object at any path, server-side apply, definitions.
 
-It keeps what a real server keeps that matters there: an apply that changes nothing keeps the version, a setting that
-another manager has set is a conflict, definitions take a moment to be Established, jobs cannot be changed.
+It keeps what a real server keeps that matters there: an apply that changes nothing keeps the version and removes the keys
+of data that its manager owned and leaves out, unless another manager owns them too; definitions take a moment to be
+Established, jobs cannot be changed.
 """
 
 import json
 import threading
+import urllib.parse
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -19,15 +22,16 @@ _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class BareCluster(ThreadingHTTPServer):
-    """``objects`` by path; ``calls`` are methods and paths of all writes; ``theirs`` is what others have set there."""
+    """``objects`` by path; ``calls`` are methods and paths of all writes; ``owners`` of data: keys by path and manager."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
-        self.theirs: dict[str, dict[str, str]] = {}
+        self.owners: dict[str, dict[str, set[str]]] = {}
         self.calls: list[tuple[str, str]] = []
         self.has_definitions = True
+        self.on_get: Callable[[str], None] = lambda _: None
         self._version = 0
         super().__init__(("127.0.0.1", 0), _Handler)
 
@@ -62,6 +66,7 @@ class BareCluster(ThreadingHTTPServer):
 
     def get(self, path: str) -> tuple[int, Object]:
         """Answer to a GET: an object, or the list of all below a path."""
+        self.on_get(path)
         if not self.has_definitions and path.startswith(_CRDS):
             return 404, _status("the server could not find the requested resource", 404)
         found = self.objects.get(path)
@@ -71,27 +76,35 @@ class BareCluster(ThreadingHTTPServer):
                 status = {"conditions": [{"type": "Established", "status": "True"}]}
                 self.objects[path] = {**found, "status": status}
             return 200, found
-        below = [one for place, one in self.objects.items() if place.rpartition("/")[0] == path]
-        if below or path.rpartition("/")[2].endswith("s"):
+        if _is_collection(path):
+            below = [one for place, one in self.objects.items() if place.rpartition("/")[0] == path]
             return 200, {"kind": "List", "metadata": {}, "items": below}
         return 404, _status(f"{path} not found", 404)
 
-    def apply(self, path: str, one: Object, *, is_forced: bool) -> tuple[int, Object]:
-        """Answer to a server-side apply."""
+    def apply(self, path: str, one: Object, *, manager: str) -> tuple[int, Object]:
+        """Answer to a server-side apply with force."""
+        owners = self.owners.setdefault(path, {})
+        owned_before = owners.get(manager, set())
+        owners[manager] = set(one.get("data") or {})
         before = self.objects.get(path)
         if before is None:
             return 201, self.put(path, one)
         if one["kind"] == "Job" and before["spec"] != one["spec"]:
             return 422, _status("spec.template: field is immutable", 422)
-        theirs = self.theirs.get(path, {})
-        clashes = [key for key, value in theirs.items() if one.get("data", {}).get(key, value) != value]
-        if clashes and not is_forced:
-            return 409, _status(f'conflict with "kubectl-edit": .data.{clashes[0]}', 409)
-        without = {key: value for key, value in before.items() if key != "status"}
+        gone = owned_before.difference(*owners.values())
+        kept = {key: value for key, value in (before.get("data") or {}).items() if key not in gone}
+        after = {**one, "data": {**kept, **one["data"]}} if one.get("data") else one
         version = before["metadata"]["resourceVersion"]
-        if without == {**one, "metadata": {**one["metadata"], "resourceVersion": version}}:
+        without = {key: value for key, value in before.items() if key != "status"}
+        if without == {**after, "metadata": {**one["metadata"], "resourceVersion": version}}:
             return 200, before
-        return 200, self.put(path, one)
+        return 200, self.put(path, after)
+
+    def merge(self, path: str, patch: Object, *, manager: str) -> tuple[int, Object]:
+        """Answer to a merge patch of a ConfigMap's data."""
+        self.owners.setdefault(path, {}).setdefault(manager, set()).update(patch["data"])
+        before = self.objects[path]
+        return 200, self.put(path, {**before, "data": {**before["data"], **patch["data"]}})
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -106,10 +119,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         path, _, query = self.path.partition("?")
         self.server.calls.append(("PATCH", path))
-        if self.headers["Content-Type"] != "application/apply-patch+yaml" or "fieldManager=" not in query:
-            self._answer(415, _status("only server-side apply here", 415))
-            return
-        self._answer(*self.server.apply(path, self._body(), is_forced="force=true" in query))
+        asked = dict(urllib.parse.parse_qsl(query))
+        media, manager = self.headers["Content-Type"], asked.get("fieldManager", "")
+        if media == "application/apply-patch+yaml" and manager and asked.get("force") == "true":
+            self._answer(*self.server.apply(path, self._body(), manager=manager))
+        elif media == "application/merge-patch+json" and manager:
+            self._answer(*self.server.merge(path, self._body(), manager=manager))
+        else:
+            self._answer(415, _status(f"not one of the patches of an installation: {media}", 415))
 
     def do_DELETE(self) -> None:
         self._body()
@@ -130,6 +147,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
         """Say nothing."""
+
+
+def _is_collection(path: str) -> bool:
+    """Whether a path ends with a plural: /api/VERSION or /apis/GROUP/VERSION, a namespace perhaps, and then names by pairs."""
+    parts = path.strip("/").split("/")
+    return len(parts[2 if parts[0] == "api" else 3 :]) % 2 == 1
 
 
 def _status(message: str, code: int) -> Object:

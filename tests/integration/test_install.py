@@ -1,22 +1,28 @@
 """``serving install`` as a user has it, against as much of a cluster's API as it meets."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from serving.cli.api import Api
 from serving.cli.main import main
+from serving.cli.rollout import until_available
 from serving.cli.tree import Wanted, objects_of, path_of, tree_folder
 from serving.cluster.memory import MemoryCluster
+from serving.settings.parse import EXAMPLE_KEY
 from tests.integration.api_server import served
 from tests.integration.bare_cluster import BareCluster
 
 OBJECTS = objects_of(tree_folder(), Wanted())
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SETTINGS = "/api/v1/namespaces/knative-serving/configmaps/config-autoscaler"
+ROUTES = "/api/v1/namespaces/knative-serving/configmaps/config-controller"
 
 
 @pytest.fixture
@@ -71,15 +77,53 @@ def test_another_image_changes_the_daemons_and_nothing_else(cluster: BareCluster
     assert ("DELETE", "/apis/batch/v1/namespaces/knative-serving/jobs/makekey") in cluster.calls
 
 
-def test_settings_that_somebody_has_changed_are_kept(cluster: BareCluster, tmp_path: Path) -> None:
-    fill(cluster)
-    theirs = {"stable-window": "90s"}
-    cluster.theirs[SETTINGS] = theirs
-    before = cluster.objects[SETTINGS]
-    cluster.put(SETTINGS, {**before, "data": {**before["data"], **theirs}})
+def data_of(cluster: BareCluster, path: str) -> dict[str, str]:
+    data: dict[str, str] = cluster.objects[path]["data"]
+    return {key: value for key, value in data.items() if key != EXAMPLE_KEY}
+
+
+def test_a_setting_that_a_user_has_made_is_kept(cluster: BareCluster, tmp_path: Path) -> None:
+    install(cluster, tmp_path)
+    cluster.merge(SETTINGS, {"data": {"stable-window": "90s"}}, manager="kubectl-edit")
     done = install(cluster, tmp_path)
     assert "configmap/config-autoscaler kept" in done.stdout
-    assert cluster.objects[SETTINGS]["data"]["stable-window"] == "90s"
+    assert data_of(cluster, SETTINGS) == {"stable-window": "90s"}
+
+
+def test_the_domain_stays_when_a_later_installation_does_not_name_it(cluster: BareCluster, tmp_path: Path) -> None:
+    install(cluster, tmp_path, "--domain", "apps.example.org")
+    assert data_of(cluster, ROUTES) == {"domain": "apps.example.org"}
+    done = install(cluster, tmp_path, "--image", "registry.example/serving:2")
+    assert "configmap/config-controller kept" in done.stdout
+    assert data_of(cluster, ROUTES) == {"domain": "apps.example.org"}
+    install(cluster, tmp_path, "--domain", "other.example.org")
+    assert data_of(cluster, ROUTES) == {"domain": "other.example.org"}
+
+
+def test_settings_survive_the_upgrade_from_a_version_whose_config_maps_set_every_key(
+    cluster: BareCluster, tmp_path: Path
+) -> None:
+    (shipped,) = (one for one in OBJECTS if path_of(one) == ROUTES)
+    defaults = yaml.safe_load(shipped["data"][EXAMPLE_KEY])
+    cluster.apply(ROUTES, {**shipped, "data": {**defaults, "domain": "apps.example.org"}}, manager="serving-install")
+    seen: list[dict[str, str]] = []
+    put = cluster.put
+
+    def watched(path: str, one: dict[str, Any]) -> dict[str, Any]:
+        if path == ROUTES:
+            seen.append(one["data"])
+        return put(path, one)
+
+    cluster.put = watched  # type: ignore[method-assign]
+    install(cluster, tmp_path)
+    assert data_of(cluster, ROUTES) == {"domain": "apps.example.org"}
+    assert {data["domain"] for data in seen} == {"apps.example.org"}, "there is no moment without it"
+
+
+def test_the_image_of_the_queue_proxy_is_a_setting(cluster: BareCluster, tmp_path: Path) -> None:
+    install(cluster, tmp_path, "--queue-proxy-image", "registry.example/queue-proxy:2")
+    path = "/api/v1/namespaces/knative-serving/configmaps/config-deployment"
+    assert data_of(cluster, path) == {"queue-sidecar-image": "registry.example/queue-proxy:2"}
 
 
 @pytest.mark.parametrize("name", ["services.serving.knative.dev", "podautoscalers.autoscaling.internal.knative.dev"])
@@ -133,3 +177,63 @@ def test_a_dry_run_asks_nobody_and_prints_what_would_be_applied() -> None:
     assert found == objects_of(tree_folder(), Wanted(namespace="mine", domain="apps.example.org"))
     (settings,) = (one for one in found if one["metadata"]["name"] == "config-controller")
     assert (settings["data"]["domain"], settings["metadata"]["namespace"]) == ("apps.example.org", "mine")
+
+
+def rolled_out(one: dict[str, Any], *, available_count: int | None = None) -> dict[str, Any]:
+    """A Deployment whose pods are all of its latest generation."""
+    count = one["spec"]["replicas"]
+    status = {"observedGeneration": 1, "replicas": count, "updatedReplicas": count}
+    status["availableReplicas"] = count if available_count is None else available_count
+    return {**one, "metadata": {**one["metadata"], "generation": 1}, "status": status}
+
+
+def test_wait_returns_when_every_daemon_is_available(cluster: BareCluster, tmp_path: Path) -> None:
+    fill(cluster)
+    deployments = [one for one in OBJECTS if one["kind"] == "Deployment"]
+    *first, last = deployments
+    for one in first:
+        cluster.put(path_of(one), rolled_out(one))
+    is_asked = threading.Event()
+    cluster.on_get = lambda path: is_asked.set() if path == path_of(last) else None
+
+    def roll_out() -> None:
+        assert is_asked.wait(60)
+        cluster.put(path_of(last), rolled_out(last))
+
+    rolling = threading.Thread(target=roll_out)
+    rolling.start()
+    until_available(Api(kubeconfig=cluster.kubeconfig(tmp_path)), OBJECTS, timeout_s=60)
+    assert is_asked.is_set()
+    rolling.join()
+
+
+def test_a_wait_that_takes_too_long_names_the_pods_that_are_in_the_way(
+    cluster: BareCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(cluster)
+    for one in OBJECTS:
+        if one["kind"] == "Deployment":
+            cluster.put(path_of(one), rolled_out(one, available_count=0))
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "serving:0.1.0"'}
+    status = {"containerStatuses": [{"name": "controller", "state": {"waiting": waiting}}]}
+    path = "/api/v1/namespaces/knative-serving/pods/controller-x"
+    cluster.put(path, {"kind": "Pod", "metadata": {"name": "controller-x"}, "status": status})
+    with pytest.raises(SystemExit) as ended:
+        until_available(Api(kubeconfig=cluster.kubeconfig(tmp_path)), OBJECTS, timeout_s=0)
+    assert ended.value.code == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "not available after 0 s" in said
+    assert "controller has 0 of 2 pods available" in said
+    assert 'controller-x: ImagePullBackOff: Back-off pulling image "serving:0.1.0"' in said
+
+
+def test_uninstall_waits_until_all_is_gone(cluster: BareCluster, tmp_path: Path) -> None:
+    fill(cluster)
+    done = install(cluster, tmp_path, "--uninstall", "--wait", "--timeout", "30s")
+    assert (done.exit_code, cluster.objects) == (0, {})
+
+
+def test_a_timeout_that_is_no_duration_is_refused(cluster: BareCluster, tmp_path: Path) -> None:
+    done = install(cluster, tmp_path, "--wait", "--timeout", "soon")
+    assert (done.exit_code, "--timeout" in done.stderr) == (2, True)
+    assert cluster.calls == []

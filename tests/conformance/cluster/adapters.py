@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 
 from serving.cli.api import Api
-from serving.cli.install import Installation
+from serving.cli.installation import Installation
 from serving.cli.tree import Wanted, objects_of, tree_folder
 from serving.cluster.admission import admit
 from serving.cluster.garbage import collect_garbage

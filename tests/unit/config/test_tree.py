@@ -78,6 +78,8 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
             assert found[named(one)]["spec"]["type"] == "ClusterIP", "a Gateway is in front"
         elif one["kind"] == "Deployment" and one["metadata"]["name"] in {"activator", "controller", "dashboard"}:
             assert_environment_is_understood(found[named(one)])
+        elif one["kind"] == "Job":
+            assert pod_of(found[named(one)])["serviceAccountName"] == "makekey"
         else:
             assert found[named(one)] == one
     assert {"Gateway", "PodMonitor"} <= {kind for kind, _, _ in found}
@@ -111,6 +113,18 @@ def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
         {"name": "http", "port": 80, "targetPort": "public"},
         {"name": "https", "port": 443, "targetPort": "tls"},
     ]
+
+
+@needs_kubectl
+def test_the_token_that_the_dashboard_mounts_is_made_by_the_job(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    (tmp_path / "mine").mkdir()
+    overlay = {"resources": ["../config"], "components": ["../config/components/dashboard-actions"]}
+    (tmp_path / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    found = built(tmp_path / "mine")
+    volumes = pod_of(found["Deployment", "knative-serving", "dashboard"])["volumes"]
+    (mounted,) = [volume["secret"]["secretName"] for volume in volumes if "secret" in volume]
+    assert environment_of(found["Job", "knative-serving", "makekey"])["SERVING_MAKEKEY_DASHBOARD_TOKEN"] == mounted
 
 
 @needs_kubectl

@@ -1,4 +1,5 @@
 import pytest
+import yaml
 
 from serving.settings.daemons import AUTOSCALER, DAEMONS
 from serving.settings.load import load
@@ -6,13 +7,25 @@ from serving.settings.parse import read_config_maps
 from serving.settings.render import config_map_names, field_meaning, render_config_map, render_page
 
 
+def example_of(name: str) -> str:
+    """The ConfigMap with its example as its data."""
+    shipped = yaml.safe_load(render_config_map(name, DAEMONS))
+    return yaml.safe_dump({**shipped, "data": yaml.safe_load(shipped["data"]["_example"])})
+
+
 @pytest.mark.parametrize("name", config_map_names(DAEMONS))
-def test_what_is_printed_reads_back_as_the_defaults(name: str) -> None:
-    config_maps, problems = read_config_maps(render_config_map(name, DAEMONS), f"{name}.yaml")
+def test_an_example_reads_back_as_the_defaults(name: str) -> None:
+    config_maps, problems = read_config_maps(example_of(name), f"{name}.yaml")
     assert problems == []
     assert len(config_maps[0].entries) > 0
     for daemon in DAEMONS:
         assert load(daemon, registry=DAEMONS, config_maps=config_maps).settings == daemon.record()
+
+
+@pytest.mark.parametrize("name", config_map_names(DAEMONS))
+def test_a_shipped_config_map_sets_no_key(name: str) -> None:
+    config_maps, problems = read_config_maps(render_config_map(name, DAEMONS), f"{name}.yaml")
+    assert ([one.entries for one in config_maps], problems) == ([()], [])
 
 
 def test_every_field_says_what_it_means_and_where_its_default_is_from() -> None:
@@ -25,8 +38,8 @@ def test_every_field_says_what_it_means_and_where_its_default_is_from() -> None:
 
 def test_a_key_carries_its_meaning_as_a_comment() -> None:
     lines = render_config_map("config-autoscaler", DAEMONS).splitlines()
-    at = lines.index('  stable-window: "60s"')
-    assert lines[at - 2].startswith("  # Width of the window that decides outside panic")
+    at = lines.index('    stable-window: "60s"')
+    assert lines[at - 2].startswith("    # Width of the window that decides outside panic")
 
 
 def test_the_page_has_a_row_for_each_field() -> None:

@@ -21,7 +21,7 @@ from serving.cluster.owners import Owners
 from serving.cluster.port import Object
 from serving.cluster.records import Key, Stored, decoded, encode, selectable_fields, stored
 from serving.cluster.selectors import field_selector, label_selector
-from serving.cluster.tables import Page, Table, page_of_token
+from serving.cluster.tables import Page, Table, page_of_token, path_of
 from serving.cluster.watching import Watch
 from serving.cluster.writes import fresh
 from serving.model.errors import Gone, Invalid, JournalDamaged, NotFound
@@ -36,6 +36,8 @@ FIRST_NAMESPACES = ("default", "knative-serving", "kube-system")
 # The alphabet of Kubernetes' generated names: no vowels, so no words; nothing that looks like another.
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
+# No watch can begin at version 1: as on a real server, what happened before the start is gone.
+_FIRST_VERSION = 2
 _BY_RESOURCE = {kind.resource: kind for kind in KINDS}
 
 
@@ -59,7 +61,7 @@ class State:
         self.wall_s = wall_s
         self._journal = journal
         self._dice = dice
-        self.version = 0 if journal is None else journal.start_version
+        self.version = _FIRST_VERSION if journal is None else max(_FIRST_VERSION, journal.start_version)
         self._tables = {kind: Table(kind, limits, floor=self.version) for kind in KINDS}
         for kind, whole in _loaded(journal) if journal is not None else ():
             self._load(kind, whole)
@@ -149,8 +151,7 @@ class State:
         The first page's version stays that of the whole: what was written between two pages comes in a watch from there.
         """
         start = page_of_token(token) if token else None
-        after = None if start is None else (start.namespace, start.name)
-        selected = self.table(kind).select(wanted, after=after)
+        selected = self.table(kind).select(wanted, after=None if start is None else start.after)
         found: list[Stored] = []
         has_more = False
         for one in selected:
@@ -158,8 +159,8 @@ class State:
                 has_more = True
                 break
             found.append(one)
-        last = found[-1].key if found else ("", "")
-        return found, Page(self.version if start is None else start.version, *last), has_more
+        last = path_of(found[-1].key) if found else ""
+        return found, Page(self.version if start is None else start.version, last), has_more
 
     def close_watches(self) -> None:
         """End all watches, without a failure."""

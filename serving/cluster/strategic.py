@@ -1,7 +1,8 @@
 """Strategic merge patches: a merge patch that knows which lists of Kubernetes' own kinds are really maps.
 
 Input: a kind, an object and a patch; output: a new object. Lists with a merge key (containers by name, conditions by type)
-are merged element by element, lists of texts such as finalizers become unions; all other lists are replaced. Directives:
+are merged element by element, lists of texts such as finalizers become unions; all other lists are replaced. The patch also
+orders what it names: its elements come in its own order unless ``$setElementOrder`` gives another. Directives:
 ``$patch`` (merge, replace, delete), ``$retainKeys``, ``$setElementOrder/LIST``, ``$deleteFromPrimitiveList/LIST``.
 Custom resources have no merge keys: a patch of this type is refused for them, as by a real server. Follows Kubernetes'
 "strategic merge patch" design (community/contributors/devel/sig-api-machinery). Pure.
@@ -85,7 +86,8 @@ def _listed(name: str, before: object, patch: Mapping[str, Any], *, hint: Hint) 
         merged = _merged_list(kept, given or [], hint)
     else:
         return kept if given is None else list(given)
-    order = _list_of(patch, _ORDER + name)
+    directives = [one for one in given or [] if isinstance(one, Mapping) and one.get(_PATCH) == "replace"]
+    order = _list_of(patch, _ORDER + name) or [one for one in given or [] if one not in directives]
     return _arranged(merged, order, kept, merge_key=hint.merge_key) if order else merged
 
 

@@ -1,7 +1,8 @@
-"""All objects of one kind in memory: by key, in order, with their history and those who watch.
+"""The objects of one kind in memory: by key, in order, with their history and their watches.
 
-Everything is synchronous: a write is one step that readers and watches see whole. Lists are snapshots, because what they
-hold is never changed.
+A table is synchronous: readers and watches see a write as one step. Lists are snapshots, because a stored object never
+changes. The order is that of etcd's keys, NAMESPACE/NAME as one text: namespace "a-b" comes before "a", as "-" sorts before
+"/". Continue tokens have the form of a kube-apiserver's.
 """
 
 import base64
@@ -18,31 +19,48 @@ from serving.cluster.records import Key, Stored
 from serving.cluster.watching import Watch
 from serving.model.errors import Invalid
 
-__all__ = ["Page", "Table", "page_of_token", "token_of_page"]
+__all__ = ["Page", "Table", "page_of_token", "path_of", "token_of_page"]
 
-# Greater than any name: names are lower case letters, digits, '-' and '.'.
-_BEHIND_ALL = "\U0010ffff"
+# Sorts directly behind "/", so that it ends the span of a namespace's keys.
+_BEHIND_SLASH = "0"
+_TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - of a token's form
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Where a list goes on: after which object, and the version of the store when its first page was read."""
+    """Where a list goes on: behind which key, and the store's version at its first page."""
 
     version: int
-    namespace: str
-    name: str
+    after: str
+
+
+class _Token(msgspec.Struct, frozen=True):
+    """The content of a continue token. ``start`` is the next possible key: the last one and a zero byte."""
+
+    v: str
+    rv: int
+    start: str
+
+
+def path_of(key: Key) -> str:
+    """A key as etcd has it, by which lists are sorted."""
+    return f"{key[0]}/{key[1]}" if key[0] else key[1]
 
 
 def token_of_page(page: Page) -> str:
-    """The text that stands for it in a query."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(page)).decode("ascii").rstrip("=")
+    """Encode a page as a continue token."""
+    token = _Token(v=_TOKEN_VERSION, rv=page.version, start=page.after + "\0")
+    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode("ascii").rstrip("=")
 
 
 def page_of_token(token: str) -> Page:
-    """What ``token_of_page`` made a text of. Raises ``Invalid``."""
+    """Decode a continue token. Raises ``Invalid``."""
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=Page)
+        found = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=_Token)
     except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
-        raise Invalid(f"the continue token {token!r} is not one of this server's") from error
+        raise Invalid(f"the continue token {token!r} is not valid: {error}") from error
+    if found.v != _TOKEN_VERSION:
+        raise Invalid(f"the continue token {token!r} is not valid: its version is {found.v!r}, not {_TOKEN_VERSION!r}")
+    return Page(found.rv, found.start.removesuffix("\0"))
 
 
 class Table:
@@ -53,33 +71,37 @@ class Table:
         self.objects: dict[Key, Stored] = {}
         self.history = History(limits, floor=floor)
         self.watches: list[Watch] = []
-        self._keys: list[Key] = []
+        # The keys of all objects, sorted as etcd sorts them.
+        self._paths: list[str] = []
+        self._keys: dict[str, Key] = {}
 
     def __repr__(self) -> str:
         return f"Table({self.kind.resource}, {len(self.objects)} objects, {len(self.watches)} watches)"
 
     def load(self, one: Stored) -> None:
-        """Take in an object of which nobody is told."""
+        """Add an object without an event."""
         self.objects[one.key] = one
-        insort(self._keys, one.key)
+        self._insert(one.key)
 
     def apply(self, change: Change) -> None:
-        """Make a change and tell everybody."""
+        """Make a change and offer it to every watch."""
         key = change.new.key
         if change.is_removal:
             del self.objects[key]
-            del self._keys[bisect_left(self._keys, key)]
+            path = path_of(key)
+            del self._keys[path]
+            del self._paths[bisect_left(self._paths, path)]
         else:
             if key not in self.objects:
-                insort(self._keys, key)
+                self._insert(key)
             self.objects[key] = change.new
         self.history.add(change)
         # A copy: a watch that has fallen behind takes itself out.
         for watch in tuple(self.watches):
             watch.offer(change)
 
-    def select(self, wanted: Filter, *, after: Key | None = None) -> Iterator[Stored]:
-        """All objects that a filter lets through, in order, from behind a key on. To be used before the next change."""
+    def select(self, wanted: Filter, *, after: str | None = None) -> Iterator[Stored]:
+        """Yield the objects that a filter lets through, in order, from behind a path on. Use it before the next change."""
         name = wanted.fields.exact("metadata.name")
         if name is not None and wanted.namespace is not None:
             one = self.objects.get((wanted.namespace, name))
@@ -87,18 +109,23 @@ class Table:
         else:
             first, behind = self._span(wanted.namespace)
             if after is not None:
-                first = max(first, bisect_right(self._keys, after))
-            found = (self.objects[key] for key in self._keys[first:behind])
+                first = max(first, bisect_right(self._paths, after))
+            found = (self.objects[self._keys[path]] for path in self._paths[first:behind])
         return (one for one in found if wanted.lets_through(one))
 
     def count(self, namespace: str | None) -> int:
-        """How many objects a namespace has of this kind; None is all."""
+        """Count the objects of a namespace; None is all namespaces."""
         first, behind = self._span(namespace)
         return behind - first
 
+    def _insert(self, key: Key) -> None:
+        path = path_of(key)
+        self._keys[path] = key
+        insort(self._paths, path)
+
     def _span(self, namespace: str | None) -> tuple[int, int]:
-        """Where a namespace's keys begin, and where those behind them."""
+        """Where a namespace's keys begin and end."""
         if namespace is None:
-            return 0, len(self._keys)
-        first = bisect_left(self._keys, (namespace, ""))
-        return first, bisect_right(self._keys, (namespace, _BEHIND_ALL), lo=first)
+            return 0, len(self._paths)
+        first = bisect_left(self._paths, f"{namespace}/")
+        return first, bisect_left(self._paths, namespace + _BEHIND_SLASH, lo=first)

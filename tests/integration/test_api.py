@@ -291,6 +291,26 @@ async def test_deleting_what_finalizers_hold_gives_the_object(client: Client) ->
     assert answer["metadata"]["deletionTimestamp"]
 
 
+def protobuf_options(version: str, *, uid: str) -> bytes:
+    """DeleteOptions as a typed Go client sends them: grace period 0 and a precondition."""
+    meta = b"\x0a" + bytes([len(version)]) + version.encode() + b"\x12\x0dDeleteOptions"
+    precondition = b"\x0a" + bytes([len(uid)]) + uid.encode()
+    options = b"\x08\x00" + b"\x12" + bytes([len(precondition)]) + precondition
+    return b"k8s\x00" + b"\x0a" + bytes([len(meta)]) + meta + b"\x12" + bytes([len(options)]) + options
+
+
+async def test_typed_go_clients_delete_with_protobuf(client: Client) -> None:
+    _, made = await client.call("POST", MAPS, config_map())
+    heads = {"Content-Type": "application/vnd.kubernetes.protobuf"}
+    wrong = protobuf_options("v1", uid="another")
+    async with client.session.delete(f"{MAPS}/m", data=wrong, headers=heads) as response:
+        assert response.status == 409, await response.text()
+    right = protobuf_options("v1", uid=made["metadata"]["uid"])
+    async with client.session.delete(f"{MAPS}/m", data=right, headers=heads) as response:
+        assert response.status == 200, await response.text()
+    assert (await client.call("GET", f"{MAPS}/m"))[0] == 404
+
+
 async def test_deleting_another_than_was_meant_is_refused(client: Client) -> None:
     await client.call("POST", MAPS, config_map())
     for options in ({}, {"dryRun": ["All"]}):

@@ -1,8 +1,8 @@
-"""The few objects that kubectl sends as protobuf: ``kubectl create namespace``, ``configmap`` and ``secret``.
+"""Decode the objects that Go clients send as protobuf: Namespace, ConfigMap, Secret, Eviction and DeleteOptions.
 
-Clients made with client-go's typed half send Kubernetes' own kinds in protobuf since 1.32, and do not try again in JSON.
-Input: the body, "k8s", a zero and a ``runtime.Unknown``; output: the object as JSON would have it. Field numbers are those
-of ``k8s.io/api`` (core/v1/generated.proto). Other kinds are refused with a text that says what works instead.
+Since 1.32 client-go's typed clients, kubectl among them, send Kubernetes' own kinds in protobuf and do not retry in JSON.
+Input: the body, which is "k8s", a zero byte and a ``runtime.Unknown``; output: the object as its JSON form. Field numbers
+are those of ``generated.proto`` in k8s.io/api and k8s.io/apimachinery. Other kinds are refused with a hint what to use.
 """
 
 import base64
@@ -19,7 +19,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX = 10
 
 _Read = Callable[[Any], Any]
-# A field's number: its name, how its value is read, and whether it is one value, a list, or a map.
+# A field's number: its name, how its value is read, and its shape: "one" value, which Go also writes when it is empty; a
+# value that is only "set" when the client gave it, so that 0 counts; a "list"; or a "map".
 _Fields = dict[int, tuple[str, _Read, str]]
 
 
@@ -31,6 +32,9 @@ def decode_protobuf(data: bytes) -> dict[str, Any]:
         unknown = dict(_fields(data[len(_MAGIC) :]))
         kind = _message(_TYPE_META)(unknown.get(1, b""))
         fields = _KINDS.get((kind.get("apiVersion", ""), kind.get("kind", "")))
+        if kind.get("kind") == "DeleteOptions":
+            # Every group has these options under its own version: apps/v1 for a Deployment.
+            fields = _DELETE_OPTIONS
         if fields is not None:
             whole: dict[str, Any] = kind | _message(fields)(unknown.get(2, b""))
             return whole
@@ -85,7 +89,7 @@ def _message(known: _Fields) -> _Read:
                 result.setdefault(name, {})[_text(entry.get(1, b""))] = read_value(entry.get(2, b""))
             elif shape == "list":
                 result.setdefault(name, []).append(read_value(value))
-            elif value:
+            elif value or shape == "set":
                 # Go writes empty values too; in JSON they are left out.
                 result[name] = read_value(value)
         return {name: value for name, value in result.items() if value not in ({}, [])}
@@ -97,6 +101,12 @@ def _text(value: Any) -> str:  # noqa: ANN401 - a number raises TypeError
     if not isinstance(value, bytes):
         raise TypeError("a number where a text should be")
     return value.decode("utf-8")
+
+
+def _int64(value: Any) -> int:  # noqa: ANN401 - bytes raise TypeError
+    """A number of 64 bits whose highest bit is its sign."""
+    low: int = value & (1 << 64) - 1
+    return low - (1 << 64) if low >> 63 else low
 
 
 def _base64(value: bytes) -> str:
@@ -113,6 +123,14 @@ _METADATA: _Fields = {
     14: ("finalizers", _text, "list"),
 }
 _OBJECT: _Fields = {1: ("metadata", _message(_METADATA), "one")}
+_PRECONDITIONS: _Fields = {1: ("uid", _text, "set"), 2: ("resourceVersion", _text, "set")}
+_DELETE_OPTIONS: _Fields = {
+    1: ("gracePeriodSeconds", _int64, "set"),
+    2: ("preconditions", _message(_PRECONDITIONS), "set"),
+    3: ("orphanDependents", bool, "set"),
+    4: ("propagationPolicy", _text, "set"),
+    5: ("dryRun", _text, "list"),
+}
 _KINDS: dict[tuple[str, str], _Fields] = {
     ("v1", "Namespace"): _OBJECT,
     ("v1", "ConfigMap"): _OBJECT
@@ -120,4 +138,5 @@ _KINDS: dict[tuple[str, str], _Fields] = {
     ("v1", "Secret"): _OBJECT
     | {2: ("data", _base64, "map"), 3: ("type", _text, "one"), 4: ("stringData", _text, "map")}
     | {5: ("immutable", bool, "one")},
+    ("policy/v1", "Eviction"): _OBJECT | {2: ("deleteOptions", _message(_DELETE_OPTIONS), "one")},
 }

@@ -22,7 +22,7 @@ async def test_a_list_is_ordered_by_name(cluster: Cluster, namespace: str) -> No
     assert names(listing.items) == ["a", "b", "c"]
 
 
-async def test_a_list_of_all_namespaces_is_ordered_by_namespace(cluster: Cluster, namespace: str) -> None:
+async def test_a_list_of_all_namespaces_is_in_the_order_of_etcd_keys(cluster: Cluster, namespace: str) -> None:
     others = [f"{namespace}-{letter}" for letter in "ba"]
     for other in others:
         await cluster.create(NAMESPACE, {"metadata": {"name": other}})
@@ -31,7 +31,22 @@ async def test_a_list_of_all_namespaces_is_ordered_by_namespace(cluster: Cluster
     listing = await cluster.list(CONFIG_MAP, label_selector=f"batch={namespace}")
     for other in others:
         await cluster.delete(NAMESPACE, "", other)
-    assert [one["metadata"]["namespace"] for one in listing.items] == [namespace, *sorted(others)]
+    assert [one["metadata"]["namespace"] for one in listing.items] == [*sorted(others), namespace]
+
+
+async def test_pages_go_on_in_the_order_of_etcd_keys(cluster: Cluster, namespace: str) -> None:
+    other = f"{namespace}-a"
+    await cluster.create(NAMESPACE, {"metadata": {"name": other}})
+    for place, name in ((namespace, "one"), (other, "two"), (namespace, "three"), (other, "four")):
+        await cluster.create(CONFIG_MAP, config_map(place, name, batch=namespace))
+    found: list[str] = []
+    token = ""
+    while not found or token:
+        listing = await cluster.list(CONFIG_MAP, label_selector=f"batch={namespace}", page_size=1, page=token)
+        found += names(listing.items)
+        token = listing.next_page
+    await cluster.delete(NAMESPACE, "", other)
+    assert found == ["four", "two", "one", "three"]
 
 
 async def test_items_say_what_they_are(cluster: Cluster, namespace: str) -> None:

@@ -187,7 +187,17 @@ async def test_a_strategic_patch_deletes_from_a_list_of_texts(cluster: Cluster, 
     }
     made = await cluster.patch(CONFIG_MAP, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
     await cluster.patch(CONFIG_MAP, namespace, "one", patch={"metadata": {"finalizers": None}})
-    assert made["metadata"]["finalizers"] == ["example.com/two", "example.com/three"]
+    assert made["metadata"]["finalizers"] == ["example.com/three", "example.com/two"]
+
+
+async def test_a_strategic_patch_orders_what_it_names(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    add = [{"name": name, "image": f"dev.local/{name}"} for name in ("two", "three")]
+    await cluster.patch(DEPLOYMENT, namespace, "one", patch=_of_containers(add), patch_type=PatchType.STRATEGIC)
+    patch = _of_containers([{"name": "four", "image": "dev.local/four"}, {"name": "two", "image": "dev.local/two"}])
+    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
+    found = [each["name"] for each in made["spec"]["template"]["spec"]["containers"]]
+    assert found == ["four", "two", "three", "one"]
 
 
 async def test_a_strategic_patch_retains_keys(cluster: Cluster, namespace: str) -> None:

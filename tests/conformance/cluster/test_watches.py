@@ -25,6 +25,13 @@ async def test_a_watch_tells_what_comes_after_its_version_in_order(cluster: Clus
     assert told == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
 
 
+async def test_a_watch_from_the_first_version_of_all_is_gone(cluster: Cluster, namespace: str) -> None:
+    await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+    with pytest.raises(Gone):
+        async with asyncio.timeout(60), cluster.watch(CONFIG_MAP, namespace, resource_version="1") as events:
+            await anext(aiter(events))
+
+
 async def test_a_watch_invents_nothing_of_before(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "before"))
     start = await now(cluster, namespace)

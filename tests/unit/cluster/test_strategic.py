@@ -24,12 +24,12 @@ def test_lists_without_a_merge_key_are_replaced() -> None:
     assert pod_spec({"tolerations": [{"key": "b"}]}, tolerations=[{"key": "a"}]) == {"tolerations": [{"key": "b"}]}
 
 
-def test_elements_are_merged_by_key_and_new_ones_appended() -> None:
+def test_elements_are_merged_by_key_in_the_order_of_the_patch() -> None:
     patch = {"containers": [{"name": "new", "image": "n"}, {"name": "b", "args": ["x"]}]}
     assert pod_spec(patch, containers=[{"name": "a"}, {"name": "b", "image": "i"}])["containers"] == [
+        {"name": "new", "image": "n"},
         {"name": "a"},
         {"name": "b", "image": "i", "args": ["x"]},
-        {"name": "new", "image": "n"},
     ]
 
 
@@ -37,7 +37,7 @@ def test_lists_inside_of_elements_have_their_own_key() -> None:
     before = [{"name": "a", "env": [{"name": "X", "value": "1"}], "ports": [{"containerPort": 80}]}]
     patch = {"containers": [{"name": "a", "env": [{"name": "X", "value": "2"}], "ports": [{"containerPort": 81}]}]}
     assert pod_spec(patch, containers=before)["containers"] == [
-        {"name": "a", "env": [{"name": "X", "value": "2"}], "ports": [{"containerPort": 80}, {"containerPort": 81}]}
+        {"name": "a", "env": [{"name": "X", "value": "2"}], "ports": [{"containerPort": 81}, {"containerPort": 80}]}
     ]
 
 
@@ -133,7 +133,7 @@ def test_lists_of_texts_are_united() -> None:
 
 
 def test_texts_are_deleted_and_added() -> None:
-    assert finalizers({"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}, "a", "b") == ["b", "c"]
+    assert finalizers({"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}, "a", "b") == ["c", "b"]
 
 
 def test_texts_are_ordered() -> None:

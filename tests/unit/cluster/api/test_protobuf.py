@@ -58,6 +58,34 @@ def test_fields_of_fixed_width_are_passed_over() -> None:
     assert decode_protobuf(sent)["metadata"] == EXPECTED
 
 
+@pytest.mark.parametrize("version", ["v1", "apps/v1", "meta.k8s.io/v1"])
+def test_options_of_a_deletion_come_with_the_version_of_any_group(version: str) -> None:
+    preconditions = field(2, field(1, b"u-1") + field(2, b"7"))
+    sent = body("DeleteOptions", field(1, 0), preconditions, field(4, b"Orphan"), field(5, b"All"), version=version)
+    assert decode_protobuf(sent) == {
+        "apiVersion": version,
+        "kind": "DeleteOptions",
+        "gracePeriodSeconds": 0,
+        "preconditions": {"uid": "u-1", "resourceVersion": "7"},
+        "propagationPolicy": "Orphan",
+        "dryRun": ["All"],
+    }
+
+
+def test_options_that_are_left_out_stay_out() -> None:
+    assert decode_protobuf(body("DeleteOptions")) == {"apiVersion": "v1", "kind": "DeleteOptions"}
+
+
+def test_a_number_below_zero_keeps_its_sign() -> None:
+    sent = body("DeleteOptions", b"\x08" + b"\xff" * 9 + b"\x01")
+    assert decode_protobuf(sent)["gracePeriodSeconds"] == -1
+
+
+def test_an_eviction_carries_its_options() -> None:
+    sent = body("Eviction", METADATA, field(2, field(1, 0)), version="policy/v1")
+    assert decode_protobuf(sent)["deleteOptions"] == {"gracePeriodSeconds": 0}
+
+
 def test_other_kinds_are_refused_with_what_works() -> None:
     with pytest.raises(Fault, match=r"Deployment is taken as JSON or YAML only.*kubectl apply -f") as caught:
         decode_protobuf(body("Deployment", version="apps/v1"))
@@ -81,6 +109,8 @@ def test_an_object_without_a_kind_is_refused() -> None:
         body("Namespace", field(1, field(1, b"\xff"))),
         body("ConfigMap", field(2, 5)),
         body("Secret", field(3, 5)),
+        body("DeleteOptions", field(1, b"0")),
+        body("DeleteOptions", field(2, 1)),
     ],
 )
 def test_what_is_broken_is_refused(sent: bytes) -> None:

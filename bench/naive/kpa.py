@@ -6,7 +6,7 @@ default; ``restart_may_lower`` and the length of the delay are the original's, f
 
 import math
 
-from serving.autoscaler.spec import ScalerSpec
+from serving.scaling.spec import ScalingSpec
 
 __all__ = ["NaiveKpa", "NaiveWindow"]
 
@@ -59,7 +59,7 @@ class NaiveWindow:
 class NaiveKpa:
     """One scaler with its windows: record, then scale."""
 
-    def __init__(self, spec: ScalerSpec, *, ready_count: int, now_s: float) -> None:
+    def __init__(self, spec: ScalingSpec, *, ready_count: int, now_s: float) -> None:
         self.spec = spec
         self.panic_at: float | None = now_s if ready_count > 1 else None
         self.panic_max = ready_count

@@ -4,14 +4,14 @@ from bench.naive.kpa import NaiveKpa
 from bench.timing import Row, compare
 from serving.autoscaler.collection import Collection, Observation
 from serving.autoscaler.decide import decide, starting_state
-from serving.autoscaler.spec import Metric, ScalerSpec, WindowKind
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.spec import Metric, ScalingSpec, WindowKind
 
 __all__ = ["rows"]
 
 # Knative's defaults.
-SPEC = ScalerSpec(
+SPEC = ScalingSpec(
     metric=Metric.CONCURRENCY,
     target_value=70.0,
     total_value=100.0,

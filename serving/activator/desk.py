@@ -316,7 +316,7 @@ class Desk(Generic[RequestId]):
             arrived_count=entry.arrived_count,
             serving_state=facts.serving_state,
             desired_count=max(facts.desired_count, len(entry.pods)),
-            target_concurrency=self._settings.poke_target(facts.container_concurrency, facts.target_concurrency),
+            target_concurrency=facts.target_concurrency / self._settings.count,
             was_refused=was_refused,
         )
         entry.wake_state, decision = wake(entry.wake_state, seen, self._settings, now_s=now_s)

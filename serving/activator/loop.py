@@ -28,6 +28,7 @@ from serving.proxy.exchange import Exchange
 from serving.proxy.tls.certificate import Pair
 from serving.proxy.tls.files import CertificateFiles
 from serving.proxy.tls.keeper import Certificates
+from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.tls import TlsSettings
 
 __all__ = ["CertificateWatch", "ClusterView", "report_loads"]
@@ -40,9 +41,12 @@ _TLS_TYPE = "kubernetes.io/tls"
 class ClusterView:
     """The cluster as an ingress sees it. ``run`` it; ``flip`` and ``synced`` work while it runs."""
 
-    def __init__(self, cluster: Cluster, ingress: Ingress, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, cluster: Cluster, ingress: Ingress, scaling: AutoscalerSettings, *, clock: Callable[[], float]
+    ) -> None:
         self._cluster = cluster
         self._ingress = ingress
+        self._scaling = scaling
         self._clock = clock
         self._group: asyncio.TaskGroup | None = None
         self._flipping: set[RevisionKey] = set()
@@ -52,6 +56,7 @@ class ClusterView:
         revisions.on_change(self._revision_changed)
         slices.on_change(self._slice_changed)
         routes.on_change(self._route_changed)
+        self._revisions = revisions
         self._reflectors = (revisions, slices, routes)
 
     def __repr__(self) -> str:
@@ -61,6 +66,12 @@ class ClusterView:
     def is_flipping(self) -> bool:
         """Whether a revision is being made Active."""
         return bool(self._flipping)
+
+    def reconfigure(self, scaling: AutoscalerSettings) -> None:
+        """Resolve the targets of all revisions from these settings, soon."""
+        if scaling != self._scaling:
+            self._scaling = scaling
+            self._revisions.tell_again()
 
     async def synced(self) -> None:
         """Wait until everything has been seen once."""
@@ -88,7 +99,7 @@ class ClusterView:
             except Conflict:
                 after = await self._cluster.get(REVISION, *key)
                 self._revision_seen(after)
-                facts = revision_of(after)
+                facts = revision_of(after, self._scaling)
                 if isinstance(facts, NoData) or facts.serving_state is not ServingState.RESERVE:
                     return
                 after = await self._patch(key, facts.resource_version)
@@ -119,7 +130,7 @@ class ClusterView:
             self._revision_seen(change.new)
 
     def _revision_seen(self, found: Object) -> None:
-        facts = revision_of(found)
+        facts = revision_of(found, self._scaling)
         if isinstance(facts, RevisionFacts):
             self._ingress.routes.set_revision(facts.key)
             self._apply(self._ingress.desk.set_revision(facts, self._clock()))

@@ -6,6 +6,7 @@ Environment:
 - ``SERVING_KEY_FILE``: the file of the cluster key, of which it derives its token and the secrets of pods. Needed.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"public": 3, "inner": 4}``; without it the settings' addresses.
 - ``SERVING_ACTIVATOR_<FIELD>``: each setting of ``serving.settings.activator`` in its plain unit.
+- ``SERVING_AUTOSCALER_<FIELD>``: the settings from which the targets of revisions are resolved.
 """
 
 if __name__ == "__main__":
@@ -52,7 +53,8 @@ from serving.proxy.server import HttpServer
 from serving.proxy.tls.keeper import silence_unreadable_names
 from serving.proxy.tls.layer import TlsLayer
 from serving.settings.activator import REDIRECTED, ActivatorSettings
-from serving.settings.daemons import ACTIVATOR, DAEMONS
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.daemons import ACTIVATOR, AUTOSCALER, DAEMONS
 from serving.settings.live import LiveSettings
 from serving.wire.tokens import read_key
 
@@ -78,7 +80,13 @@ class Activator:
     """
 
     def __init__(
-        self, settings: ActivatorSettings, cluster: Cluster, *, key: bytes, namespace: str = "knative-serving"
+        self,
+        settings: ActivatorSettings,
+        cluster: Cluster,
+        *,
+        key: bytes,
+        scaling: AutoscalerSettings | None = None,
+        namespace: str = "knative-serving",
     ) -> None:
         draw = random.Random().random  # noqa: S311 - spreads requests and pauses
         self.settings = settings
@@ -98,7 +106,7 @@ class Activator:
         metrics, link = self.ingress.metrics, self.client.link
         metrics.lost_frames = lambda: link.dropped_count
         metrics.connection.set_function(lambda: link.is_connected)
-        self.view = ClusterView(cluster, self.ingress, clock=self.server.clock)
+        self.view = ClusterView(cluster, self.ingress, scaling or AutoscalerSettings(), clock=self.server.clock)
         self.certificates: CertificateWatch | None = None
         if settings.tls.is_on:
             self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
@@ -108,10 +116,11 @@ class Activator:
         self.tls_address: tuple[str, int] | None = None
         self.is_serving = asyncio.Event()
 
-    def reconfigure(self, settings: ActivatorSettings) -> None:
+    def reconfigure(self, settings: ActivatorSettings, scaling: AutoscalerSettings) -> None:
         """Work with these settings from now on, as far as they may change."""
         self.settings = settings
         self.ingress.reconfigure(settings)
+        self.view.reconfigure(scaling)
 
     def route_digest(self, parts: Mapping[str, str]) -> str | None:
         """The digest of a Route as it is served now; ``parts`` are its namespace and name."""
@@ -256,6 +265,7 @@ def main() -> int:
     """Run until told to stop; returns the exit code."""
     try:
         config = LiveSettings(ACTIVATOR, registry=DAEMONS, environment=os.environ)
+        scaling = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
         key = read_key(os.environ[_KEY_FILE_VARIABLE])
     except (SettingsError, InvalidValue, KeyError, OSError) as error:
         text = f"{_KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
@@ -268,11 +278,13 @@ def main() -> int:
     async def body(stop: asyncio.Event) -> None:
         async with (
             KubeCluster(os.environ.get("KUBECONFIG")) as cluster,
-            followed(cluster, system_namespace(os.environ), [config]) as watch,
+            followed(cluster, system_namespace(os.environ), [config, scaling]) as watch,
         ):
             settings = config.settings
-            activator = Activator(settings, cluster, key=key, namespace=system_namespace(os.environ))
-            watch.on_change(lambda: activator.reconfigure(config.settings))
+            activator = Activator(
+                settings, cluster, key=key, scaling=scaling.settings, namespace=system_namespace(os.environ)
+            )
+            watch.on_change(lambda: activator.reconfigure(config.settings, scaling.settings))
             sockets = inherited_sockets()
             where = (
                 sockets.get(f"activator-{settings.index}-metrics" if settings.index else "activator-metrics")

@@ -13,17 +13,10 @@ from typing import Any
 
 import msgspec
 
-from serving.model.errors import InvalidValue
-from serving.model.knative import (
-    CONFIGURATION_LABEL,
-    METRIC_ANNOTATION,
-    REVISION_LABEL,
-    TARGET_ANNOTATION,
-    RevisionKey,
-    ServingState,
-)
+from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, RevisionKey, ServingState
 from serving.model.nodata import NoData
-from serving.model.quantity import parse_number
+from serving.scaling.resolve import resolve_annotations
+from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = [
     "PodFacts",
@@ -45,7 +38,8 @@ _WAITS_FOR_ROOM = frozenset({"Unschedulable", "SchedulingGated"})
 class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What of a revision matters here. Times in seconds, None where there is no limit.
 
-    ``container_concurrency`` 0 means no limit. ``target_concurrency`` is what its annotation asks for, None without one.
+    ``container_concurrency`` 0 means no limit. ``target_concurrency`` is how many requests in flight a pod should have, as
+    the autoscaler resolves it.
     ``desired_count`` is the number of pods in its status. ``failure`` is the message of a Ready condition that is False:
     its pods fail, or none came up in time. ``delay`` is the message of one that is False because no node has room for a
     pod: requests wait for that. ``configuration`` is the name of its Configuration, "" without one.
@@ -54,12 +48,12 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     key: RevisionKey
     resource_version: str
     serving_state: ServingState
+    target_concurrency: float
     uid: str = ""
     container_concurrency: int = 0
     timeout_s: float = _TIMEOUT_DEFAULT_S
     response_start_timeout_s: float | None = None
     idle_timeout_s: float | None = None
-    target_concurrency: float | None = None
     desired_count: int = 0
     failure: str | None = None
     delay: str | None = None
@@ -143,8 +137,8 @@ class _Slice(msgspec.Struct, frozen=True, kw_only=True):
     ports: list[_Port] | None = None
 
 
-def revision_of(revision: Mapping[str, Any]) -> RevisionFacts | NoData:
-    """The facts of a Revision object."""
+def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> RevisionFacts | NoData:
+    """The facts of a Revision object, with the target that the autoscaler resolves from ``scaling``."""
     try:
         read = msgspec.convert(revision, _Revision)
     except msgspec.ValidationError as error:
@@ -153,16 +147,20 @@ def revision_of(revision: Mapping[str, Any]) -> RevisionFacts | NoData:
     not_ready = _not_ready(read.status)
     is_delayed = not_ready is not None and not_ready.reason in _WAITS_FOR_ROOM
     message = None if not_ready is None else _message_of(not_ready)
+    container_concurrency = max(0, spec.container_concurrency or 0)
+    resolved = resolve_annotations(
+        metadata.annotations or {}, scaling, container_concurrency=container_concurrency, reachable=True
+    )
     return RevisionFacts(
         key=(metadata.namespace, metadata.name),
         resource_version=metadata.resource_version,
         serving_state=spec.serving_state,
         uid=metadata.uid,
-        container_concurrency=max(0, spec.container_concurrency or 0),
+        container_concurrency=container_concurrency,
         timeout_s=spec.timeout_seconds or _TIMEOUT_DEFAULT_S,
         response_start_timeout_s=spec.response_start_timeout_seconds or None,
         idle_timeout_s=spec.idle_timeout_seconds or None,
-        target_concurrency=_target_of(metadata.annotations or {}),
+        target_concurrency=resolved.target_concurrency,
         desired_count=max(0, read.status.desired_replicas or 0),
         failure=None if is_delayed else message,
         delay=message if is_delayed else None,
@@ -253,14 +251,3 @@ def _not_ready(status: _Status) -> _Condition | None:
 
 def _message_of(condition: _Condition) -> str:
     return ": ".join(part for part in (condition.reason, condition.message) if part) or "not ready"
-
-
-def _target_of(annotations: Mapping[str, str]) -> float | None:
-    """The target in requests at once; a target in requests a second says nothing about that."""
-    if annotations.get(METRIC_ANNOTATION, "concurrency") != "concurrency":
-        return None
-    try:
-        target = parse_number(annotations[TARGET_ANNOTATION])
-    except (KeyError, InvalidValue):
-        return None
-    return float(target) if target > 0 else None

@@ -9,7 +9,7 @@ import enum
 
 import msgspec
 
-from serving.autoscaler.spec import ScalerSpec
+from serving.scaling.spec import ScalingSpec
 
 __all__ = ["Bound", "Bounded", "bounded", "ready_count_min"]
 
@@ -31,7 +31,7 @@ class Bounded(msgspec.Struct, frozen=True, kw_only=True):
     count_max: int
 
 
-def bounded(count: int, *, spec: ScalerSpec, is_initialized: bool) -> Bounded:
+def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
     """``count``, at least the minimum and, stronger, at most the maximum.
 
     The minimum is ``min_scale``; until the revision was initialised, ``initial_scale`` if that is larger. Neither holds
@@ -51,7 +51,7 @@ def bounded(count: int, *, spec: ScalerSpec, is_initialized: bool) -> Bounded:
     )
 
 
-def ready_count_min(spec: ScalerSpec, *, is_initialized: bool) -> int:
+def ready_count_min(spec: ScalingSpec, *, is_initialized: bool) -> int:
     """Pods that must be ready for the revision to be active: at least its minimum, and 1.
 
     Until it was initialised the initial scale takes the place of the 1, so that 0 is possible: such a revision is ready
@@ -61,7 +61,7 @@ def ready_count_min(spec: ScalerSpec, *, is_initialized: bool) -> int:
     return max(min_scale, 1 if is_initialized else spec.initial_scale)
 
 
-def _minimum(spec: ScalerSpec, *, is_initialized: bool) -> tuple[int, Bound | None]:
+def _minimum(spec: ScalingSpec, *, is_initialized: bool) -> tuple[int, Bound | None]:
     if not spec.reachable:
         return 0, None
     if not is_initialized and spec.initial_scale > max(spec.min_scale, 1):

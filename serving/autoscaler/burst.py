@@ -10,9 +10,9 @@ import math
 
 import msgspec
 
-from serving.autoscaler.spec import ScalerSpec
 from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
+from serving.scaling.spec import ScalingSpec
 
 __all__ = [
     "PathDecision",
@@ -30,7 +30,7 @@ _INT32_MAX = 2**31 - 1
 _ACTIVATOR_COUNT_MIN = 2
 
 
-def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: ScalerSpec) -> int:
+def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: ScalingSpec) -> int:
     """Requests that the ready pods could take at once, beyond the load and the burst that is asked for.
 
     3 pods of 100 with a load of 50 and a target burst capacity of 211: 300 - 211 - 50 = 39, so the activator may leave
@@ -43,7 +43,7 @@ def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: Scal
     return math.floor(min(max(excess, _INT32_MIN), _INT32_MAX))
 
 
-def starting_excess_burst_capacity(spec: ScalerSpec) -> int:
+def starting_excess_burst_capacity(spec: ScalingSpec) -> int:
     """The figure before the first decision, as if the initial scale were ready and idle: 1 x 100 - 211 = -111."""
     target = spec.target_burst_capacity
     if target <= 0:
@@ -52,7 +52,7 @@ def starting_excess_burst_capacity(spec: ScalerSpec) -> int:
     return math.trunc(min(max(excess, _INT32_MIN), _INT32_MAX))
 
 
-def activator_count(*, ready_count: int | NoData, spec: ScalerSpec) -> int:
+def activator_count(*, ready_count: int | NoData, spec: ScalingSpec) -> int:
     """Activators that serve the revision; ``NoData`` stands for "before the first decision" and gives 2.
 
     Enough to hold what the pods can take and the burst: 10 pods of 100 and 211 at 100 an activator are 1211 / 100, so

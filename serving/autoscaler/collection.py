@@ -12,10 +12,10 @@ import math
 
 import msgspec
 
-from serving.autoscaler.spec import SAFE, KpaQuirks, Metric, WindowKind
 from serving.autoscaler.window import Seen, Window, window_of
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.spec import SAFE, KpaQuirks, Metric, WindowKind
 
 __all__ = ["Collection", "Observation", "Windows"]
 

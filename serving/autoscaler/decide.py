@@ -16,9 +16,9 @@ import msgspec
 from serving.autoscaler.burst import excess_burst_capacity
 from serving.autoscaler.collection import Observation
 from serving.autoscaler.delay import DelayWindow, slot_count
-from serving.autoscaler.spec import SAFE, KpaQuirks, ScalerSpec
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.spec import SAFE, KpaQuirks, ScalingSpec
 
 __all__ = [
     "KpaState",
@@ -126,7 +126,7 @@ class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 def starting_state(
-    *, ready_count: int, present_scale: int, spec: ScalerSpec, now_s: float, quirks: KpaQuirks = SAFE
+    *, ready_count: int, present_scale: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
 ) -> KpaState:
     """State of a scaler that is made for a revision which may have pods already.
 
@@ -146,7 +146,7 @@ def decide(
     *,
     observed: Observation | NoData,
     ready_count: int | NoData,
-    spec: ScalerSpec,
+    spec: ScalingSpec,
     now_s: float,
     quirks: KpaQuirks = SAFE,
 ) -> tuple[KpaState, ScaleDecision | NoData]:
@@ -180,7 +180,7 @@ def is_poke(stat: Stat, latest: ScaleDecision | None) -> bool:
 
 
 def _decide(
-    state: KpaState, observed: Observation, *, ready_count: int, spec: ScalerSpec, now_s: float, quirks: KpaQuirks
+    state: KpaState, observed: Observation, *, ready_count: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> tuple[KpaState, ScaleDecision]:
     # With no pod ready, growth is from 1. 1.1 x 2 pods = 2.2, so up: else 2 would stay 2 for ever.
     base_count = max(1, ready_count)
@@ -250,7 +250,7 @@ def _count_for(observed: float, target: float) -> int:
     return math.ceil(pods) if pods < _COUNT_MAX else _COUNT_MAX
 
 
-def _limited(desired_count: int, spec: ScalerSpec, *, count_min: int, count_max: int) -> tuple[int, ScaleLimit | None]:
+def _limited(desired_count: int, spec: ScalingSpec, *, count_min: int, count_max: int) -> tuple[int, ScaleLimit | None]:
     """A count within the rates, of which the upper one is the stronger; any load then starts the activation scale."""
     count, limit = desired_count, None
     if count < count_min:
@@ -272,7 +272,7 @@ def _panic(state: KpaState, *, is_over: bool, hold_s: float, now_s: float) -> tu
 
 
 def _delayed(
-    state: KpaState, count: int, *, spec: ScalerSpec, now_s: float, quirks: KpaQuirks
+    state: KpaState, count: int, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> tuple[DelayWindow, int]:
     """The most wanted within the delay. An unreachable revision has none, and adds nothing to it."""
     slots = state.starting_delay_slot_count if quirks.delay_keeps_its_length else slot_count(spec.scale_down_delay_s)

@@ -19,9 +19,9 @@ from serving.autoscaler.collection import Collection, Observation, Windows
 from serving.autoscaler.decide import KpaState, ScaleDecision, ScaleLimit, decide, starting_state
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.sources import Load, Second
-from serving.autoscaler.spec import KpaQuirks, Metric, ScalerSpec
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.spec import KpaQuirks, Metric, ScalingSpec
 from serving.settings.classic import ClassicSettings
 
 __all__ = ["ClassicDecider", "Decided", "Decider", "Inside", "KpaDecider"]
@@ -58,7 +58,7 @@ class Decider(abc.ABC):
     """One algorithm for one revision."""
 
     @abc.abstractmethod
-    def target(self, spec: ScalerSpec) -> float:
+    def target(self, spec: ScalingSpec) -> float:
         """Load that one pod should have."""
 
     @abc.abstractmethod
@@ -66,7 +66,7 @@ class Decider(abc.ABC):
         """Record a second that is over."""
 
     @abc.abstractmethod
-    def decide(self, spec: ScalerSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
+    def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
         """How many pods are wanted now."""
 
     @property
@@ -75,15 +75,15 @@ class Decider(abc.ABC):
         """What the last decision left to the next; None of an algorithm whose state is its points."""
 
     @abc.abstractmethod
-    def windows(self, spec: ScalerSpec) -> Windows | None:
+    def windows(self, spec: ScalingSpec) -> Windows | None:
         """What the last decision looked at, until a second is taken; None of an algorithm that keeps points."""
 
     @abc.abstractmethod
-    def begin_anew(self, spec: ScalerSpec) -> None:
+    def begin_anew(self, spec: ScalingSpec) -> None:
         """Forget the load of the past, but not what was decided on it."""
 
     @abc.abstractmethod
-    def reshape(self, spec: ScalerSpec, now_s: float) -> None:
+    def reshape(self, spec: ScalingSpec, now_s: float) -> None:
         """Follow numbers of the revision that have changed."""
 
 
@@ -91,7 +91,7 @@ class KpaDecider(Decider):
     """Today's algorithm."""
 
     def __init__(
-        self, spec: ScalerSpec, *, quirks: KpaQuirks, ready_count: int, present_scale: int, now_s: float
+        self, spec: ScalingSpec, *, quirks: KpaQuirks, ready_count: int, present_scale: int, now_s: float
     ) -> None:
         self._quirks = quirks
         self._collection = self._asked = self._new_collection(spec)
@@ -104,7 +104,7 @@ class KpaDecider(Decider):
         return f"KpaDecider({self._collection})"
 
     @classmethod
-    def restored(cls, spec: ScalerSpec, *, quirks: KpaQuirks, state: KpaState, windows: Windows) -> Self:
+    def restored(cls, spec: ScalingSpec, *, quirks: KpaQuirks, state: KpaState, windows: Windows) -> Self:
         """One that goes on from a state and windows of which there is a record."""
         made = cls(spec, quirks=quirks, ready_count=0, present_scale=0, now_s=0.0)
         made._state = state
@@ -116,11 +116,11 @@ class KpaDecider(Decider):
         """What the last decision left to the next."""
         return self._state
 
-    def windows(self, spec: ScalerSpec) -> Windows:
+    def windows(self, spec: ScalingSpec) -> Windows:
         """What the last decision looked at, until a second is taken."""
         return self._asked.windows(spec.metric)
 
-    def target(self, spec: ScalerSpec) -> float:
+    def target(self, spec: ScalingSpec) -> float:
         """Load that one pod should have."""
         return spec.target_value
 
@@ -130,7 +130,7 @@ class KpaDecider(Decider):
         stat = Stat(pod="", at_s=at_s, concurrency=load.concurrency, request_count=load.request_count)
         self._collection.record(stat, at_s)
 
-    def decide(self, spec: ScalerSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
+    def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
         """How many pods are wanted now."""
         self._asked = self._collection
         observed = self._collection.query(now_s, spec.metric)
@@ -144,11 +144,11 @@ class KpaDecider(Decider):
         reason = detail.limited_by or detail.mode
         return Decided(proposal=Proposal(decider="kpa", desired=detail.desired_count, reason=reason), detail=detail)
 
-    def begin_anew(self, spec: ScalerSpec) -> None:
+    def begin_anew(self, spec: ScalingSpec) -> None:
         """Forget the load of the past, but not what was decided on it."""
         self._collection = self._new_collection(spec)
 
-    def reshape(self, spec: ScalerSpec, now_s: float) -> None:
+    def reshape(self, spec: ScalingSpec, now_s: float) -> None:
         """Follow numbers of the revision that have changed."""
         self._collection.reshape(
             stable_window_s=spec.stable_window_s,
@@ -157,7 +157,7 @@ class KpaDecider(Decider):
             now_s=now_s,
         )
 
-    def _new_collection(self, spec: ScalerSpec) -> Collection:
+    def _new_collection(self, spec: ScalingSpec) -> Collection:
         return Collection(
             stable_window_s=spec.stable_window_s,
             panic_window_s=spec.panic_window_s,
@@ -192,10 +192,10 @@ class ClassicDecider(Decider):
     def state(self) -> None:
         """Its state is its points."""
 
-    def windows(self, spec: ScalerSpec) -> None:
+    def windows(self, spec: ScalingSpec) -> None:
         """It keeps points."""
 
-    def target(self, spec: ScalerSpec) -> float:
+    def target(self, spec: ScalingSpec) -> float:
         """Load that one pod should have."""
         del spec
         return self._target
@@ -215,7 +215,7 @@ class ClassicDecider(Decider):
             )
             self._record(pod.pod, load, at_s)
 
-    def decide(self, spec: ScalerSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
+    def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
         """How many pods are wanted now."""
         del spec
         detail: ClassicDecision | NoData
@@ -238,10 +238,10 @@ class ClassicDecider(Decider):
             desired, reason = self._hold_count, ScaleLimit.START_HOLD
         return Decided(proposal=Proposal(decider="classic", desired=desired, reason=reason), detail=detail)
 
-    def begin_anew(self, spec: ScalerSpec) -> None:
+    def begin_anew(self, spec: ScalingSpec) -> None:
         """Nothing to forget: points of pods that are gone are few, and the original keeps them."""
 
-    def reshape(self, spec: ScalerSpec, now_s: float) -> None:
+    def reshape(self, spec: ScalingSpec, now_s: float) -> None:
         """Nothing to follow: its windows stand in the settings."""
 
     def _record(self, source: str, load: Load, at_s: float) -> None:

@@ -10,9 +10,9 @@ from serving.autoscaler.classic import ClassicDecision, ClassicLimit, ClassicMod
 from serving.autoscaler.decide import ScaleDecision, ScaleLimit, ScalerMode
 from serving.autoscaler.merge import MergeDecision, Proposal
 from serving.autoscaler.scaler import Inputs, Outcome
-from serving.autoscaler.spec import Metric, ScalerSpec
 from serving.autoscaler.zero import Action, GateReason
 from serving.model.nodata import NoData
+from serving.scaling.spec import Metric, ScalingSpec
 
 __all__ = ["explain", "headline"]
 
@@ -60,7 +60,7 @@ def _load(inputs: Inputs, detail: ScaleDecision) -> str:
     return f"{what}, target {spec.target_value:g} each"
 
 
-def _limit(spec: ScalerSpec, detail: ScaleDecision) -> str:
+def _limit(spec: ScalingSpec, detail: ScaleDecision) -> str:
     return "" if detail.limited_by is None else _LIMITS[detail.limited_by].format(spec=spec, detail=detail)
 
 

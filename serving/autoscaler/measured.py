@@ -8,10 +8,10 @@ from serving.autoscaler.classic import ClassicDecision, ClassicMode
 from serving.autoscaler.decide import ScaleDecision, ScalerMode
 from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.scaler import Outcome
-from serving.autoscaler.spec import Metric
 from serving.autoscaler.zero import Action
 from serving.model.nodata import NoData
 from serving.model.revisionnumbers import RevisionNumbers
+from serving.scaling.spec import Metric
 
 __all__ = ["measured", "rule_of"]
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from serving.autoscaler.bounds import Bounded, bounded
-from serving.autoscaler.spec import ScalerSpec
 from serving.model.nodata import NoData
+from serving.scaling.spec import ScalingSpec
 
 __all__ = ["MergeDecision", "Proposal", "merge"]
 
@@ -50,7 +50,7 @@ class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 def merge(
-    proposals: Sequence[Proposal], *, present_scale: int, spec: ScalerSpec, is_initialized: bool
+    proposals: Sequence[Proposal], *, present_scale: int, spec: ScalingSpec, is_initialized: bool
 ) -> MergeDecision | NoData:
     """The largest proposal within the bounds; ``NoData`` when no decider has data.
 

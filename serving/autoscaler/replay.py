@@ -1,6 +1,6 @@
 """Decides again what the decision log has, with the very code that decided first, and with other numbers if wanted.
 
-Input: lines of the log, and the fields of ``ScalerSpec`` to change. Output: for each line what was answered then and what
+Input: lines of the log, and the fields of ``ScalingSpec`` to change. Output: for each line what was answered then and what
 is answered now. Two ways:
 
 - ``again`` takes the state that the record brings: with the same numbers it must give the same answer, in every field.
@@ -19,16 +19,16 @@ import msgspec
 from serving.autoscaler.decide import KpaState
 from serving.autoscaler.deciders import Decided, KpaDecider
 from serving.autoscaler.scaler import Inputs, Outcome, conclude
-from serving.autoscaler.spec import ScalerSpec
 from serving.autoscaler.story import Record
 from serving.autoscaler.zero import GateState
 from serving.model.errors import InvalidValue
+from serving.scaling.spec import ScalingSpec
 
 __all__ = ["Answer", "again", "changed_spec", "otherwise", "read_record"]
 
 # What the metric counts is not in a record of the other one.
 _FIXED = {"metric"}
-_FIELDS = {field.name: field.type for field in msgspec.structs.fields(ScalerSpec) if field.name not in _FIXED}
+_FIELDS = {field.name: field.type for field in msgspec.structs.fields(ScalingSpec) if field.name not in _FIXED}
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ def read_record(line: bytes | str) -> Record:
         raise InvalidValue(text=str(error), expected="a line of the decision log") from error
 
 
-def changed_spec(spec: ScalerSpec, changes: Mapping[str, str]) -> ScalerSpec:
+def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:
     """The numbers with others in their place: ``max_scale`` or ``max-scale`` is "8". Raises ``InvalidValue``."""
     found: dict[str, Any] = {}
     for name, text in changes.items():
@@ -91,7 +91,7 @@ def otherwise(records: Iterable[Record], changes: Mapping[str, str]) -> Iterator
         yield Answer(record=record, first=first, second=second)
 
 
-def _with(inputs: Inputs, state: _State, spec: ScalerSpec) -> Inputs:
+def _with(inputs: Inputs, state: _State, spec: ScalingSpec) -> Inputs:
     return msgspec.structs.replace(inputs, kpa=state.kpa, gate=state.gate, spec=spec)
 
 

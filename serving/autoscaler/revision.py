@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 
 from serving.autoscaler.path import path_of
-from serving.autoscaler.resolve import resolve
-from serving.autoscaler.spec import ScalerSpec
 from serving.model.knative import (
     BECAME_READY_ANNOTATION,
     CONFIGURATION_LABEL,
@@ -26,7 +24,8 @@ from serving.model.knative import (
     ServingState,
     TrafficPath,
 )
-from serving.settings.annotations import read_annotations
+from serving.scaling.resolve import resolve_annotations
+from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
 
 __all__ = [
@@ -58,7 +57,7 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     class_name: str
     container_concurrency: int
     was_ready: bool
-    spec: ScalerSpec
+    spec: ScalingSpec
     configuration: str = ""
     """Name of the Configuration that it is of; "" if it is of none."""
 
@@ -110,26 +109,25 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Revis
     """A Revision; None if it goes away, or if another autoscaler (an hpa, say) has it."""
     metadata, spec = found["metadata"], found.get("spec") or {}
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
-    scaling = read_annotations(annotations, settings).scaling
-    class_name = scaling.class_name or settings.pod_autoscaler_class
-    if metadata.get("deletionTimestamp") or class_name not in _OURS:
-        return None
     container_concurrency = int(spec.get("containerConcurrency") or 0)
     labels = metadata.get("labels") or {}
+    scaling = resolve_annotations(
+        annotations,
+        settings,
+        container_concurrency=container_concurrency,
+        reachable=labels.get(ROUTING_STATE_LABEL) != _UNREACHABLE,
+    )
+    if metadata.get("deletionTimestamp") or scaling.class_name not in _OURS:
+        return None
     return RevisionFacts(
         key=(metadata.get("namespace", ""), metadata["name"]),
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         serving_state=ServingState(spec.get("servingState") or ServingState.ACTIVE),
-        class_name=class_name,
+        class_name=scaling.class_name,
         container_concurrency=container_concurrency,
         was_ready=BECAME_READY_ANNOTATION in annotations or _is_true(found, "Ready"),
-        spec=resolve(
-            settings,
-            scaling,
-            container_concurrency=container_concurrency,
-            reachable=labels.get(ROUTING_STATE_LABEL) != _UNREACHABLE,
-        ),
+        spec=scaling,
         configuration=labels.get(CONFIGURATION_LABEL, ""),
         service=labels.get(SERVICE_LABEL, ""),
         path=path_of(annotations),

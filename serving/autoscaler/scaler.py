@@ -19,14 +19,14 @@ from serving.autoscaler.decide import KpaState
 from serving.autoscaler.deciders import ClassicDecider, Decided, Decider, Inside, KpaDecider
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.autoscaler.path import wanted_path
-from serving.autoscaler.resolve import classic_target
 from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.sources import Load, Sources
-from serving.autoscaler.spec import KpaQuirks, Metric, ScalerSpec
 from serving.autoscaler.zero import Action, GateDecision, GateFacts, GateState, InactiveReason, Phase, step
 from serving.model.knative import ServingState, TrafficPath
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.resolve import classic_target
+from serving.scaling.spec import KpaQuirks, Metric, ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
 
 __all__ = ["Cause", "Inputs", "Outcome", "Scaler", "ScalerFacts", "Source", "conclude"]
@@ -82,7 +82,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     beside: tuple[Proposal, ...]
     """Proposals of deciders beside the algorithm."""
 
-    spec: ScalerSpec
+    spec: ScalingSpec
     quirks: KpaQuirks
     kpa: KpaState | None
     """What the decision before left; None of the classic algorithm, whose state is its points."""

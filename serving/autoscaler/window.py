@@ -15,7 +15,7 @@ from operator import mul
 
 import msgspec
 
-from serving.autoscaler.spec import SAFE, KpaQuirks, WindowKind
+from serving.scaling.spec import SAFE, KpaQuirks, WindowKind
 
 __all__ = ["LinearWindow", "Seen", "WeightedWindow", "Window", "window_of"]
 

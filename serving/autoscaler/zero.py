@@ -13,9 +13,9 @@ import enum
 import msgspec
 
 from serving.autoscaler.bounds import bounded, ready_count_min
-from serving.autoscaler.spec import SAFE, KpaQuirks, ScalerSpec
 from serving.model.errors import IllegalTransition
 from serving.model.nodata import NoData
+from serving.scaling.spec import SAFE, KpaQuirks, ScalingSpec
 
 __all__ = [
     "PROBE_PERIOD_S",
@@ -220,7 +220,7 @@ def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
 
 
 def step(
-    state: GateState, facts: GateFacts, *, spec: ScalerSpec, now_s: float, quirks: KpaQuirks = SAFE
+    state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
 ) -> tuple[GateState, GateDecision]:
     """One look at a revision: weigh the proof, decide, then settle the condition Active by what was decided."""
     if state.is_inactive:
@@ -242,7 +242,7 @@ def _proof(state: GateState, facts: GateFacts, *, now_s: float) -> Event:
     return Event.HAND_OFF_IN_DOUBT
 
 
-def _decide(state: GateState, facts: GateFacts, *, spec: ScalerSpec, now_s: float, quirks: KpaQuirks) -> GateDecision:
+def _decide(state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks) -> GateDecision:
     desired = facts.desired
     if isinstance(desired, NoData):
         if state.phase is not Phase.ACTIVATING:
@@ -257,7 +257,7 @@ def _decide(state: GateState, facts: GateFacts, *, spec: ScalerSpec, now_s: floa
 
 
 def _toward_zero(
-    state: GateState, facts: GateFacts, *, spec: ScalerSpec, now_s: float, quirks: KpaQuirks
+    state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> GateDecision:
     if state.phase is Phase.ACTIVATING:
         return _while_activating(state, facts, spec=spec, now_s=now_s, quirks=quirks)
@@ -274,7 +274,7 @@ def _toward_zero(
 
 
 def _while_activating(
-    state: GateState, facts: GateFacts, *, spec: ScalerSpec, now_s: float, quirks: KpaQuirks
+    state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> GateDecision:
     """0 only when the first pods had their deadline of 600 s and 30 s more; before that nothing is decided."""
     rest_s = spec.progress_deadline_s + _ACTIVATION_BUFFER_S - (now_s - state.since_s)
@@ -291,7 +291,7 @@ def _while_activating(
     return _apply(0, GateReason.ACTIVATION_FAILED, facts)
 
 
-def _while_active(state: GateState, facts: GateFacts, *, spec: ScalerSpec, now_s: float) -> GateDecision:
+def _while_active(state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float) -> GateDecision:
     """1 pod for the rest of the stable window; then inactive, which puts the activators in the path."""
     rest_s = spec.stable_window_s - (now_s - state.since_s)
     if rest_s > 0:
@@ -300,7 +300,7 @@ def _while_active(state: GateState, facts: GateFacts, *, spec: ScalerSpec, now_s
     return _hold_zero(GateReason.MARKED_INACTIVE, recheck_in_s=_INACTIVE_RECHECK_S if is_in_path else None)
 
 
-def _while_inactive(state: GateState, facts: GateFacts, *, spec: ScalerSpec, now_s: float) -> GateDecision:
+def _while_inactive(state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float) -> GateDecision:
     """0 after grace and retention; without retention already when the activators are the endpoints for the grace."""
     inactive_s = now_s - state.since_s
     grace_s = spec.scale_to_zero_grace_s

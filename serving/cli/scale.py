@@ -13,7 +13,8 @@ from serving.cli.resources import path_of
 from serving.cli.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.servicepatch import scale_patch
-from serving.settings.annotations import GROUP
+from serving.settings.annotations import read_annotations
+from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["scale"]
 
@@ -51,8 +52,7 @@ def scale(*, api: Api, name: str, count: int | None, wait: bool, output: str, **
         click.echo(json.dumps(service, indent=2))
         return
     found = at(service, "spec", "template", "metadata", "annotations") or {}
-    least = found.get(f"{GROUP}min-scale") or found.get(f"{GROUP}minScale") or "0"
-    most = found.get(f"{GROUP}max-scale") or found.get(f"{GROUP}maxScale") or "0"
+    wanted = read_annotations(found, AutoscalerSettings()).scaling
     revision = at(service, "status", "latestCreatedRevisionName") or ""
-    shown = "no limit" if most == "0" else f"at most {most}"
-    click.echo(f"{name}: at least {least} pods, {shown}{f' ({revision})' if wait else ''}")
+    shown = f"at most {wanted.max_scale}" if wanted.max_scale else "no limit"
+    click.echo(f"{name}: at least {wanted.min_scale or 0} pods, {shown}{f' ({revision})' if wait else ''}")

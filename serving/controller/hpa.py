@@ -37,7 +37,9 @@ from serving.model.objects import (
     uid_of,
 )
 from serving.model.quantity import format_bytes
-from serving.settings.annotations import ScalingAnnotations, read_annotations
+from serving.scaling.resolve import resolve_annotations
+from serving.scaling.spec import ScalingSpec
+from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
 __all__ = ["hpa_writes", "is_of_an_hpa"]
@@ -51,7 +53,7 @@ _SUFFIXES = ("k", "M", "G", "T", "P", "E")
 
 def is_of_an_hpa(annotations: Mapping[str, str], settings: AutoscalerSettings) -> bool:
     """Whether revisions with these annotations are scaled by a HorizontalPodAutoscaler."""
-    return (read_annotations(annotations, settings).scaling.class_name or settings.pod_autoscaler_class) == HPA_CLASS
+    return _spec_of(annotations, settings, reachable=True).class_name == HPA_CLASS
 
 
 def hpa_writes(revision: Object, found: Object | None, settings: AutoscalerSettings) -> tuple[Write, ...]:
@@ -85,11 +87,14 @@ def _lacking(found: Mapping[str, object], wanted: Mapping[str, object]) -> Objec
 
 
 def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
-    scaling = read_annotations(annotations_of(revision), settings).scaling
+    annotations = annotations_of(revision)
+    scaling = read_annotations(annotations, settings).scaling
+    is_reached = labels_of(revision).get(ROUTING_STATE_LABEL) != RoutingState.RESERVE
+    resolved = _spec_of(annotations, settings, reachable=is_reached)
     spec: Object = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment_name(name_of(revision))},
-        "minReplicas": _min(revision, scaling, settings),
-        "maxReplicas": _max(scaling, settings),
+        "minReplicas": _min(resolved),
+        "maxReplicas": resolved.max_scale or _NO_LIMIT,
     }
     if scaling.target is not None:
         spec["metrics"] = [_metric(scaling.metric or _CPU, scaling.target)]
@@ -117,16 +122,13 @@ def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
     }
 
 
-def _min(revision: Object, scaling: ScalingAnnotations, settings: AutoscalerSettings) -> int:
-    """Of a revision that no route names a single pod is enough."""
-    is_reached = labels_of(revision).get(ROUTING_STATE_LABEL) != RoutingState.RESERVE
-    low = settings.min_scale if scaling.min_scale is None else scaling.min_scale
-    return max(1, low if is_reached else 0)
+def _min(spec: ScalingSpec) -> int:
+    """A revision without a route needs a single pod."""
+    return max(1, spec.min_scale if spec.reachable else 0)
 
 
-def _max(scaling: ScalingAnnotations, settings: AutoscalerSettings) -> int:
-    high = settings.max_scale if scaling.max_scale is None else scaling.max_scale
-    return high or settings.max_scale_limit or _NO_LIMIT
+def _spec_of(annotations: Mapping[str, str], settings: AutoscalerSettings, *, reachable: bool) -> ScalingSpec:
+    return resolve_annotations(annotations, settings, container_concurrency=0, reachable=reachable)
 
 
 def _metric(name: str, target: float) -> Object:

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from serving.settings.http import HttpSettings
-from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, NUMBER, PERCENT, TEXT, Knob
+from serving.settings.knob import BYTES, COUNT, DURATION, FLAG, PERCENT, TEXT, Knob
 from serving.settings.otlp import OtlpSettings
 from serving.settings.record import Clash, SettingsRecord
 from serving.settings.tls import TlsSettings
@@ -91,17 +91,6 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     poke_pause_min_s: Annotated[float, Knob(key="poke-pause-min", unit=DURATION, low=0.001, high=10)] = 0.05
     """Shortest time between two pokes of the autoscaler for one revision, in seconds. Range: 1ms to 10s. Default: ours,
     50ms, about the time that a decision takes to become a pod."""
-
-    poke_target_default: Annotated[float, Knob(key="poke-target-default", unit=NUMBER, low=0.01)] = 100.0
-    """Requests at once that a pod is for, where neither containerConcurrency nor an annotation says so; more than that
-    for each desired pod and the autoscaler is poked. Range: from 0.01. Default: Knative's
-    container-concurrency-target-default, 100."""
-
-    poke_utilization_ratio: Annotated[
-        float, Knob(key="poke-utilization-percentage", unit=PERCENT, low=0.01, high=1)
-    ] = 0.7
-    """Part of that number at which the autoscaler is poked. Range: 1 to 100 percent. Default: Knative's
-    container-concurrency-target-percentage, 70."""
 
     flip_pause_first_s: Annotated[float, Knob(key="flip-pause-first", unit=DURATION, low=0.01, high=60)] = 0.1
     """Pause before a second try to make a revision Active that is still in Reserve, in seconds; it doubles with each
@@ -217,12 +206,3 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     def queue_bytes_limit(self) -> int | None:
         """Bytes that may wait for one revision; None means no limit."""
         return self.queue_bytes_max or None
-
-    def poke_target(self, container_concurrency: int, target_concurrency: float | None) -> float:
-        """Requests at once that a desired pod is good for before more pods are worth asking for.
-
-        The lower of what the revision limits and what it asks for, in part: 10 at 70 percent are 7; with neither, 70. One
-        of two activators sees half of the requests: 3.5 of them.
-        """
-        bounds = [bound for bound in (float(container_concurrency), target_concurrency) if bound]
-        return min(bounds, default=self.poke_target_default) * self.poke_utilization_ratio / self.count

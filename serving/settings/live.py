@@ -66,8 +66,6 @@ _WAITING = {
     "pod_tries_max",
     "revision_wait_max_s",
     "poke_pause_min_s",
-    "poke_target_default",
-    "poke_utilization_ratio",
     "flip_pause_first_s",
     "flip_pause_max_s",
 }

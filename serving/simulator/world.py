@@ -13,11 +13,11 @@ import msgspec
 from serving.autoscaler.collection import Collection
 from serving.autoscaler.decide import KpaState, ScaleDecision, decide, is_poke, starting_state
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
-from serving.autoscaler.resolve import resolve
-from serving.autoscaler.spec import ScalerSpec
 from serving.autoscaler.zero import Action, GateDecision, GateFacts, GateState, InactiveReason, Phase, step
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.resolve import resolve
+from serving.scaling.spec import ScalingSpec
 from serving.settings.activator import ActivatorSettings
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
@@ -63,7 +63,7 @@ class World:
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self._plan, self._engine = plan, engine
         self._dice = random.Random(plan.seed)  # noqa: S311 - a simulated world, not a secret
-        self._spec: ScalerSpec = resolve(
+        self._spec: ScalingSpec = resolve(
             plan.settings, plan.scaling, container_concurrency=plan.container_concurrency, reachable=True
         )
         self._meter = Meter(now_s=0.0)

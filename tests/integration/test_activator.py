@@ -9,6 +9,7 @@ import pytest
 
 from serving.cluster.kinds import REVISION, ROUTE
 from serving.model.routedigest import route_digest
+from serving.settings.autoscaler import AutoscalerSettings
 from serving.wire.tokens import activator_token, pod_secret, revision_secret
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Answer, Stage, ask, staged
@@ -41,8 +42,25 @@ async def test_settings_that_change_while_it_runs_hold_for_the_next_request() ->
         await stage.service()
         await stage.pod_seen("p")
         assert "x-serving-revision" in (await ask(stage.public)).headers
-        stage.activator.reconfigure(msgspec.structs.replace(stage.activator.settings, tell_revision=False))
+        changed = msgspec.structs.replace(stage.activator.settings, tell_revision=False)
+        stage.activator.reconfigure(changed, AutoscalerSettings())
         assert "x-serving-revision" not in (await ask(stage.public)).headers
+
+
+async def test_the_target_of_a_revision_follows_the_autoscalers_settings_while_it_runs() -> None:
+    async with staged() as stage:
+        await stage.service()
+        await stage.pod_seen("p")
+        desk, key = stage.activator.ingress.desk, ("default", "hello-00001")
+
+        def target() -> float | None:
+            facts = desk.facts_of(key)
+            return None if facts is None else facts.target_concurrency
+
+        assert target() == 0.7
+        settings = AutoscalerSettings(container_concurrency_target_ratio=0.5)
+        stage.activator.reconfigure(stage.activator.settings, settings)
+        await until(lambda: target() == 0.5)
 
 
 async def test_inside_the_cluster_short_hosts_and_those_of_revisions_are_known() -> None:

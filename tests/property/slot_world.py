@@ -50,6 +50,7 @@ class Life:
             key=KEY,
             resource_version="1",
             serving_state=ServingState.ACTIVE,
+            target_concurrency=70.0,
             container_concurrency=self.world.slots_per_pod,
         )
         self.do(self.desk.set_revision(facts, self.world.now_s))

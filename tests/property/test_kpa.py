@@ -8,9 +8,9 @@ from serving.autoscaler.bounds import Bound
 from serving.autoscaler.collection import Collection, Observation
 from serving.autoscaler.decide import KpaState, ScaleDecision, ScalerMode, decide, starting_state
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
-from serving.autoscaler.spec import ScalerSpec, WindowKind
 from serving.autoscaler.zero import PROOF_VALID_S, Action, GateFacts, GateReason, GateState, Phase, step
 from serving.model.nodata import NoData
+from serving.scaling.spec import ScalingSpec, WindowKind
 from tests.unit.autoscaler.kpa_builders import DEFAULTS, spec_with, stat_of
 
 NOTHING = NoData(missing="no stat in the stable window")
@@ -41,7 +41,7 @@ STATES = st.builds(
 )
 
 
-def decision_of(state: KpaState, observed: Observation, ready_count: int, spec: ScalerSpec) -> ScaleDecision:
+def decision_of(state: KpaState, observed: Observation, ready_count: int, spec: ScalingSpec) -> ScaleDecision:
     _, decision = decide(state, observed=observed, ready_count=ready_count, spec=spec, now_s=0.0)
     assert isinstance(decision, ScaleDecision)
     return decision
@@ -49,7 +49,7 @@ def decision_of(state: KpaState, observed: Observation, ready_count: int, spec: 
 
 @given(spec=SPECS, start_ready=READY, steps=STEPS)
 def test_but_for_the_start_hold_it_is_the_naive_transcription(
-    spec: ScalerSpec, start_ready: int, steps: list[tuple[int, float, float, int]]
+    spec: ScalingSpec, start_ready: int, steps: list[tuple[int, float, float, int]]
 ) -> None:
     state = starting_state(ready_count=start_ready, present_scale=0, spec=spec, now_s=0.0)
     naive = NaiveKpa(spec, ready_count=start_ready, now_s=0.0)
@@ -85,7 +85,7 @@ def test_collection_and_decision_are_the_naive_transcription(loads: list[float |
 
 @given(state=STATES, spec=SPECS, stable=LOADS, panic=LOADS, more=LOADS, ready=READY)
 def test_more_load_never_wants_fewer_pods(
-    *, state: KpaState, spec: ScalerSpec, stable: float, panic: float, more: float, ready: int
+    *, state: KpaState, spec: ScalingSpec, stable: float, panic: float, more: float, ready: int
 ) -> None:
     less_loaded = decision_of(state, Observation(stable=stable, panic=panic), ready, spec)
     for grown in (Observation(stable=stable + more, panic=panic), Observation(stable=stable, panic=panic + more)):
@@ -93,14 +93,14 @@ def test_more_load_never_wants_fewer_pods(
 
 
 @given(spec=SPECS, load=LOADS, ready=READY)
-def test_it_can_always_grow_by_one(spec: ScalerSpec, load: float, ready: int) -> None:
+def test_it_can_always_grow_by_one(spec: ScalingSpec, load: float, ready: int) -> None:
     decision = decision_of(KpaState(), Observation(stable=load, panic=load), ready, spec)
     assert decision.desired_count >= min(decision.desired_stable_count, ready + 1)
 
 
 @given(state=STATES, spec=SPECS, stable=LOADS, panic=LOADS, ready=READY)
 def test_a_step_stays_within_the_rates_unless_a_hold_or_the_activation_scale_says_more(
-    *, state: KpaState, spec: ScalerSpec, stable: float, panic: float, ready: int
+    *, state: KpaState, spec: ScalingSpec, stable: float, panic: float, ready: int
 ) -> None:
     decision = decision_of(state, Observation(stable=stable, panic=panic), ready, spec)
     holds = max(state.start_hold_count, state.panic_count_max, spec.activation_scale)
@@ -108,7 +108,7 @@ def test_a_step_stays_within_the_rates_unless_a_hold_or_the_activation_scale_say
 
 
 @given(spec=SPECS, start_ready=READY, steps=STEPS)
-def test_panic_never_lowers(spec: ScalerSpec, start_ready: int, steps: list[tuple[int, float, float, int]]) -> None:
+def test_panic_never_lowers(spec: ScalingSpec, start_ready: int, steps: list[tuple[int, float, float, int]]) -> None:
     # What may end meanwhile are the delay and the hold after a start: they are not panic's.
     state = starting_state(ready_count=start_ready, present_scale=0, spec=spec, now_s=0.0)
     now_s, previous = 0.0, None
@@ -123,7 +123,7 @@ def test_panic_never_lowers(spec: ScalerSpec, start_ready: int, steps: list[tupl
 
 
 @given(state=STATES, spec=SPECS, load=LOADS, ready=READY)
-def test_without_data_nothing_changes(*, state: KpaState, spec: ScalerSpec, load: float, ready: int) -> None:
+def test_without_data_nothing_changes(*, state: KpaState, spec: ScalingSpec, load: float, ready: int) -> None:
     observed = Observation(stable=load, panic=load)
     for known in ({"observed": NOTHING, "ready_count": ready}, {"observed": observed, "ready_count": NOTHING}):
         assert decide(state, **known, spec=spec, now_s=1e6) == (state, NOTHING)
@@ -156,7 +156,7 @@ BOUNDED_SPECS = st.builds(
 
 @given(proposals=PROPOSALS, present_scale=READY, spec=BOUNDED_SPECS, is_initialized=st.booleans())
 def test_the_answer_is_at_least_every_proposal_but_for_the_maximum(
-    *, proposals: list[Proposal], present_scale: int, spec: ScalerSpec, is_initialized: bool
+    *, proposals: list[Proposal], present_scale: int, spec: ScalingSpec, is_initialized: bool
 ) -> None:
     decision = merge(proposals, present_scale=present_scale, spec=spec, is_initialized=is_initialized)
     heard = [proposal.desired for proposal in proposals if not isinstance(proposal.desired, NoData)]
@@ -170,7 +170,7 @@ def test_the_answer_is_at_least_every_proposal_but_for_the_maximum(
 
 @given(proposals=PROPOSALS, present_scale=READY, spec=BOUNDED_SPECS)
 def test_one_more_decider_heard_or_silent_never_lowers_the_answer(
-    proposals: list[Proposal], present_scale: int, spec: ScalerSpec
+    proposals: list[Proposal], present_scale: int, spec: ScalingSpec
 ) -> None:
     for desired in (NOTHING, 3):
         more = [*proposals, Proposal(decider="more", desired=desired, reason="load")]
@@ -207,7 +207,7 @@ LOOKS = st.lists(
 
 @given(spec=GATE_SPECS, looks=LOOKS)
 def test_zero_is_applied_only_on_proof_and_after_its_times(
-    spec: ScalerSpec, looks: list[tuple[float, int | NoData, int, bool, bool]]
+    spec: ScalingSpec, looks: list[tuple[float, int | NoData, int, bool, bool]]
 ) -> None:
     state, now_s, present_scale = GateState(since_s=0.0), 0.0, 1
     proxy_since_s: float | None = None
@@ -249,7 +249,7 @@ def test_zero_is_applied_only_on_proof_and_after_its_times(
 
 
 @given(spec=GATE_SPECS, ready_count=st.integers(1, 3))
-def test_an_idle_revision_gets_to_zero_within_its_times(spec: ScalerSpec, ready_count: int) -> None:
+def test_an_idle_revision_gets_to_zero_within_its_times(spec: ScalingSpec, ready_count: int) -> None:
     state, now_s, present_scale = GateState(since_s=0.0, is_initialized=True), 0.0, ready_count
     wait_s = max(spec.scale_to_zero_grace_s, spec.scale_to_zero_pod_retention_s)
     proved_at_s: float | None = None

@@ -12,7 +12,7 @@ import pytest
 
 from tests.tidy.sources import is_type_checking_block, named, product_files
 
-PURE_FLOORS = {"model", "settings", "traffic", "scheduler"}
+PURE_FLOORS = {"model", "settings", "traffic", "scheduler", "scaling"}
 DAEMONS = {"activator", "autoscaler", "controller", "nodegroup", "placement", "queueproxy"}
 # The only modules of a daemon that may touch the world; the file's name says so.
 SHELLS = {"main", "server", "loop", "client"}

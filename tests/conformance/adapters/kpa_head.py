@@ -1,7 +1,7 @@
 """Scenarios of today's autoscaler: load over both windows and ready pods in, decisions out.
 
 Source: knative/serving 98e5ef90, pkg/autoscaler/scaling, run for these cases. Translated: the decider's fields into a
-``ScalerSpec`` (the fields that no decision of theirs reads get values that cannot matter), steps with ``now`` into
+``ScalingSpec`` (the fields that no decision of theirs reads get values that cannot matter), steps with ``now`` into
 decisions, steps with ``update_spec`` into the next spec, which has no answer, and ``error`` into ``NoData`` on the pods
 ("ready") or on the load. On an invalid step the counts are 0 and the state is what it was.
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 from serving.autoscaler.collection import Observation
 from serving.autoscaler.decide import KpaState, decide, starting_state
-from serving.autoscaler.spec import ORIGINAL, Metric, ScalerSpec, WindowKind, panic_window_s
 from serving.model.nodata import NoData
+from serving.scaling.spec import ORIGINAL, Metric, ScalingSpec, WindowKind, panic_window_s
 from tests.conformance.compare import same
 
 _PANIC_WINDOW_RATIO = 0.1
@@ -47,7 +47,7 @@ def agrees(expected: object, got: object) -> bool:
     return same(expected, got)
 
 
-def _step(state: KpaState, step: dict[str, Any], spec: ScalerSpec) -> tuple[KpaState, dict[str, object]]:
+def _step(state: KpaState, step: dict[str, Any], spec: ScalingSpec) -> tuple[KpaState, dict[str, object]]:
     error = step.get("error")
     failed = NoData(missing=error) if error else None
     observed = Observation(stable=step.get("observed_stable", 0.0), panic=step.get("observed_panic", 0.0))
@@ -69,8 +69,8 @@ def _step(state: KpaState, step: dict[str, Any], spec: ScalerSpec) -> tuple[KpaS
     }
 
 
-def _spec(fields: dict[str, Any]) -> ScalerSpec:
-    return ScalerSpec(
+def _spec(fields: dict[str, Any]) -> ScalingSpec:
+    return ScalingSpec(
         metric=Metric(fields["scaling_metric"] or Metric.CONCURRENCY),
         target_value=fields["target_value"],
         total_value=fields["total_value"],

@@ -9,8 +9,8 @@ max, answered by the maximum after each.
 from typing import Any
 
 from serving.autoscaler.delay import DelayWindow, slot_count
-from serving.autoscaler.spec import ORIGINAL, WindowKind
 from serving.autoscaler.window import window_of
+from serving.scaling.spec import ORIGINAL, WindowKind
 from tests.conformance.compare import same
 
 # The tolerance that the format states for averages.

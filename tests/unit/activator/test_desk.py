@@ -32,6 +32,7 @@ def revision(
         key=KEY,
         resource_version="7",
         serving_state=state,
+        target_concurrency=0.7 * (slots or 100),
         container_concurrency=slots,
         failure=failure,
         delay=delay,

@@ -7,11 +7,22 @@ import pytest
 from serving.activator.revisions import PodFacts, RevisionFacts, SliceFacts, Slices, revision_of, slice_of
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
+from serving.scaling.resolve import resolve
+from serving.scaling.spec import Metric
+from serving.settings.annotations import read_annotations
+from serving.settings.autoscaler import AutoscalerSettings
+
+SCALING = AutoscalerSettings()
 
 
-def revision(*, annotations: dict[str, str] | None = None, **parts: Any) -> RevisionFacts:  # noqa: ANN401 - JSON
+def revision(
+    *,
+    annotations: dict[str, str] | None = None,
+    scaling: AutoscalerSettings = SCALING,
+    **parts: Any,  # noqa: ANN401 - JSON
+) -> RevisionFacts:
     metadata = {"name": "hello-00001", "namespace": "default", "resourceVersion": "7", "annotations": annotations}
-    read = revision_of({"metadata": metadata, **parts})
+    read = revision_of({"metadata": metadata, **parts}, scaling)
     assert isinstance(read, RevisionFacts)
     return read
 
@@ -52,6 +63,7 @@ def test_a_revision_is_read() -> None:
         key=("default", "hello-00001"),
         resource_version="7",
         serving_state=ServingState.RESERVE,
+        target_concurrency=7.0,
         container_concurrency=10,
         timeout_s=60,
         response_start_timeout_s=5,
@@ -62,7 +74,10 @@ def test_a_revision_is_read() -> None:
 
 def test_a_revision_that_says_little_gets_the_defaults() -> None:
     assert revision(spec={"idleTimeoutSeconds": 0}) == RevisionFacts(
-        key=("default", "hello-00001"), resource_version="7", serving_state=ServingState.ACTIVE
+        key=("default", "hello-00001"),
+        resource_version="7",
+        serving_state=ServingState.ACTIVE,
+        target_concurrency=70.0,
     )
 
 
@@ -90,20 +105,30 @@ def test_a_pod_without_a_node_delays_a_revision_and_does_not_fail_it(reason: str
 @pytest.mark.parametrize(
     ("annotations", "target"),
     [
-        ({}, None),
-        ({"autoscaling.knative.dev/target": "5"}, 5.0),
-        ({"autoscaling.knative.dev/target": "0"}, None),
-        ({"autoscaling.knative.dev/target": "many"}, None),
-        ({"autoscaling.knative.dev/target": "5", "autoscaling.knative.dev/metric": "concurrency"}, 5.0),
-        ({"autoscaling.knative.dev/target": "5", "autoscaling.knative.dev/metric": "rps"}, None),
+        ({}, 70.0),
+        ({"autoscaling.knative.dev/target": "5"}, 3.5),
+        ({"autoscaling.knative.dev/target": "0"}, 70.0),
+        ({"autoscaling.knative.dev/target": "many"}, 70.0),
+        ({"autoscaling.knative.dev/target": "5", "autoscaling.knative.dev/metric": "concurrency"}, 3.5),
+        ({"autoscaling.knative.dev/target": "5", "autoscaling.knative.dev/metric": "rps"}, 70.0),
+        ({"autoscaling.knative.dev/target-utilization-percentage": "20"}, 20.0),
+        ({"autoscaling.knative.dev/targetUtilizationPercentage": "20"}, 20.0),
     ],
 )
-def test_a_target_in_requests_at_once_is_read(annotations: dict[str, str], target: float | None) -> None:
-    assert revision(annotations=annotations).target_concurrency == target
+def test_the_target_is_the_one_that_the_autoscaler_aims_at(annotations: dict[str, str], target: float) -> None:
+    asked = read_annotations(annotations, SCALING).scaling
+    aimed_at = resolve(SCALING, asked, container_concurrency=0, reachable=True)
+    found = revision(annotations=annotations).target_concurrency
+    assert found == aimed_at.target_concurrency == pytest.approx(target)
+    assert aimed_at.metric is not Metric.CONCURRENCY or found == aimed_at.target_value
+
+
+def test_the_target_follows_the_autoscalers_settings() -> None:
+    assert revision(scaling=AutoscalerSettings(container_concurrency_target_default=10.0)).target_concurrency == 7.0
 
 
 def test_a_revision_that_cannot_be_read_is_no_data() -> None:
-    assert isinstance(revision_of({"metadata": {"name": "r"}, "spec": {"servingState": "Asleep"}}), NoData)
+    assert isinstance(revision_of({"metadata": {"name": "r"}, "spec": {"servingState": "Asleep"}}, SCALING), NoData)
 
 
 def test_a_pod_has_an_address_and_a_name() -> None:

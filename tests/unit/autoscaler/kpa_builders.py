@@ -4,13 +4,13 @@ import msgspec
 
 from serving.autoscaler.collection import Observation
 from serving.autoscaler.decide import KpaState, ScaleDecision, decide
-from serving.autoscaler.spec import SAFE, KpaQuirks, Metric, ScalerSpec, WindowKind
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
+from serving.scaling.spec import SAFE, KpaQuirks, Metric, ScalingSpec, WindowKind
 
 __all__ = ["CALM", "DEFAULTS", "decided", "spec_with", "stat_of"]
 
-DEFAULTS = ScalerSpec(
+DEFAULTS = ScalingSpec(
     metric=Metric.CONCURRENCY,
     target_value=70.0,
     total_value=100.0,
@@ -38,7 +38,7 @@ CALM = KpaState()
 """State of a scaler that has neither panic nor a start behind it."""
 
 
-def spec_with(**changes: object) -> ScalerSpec:
+def spec_with(**changes: object) -> ScalingSpec:
     """The defaults with some fields changed."""
     return msgspec.structs.replace(DEFAULTS, **changes)
 
@@ -61,7 +61,7 @@ def decided(
     load: float,
     panic_load: float | None = None,
     ready_count: int = 1,
-    spec: ScalerSpec = DEFAULTS,
+    spec: ScalingSpec = DEFAULTS,
     now_s: float = 0.0,
     quirks: KpaQuirks = SAFE,
 ) -> tuple[KpaState, ScaleDecision]:

@@ -1,9 +1,9 @@
 """Policies and revisions for tests of what joins them."""
 
 from serving.autoscaler.policy import PolicyFacts, policy_of
-from serving.autoscaler.resolve import resolve
 from serving.autoscaler.revision import RevisionFacts
 from serving.model.knative import ServingState
+from serving.scaling.resolve import resolve
 from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
 

@@ -4,9 +4,9 @@ import msgspec
 
 from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.scaler import Cause, Outcome, Scaler, ScalerFacts, Source
-from serving.autoscaler.spec import ScalerSpec
 from serving.model.knative import ServingState
 from serving.model.stat import Stat
+from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
 from tests.unit.autoscaler.kpa_builders import DEFAULTS
 
@@ -16,7 +16,7 @@ SETTINGS = AutoscalerSettings()
 
 
 def revision_with(
-    spec: ScalerSpec = DEFAULTS,
+    spec: ScalingSpec = DEFAULTS,
     *,
     serving_state: ServingState = ServingState.ACTIVE,
     class_name: str = KPA_CLASS,

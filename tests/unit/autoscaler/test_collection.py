@@ -3,8 +3,8 @@ import math
 import pytest
 
 from serving.autoscaler.collection import Collection, Observation
-from serving.autoscaler.spec import ORIGINAL, SAFE, KpaQuirks, Metric, WindowKind
 from serving.model.nodata import NoData
+from serving.scaling.spec import ORIGINAL, SAFE, KpaQuirks, Metric, WindowKind
 from tests.unit.autoscaler.kpa_builders import stat_of
 
 NOTHING = NoData(missing="no stat in the stable window")

@@ -11,8 +11,8 @@ from serving.autoscaler.decide import (
     is_worth_applying,
     starting_state,
 )
-from serving.autoscaler.spec import ORIGINAL, SAFE, KpaQuirks
 from serving.model.nodata import NoData
+from serving.scaling.spec import ORIGINAL, SAFE, KpaQuirks
 from tests.unit.autoscaler.kpa_builders import CALM, DEFAULTS, decided, spec_with, stat_of
 
 NOTHING = NoData(missing="no stat in the stable window")

@@ -17,10 +17,10 @@ from serving.autoscaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIMITS,
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.scaler import Cause, Inputs, Outcome, ScalerFacts, conclude
 from serving.autoscaler.sources import Load
-from serving.autoscaler.spec import SAFE, Metric
 from serving.autoscaler.zero import GateReason, GateState, Phase
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
+from serving.scaling.spec import SAFE, Metric
 from tests.unit.autoscaler.kpa_builders import spec_with
 
 NOW_S = 1000.0

@@ -7,8 +7,8 @@ from serving.autoscaler.deciders import Decided
 from serving.autoscaler.measured import measured, rule_of
 from serving.autoscaler.merge import MergeDecision, Proposal
 from serving.autoscaler.scaler import Cause, Outcome, Scaler
-from serving.autoscaler.spec import Metric
 from serving.model.nodata import NoData
+from serving.scaling.spec import Metric
 from tests.unit.autoscaler.kpa_builders import DEFAULTS
 from tests.unit.autoscaler.scaler_builders import SETTINGS, World, facts_of, revision_with
 

@@ -1,7 +1,7 @@
 from serving.autoscaler.bounds import Bound
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
-from serving.autoscaler.spec import ScalerSpec
 from serving.model.nodata import NoData
+from serving.scaling.spec import ScalingSpec
 from tests.unit.autoscaler.kpa_builders import DEFAULTS, spec_with
 
 SILENCE = NoData(missing="no stat in the stable window")
@@ -12,7 +12,7 @@ def proposals(**desired: int | NoData) -> list[Proposal]:
 
 
 def merged(
-    *, present_scale: int = 1, spec: ScalerSpec = DEFAULTS, is_initialized: bool = True, **desired: int | NoData
+    *, present_scale: int = 1, spec: ScalingSpec = DEFAULTS, is_initialized: bool = True, **desired: int | NoData
 ) -> MergeDecision:
     decision = merge(proposals(**desired), present_scale=present_scale, spec=spec, is_initialized=is_initialized)
     assert isinstance(decision, MergeDecision)

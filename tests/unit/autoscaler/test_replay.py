@@ -4,10 +4,10 @@ import pytest
 from serving.autoscaler.explain import headline
 from serving.autoscaler.replay import again, changed_spec, otherwise, read_record
 from serving.autoscaler.scaler import Cause, Outcome
-from serving.autoscaler.spec import Metric, WindowKind
 from serving.autoscaler.story import Record, Story
 from serving.model.errors import InvalidValue
 from serving.model.knative import ServingState
+from serving.scaling.spec import Metric, WindowKind
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.autoscaler.kpa_builders import spec_with
 from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with

@@ -5,10 +5,10 @@ from serving.autoscaler.classic import ClassicDecision
 from serving.autoscaler.decide import ScaleDecision, ScaleLimit
 from serving.autoscaler.merge import MergeDecision, Proposal
 from serving.autoscaler.scaler import Cause, Outcome, Source
-from serving.autoscaler.spec import Metric
 from serving.autoscaler.zero import GateReason, Phase
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
+from serving.scaling.spec import Metric
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.autoscaler.kpa_builders import spec_with
 from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with, told

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from serving.autoscaler.spec import ORIGINAL, SAFE, KpaQuirks, WindowKind
 from serving.autoscaler.window import LinearWindow, WeightedWindow, Window, window_of
+from serving.scaling.spec import ORIGINAL, SAFE, KpaQuirks, WindowKind
 
 
 def filled(window: Window, values: list[float], *, from_s: float = 0) -> Window:

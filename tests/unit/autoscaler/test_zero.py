@@ -2,7 +2,6 @@ import itertools
 
 import pytest
 
-from serving.autoscaler.spec import ORIGINAL, SAFE, KpaQuirks, ScalerSpec
 from serving.autoscaler.zero import (
     PROOF_VALID_S,
     TRANSITIONS,
@@ -19,6 +18,7 @@ from serving.autoscaler.zero import (
 )
 from serving.model.errors import IllegalTransition
 from serving.model.nodata import NoData
+from serving.scaling.spec import ORIGINAL, SAFE, KpaQuirks, ScalingSpec
 from tests.unit.autoscaler.kpa_builders import DEFAULTS, spec_with
 
 UNDECIDED = NoData(missing="no decision")
@@ -46,7 +46,7 @@ def looked(
     ready_count: int = 1,
     proxy_since_s: float | None = None,
     proved_at_s: float | None = None,
-    spec: ScalerSpec = DEFAULTS,
+    spec: ScalingSpec = DEFAULTS,
     now_s: float,
     quirks: KpaQuirks = SAFE,
 ) -> tuple[GateState, GateDecision]:

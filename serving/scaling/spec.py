@@ -1,9 +1,8 @@
-"""The resolved numbers of one revision that its scaling decisions need, and the quirks of the original.
+"""The resolved numbers of one revision: what every daemon that scales, wakes or creates it works with.
 
-Input of every decision about a revision: settings, annotations and containerConcurrency have been read, checked and
-merged into a ``ScalerSpec`` before (serving/autoscaler/resolve.py); no decision looks at them again. It knows no text,
-no percentage and no default. Follows knative/serving 98e5ef90, pkg/autoscaler/scaling and
-pkg/reconciler/autoscaling/kpa/resources.
+Settings, annotations and containerConcurrency have been read, checked and merged into a ``ScalingSpec`` (``resolve.py``);
+no decision looks at them again. A spec holds no text to parse, no percentage and no unset value. Follows knative/serving
+98e5ef90, pkg/autoscaler/scaling and pkg/reconciler/autoscaling/kpa/resources.
 """
 
 import enum
@@ -11,9 +10,10 @@ import math
 
 import msgspec
 
+from serving.settings.autoscaler import KPA_CLASS
 from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
 
-__all__ = ["ORIGINAL", "SAFE", "KpaQuirks", "Metric", "ScalerSpec", "WindowKind", "panic_window_s"]
+__all__ = ["ORIGINAL", "SAFE", "KpaQuirks", "Metric", "ScalingSpec", "WindowKind", "panic_window_s"]
 
 # Decimals that survive of a length in seconds: Go's durations count nanoseconds, and ratios such as 0.29 are not exact.
 _NANOSECOND_DIGITS = 9
@@ -33,8 +33,8 @@ class WindowKind(enum.StrEnum):
     WEIGHTED_EXPONENTIAL = "weighted-exponential"
 
 
-class ScalerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What one revision asks of its scaler. Times are in seconds, shares are ratios; every field is checked already."""
+class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The scaling numbers of one revision. Times are in seconds, shares are ratios; every field was checked."""
 
     metric: Metric
     """What is measured. Source: annotation ``metric``."""
@@ -100,6 +100,13 @@ class ScalerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     scale_to_zero_pod_retention_s: float
     """Shortest time for which the last pod stays after the revision became inactive. 0: as short as the grace allows."""
+
+    # Records of decisions that lack the fields below were written before there were any.
+    class_name: str = KPA_CLASS
+    """Who scales the revision. Source: annotation ``class``."""
+
+    target_concurrency: float = 70.0
+    """Requests in flight that one pod should have, whatever the metric; ``target_value`` where that is concurrency."""
 
 
 def panic_window_s(stable_window_s: float, ratio: float) -> float:

@@ -1,9 +1,9 @@
 import pytest
 
-from serving.autoscaler.resolve import classic_target, resolve
-from serving.autoscaler.spec import Metric, ScalerSpec, WindowKind
+from serving.scaling.resolve import classic_target, resolve
+from serving.scaling.spec import Metric, ScalingSpec, WindowKind
 from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
 SETTINGS = AutoscalerSettings()
 
@@ -13,7 +13,7 @@ def spec(
     settings: AutoscalerSettings = SETTINGS,
     *,
     container_concurrency: int = 0,
-) -> ScalerSpec:
+) -> ScalingSpec:
     asked = scaling or ScalingAnnotations()
     return resolve(settings, asked, container_concurrency=container_concurrency, reachable=True)
 
@@ -80,3 +80,14 @@ def test_the_smallest_target_is_a_hundredth() -> None:
 @pytest.mark.parametrize(("container_concurrency", "target"), [(0, 1.0), (1, 0.9), (2, 1.0)])
 def test_the_classic_target_knows_two_models(container_concurrency: int, target: float) -> None:
     assert classic_target(SETTINGS, container_concurrency=container_concurrency) == target
+
+
+def test_the_target_in_requests_at_once_needs_a_metric_in_that_unit() -> None:
+    rps = resolve(SETTINGS, ScalingAnnotations(metric="rps", target=5.0), container_concurrency=10, reachable=True)
+    assert (rps.target_value, rps.target_concurrency) == (3.5, 7.0)
+
+
+def test_a_metric_of_an_hpa_is_not_measured() -> None:
+    asked = ScalingAnnotations(metric="cpu", class_name=HPA_CLASS)
+    found = resolve(SETTINGS, asked, container_concurrency=0, reachable=True)
+    assert (found.class_name, found.metric) == (HPA_CLASS, Metric.CONCURRENCY)

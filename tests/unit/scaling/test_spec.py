@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from serving.autoscaler.spec import ORIGINAL, SAFE, panic_window_s
+from serving.scaling.spec import ORIGINAL, SAFE, panic_window_s
 
 
 @pytest.mark.parametrize(

@@ -1,38 +1,57 @@
-"""From what is written about a revision to the numbers its decisions need.
+"""Resolve what is written about a revision into the numbers that every daemon works with.
 
-In: the autoscaler's settings, the revision's annotations (read and checked), its containerConcurrency, and whether a
-route names it. Out: a ``ScalerSpec``. An annotation goes before a setting; what neither says has a default in the
-settings. Source: knative/serving 98e5ef90, pkg/reconciler/autoscaling/resources/target.go and kpa/resources/decider.go.
+Inputs: the autoscaler's settings, the revision's scaling annotations, its containerConcurrency, and whether a route names
+it. Output: a ``ScalingSpec``. An annotation overrides a setting; a setting has a default. The autoscaler decides on the
+result, the activator pokes by it, and the controller takes the first scale and the bounds from it: no other module reads
+these settings. Source: knative/serving 98e5ef90, pkg/reconciler/autoscaling/resources/target.go and
+kpa/resources/decider.go.
 """
 
+import functools
+from collections.abc import Mapping
 from typing import TypeVar
 
-from serving.autoscaler.spec import Metric, ScalerSpec, WindowKind, panic_window_s
-from serving.settings.annotations import ScalingAnnotations
+from serving.scaling.spec import Metric, ScalingSpec, WindowKind, panic_window_s
+from serving.settings.annotations import ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import TARGET_MIN, AutoscalerSettings
 
-__all__ = ["classic_target", "resolve"]
+__all__ = ["classic_target", "resolve", "resolve_annotations"]
 
 # Knative holds requests a second to this share of their target, whatever the share for concurrency is set to.
 RPS_TARGET_RATIO = 0.7
 
+# Decisions about the same few revisions resolve the same few specs: reading them would be most of their cost.
+_SPECS_KEPT = 4096
+
 T = TypeVar("T")
 
 
+def resolve_annotations(
+    annotations: Mapping[str, str], settings: AutoscalerSettings, *, container_concurrency: int, reachable: bool
+) -> ScalingSpec:
+    """The numbers of one revision from its annotations as text; an annotation that is wrong has no effect."""
+    scaling = read_annotations(annotations, settings).scaling
+    return resolve(settings, scaling, container_concurrency=container_concurrency, reachable=reachable)
+
+
+@functools.lru_cache(_SPECS_KEPT)
 def resolve(
     settings: AutoscalerSettings, scaling: ScalingAnnotations, *, container_concurrency: int, reachable: bool
-) -> ScalerSpec:
+) -> ScalingSpec:
     """The numbers of one revision. ``container_concurrency`` is requests at once per pod; 0 means no limit."""
-    metric = Metric(scaling.metric or Metric.CONCURRENCY)
+    # The metric of an hpa may be any; nothing here measures it.
+    metric = Metric(scaling.metric) if scaling.metric in set(Metric) else Metric.CONCURRENCY
     total_value = _total_value(settings, scaling, metric, container_concurrency=container_concurrency)
     usual_ratio = RPS_TARGET_RATIO if metric is Metric.RPS else settings.container_concurrency_target_ratio
     stable_window_s = _or(scaling.stable_window_s, settings.stable_window_s)
     panic_ratio = _or(scaling.panic_window_ratio, settings.panic_window_ratio)
-    return ScalerSpec(
+    return ScalingSpec(
+        class_name=scaling.class_name or settings.pod_autoscaler_class,
         metric=metric,
         # 100 requests at once per pod, held to 70 %: 70 is aimed at, 100 is what a burst may fill.
         target_value=max(TARGET_MIN, total_value * _or(scaling.target_utilization_ratio, usual_ratio)),
         total_value=total_value,
+        target_concurrency=_target_concurrency(settings, scaling, metric, container_concurrency=container_concurrency),
         target_burst_capacity=_or(scaling.target_burst_capacity, settings.target_burst_capacity),
         activator_capacity=settings.activator_capacity,
         panic_threshold_ratio=_or(scaling.panic_threshold_ratio, settings.panic_threshold_ratio),
@@ -75,6 +94,17 @@ def _total_value(
         return _or(scaling.target, settings.container_concurrency_target_default)
     # More than the hard limit never runs in a pod, so a higher target would never be met.
     return min(_or(scaling.target, float(container_concurrency)), float(container_concurrency))
+
+
+def _target_concurrency(
+    settings: AutoscalerSettings, scaling: ScalingAnnotations, metric: Metric, *, container_concurrency: int
+) -> float:
+    """Requests in flight that a pod should have; a target in another unit says nothing about them."""
+    if metric is not Metric.CONCURRENCY:
+        scaling = ScalingAnnotations()
+    total_value = _total_value(settings, scaling, Metric.CONCURRENCY, container_concurrency=container_concurrency)
+    ratio = _or(scaling.target_utilization_ratio, settings.container_concurrency_target_ratio)
+    return max(TARGET_MIN, total_value * ratio)
 
 
 def _or(asked: T | None, default: T) -> T:

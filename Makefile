@@ -1,34 +1,57 @@
-# Every target makes the virtual environment when it is missing or older than pyproject.toml.
+# Every target makes the virtual environment when it is missing or older than pyproject.toml or constraints.txt.
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Chromium for tests of the dashboard, Prometheus for metrics, crun and runc for containers, clients.
+DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc curl $(if $(shell command -v kubectl),,kubernetes-client)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-monitoring run demo test test-all check format config bench soak clean
+.PHONY: help setup system-packages lock run demo test test-all check format config bench soak clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-$(VENV)/.ready: pyproject.toml serving/__init__.py
+# What runs needs less than what tests: `make run` installs the first, every check and test the second.
+$(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "serving needs Python 3.11 or newer; found $$($(PYTHON) --version). Try: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+
+$(VENV)/.runtime: pyproject.toml constraints.txt serving/__init__.py | $(VENV)/bin/python
+	$(INSTALL) --editable .
 	@touch $@
 
-setup: $(VENV)/.ready  ## Make the virtual environment
+$(VENV)/.ready: pyproject.toml constraints.txt serving/__init__.py | $(VENV)/bin/python
+	$(INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.runtime
 
-run: $(VENV)/.ready  ## The whole system on this machine, with a sample service; Ctrl-C ends it
+setup: $(VENV)/.ready  ## Make the virtual environment with everything that tests need
+
+system-packages:  ## Install the Debian packages that tests use; without them `make test` names what it skips
+	@missing=$$(for name in $(DEBIAN_PACKAGES); do dpkg -s $$name >/dev/null 2>&1 || echo $$name; done); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	as_root=$$([ $$(id -u) = 0 ] || echo sudo); \
+	$$as_root apt-get update -q && \
+	DEBIAN_FRONTEND=noninteractive $$as_root apt-get install --quiet --yes --no-install-recommends $$missing
+
+lock: pyproject.toml  ## Renew constraints.txt: the newest versions that pyproject.toml allows
+	$(PYTHON) -m venv --clear $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
+	{ grep '^#' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --exclude serving; } > $(VENV)-lock/constraints.txt
+	mv $(VENV)-lock/constraints.txt constraints.txt
+	rm -rf $(VENV)-lock
+
+run: $(VENV)/.runtime  ## The whole system on this machine, with a sample service; Ctrl-C ends it
 	$(BIN)/serving up --sample
 
-demo: $(VENV)/.ready  ## Zero, one, many, zero with real requests, and killed daemons; about a minute
+demo: $(VENV)/.runtime  ## Zero, one, many, zero with real requests, and killed daemons; about a minute
 	$(BIN)/python bench/demo.py
 
-test: $(VENV)/.ready  ## Unit, property, conformance and tidy tests (below 8 minutes on 2 cores)
+test: $(VENV)/.ready  ## Every test but the slow ones (below 8 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 -m 'not slow' --cov --cov-report=term
 
-test-all: $(VENV)/.ready  ## The same, with what is slow
+test-all: $(VENV)/.ready  ## Every test, and more examples of each property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
 check: $(VENV)/.ready  ## Format, lint, types, import floors, house rules
@@ -46,9 +69,6 @@ config: $(VENV)/.ready  ## Write config/config-*.yaml, docs/settings.md and docs
 	$(BIN)/serving config defaults --write config
 	$(BIN)/serving config defaults --page > docs/settings.md
 	$(BIN)/serving config metrics > docs/metrics.md
-
-setup-monitoring:  ## Install Debian's prometheus with promtool; without them their tests are skipped
-	apt-get install --yes --no-install-recommends prometheus
 
 bench: $(VENV)/.ready  ## Benchmarks, each as a ratio measured in one run
 	$(BIN)/python bench/decisions.py

@@ -102,7 +102,7 @@ def browser() -> Iterator[Browser]:
     """A window while the context lasts; skips the test where there is no Chromium."""
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("chromium-browser")
     if driver is None or chromium is None:
-        pytest.skip("needs chromium and chromedriver: apt-get install chromium chromium-driver")
+        pytest.skip("chromium and chromedriver are not on PATH: make system-packages")
     process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         url = f"http://127.0.0.1:{_port(process)}"

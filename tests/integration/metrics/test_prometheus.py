@@ -33,7 +33,7 @@ FOREIGN = ("process_", "python_")
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-needs_prometheus = pytest.mark.skipif(not PROMETHEUS, reason="prometheus is not on PATH: make setup-monitoring")
+needs_prometheus = pytest.mark.skipif(not PROMETHEUS, reason="prometheus is not on PATH: make system-packages")
 
 
 class Up(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ MONITORING = ROOT / "config" / "monitoring"
 CASES = Path(__file__).with_name("alerts_test.yaml")
 PROMTOOL = shutil.which("promtool") or ""
 
-needs_promtool = pytest.mark.skipif(not PROMTOOL, reason="promtool is not on PATH: make setup-monitoring")
+needs_promtool = pytest.mark.skipif(not PROMTOOL, reason="promtool is not on PATH: make system-packages")
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ from serving.cluster.port import Object, Subresource
 from serving.cluster.rules import rule_breaches
 from serving.cluster.schema import breaches, completed, unknown_fields
 from serving.model.errors import Invalid, Problem
-from serving.settings.annotations import read_annotations
+from serving.settings.annotations import read_annotations, read_rollout_duration
 from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["admit", "annotation_warnings", "unknown"]
@@ -33,6 +33,8 @@ _METADATA = frozenset(
 )
 # Where a kind's annotations for the autoscaler are.
 _TEMPLATES = {SERVING_SERVICE: ("spec", "template"), CONFIGURATION: ("spec", "template"), REVISION: ()}
+# Kinds that say how long a rollout lasts.
+_ROLLED_OUT = {SERVING_SERVICE, ROUTE}
 _SETTINGS = AutoscalerSettings()
 
 
@@ -106,6 +108,11 @@ def annotation_warnings(kind: Kind, body: Object) -> list[str]:
 def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) -> Iterator[Problem]:
     annotations = _annotations(kind, body)
     yield from read_annotations(annotations, scaling).problems if annotations else ()
+    if kind in _ROLLED_OUT:
+        own = (body.get("metadata") or {}).get("annotations") or {}
+        rollout = read_rollout_duration({key: text for key, text in own.items() if isinstance(text, str)})
+        if isinstance(rollout, Problem):
+            yield rollout
 
 
 def _annotations(kind: Kind, body: Object) -> dict[str, str]:

@@ -28,6 +28,7 @@ from serving.model.objects import (
     nested,
     owner_reference,
 )
+from serving.model.rollout import Rollout
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["HttpRoutes", "desired_httproutes", "httproute_owner_name", "reconcile_httproutes"]
@@ -46,6 +47,8 @@ _ASKED = ("Accepted", "ResolvedRefs", "Programmed")
 _CONDITION = "IngressReady"
 # Knative's word for it.
 _NOT_READY = "HTTPRouteNotReady"
+
+_NO_ROLLOUT = Rollout()
 
 Desired = Mapping[str, Object]
 
@@ -70,6 +73,7 @@ def reconcile_httproutes(
     targets: Sequence[Object] | None,
     routes: HttpRoutes,
     *,
+    rollout: Rollout = _NO_ROLLOUT,
     settings: ControllerSettings,
     lost: Mapping[str, Key],
 ) -> tuple[tuple[Write, ...], Condition]:
@@ -81,14 +85,19 @@ def reconcile_httproutes(
         return (), _condition(ConditionStatus.FALSE, "GatewayApiMissing", routes.missing)
     if targets is None:
         return (), _condition(ConditionStatus.UNKNOWN, "IngressNotConfigured", "No traffic is assigned yet.")
-    desired = desired_httproutes(route, targets, settings=settings, lost=lost)
+    desired = desired_httproutes(route, targets, rollout=rollout, settings=settings, lost=lost)
     if isinstance(desired, Condition):
         return (), desired
     return _writes(route, routes, desired), _told_of(route, routes, desired, gateway=settings.gateway)
 
 
 def desired_httproutes(
-    route: Object, targets: Sequence[Object], *, settings: ControllerSettings, lost: Mapping[str, Key]
+    route: Object,
+    targets: Sequence[Object],
+    *,
+    rollout: Rollout = _NO_ROLLOUT,
+    settings: ControllerSettings,
+    lost: Mapping[str, Key],
 ) -> Desired | Condition:
     """The HTTPRoutes that a route should have, by name, for traffic that is assigned; or why there can be none.
 
@@ -97,14 +106,14 @@ def desired_httproutes(
     if is_cluster_local(route):
         return {}
     shares = _shares(targets)
-    revisions = {target["tag"]: target["revisionName"] for target in targets if target.get("tag")}
-    said = _excess(shares, revisions)
+    tags = _tag_shares(targets, rollout)
+    said = _excess(shares, tags)
     if said:
         return _condition(ConditionStatus.FALSE, "TooManyTargets", said)
     made: dict[str, Object] = {}
-    for tag in ("", *revisions):
+    for tag in ("", *tags):
         host = hosts_of(route, settings, tag=tag).shown
-        rules = [_rule(route, {revisions[tag]: _WHOLE})] if tag else _rules(route, shares, revisions)
+        rules = [_rule(route, tags[tag])] if tag else _rules(route, shares, tags)
         if rules and host not in lost:
             one = _httproute(route, tag, host=host, rules=rules, gateway=settings.gateway)
             made[name_of(one)] = one
@@ -146,26 +155,40 @@ def _shares(targets: Iterable[Object]) -> dict[str, int]:
     return shares
 
 
-def _excess(shares: Mapping[str, int], revisions: Mapping[str, str]) -> str:
+def _tag_shares(targets: Iterable[Object], rollout: Rollout) -> dict[str, dict[str, int]]:
+    """Percent by revision, by tag: all to its revision, but for a tag whose target is being rolled out."""
+    shares = {target["tag"]: {target["revisionName"]: _WHOLE} for target in targets if target.get("tag")}
+    for one in rollout.configurations:
+        if one.tag in shares:
+            shares[one.tag] = {share.revision_name: share.percent for share in one.revisions}
+    return shares
+
+
+def _excess(shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> str:
     """What is more than an HTTPRoute takes; "" if nothing is."""
     for count, most, what in (
         (len(shares), _BACKENDS_MAX, "revisions that share the traffic"),
-        (len(set(revisions.values())), _RULES_MAX - 1, "revisions with tags"),
-        (len(revisions), _MATCHES_MAX, "tags"),
+        (len(_by_shares(tags)), _RULES_MAX - 1, "revisions with tags"),
+        (len(tags), _MATCHES_MAX, "tags"),
     ):
         if count > most:
             return f"An HTTPRoute takes {most} {what}, and there are {count}."
     return ""
 
 
-def _rules(route: Object, shares: Mapping[str, int], revisions: Mapping[str, str]) -> list[Object]:
-    """Those of the route's own host: each revision that a tag header may ask for, then the weights."""
+def _by_shares(tags: Mapping[str, Mapping[str, int]]) -> dict[tuple[tuple[str, int], ...], list[str]]:
+    """Tags by their revisions and percents: tags that route alike share a rule."""
+    found: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for tag, shares in tags.items():
+        found.setdefault(tuple(shares.items()), []).append(tag)
+    return found
+
+
+def _rules(route: Object, shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> list[Object]:
+    """Those of the route's own host: the revisions that a tag header may ask for, then the weights."""
     if not shares:
         return []
-    tags: dict[str, list[str]] = {}
-    for tag, revision in revisions.items():
-        tags.setdefault(revision, []).append(tag)
-    asked = [_rule(route, {revision: _WHOLE}, tags=of_it) for revision, of_it in tags.items()]
+    asked = [_rule(route, dict(alike), tags=names) for alike, names in _by_shares(tags).items()]
     return [*asked, _rule(route, shares)]
 
 

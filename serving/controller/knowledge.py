@@ -155,8 +155,8 @@ class Knowledge:
         generation, message = self._refusals.get(key, (None, ""))
         return message if generation == nested(found, "metadata", "generation") else ""
 
-    def decide(self, key: WorkKey, *, now: str) -> Plan:
-        """The plan for a resource; an empty one if it is not there."""
+    def decide(self, key: WorkKey, *, now: str, now_s: float) -> Plan:
+        """The plan for a resource; an empty one if it does not exist. ``now_s`` is the time of the stamp ``now``, exactly."""
         resource, *place = key
         where: Key = (place[0], place[1])
         found = self._objects[resource].get(where)
@@ -168,7 +168,7 @@ class Knowledge:
             case Resource.CONFIGURATION:
                 return self._decide_configuration(where, found, now)
             case Resource.ROUTE:
-                return self._decide_route(where, found, now)
+                return self._decide_route(where, found, now=now, now_s=now_s)
             case Resource.REVISION:
                 around = self._around(where, found)
                 return reconcile_revision(found, around, scaling=self._scaling, now=now, sidecar=self._sidecar)
@@ -198,7 +198,7 @@ class Knowledge:
             refusal=self._refusal((Resource.CONFIGURATION, *where), found),
         )
 
-    def _decide_route(self, where: Key, found: Object, now: str) -> Plan:
+    def _decide_route(self, where: Key, found: Object, *, now: str, now_s: float) -> Plan:
         namespace, _ = where
         known = Known(
             configurations=self._named(Resource.CONFIGURATION, namespace, names=configurations_named(found)),
@@ -208,7 +208,7 @@ class Knowledge:
         lost = {host: holder for host, holder in holders.items() if holder is not None and holder != where}
         refusal = self._refusal((Resource.ROUTE, *where), found)
         place = Place(lost=lost, public=self._public(where), refusal=refusal, httproutes=self._httproutes(where))
-        return reconcile_route(found, known, place, settings=self._settings, now=now)
+        return reconcile_route(found, known, place, settings=self._settings, now=now, now_s=now_s)
 
     def _named(self, resource: Resource, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
         return {name: one for name in names if (one := self.get(resource, (namespace, name)))}

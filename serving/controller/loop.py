@@ -12,7 +12,7 @@ import logging
 import time
 from collections import OrderedDict
 
-from serving.aio.clock import now_s, stamp
+from serving.aio.clock import now_s, stamp, wall_s
 from serving.aio.periodic import every
 from serving.aio.turns import turn
 from serving.cluster.identity import system_namespace
@@ -221,7 +221,8 @@ class Controller:
 
     async def _work(self, key: WorkKey) -> float | None:
         """One decision about one resource, carried out; returns when to look again."""
-        plan = self._knowledge.decide(key, now=stamp())
+        at_s = wall_s()
+        plan = self._knowledge.decide(key, now=stamp(at_s), now_s=at_s)
         if plan.company_s:
             rest_s = self._waiting_s.setdefault(key, now_s()) + plan.company_s - now_s()
             if rest_s > 0:

@@ -16,23 +16,41 @@ from serving.controller.conditions import Condition, ready_of, updated_condition
 from serving.controller.hosts import Key, hosts_of, is_cluster_local, tag_claims, tags_of, url_of
 from serving.controller.httproutes import HttpRoutes, reconcile_httproutes
 from serving.controller.public import Public, is_foreign, public_writes
-from serving.controller.traffic import Known, assign
+from serving.controller.rollout import (
+    advance,
+    next_step_s,
+    observe_ready,
+    rollout_goal,
+    rollout_of_status,
+    split_targets,
+)
+from serving.controller.traffic import Assignment, Known, assign, can_serve
 from serving.controller.writes import Note, Plan, Resource, Write, patch_of, status_patch
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION, ConditionStatus
+from serving.model.errors import Problem
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, CONFIGURATION_LABEL, ROLLOUT_ANNOTATION, ConditionStatus
 from serving.model.objects import (
     Object,
     annotations_of,
     condition_of,
     is_being_deleted,
+    labels_of,
     merge_difference,
     name_of,
     nested,
 )
+from serving.model.rollout import Rollout, read_rollout, write_rollout
+from serving.settings.annotations import read_rollout_duration
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["Place", "reconcile_route"]
 
 _INGRESS_READY = "IngressReady"
+_ROLLOUT_IN_PROGRESS = Condition(
+    type=_INGRESS_READY,
+    status=ConditionStatus.UNKNOWN,
+    reason="RolloutInProgress",
+    message="A gradual rollout of the latest revision(s) is in progress.",
+)
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,38 +67,75 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     httproutes: HttpRoutes | None = None
 
 
-def reconcile_route(route: Object, known: Known, place: Place, *, settings: ControllerSettings, now: str) -> Plan:
-    """What is to be written for a route."""
+def reconcile_route(
+    route: Object, known: Known, place: Place, *, settings: ControllerSettings, now: str, now_s: float
+) -> Plan:
+    """What is to be written for a route. ``now_s`` is the time since the epoch, ``now`` the same as a stamp."""
     if is_being_deleted(route):
         return Plan()
-    assignment = assign(nested(route, "spec", "traffic") or (), known)
-    targets: Sequence[Object] | None = assignment.targets
-    if targets is None:
-        targets = nested(route, "status", "traffic") or None
-    writes, ingress = _by_gateway(route, targets, place, settings=settings)
+    asked = nested(route, "spec", "traffic") or ()
+    assignment = assign(asked, known)
+    rollout = _rollout(route, assignment, known, settings=settings, now_s=now_s)
+    targets: Sequence[Object] | None = nested(route, "status", "traffic") or None
+    if assignment.targets is not None:
+        targets = split_targets(asked, assignment.targets, rollout)
+    writes, ingress = _by_gateway(route, targets, place, rollout=rollout, settings=settings)
     ingress = _in_the_way(route, place, settings) or ingress
+    due_s = None
+    if assignment.targets is not None and not rollout.is_done:
+        if ingress.status is ConditionStatus.TRUE:
+            rollout = observe_ready(rollout, duration_s=_duration_s(route, settings), now_s=now_s)
+            ingress = _ROLLOUT_IN_PROGRESS
+        due_s = next_step_s(rollout)
     status = _status(route, [assignment.condition, ingress], targets, place=place, settings=settings, now=now)
     return Plan(
         writes=(
             *(() if place.public is None or place.refusal else public_writes(route, place.public)),
-            *patch_of(Resource.ROUTE, route, _claim_changes(route, now)),
+            *patch_of(Resource.ROUTE, route, _annotation_changes(route, rollout, settings=settings, now=now)),
             *(() if place.refusal else writes),
             *status_patch(Resource.ROUTE, route, status),
         ),
         notes=tuple(_notes(route, ingress)),
+        again_after_s=None if due_s is None else max(due_s - now_s, 0.0),
     )
 
 
+def _rollout(
+    route: Object, assignment: Assignment, known: Known, *, settings: ControllerSettings, now_s: float
+) -> Rollout:
+    """The state of the route's rollouts now. While targets cannot be assigned, it stays as it is."""
+    before = read_rollout(annotations_of(route))
+    if assignment.targets is None:
+        return before
+    asked = nested(route, "spec", "traffic") or ()
+    goal = rollout_goal(asked, assignment.targets)
+    if not _duration_s(route, settings):
+        return goal
+    if not before.configurations:
+        configurations = {name: labels_of(one).get(CONFIGURATION_LABEL, "") for name, one in known.revisions.items()}
+        served = nested(route, "status", "traffic") or ()
+        before = rollout_of_status(asked, served, configurations=configurations)
+    return advance(goal, before, can_serve=lambda name: can_serve(known.revisions.get(name)), now_s=now_s)
+
+
+def _duration_s(route: Object, settings: ControllerSettings) -> float:
+    asked = read_rollout_duration(annotations_of(route))
+    return settings.rollout_duration_s if asked is None or isinstance(asked, Problem) else asked
+
+
 def _by_gateway(
-    route: Object, targets: Sequence[Object] | None, place: Place, *, settings: ControllerSettings
+    route: Object, targets: Sequence[Object] | None, place: Place, *, rollout: Rollout, settings: ControllerSettings
 ) -> tuple[tuple[Write, ...], Condition]:
     if place.httproutes is None:
         return (), Condition(type=_INGRESS_READY, status=ConditionStatus.TRUE)
-    return reconcile_httproutes(route, targets, place.httproutes, settings=settings, lost=place.lost)
+    return reconcile_httproutes(route, targets, place.httproutes, rollout=rollout, settings=settings, lost=place.lost)
 
 
 def _notes(before: Object, after: Condition) -> Iterator[Note]:
-    """That nobody gets there any more, and why; the rest is in its conditions."""
+    """That requests no longer arrive, and why; and a rollout duration that cannot be read."""
+    asked = read_rollout_duration(annotations_of(before))
+    if isinstance(asked, Problem) and nested(before, "status", "observedGeneration") is None:
+        yield Note(about=before, reason="RolloutDurationInvalid", message=str(asked), warning=True)
     said = condition_of(before, _INGRESS_READY)
     if after.status is ConditionStatus.FALSE and (said.get("status"), said.get("message")) != (
         ConditionStatus.FALSE,
@@ -89,12 +144,16 @@ def _notes(before: Object, after: Condition) -> Iterator[Note]:
         yield Note(about=before, reason=after.reason, message=after.message, warning=True)
 
 
-def _claim_changes(route: Object, now: str) -> Object:
+def _annotation_changes(route: Object, rollout: Rollout, *, settings: ControllerSettings, now: str) -> Object:
     annotations = annotations_of(route)
     claims = tag_claims(route, now)
-    after = {key: value for key, value in annotations.items() if key != CLAIMED_TAGS_ANNOTATION}
+    after = {
+        key: value for key, value in annotations.items() if key not in {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION}
+    }
     if claims:
         after[CLAIMED_TAGS_ANNOTATION] = json.dumps(claims, sort_keys=True)
+    if rollout.configurations and _duration_s(route, settings):
+        after[ROLLOUT_ANNOTATION] = write_rollout(rollout)
     return merge_difference({"metadata": {"annotations": annotations}}, {"metadata": {"annotations": after}})
 
 

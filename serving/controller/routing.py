@@ -17,6 +17,7 @@ from serving.model.knative import (
     ROUTING_STATE_MODIFIED_ANNOTATION,
 )
 from serving.model.objects import Object, annotations_of, labels_of, merge_difference, nested
+from serving.model.rollout import read_rollout
 
 __all__ = ["RoutingState", "metadata_changes", "revisions_named_by", "routing_state_of"]
 
@@ -35,6 +36,8 @@ def revisions_named_by(route: Object) -> Iterator[str]:
         for target in nested(route, part, "traffic") or ():
             if target.get("revisionName"):
                 yield target["revisionName"]
+    for one in read_rollout(annotations_of(route)).configurations:
+        yield from (share.revision_name for share in one.revisions)
 
 
 def routing_state_of(*, routes: Sequence[str], is_newest: bool, is_awaited: bool, was_ready: bool) -> RoutingState:

@@ -14,6 +14,7 @@ from serving.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     CONDITION_READY,
     LAST_APPLIED_ANNOTATION,
+    ROLLOUT_ANNOTATION,
     SERVICE_LABEL,
     SERVICE_UID_LABEL,
     ConditionStatus,
@@ -41,7 +42,7 @@ _CONFIGURATIONS_READY = "ConfigurationsReady"
 _ROUTES_READY = "RoutesReady"
 _MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest revision.")
 # Annotations of a child that are not the service's to set.
-_CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION}
+_CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION}
 
 
 class Children(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +71,11 @@ def desired_route(service: Object) -> Object:
 
 
 def _child(service: Object, kind: str, spec: Object) -> Object:
-    annotations = {key: value for key, value in annotations_of(service).items() if key != LAST_APPLIED_ANNOTATION}
+    annotations = {
+        key: value
+        for key, value in annotations_of(service).items()
+        if key not in {LAST_APPLIED_ANNOTATION, *_CHILDS_OWN}
+    }
     return {
         "apiVersion": service["apiVersion"],
         "kind": kind,

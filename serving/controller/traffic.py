@@ -15,7 +15,7 @@ from serving.controller.revision_status import serving_state_of
 from serving.model.knative import CONDITION_READY, ConditionStatus, ServingState
 from serving.model.objects import Object, condition_of, is_being_deleted, nested
 
-__all__ = ["ALL_TRAFFIC_ASSIGNED", "Assignment", "Known", "assign"]
+__all__ = ["ALL_TRAFFIC_ASSIGNED", "Assignment", "Known", "assign", "can_serve"]
 
 ALL_TRAFFIC_ASSIGNED = "AllTrafficAssigned"
 
@@ -45,6 +45,15 @@ def assign(targets: Sequence[Object], known: Known) -> Assignment:
     return Assignment(targets=assigned, condition=Condition(type=ALL_TRAFFIC_ASSIGNED, status=ConditionStatus.TRUE))
 
 
+def can_serve(revision: Object | None) -> bool:
+    """Whether a revision exists and stays."""
+    return (
+        revision is not None
+        and not is_being_deleted(revision)
+        and serving_state_of(revision) is not ServingState.RETIRED
+    )
+
+
 def _to_configuration(target: Object, known: Known) -> Object | Condition:
     name = target["configurationName"]
     configuration = known.configurations.get(name)
@@ -61,8 +70,7 @@ def _to_configuration(target: Object, known: Known) -> Object | Condition:
 def _to_revision(target: Object, known: Known) -> Object | Condition:
     name = target.get("revisionName", "")
     revision = known.revisions.get(name)
-    gone = revision is None or is_being_deleted(revision) or serving_state_of(revision) is ServingState.RETIRED
-    if gone:
+    if not can_serve(revision):
         return _missing("Revision", name)
     status = condition_of(revision or {}, CONDITION_READY).get("status")
     if status == ConditionStatus.TRUE:

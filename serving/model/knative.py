@@ -84,6 +84,8 @@ PROGRESS_DEADLINE_ANNOTATION = f"{SERVING_GROUP}/progress-deadline"
 ROLLOUT_ANNOTATION = "networking.internal.knative.dev/rollout"
 """The state of a gradual rollout, on a Route."""
 ROLLOUT_DURATION_ANNOTATION = f"{SERVING_GROUP}/rollout-duration"
+ROLLOUT_ANNOTATION = "networking.internal.knative.dev/rollout"
+"""The state of a route's gradual rollouts (``model/rollout.py``)."""
 TARGET_ANNOTATION = f"{AUTOSCALING_GROUP}/target"
 METRIC_ANNOTATION = f"{AUTOSCALING_GROUP}/metric"
 

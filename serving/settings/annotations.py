@@ -12,16 +12,17 @@ from typing import Annotated
 import msgspec
 
 from serving.model.errors import InvalidValue, Problem
-from serving.model.knative import AUTOSCALING_GROUP, PROGRESS_DEADLINE_ANNOTATION
+from serving.model.knative import AUTOSCALING_GROUP, PROGRESS_DEADLINE_ANNOTATION, ROLLOUT_DURATION_ANNOTATION
 from serving.settings.autoscaler import HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field, Knob, Value, fields_of
 
-__all__ = ["GROUP", "ReadAnnotations", "ScalingAnnotations", "read_annotations"]
+__all__ = ["GROUP", "ReadAnnotations", "ScalingAnnotations", "read_annotations", "read_rollout_duration"]
 
 GROUP = f"{AUTOSCALING_GROUP}/"
 _READ_KEPT = 1024
 _OWN_CLASS_SUFFIX = ".knative.dev"
 _INT32_MAX = 2**31 - 1
+_ROLLOUT_DURATION = Knob(unit=DURATION, key=ROLLOUT_DURATION_ANNOTATION, low=0, whole=True)
 _SCALE = Knob(unit=COUNT, key="", low=0, high=_INT32_MAX)
 
 
@@ -188,6 +189,17 @@ def _class_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) ->
         yield _problem(f"{GROUP}metric", f"{scaling.metric!r} is not right", "one of " + ", ".join(metrics))
     if scaling.metric == "":
         yield _problem(f"{GROUP}metric", "empty", "a metric's name")
+
+
+def read_rollout_duration(annotations: Mapping[str, str]) -> float | Problem | None:
+    """The rollout duration that a Service or Route asks for, in seconds; None if it asks for none, a problem if it is wrong."""
+    for name in _spellings(_ROLLOUT_DURATION.key):
+        if name in annotations:
+            try:
+                return float(_ROLLOUT_DURATION.read(annotations[name], plain=False))
+            except InvalidValue as error:
+                return _problem(name, f"{annotations[name]!r} is not right", error.expected)
+    return None
 
 
 def _problem(name: str, what: str, expected: str) -> Problem:

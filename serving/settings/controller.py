@@ -46,6 +46,11 @@ def _or_disabled(unit: Unit) -> Unit:
     return msgspec.structs.replace(unit, read=read, read_plain=read_plain, write=write)
 
 
+def _read_rollout_duration(text: str) -> Value:
+    """Knative writes whole seconds without a unit; its documentation writes "380s"."""
+    return float(text) if text.isdecimal() else DURATION.read(text)
+
+
 def _template(names: tuple[str, ...]) -> Unit:
     """A text in which each of these names stands at most once, as ``{{.Name}}``, and which makes a host."""
     expected = "a host with " + " and ".join(f"{{{{.{name}}}}}" for name in names)
@@ -77,6 +82,7 @@ _HOST_NAME = msgspec.structs.replace(TEXT, name="host name", read=_read_host, re
 _GATEWAY_NAME = msgspec.structs.replace(
     TEXT, name="NAMESPACE/NAME of a Gateway, or nothing", read=_read_gateway, read_plain=_read_gateway
 )
+_ROLLOUT_DURATION = msgspec.structs.replace(DURATION, read=_read_rollout_duration)
 _TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600)
 
 
@@ -152,6 +158,13 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     )
     """Name that stands in the host of a tag for {{.Name}}. {{.Tag}} and {{.Name}} each stand in it once. Default:
     Knative, {{.Tag}}-{{.Name}}."""
+
+    rollout_duration_s: Annotated[
+        float, Knob(key="rollout-duration", config_map=_NETWORK, unit=_ROLLOUT_DURATION, low=0, whole=True)
+    ] = 0.0
+    """Shortest time in which the traffic of a configuration target moves to a new revision, in whole seconds: 1 percent
+    first, then equal steps. The annotation serving.knative.dev/rollout-duration of a Service or Route overrides it. 0 moves
+    all traffic at once. Range: from 0. Default: Knative, 0."""
 
     domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME)] = "localhost"
     """Domain of public routes. Knative has it in config-domain, with selectors; here there is one. Default: ours,

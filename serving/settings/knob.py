@@ -146,7 +146,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
             words.append(f"of at least {write(self.low)}" if self.high is None else f"from {write(self.low)}")
         if self.high is not None:
             words.append(f"{'and up to' if self.low is None else 'to'} {write(self.high)}")
-        if self.whole and self.unit is DURATION:
+        if self.whole and self.unit.name == DURATION.name:
             words[-1] += ", in whole seconds"
         return " ".join(words) + "".join(f", or {write(value)}" for value in self.also)
 

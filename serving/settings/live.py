@@ -37,7 +37,15 @@ _COLLECTION = {
     "min_non_active_revisions",
     "max_non_active_revisions",
 }
-_HOSTS = {"domain_template", "tag_template", "domain", "cluster_domain", "public_port", "inner_port"}
+_HOSTS = {
+    "domain_template",
+    "tag_template",
+    "domain",
+    "cluster_domain",
+    "public_port",
+    "inner_port",
+    "rollout_duration_s",
+}
 _SCALING = {
     "pod_autoscaler_class",
     "decision_period_s",

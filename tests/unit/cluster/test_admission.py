@@ -153,6 +153,17 @@ def test_a_wrong_annotation_is_refused() -> None:
         admit(SERVING_SERVICE, annotated(min_scale="-1"))
 
 
+@pytest.mark.parametrize("name", ["rollout-duration", "rolloutDuration"])
+@pytest.mark.parametrize("text", ["soon", "-1s", "1.5s", "10"])
+def test_a_wrong_rollout_duration_is_refused(name: str, text: str) -> None:
+    body = service()
+    body["metadata"]["annotations"] = {f"serving.knative.dev/{name}": text}
+    with pytest.raises(Invalid, match=f"annotation serving.knative.dev/{name}: '{text}' is not right"):
+        admit(SERVING_SERVICE, body)
+    body["metadata"]["annotations"] = {f"serving.knative.dev/{name}": "380s"}
+    assert admit(SERVING_SERVICE, body)
+
+
 def test_an_annotation_that_does_not_exist_is_told() -> None:
     assert "no such annotation" in annotation_warnings(SERVING_SERVICE, annotated(min_scales="1"))[0]
 

@@ -12,6 +12,7 @@ from serving.settings.controller import ControllerSettings
 __all__ = [
     "CREATED",
     "NOW",
+    "NOW_S",
     "SCALING",
     "SETTINGS",
     "a_configuration",
@@ -29,6 +30,7 @@ __all__ = [
 
 CREATED = "2026-11-21T04:00:00Z"
 NOW = "2026-11-21T04:01:00Z"
+NOW_S = 1795233660.0
 SETTINGS = ControllerSettings()
 SCALING = AutoscalerSettings()
 

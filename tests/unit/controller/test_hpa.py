@@ -13,7 +13,7 @@ from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 from tests.unit.config.strict import faults
-from tests.unit.controller.builders import NOW, SCALING, a_revision, stored
+from tests.unit.controller.builders import NOW, NOW_S, SCALING, a_revision, stored
 
 GROUP = "autoscaling.knative.dev/"
 KEY = (Resource.REVISION, "default", "hello-00001")
@@ -187,10 +187,10 @@ def test_what_an_hpa_says_is_looked_at_when_its_spec_changes_and_not_when_it_sca
     knowledge = Knowledge(ControllerSettings(), SCALING)
     one = revision()
     knowledge.put(Resource.REVISION, one)
-    (write,) = [one for one in knowledge.decide(KEY, now=NOW).writes if one.resource is Resource.HPA]
+    (write,) = [one for one in knowledge.decide(KEY, now=NOW, now_s=NOW_S).writes if one.resource is Resource.HPA]
     assert isinstance(write, Create)
     assert knowledge.put(Resource.HPA, stored(write.body)) == {KEY}
-    assert [one for one in knowledge.decide(KEY, now=NOW).writes if one.resource is Resource.HPA] == []
+    assert [one for one in knowledge.decide(KEY, now=NOW, now_s=NOW_S).writes if one.resource is Resource.HPA] == []
     scaled = stored({**write.body, "status": {"currentReplicas": 3}}, resourceVersion="8")
     assert knowledge.put(Resource.HPA, scaled) == set()
     assert knowledge.drop(Resource.HPA, ("default", "hello-00001")) == {KEY}

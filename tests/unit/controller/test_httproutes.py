@@ -11,6 +11,7 @@ from serving.controller.httproutes import HttpRoutes, desired_httproutes, httpro
 from serving.controller.writes import Create, Delete, Patch, Resource, Write
 from serving.model.knative import VISIBILITY_LABEL
 from serving.model.objects import Object
+from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout
 from tests.unit.controller.builders import SETTINGS, a_route, stored
 
 GATEWAY = "gateways/front"
@@ -293,3 +294,22 @@ def test_a_gateway_of_the_same_namespace_needs_no_namespace() -> None:
     found = [{**stored(one, generation=3), **parents} for one in made.values()]
     _, condition = reconcile_httproutes(a_route(), WHOLE, HttpRoutes(found=found), settings=near, lost={})
     assert condition.status == "True"
+
+
+def test_a_tag_that_is_rolled_out_shares_its_host_and_header() -> None:
+    targets: list[Object] = [
+        {"revisionName": "hello-00001", "latestRevision": False, "percent": 99, "tag": "new"},
+        {"revisionName": "hello-00002", "latestRevision": True, "percent": 1, "tag": "new"},
+    ]
+    shares = (
+        RevisionShare(revision_name="hello-00001", percent=60),
+        RevisionShare(revision_name="hello-00002", percent=40),
+    )
+    target = ConfigurationRollout(configuration_name="hello", tag="new", percent=100, revisions=shares)
+    rollout = Rollout(configurations=(target,))
+    route = a_route(traffic=[{"latestRevision": True, "percent": 100, "tag": "new"}])
+    made = desired_httproutes(route, targets, rollout=rollout, settings=FRONT, lost={})
+    assert not isinstance(made, Condition)
+    split = {"hello-00001": 60, "hello-00002": 40}
+    assert rules(made["hello.new"]) == [([], split)]
+    assert rules(made["hello"]) == [(["new"], split), ([], {"hello-00001": 99, "hello-00002": 1})]

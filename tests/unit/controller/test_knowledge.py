@@ -10,6 +10,7 @@ from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object
 from tests.unit.controller.builders import (
     NOW,
+    NOW_S,
     SCALING,
     SETTINGS,
     a_configuration,
@@ -118,7 +119,7 @@ def test_a_route_that_leaves_the_latest_wakes_its_newest_revision() -> None:
 
 def test_the_later_claim_of_a_host_is_told_by_whom_it_is_held() -> None:
     knowledge = knowing((Resource.ROUTE, a_route(traffic=BLUE)), (Resource.ROUTE, a_route("blue-hello")))
-    status = written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)
+    status = written_status(knowledge.decide(ROUTE, now=NOW, now_s=NOW_S), Resource.ROUTE)
     assert "default/blue-hello" in told(status, "IngressReady")[2]
 
 
@@ -162,11 +163,11 @@ def test_what_was_never_there_is_dropped_without_a_word() -> None:
 
 
 def test_what_is_not_there_needs_nothing() -> None:
-    assert knowing().decide(SERVICE, now=NOW) == Plan()
+    assert knowing().decide(SERVICE, now=NOW, now_s=NOW_S) == Plan()
 
 
 def test_what_others_reconcile_needs_nothing() -> None:
-    assert knowing((Resource.POD, a_pod())).decide((Resource.POD, "default", "pod"), now=NOW) == Plan()
+    assert knowing((Resource.POD, a_pod())).decide((Resource.POD, "default", "pod"), now=NOW, now_s=NOW_S) == Plan()
 
 
 def test_pods_are_asked_while_none_is_ready() -> None:
@@ -177,10 +178,10 @@ def test_pods_are_asked_while_none_is_ready() -> None:
         (Resource.DEPLOYMENT, a_deployment(revision)),
         (Resource.POD, a_pod(containerStatuses=[boom])),
     )
-    status = written_status(knowledge.decide(REVISION, now=NOW), Resource.REVISION)
+    status = written_status(knowledge.decide(REVISION, now=NOW, now_s=NOW_S), Resource.REVISION)
     assert told(status, "Ready")[1] == "ExitCode1"
     knowledge.drop(Resource.POD, ("default", "pod"))
-    status = written_status(knowledge.decide(REVISION, now=NOW), Resource.REVISION)
+    status = written_status(knowledge.decide(REVISION, now=NOW, now_s=NOW_S), Resource.REVISION)
     assert told(status, "Ready")[1] == "Deploying"
 
 
@@ -189,7 +190,7 @@ def test_a_revision_that_is_not_the_newest_does_not_wait_for_traffic() -> None:
     knowledge = knowing((Resource.REVISION, a_revision()), (Resource.CONFIGURATION, newest))
     (labels,) = [
         write.patch["metadata"]["labels"]
-        for write in knowledge.decide(REVISION, now=NOW).writes
+        for write in knowledge.decide(REVISION, now=NOW, now_s=NOW_S).writes
         if hasattr(write, "patch") and "labels" in write.patch["metadata"]
     ]
     assert labels == {"serving.knative.dev/routingState": "reserve"}
@@ -204,24 +205,24 @@ def test_a_name_that_is_taken_is_seen_by_the_service() -> None:
         (Resource.CONFIGURATION, configuration),
         (Resource.REVISION, taken),
     )
-    status = written_status(knowledge.decide(SERVICE, now=NOW), Resource.SERVICE)
+    status = written_status(knowledge.decide(SERVICE, now=NOW, now_s=NOW_S), Resource.SERVICE)
     assert told(status, "RoutesReady")[1] == "RevisionNameTaken"
     knowledge.drop(Resource.REVISION, ("default", "hello-blue"))
-    status = written_status(knowledge.decide(SERVICE, now=NOW), Resource.SERVICE)
+    status = written_status(knowledge.decide(SERVICE, now=NOW, now_s=NOW_S), Resource.SERVICE)
     assert told(status, "RoutesReady")[1] == "OutOfDate"
 
 
 def test_a_configuration_finds_its_revisions() -> None:
     ready = stored(with_ready(a_revision(), "True"), annotations={BECAME_READY_ANNOTATION: NOW})
     knowledge = knowing((Resource.CONFIGURATION, a_configuration()), (Resource.REVISION, ready))
-    status = written_status(knowledge.decide(CONFIGURATION, now=NOW), Resource.CONFIGURATION)
+    status = written_status(knowledge.decide(CONFIGURATION, now=NOW, now_s=NOW_S), Resource.CONFIGURATION)
     assert status["latestReadyRevisionName"] == "hello-00001"
 
 
 def test_a_route_finds_what_it_names() -> None:
     ready = with_ready(a_revision(), "True")
     knowledge = knowing((Resource.ROUTE, a_route(traffic=BLUE)), (Resource.REVISION, ready))
-    assert written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)["traffic"][0]["tag"] == "blue"
+    assert written_status(knowledge.decide(ROUTE, now=NOW, now_s=NOW_S), Resource.ROUTE)["traffic"][0]["tag"] == "blue"
 
 
 def test_all_of_a_kind_can_be_woken() -> None:
@@ -237,10 +238,10 @@ def test_it_says_how_much_it_knows() -> None:
 def test_a_refusal_holds_until_the_spec_changes() -> None:
     knowledge = knowing((Resource.CONFIGURATION, a_configuration()))
     assert knowledge.refuse(CONFIGURATION, "too many") == {CONFIGURATION}
-    status = written_status(knowledge.decide(CONFIGURATION, now=NOW), Resource.CONFIGURATION)
+    status = written_status(knowledge.decide(CONFIGURATION, now=NOW, now_s=NOW_S), Resource.CONFIGURATION)
     assert "too many" in told(status, "Ready")[2]
     knowledge.put(Resource.CONFIGURATION, newer(a_configuration(generation=2)))
-    status = written_status(knowledge.decide(CONFIGURATION, now=NOW), Resource.CONFIGURATION)
+    status = written_status(knowledge.decide(CONFIGURATION, now=NOW, now_s=NOW_S), Resource.CONFIGURATION)
     assert told(status, "Ready")[0] == "Unknown"
 
 
@@ -258,7 +259,7 @@ def test_one_of_two_pods_that_goes_leaves_the_other() -> None:
         (Resource.POD, a_pod("left", containerStatuses=[boom])),
     )
     knowledge.drop(Resource.POD, ("default", "gone"))
-    status = written_status(knowledge.decide(REVISION, now=NOW), Resource.REVISION)
+    status = written_status(knowledge.decide(REVISION, now=NOW, now_s=NOW_S), Resource.REVISION)
     assert told(status, "Ready")[1] == "ExitCode1"
 
 
@@ -278,5 +279,5 @@ def test_other_settings_wake_everybody_and_move_the_claims_of_routes() -> None:
     )
     settings = msgspec.structs.replace(SETTINGS, domain="apps.example.org")
     assert knowledge.reconfigure(settings, SCALING) == {SERVICE, CONFIGURATION, ROUTE, REVISION}
-    status = written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)
+    status = written_status(knowledge.decide(ROUTE, now=NOW, now_s=NOW_S), Resource.ROUTE)
     assert status["url"] == "http://hello.default.apps.example.org:8080"

@@ -8,6 +8,7 @@ from serving.model.knative import TRAFFIC_PATH_ANNOTATION
 from serving.model.objects import Object, annotations_of
 from tests.unit.controller.builders import (
     NOW,
+    NOW_S,
     SCALING,
     SETTINGS,
     a_deployment,
@@ -42,7 +43,7 @@ def knowing(*objects: tuple[Resource, Object]) -> Knowledge:
 
 
 def made_by(knowledge: Knowledge, key: WorkKey) -> dict[tuple[Resource, str], Object]:
-    plan = knowledge.decide(key, now=NOW)
+    plan = knowledge.decide(key, now=NOW, now_s=NOW_S)
     return {(one.resource, one.body["metadata"]["name"]): one.body for one in plan.writes if isinstance(one, Create)}
 
 
@@ -104,7 +105,7 @@ def test_a_pod_that_turns_unready_leaves_the_slice_before_anything_else_is_writt
     knowledge.put(Resource.DEPLOYMENT, stored(a_deployment(wanting, replicas=2, ready=2), resourceVersion="9"))
     unready = stored(a_pod("pod-1", podIP="10.2.0.1"), resourceVersion="8")
     assert knowledge.put(Resource.POD, unready) == {REVISION}
-    first, *rest = knowledge.decide(REVISION, now=NOW).writes
+    first, *rest = knowledge.decide(REVISION, now=NOW, now_s=NOW_S).writes
     assert isinstance(first, Patch)
     assert first.resource is Resource.ENDPOINT_SLICE
     assert [one["addresses"] for one in first.patch["endpoints"]] == [["10.2.0.2"]]
@@ -115,7 +116,7 @@ def test_a_service_in_the_way_is_told_and_wakes_when_it_goes() -> None:
     theirs = stored({"kind": "Service", "metadata": {"name": "hello"}})
     knowledge = knowing((Resource.ROUTE, a_route()))
     assert knowledge.put(Resource.CORE_SERVICE, theirs) == {ROUTE}
-    status = written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)
+    status = written_status(knowledge.decide(ROUTE, now=NOW, now_s=NOW_S), Resource.ROUTE)
     message = 'There is an existing Service "hello" that we do not own.'
     assert told(status, "IngressReady") == ("False", "NotOwned", message)
     assert knowledge.drop(Resource.CORE_SERVICE, ("default", "hello")) == {ROUTE}
@@ -124,7 +125,7 @@ def test_a_service_in_the_way_is_told_and_wakes_when_it_goes() -> None:
 def test_a_revision_tells_of_a_service_in_its_way() -> None:
     theirs = stored({"kind": "Service", "metadata": {"name": "hello-00001"}})
     knowledge = knowing((Resource.REVISION, a_revision()), (Resource.CORE_SERVICE, theirs))
-    status = written_status(knowledge.decide(REVISION, now=NOW), Resource.REVISION)
+    status = written_status(knowledge.decide(REVISION, now=NOW, now_s=NOW_S), Resource.REVISION)
     assert 'an existing Service "hello-00001"' in told(status, "Ready")[2]
 
 
@@ -133,7 +134,7 @@ def test_what_the_server_refuses_for_a_route_is_told_and_not_asked_again() -> No
     knowledge.put_activators(ACTIVATORS, activators("10.1.0.1"))
     assert knowledge.refuse(ROUTE, "no name for a Service") == {ROUTE}
     assert made_by(knowledge, ROUTE) == {}
-    status = written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)
+    status = written_status(knowledge.decide(ROUTE, now=NOW, now_s=NOW_S), Resource.ROUTE)
     assert told(status, "IngressReady") == ("False", "CreationFailed", "no name for a Service")
 
 
@@ -167,7 +168,7 @@ def test_a_server_without_httproutes_wakes_all_routes_once() -> None:
     assert knowledge.set_httproutes_missing("") == set()
     assert knowledge.set_httproutes_missing("there are none") == {ROUTE}
     assert knowledge.set_httproutes_missing("there are none") == set()
-    status = written_status(knowledge.decide(ROUTE, now=NOW), Resource.ROUTE)
+    status = written_status(knowledge.decide(ROUTE, now=NOW, now_s=NOW_S), Resource.ROUTE)
     assert told(status, "IngressReady") == ("False", "GatewayApiMissing", "there are none")
     assert knowledge.set_httproutes_missing("") == {ROUTE}
 

@@ -4,16 +4,19 @@ from collections.abc import Mapping
 
 import msgspec
 
+from serving.aio.clock import stamp
 from serving.controller.hosts import Key
 from serving.controller.httproutes import HttpRoutes
 from serving.controller.route import Place, reconcile_route
+from serving.controller.routing import revisions_named_by
 from serving.controller.traffic import Known
 from serving.controller.writes import Create, Note, Patch, Plan, Resource
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
 from tests.unit.controller.builders import (
     NOW,
+    NOW_S,
     SETTINGS,
     a_configuration,
     a_revision,
@@ -41,7 +44,7 @@ def plan_for(
     lost: Mapping[str, Key] | None = None,
     settings: ControllerSettings = SETTINGS,
 ) -> Plan:
-    return reconcile_route(route, known, Place(lost=lost or {}), settings=settings, now=NOW)
+    return reconcile_route(route, known, Place(lost=lost or {}), settings=settings, now=NOW, now_s=NOW_S)
 
 
 def status_of(route: Object, known: Known = READY, *, lost: Mapping[str, Key] | None = None) -> Object:
@@ -148,7 +151,7 @@ def test_a_route_on_its_way_out_is_left_alone() -> None:
 def by_gateway(route: Object, known: Known = READY, *, refusal: str = "", missing: str = "") -> Plan:
     settings = msgspec.structs.replace(SETTINGS, public_services=True, gateway="gateways/front")
     place = Place(lost={}, httproutes=HttpRoutes(missing=missing), refusal=refusal)
-    return reconcile_route(route, known, place, settings=settings, now=NOW)
+    return reconcile_route(route, known, place, settings=settings, now=NOW, now_s=NOW_S)
 
 
 def made_names(plan: Plan) -> list[str]:
@@ -190,3 +193,90 @@ def test_a_host_that_is_lost_is_told_in_an_event() -> None:
     (note,) = plan_for(route, lost={"hello.default.localhost": ("default", "other")}).notes
     assert (note.about, note.reason) == (route, "DomainAlreadyClaimed")
     assert isinstance(note, Note)
+
+
+GRADUAL = {"serving.knative.dev/rollout-duration": "10s"}
+
+
+def rolled(route: Object, latest: str, *, now_s: float, settings: ControllerSettings = SETTINGS) -> tuple[Object, Plan]:
+    """The route after its plan was carried out at that time, and the plan."""
+    configuration = {**a_configuration(), "status": {"latestReadyRevisionName": latest}}
+    names = set(revisions_named_by(route))
+    revisions = {one["metadata"]["name"]: one for one in (a_revision(), a_revision(generation=2))}
+    known = Known(
+        configurations={"hello": configuration}, revisions={name: revisions[name] for name in names & revisions.keys()}
+    )
+    plan = reconcile_route(route, known, Place(lost={}), settings=settings, now=stamp(now_s), now_s=now_s)
+    for write in plan.writes:
+        assert isinstance(write, Patch)
+        route = merged(route, write.patch)
+    return route, plan
+
+
+def shares_of(route: Object) -> list[tuple[str, int, bool]]:
+    return [(one["revisionName"], one["percent"], one["latestRevision"]) for one in route["status"]["traffic"]]
+
+
+def test_a_route_with_a_rollout_duration_moves_its_traffic_in_steps() -> None:
+    route, plan = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    assert told(route["status"], "Ready")[0] == "True"
+    assert plan.again_after_s is None
+    route, plan = rolled(route, "hello-00002", now_s=100.25)
+    assert shares_of(route) == [("hello-00001", 99, False), ("hello-00002", 1, True)]
+    expected = ("Unknown", "RolloutInProgress", "A gradual rollout of the latest revision(s) is in progress.")
+    assert told(route["status"], "IngressReady") == told(route["status"], "Ready") == expected
+    assert plan.again_after_s == 1.0
+    route, plan = rolled(route, "hello-00002", now_s=101.25)
+    assert shares_of(route) == [("hello-00001", 89, False), ("hello-00002", 11, True)]
+    for second in range(2, 11):
+        route, plan = rolled(route, "hello-00002", now_s=100.25 + second)
+    assert shares_of(route) == [("hello-00002", 100, True)]
+    assert told(route["status"], "Ready")[0] == "True"
+    assert plan.again_after_s is None
+
+
+def test_a_route_that_gets_a_duration_later_starts_from_its_status() -> None:
+    route, _ = rolled(a_route(), "hello-00001", now_s=0.0)
+    assert ROLLOUT_ANNOTATION not in route["metadata"]["annotations"]
+    route = merged(route, {"metadata": {"annotations": GRADUAL}})
+    route, _ = rolled(route, "hello-00002", now_s=100.0)
+    assert shares_of(route)[1] == ("hello-00002", 1, True)
+
+
+def test_a_route_without_its_duration_ends_the_rollout_at_once() -> None:
+    route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    route, _ = rolled(route, "hello-00002", now_s=100.0)
+    route = merged(route, {"metadata": {"annotations": dict.fromkeys(GRADUAL)}})
+    route, _ = rolled(route, "hello-00002", now_s=100.1)
+    assert shares_of(route) == [("hello-00002", 100, True)]
+    assert ROLLOUT_ANNOTATION not in route["metadata"]["annotations"]
+
+
+def test_the_setting_holds_where_a_route_has_no_annotation() -> None:
+    settings = msgspec.structs.replace(SETTINGS, rollout_duration_s=10.0)
+    route, _ = rolled(a_route(), "hello-00001", now_s=0.0, settings=settings)
+    route, _ = rolled(route, "hello-00002", now_s=100.0, settings=settings)
+    assert len(shares_of(route)) == 2
+    instant = merged(a_route(), {"metadata": {"annotations": {"serving.knative.dev/rolloutDuration": "0s"}}})
+    route, _ = rolled(instant, "hello-00001", now_s=0.0, settings=settings)
+    route, _ = rolled(route, "hello-00002", now_s=100.0, settings=settings)
+    assert shares_of(route) == [("hello-00002", 100, True)]
+
+
+def test_a_rollout_stands_still_while_traffic_cannot_be_assigned() -> None:
+    route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    route, _ = rolled(route, "hello-00002", now_s=100.0)
+    before = shares_of(route)
+    route, plan = rolled(route, "", now_s=200.0)
+    assert shares_of(route) == before
+    assert plan.again_after_s is None
+    assert told(route["status"], "Ready")[:2] == ("Unknown", "RevisionMissing")
+
+
+def test_a_duration_that_cannot_be_read_moves_all_traffic_and_is_reported() -> None:
+    wrong = {"serving.knative.dev/rollout-duration": "soon"}
+    route, plan = rolled(a_route(annotations=wrong), "hello-00001", now_s=0.0)
+    (note,) = plan.notes
+    assert (note.reason, note.warning) == ("RolloutDurationInvalid", True)
+    assert "'soon'" in note.message
+    assert rolled(route, "hello-00001", now_s=1.0)[1].notes == ()

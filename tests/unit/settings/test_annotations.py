@@ -1,6 +1,7 @@
 import pytest
 
-from serving.settings.annotations import ScalingAnnotations, read_annotations
+from serving.model.errors import Problem
+from serving.settings.annotations import ScalingAnnotations, read_annotations, read_rollout_duration
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
 SETTINGS = AutoscalerSettings(max_scale_limit=100)
@@ -133,3 +134,15 @@ def test_what_is_unknown_is_a_warning_and_other_groups_are_nobodys() -> None:
 
 def test_without_a_limit_any_scale_goes() -> None:
     assert problems_of({"max-scale": "5000"}, AutoscalerSettings(max_scale_limit=0)) == []
+
+
+def test_a_rollout_duration_is_read_in_both_spellings() -> None:
+    assert read_rollout_duration({}) is None
+    assert read_rollout_duration({"serving.knative.dev/rollout-duration": "1m30s"}) == 90
+    assert read_rollout_duration({"serving.knative.dev/rolloutDuration": "0s"}) == 0
+    problem = read_rollout_duration({"serving.knative.dev/rollout-duration": "soon"})
+    assert isinstance(problem, Problem)
+    assert (problem.where, problem.what) == (
+        "annotation serving.knative.dev/rollout-duration",
+        "'soon' is not right",
+    )

@@ -98,3 +98,14 @@ def test_a_gateway_needs_services() -> None:
     (clash,) = ControllerSettings(gateway="gateways/front").check()
     assert "public_services" in clash.fields
     assert not list(ControllerSettings(gateway="gateways/front", public_services=True).check())
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("380", 380), ("380s", 380), ("2m", 120)])
+def test_a_rollout_duration_is_in_seconds_unless_it_has_a_unit(text: str, seconds: float) -> None:
+    assert field("rollout_duration_s").knob.read(text, plain=False) == seconds
+
+
+@pytest.mark.parametrize("text", ["-1s", "1.5s", "soon"])
+def test_a_rollout_duration_is_in_whole_seconds(text: str) -> None:
+    with pytest.raises(InvalidValue, match="in whole seconds"):
+        field("rollout_duration_s").knob.read(text, plain=False)

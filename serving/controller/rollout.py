@@ -1,0 +1,217 @@
+"""Gradual rollout: how the traffic of a configuration target moves from one revision to the next.
+
+Input: the goal (each configuration target with its latest ready revision), the state before, which revisions can still
+serve, and the time; output: the new state. A new revision starts with 1 percent. Once the activators route that percent,
+``observe_ready`` plans equal steps for the rest over the rollout duration; a step is never shorter than the activators
+needed for the first percent, nor than 1 s. When a further revision becomes ready during a rollout, it starts with 1 percent
+at once, and every step drains the older revisions from the newest to the oldest. Targets that name a revision take no part.
+
+Worked example: 100 percent and 10 s, seen by the activators within 1 s, give at most 10 steps for 99 percent: steps of 10
+percent every 1 s, 1 -> 11 -> ... -> 91 -> 100.
+
+Follows the documented behaviour of Knative Serving 1.x ("Configuring gradual rollout of traffic to Revisions"). It knows no
+clock; ``now_s`` is in seconds since the epoch, because the state outlives the process.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, StepParameters
+
+__all__ = ["advance", "next_step_s", "observe_ready", "rollout_goal", "rollout_of_status", "split_targets"]
+
+_NS = 1_000_000_000
+_ALL_PERCENT = 100
+_FIRST_PERCENT = 1
+_STEP_MIN_S = 1
+
+Object = dict[str, Any]
+
+
+def rollout_goal(asked: Sequence[Object], assigned: Sequence[Object]) -> Rollout:
+    """All traffic of each configuration target on its latest revision.
+
+    ``asked`` is the Route's ``spec.traffic``, ``assigned`` the same targets with a revision each.
+    """
+    percents: dict[tuple[str, str], int] = {}
+    latest: dict[tuple[str, str], str] = {}
+    for target, found in zip(asked, assigned, strict=True):
+        name = target.get("configurationName")
+        if not name:
+            continue
+        key = ("", name)
+        if target.get("percent"):
+            percents[key] = percents.get(key, 0) + target["percent"]
+            latest[key] = found["revisionName"]
+        if target.get("tag"):
+            key = (target["tag"], name)
+            percents[key], latest[key] = _ALL_PERCENT, found["revisionName"]
+    return Rollout(
+        configurations=tuple(
+            _at_rest(ConfigurationRollout(configuration_name=name, tag=tag, percent=percents[tag, name]), revision)
+            for (tag, name), revision in sorted(latest.items())
+        )
+    )
+
+
+def rollout_of_status(
+    asked: Sequence[Object], served: Iterable[Object], *, configurations: Mapping[str, str]
+) -> Rollout:
+    """The state that ``status.traffic`` shows: what each configuration target has now, at rest.
+
+    ``configurations`` are the configurations of revisions by name. It stands in for the annotation of a Route that had no
+    rollout duration so far.
+    """
+    present = {
+        (target.get("tag"), configurations.get(target["revisionName"])): target
+        for target in served
+        if target.get("latestRevision")
+    }
+    keys = [(target.get("tag"), target.get("configurationName")) for target in asked]
+    pairs = [(target, present[key]) for target, key in zip(asked, keys, strict=True) if key[1] and key in present]
+    return rollout_goal([target for target, _ in pairs], [found for _, found in pairs])
+
+
+def advance(goal: Rollout, before: Rollout, *, can_serve: Callable[[str], bool], now_s: float) -> Rollout:
+    """The state now: new revisions have started with 1 percent, and steps that are due were made."""
+    known = {(one.tag, one.configuration_name): one for one in before.configurations}
+    return Rollout(
+        configurations=tuple(
+            _advanced(one, known.get((one.tag, one.configuration_name)), can_serve, now_ns=int(now_s * _NS))
+            for one in goal.configurations
+        )
+    )
+
+
+def observe_ready(rollout: Rollout, *, duration_s: float, now_s: float) -> Rollout:
+    """Plan the steps of each rollout that has just started: the activators route its first percent now."""
+    return Rollout(
+        configurations=tuple(
+            one if one.is_done or one.step_params.step_duration_ns else _planned(one, duration_s, now_s)
+            for one in rollout.configurations
+        )
+    )
+
+
+def next_step_s(rollout: Rollout) -> float | None:
+    """When the next step is due, in seconds since the epoch; None while none is planned."""
+    due = [one.step_params.next_step_time_ns for one in rollout.configurations if not one.is_done]
+    return min((at_ns / _NS for at_ns in due if at_ns), default=None)
+
+
+def split_targets(asked: Sequence[Object], assigned: Sequence[Object], rollout: Rollout) -> list[Object]:
+    """The assigned targets as ``status.traffic`` has them during a rollout: one entry for each revision with a share.
+
+    ``latestRevision`` is true for the newest revision only. Two targets of one configuration share its revisions out in
+    their order.
+    """
+    pools = {one.configuration_name: list(one.revisions) for one in rollout.configurations if not one.tag}
+    entries: list[Object] = []
+    for target, found in zip(asked, assigned, strict=True):
+        pool = pools.get(target.get("configurationName", ""))
+        if not pool or not found.get("percent"):
+            entries.append(found)
+            continue
+        for name, percent in _drawn(pool, found["percent"]):
+            entries.append(
+                {**found, "revisionName": name, "percent": percent, "latestRevision": name == found["revisionName"]}
+            )
+    return entries
+
+
+def _drawn(pool: list[RevisionShare], percent: int) -> Iterable[tuple[str, int]]:
+    """Take ``percent`` out of the pool, from its front."""
+    while percent and pool:
+        share = pool.pop(0)
+        part = min(percent, share.percent)
+        percent -= part
+        if part < share.percent:
+            pool.insert(0, msgspec.structs.replace(share, percent=share.percent - part))
+        yield share.revision_name, part
+
+
+def _at_rest(one: ConfigurationRollout, revision: str) -> ConfigurationRollout:
+    share = RevisionShare(revision_name=revision, percent=one.percent)
+    return msgspec.structs.replace(one, revisions=(share,), step_params=StepParameters())
+
+
+def _advanced(
+    goal: ConfigurationRollout, before: ConfigurationRollout | None, can_serve: Callable[[str], bool], *, now_ns: int
+) -> ConfigurationRollout:
+    latest = goal.revisions[-1].revision_name
+    shares = {
+        one.revision_name: one.percent
+        for one in (before.revisions if before else ())
+        if one.percent and (one.revision_name == latest or can_serve(one.revision_name))
+    }
+    if before is None or not shares or goal.percent <= _FIRST_PERCENT:
+        return goal
+    shares = _resized(shares, goal.percent)
+    if next(reversed(shares)) != latest:
+        started = StepParameters(start_time_ns=now_ns)
+        return _with_shares(goal, _started(shares, latest), started)
+    step = before.step_params
+    is_due = step.next_step_time_ns and step.next_step_time_ns <= now_ns
+    if len(shares) == 1 or not is_due:
+        return _with_shares(goal, shares, step)
+    moved = _moved(shares, latest, step.step_size)
+    following = msgspec.structs.replace(step, next_step_time_ns=now_ns + step.step_duration_ns)
+    return _with_shares(goal, moved, following)
+
+
+def _with_shares(goal: ConfigurationRollout, shares: Mapping[str, int], step: StepParameters) -> ConfigurationRollout:
+    revisions = tuple(RevisionShare(revision_name=name, percent=percent) for name, percent in shares.items())
+    after = msgspec.structs.replace(goal, revisions=revisions, step_params=step)
+    return msgspec.structs.replace(after, step_params=StepParameters()) if after.is_done else after
+
+
+def _resized(shares: dict[str, int], percent: int) -> dict[str, int]:
+    """The same revisions for another total: more goes to the newest, less is taken from the oldest."""
+    excess = sum(shares.values()) - percent
+    kept: dict[str, int] = {}
+    for name, share in shares.items():
+        taken = min(share, max(excess, 0))
+        excess -= taken
+        if share > taken:
+            kept[name] = share - taken
+    newest = next(reversed(shares))
+    return {**kept, newest: kept.get(newest, 0) - excess} if excess else kept
+
+
+def _started(shares: dict[str, int], latest: str) -> dict[str, int]:
+    """The latest revision at the end, with the share that it has or 1 percent of the others'."""
+    others = {name: share for name, share in shares.items() if name != latest}
+    if latest in shares:
+        return {**others, latest: shares[latest]}
+    return _moved({**others, latest: 0}, latest, _FIRST_PERCENT)
+
+
+def _moved(shares: dict[str, int], latest: str, percent: int) -> dict[str, int]:
+    """``percent`` moved to the latest revision from the others, the newest of them first."""
+    after = dict(shares)
+    for name in reversed(shares):
+        if name == latest:
+            continue
+        part = min(after[name], percent)
+        percent -= part
+        after[name] -= part
+        after[latest] += part
+    return {name: share for name, share in after.items() if share}
+
+
+def _planned(one: ConfigurationRollout, duration_s: float, now_s: float) -> ConfigurationRollout:
+    waited_s = math.ceil(now_s - one.step_params.start_time_ns / _NS)
+    step_min_s = max(_STEP_MIN_S, waited_s)
+    remaining = one.percent - one.revisions[-1].percent
+    step_size = math.ceil(remaining / min(max(int(duration_s // step_min_s), 1), remaining))
+    duration_ns = int(duration_s * _NS) // math.ceil(remaining / step_size)
+    step = StepParameters(
+        start_time_ns=one.step_params.start_time_ns,
+        next_step_time_ns=int(now_s * _NS) + duration_ns,
+        step_duration_ns=duration_ns,
+        step_size=step_size,
+    )
+    return msgspec.structs.replace(one, step_params=step)

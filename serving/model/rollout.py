@@ -1,0 +1,109 @@
+"""The state of gradual rollouts of one Route, as Knative keeps it in an annotation.
+
+A rollout belongs to a configuration and a tag; the tag "" is the Route's own host. Its revisions stand from the oldest to
+the newest, and their percents sum to the percent of the configuration target. The JSON has Knative's field names, so that
+a state written by Knative Serving 1.x is read here. ``serving.controller.rollout`` decides; activators read the splits of
+tags, because ``status.traffic`` only holds the split of the Route's own host.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.model.knative import ROLLOUT_ANNOTATION
+
+__all__ = [
+    "ConfigurationRollout",
+    "RevisionShare",
+    "Rollout",
+    "StepParameters",
+    "read_rollout",
+    "tag_splits",
+    "write_rollout",
+]
+
+_ALL_PERCENT = 100
+
+
+class RevisionShare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The percent of the host's traffic that a revision gets."""
+
+    revision_name: str
+    percent: int
+
+
+class StepParameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When and how far the next step goes. Times are nanoseconds, since the epoch where they are points in time; 0 is unset."""
+
+    start_time_ns: int = msgspec.field(default=0, name="starttime")
+    next_step_time_ns: int = msgspec.field(default=0, name="nextStepTime")
+    step_duration_ns: int = msgspec.field(default=0, name="stepDuration")
+    step_size: int = msgspec.field(default=0, name="stepSize")
+    """Percent that each step moves."""
+
+
+class ConfigurationRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The rollout of one configuration target. At rest it has one revision."""
+
+    configuration_name: str
+    percent: int
+    tag: str = ""
+    revisions: tuple[RevisionShare, ...] = ()
+    step_params: StepParameters = StepParameters()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the newest revision has all of the target's traffic."""
+        return len(self.revisions) <= 1
+
+
+class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All rollouts of a Route, ordered by tag and configuration."""
+
+    configurations: tuple[ConfigurationRollout, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no target is between two revisions."""
+        return all(one.is_done for one in self.configurations)
+
+
+_DECODER = msgspec.json.Decoder(Rollout)
+
+
+def read_rollout(annotations: Mapping[str, str]) -> Rollout:
+    """The state in a Route's annotations; the empty one if there is none or it is inconsistent."""
+    text = annotations.get(ROLLOUT_ANNOTATION)
+    if not text:
+        return Rollout()
+    try:
+        rollout = _DECODER.decode(text)
+    except msgspec.DecodeError:
+        return Rollout()
+    return rollout if all(map(_is_consistent, rollout.configurations)) else Rollout()
+
+
+def write_rollout(rollout: Rollout) -> str:
+    """The text of the annotation."""
+    return msgspec.json.encode(rollout).decode()
+
+
+def tag_splits(annotations: Mapping[str, str]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Revisions and percents by tag, for each tag whose target is between revisions; each sums to 100."""
+    if ROLLOUT_ANNOTATION not in annotations:
+        return {}
+    return {
+        one.tag: tuple((share.revision_name, share.percent) for share in one.revisions)
+        for one in read_rollout(annotations).configurations
+        if one.tag and not one.is_done
+    }
+
+
+def _is_consistent(one: ConfigurationRollout) -> bool:
+    shares = [share.percent for share in one.revisions]
+    return (
+        0 <= one.percent <= _ALL_PERCENT
+        and all(share >= 0 for share in shares)
+        and sum(shares) == one.percent
+        and (not one.tag or one.percent == _ALL_PERCENT)
+    )

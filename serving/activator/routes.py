@@ -14,7 +14,7 @@ in. It refuses to know whether a revision has pods. Follows the Route of knative
 
 import bisect
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ import msgspec
 
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
 from serving.model.nodata import NoData
+from serving.model.rollout import tag_splits
 from serving.model.routedigest import route_digest
 
 __all__ = [
@@ -47,6 +48,7 @@ _SHORT_PARTS = 2
 # Later than any time that the API writes: a route always comes before a revision of that name.
 _AFTER_ALL = "~"
 _REVISION = ":revision"
+_NO_TAGS: Mapping[str, "Site"] = {}
 _CLUSTER_LOCAL = "cluster-local"
 # The controller notes there since when each tag is claimed, as a JSON object of tag to time.
 
@@ -69,7 +71,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     revisions: tuple[str, ...]
     bounds: tuple[int, ...]
-    tags: Mapping[str, str] = {}
+    tags: Mapping[str, "Site"] = {}
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -141,13 +143,15 @@ def claims_of(facts: RouteFacts) -> Iterator[Claim]:
     created, tagged_since = facts.metadata.creation_timestamp, _tagged_since(facts)
     entries = [entry for entry in facts.status.traffic or () if entry.revision_name]
     tagged = {entry.tag: entry for entry in entries if entry.tag}
-    own = _site(facts, entries, {tag: entry.revision_name for tag, entry in tagged.items()})
+    # During a gradual rollout a tag has several revisions, with other shares than on the route's own host.
+    splits = tag_splits(facts.metadata.annotations or {})
+    tags = {tag: _site(facts, splits.get(tag, ((entry.revision_name, 100),))) for tag, entry in tagged.items()}
+    own = _site(facts, [(entry.revision_name, entry.percent or 0) for entry in entries], tags)
     if own.revisions:
         yield from _claims(facts, own, since=created)
     for tag, entry in tagged.items():
-        site = _site(facts, [msgspec.structs.replace(entry, percent=100)], {})
         # A tag is never older than its route, whatever is written there.
-        yield from _claims(facts, site, since=max(created, tagged_since.get(tag, "")), tag=entry)
+        yield from _claims(facts, tags[tag], since=max(created, tagged_since.get(tag, "")), tag=entry)
 
 
 def choose(site: Site, *, tag: str | None, draw: Callable[[], float]) -> RevisionKey:
@@ -156,7 +160,7 @@ def choose(site: Site, *, tag: str | None, draw: Callable[[], float]) -> Revisio
     ``draw`` gives numbers from 0 to below 1: with 90 and 10 percent, 0.89 is the first revision and 0.9 the second.
     """
     if tag is not None and (tagged := site.tags.get(tag)) is not None:
-        return site.namespace, tagged
+        return choose(tagged, tag=None, draw=draw)
     if len(site.revisions) == 1:
         return site.namespace, site.revisions[0]
     place = bisect.bisect_right(site.bounds, draw() * site.bounds[-1])
@@ -285,14 +289,14 @@ def _claim_of_revision(route: str, key: RevisionKey) -> Claim:
     return Claim(since=_AFTER_ALL, route=route, host=host, listener=Listener.INNER, site=site)
 
 
-def _site(facts: RouteFacts, entries: list[_Entry], tags: Mapping[str, str]) -> Site:
-    """Entries with a share of at least 1 percent; one of 0 is there for its tag only."""
+def _site(facts: RouteFacts, shares: Iterable[tuple[str, int]], tags: Mapping[str, Site] = _NO_TAGS) -> Site:
+    """Revisions with at least 1 percent; a target of 0 percent is reached by its tag only."""
     bounds: list[int] = []
     revisions: list[str] = []
-    for entry in entries:
-        if entry.percent and entry.percent > 0:
-            revisions.append(entry.revision_name)
-            bounds.append((bounds[-1] if bounds else 0) + entry.percent)
+    for revision, percent in shares:
+        if percent > 0:
+            revisions.append(revision)
+            bounds.append((bounds[-1] if bounds else 0) + percent)
     return Site(
         route=facts.key,
         namespace=facts.metadata.namespace,

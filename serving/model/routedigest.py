@@ -9,8 +9,9 @@ import hashlib
 
 import msgspec
 
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import annotations_of, labels_of, nested, uid_of
+from serving.model.rollout import tag_splits
 
 __all__ = ["route_digest"]
 
@@ -25,7 +26,7 @@ def route_digest(route: object) -> str:
         uid_of(route),
         labels_of(route).get(VISIBILITY_LABEL),
         annotations.get(CLAIMED_TAGS_ANNOTATION),
-        annotations.get(ROLLOUT_ANNOTATION),
+        tag_splits(annotations),
         nested(route, "status", "url"),
         nested(route, "status", "address", "url"),
         [[target.get(field) for field in _TARGET_FIELDS] for target in nested(route, "status", "traffic") or ()],

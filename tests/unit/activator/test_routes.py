@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.activator.routes import Listener, RouteFacts, Routes, Site, choose, claims_of, route_of
+from serving.model.knative import ROLLOUT_ANNOTATION
 from serving.model.nodata import NoData
+from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
 
 PUBLIC, INNER = Listener.PUBLIC, Listener.INNER
 
@@ -139,6 +141,18 @@ def test_a_tag_has_its_own_host_on_both_listeners() -> None:
 def test_a_tag_header_chooses_on_the_routes_own_host() -> None:
     made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
     assert revision_at(made, PUBLIC, "hello.default.localhost", tag="new") == "hello-00002"
+
+
+def test_a_tag_that_is_rolled_out_shares_its_host_and_header() -> None:
+    shares = tuple(RevisionShare(revision_name=name, percent=percent) for name, percent in (("r1", 90), ("r2", 10)))
+    target = ConfigurationRollout(configuration_name="hello", tag="new", percent=100, revisions=shares)
+    state = {ROLLOUT_ANNOTATION: write_rollout(Rollout(configurations=(target,)))}
+    made = routes(facts("hello", entry("r0", 100), entry("r2", tag="new"), annotations=state))
+    for host, tag in (("new-hello.default.localhost", None), ("hello.default.localhost", "new")):
+        site = made.find(PUBLIC, host)
+        assert site is not None
+        assert [choose(site, tag=tag, draw=lambda: share)[1] for share in (0.89, 0.91)] == ["r1", "r2"]  # noqa: B023
+    assert revision_at(made, PUBLIC, "hello.default.localhost") == "r0"
 
 
 def test_a_tag_that_is_not_there_is_ignored() -> None:

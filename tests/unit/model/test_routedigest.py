@@ -6,7 +6,25 @@ from typing import Any
 
 import pytest
 
+from serving.model.knative import ROLLOUT_ANNOTATION
+from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
 from serving.model.routedigest import route_digest
+
+SPLIT = write_rollout(
+    Rollout(
+        configurations=(
+            ConfigurationRollout(
+                configuration_name="hello",
+                tag="new",
+                percent=100,
+                revisions=(
+                    RevisionShare(revision_name="hello-00001", percent=99),
+                    RevisionShare(revision_name="hello-00002", percent=1),
+                ),
+            ),
+        )
+    )
+)
 
 ROUTE: dict[str, Any] = {
     "metadata": {
@@ -36,7 +54,7 @@ def changed(change: Callable[[dict[str, Any]], None]) -> str:
         lambda route: route["metadata"].update(uid="v"),
         lambda route: route["metadata"].pop("labels"),
         lambda route: route["metadata"].pop("annotations"),
-        lambda route: route["metadata"]["annotations"].update({"networking.internal.knative.dev/rollout": "{}"}),
+        lambda route: route["metadata"]["annotations"].update({ROLLOUT_ANNOTATION: SPLIT}),
         lambda route: route["status"].update(url="http://other.example.com"),
         lambda route: route["status"].pop("address"),
         lambda route: route["status"]["traffic"][0].update(percent=90),
@@ -53,6 +71,7 @@ def test_what_is_routed_changes_the_digest(change: Callable[[dict[str, Any]], No
     [
         lambda route: route["metadata"].update(resourceVersion="8"),
         lambda route: route["metadata"]["labels"].update(team="b"),
+        lambda route: route["metadata"]["annotations"].update({ROLLOUT_ANNOTATION: "{}"}),
         lambda route: route["status"].update(observedGeneration=3, conditions=[]),
         lambda route: route["status"]["traffic"][0].pop("latestRevision"),
     ],

@@ -11,7 +11,7 @@ from serving.cli.objects import at, condition, is_settled, items_of, name_of, se
 from serving.cli.progress import Progress
 from serving.cli.resources import path_of
 from serving.cli.url import address_of
-from serving.cluster.kinds import POD, SERVING_SERVICE
+from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.cluster.port import Object
 
 __all__ = ["failure_text", "until", "until_gone", "until_ready", "until_zero"]
@@ -20,21 +20,24 @@ _POLL_S = 0.1
 _POLL_SLOWLY_S = 0.5
 _LOG_LINES = 10
 _IN_FORCE_WITHIN_S = 2.0
+# A route follows its configuration within milliseconds.
+_ROUTE_FAILS_S = 3.0
 
 
 def until_ready(api: Api, name: str, *, timeout_s: float, patient: bool = False) -> Object:
     """The service when it is ready. ``patient`` lets it recover from what has failed until the time is over."""
     service: Object = {}
+    # Since when the route fails while the configuration is ready.
+    route_failed_s: list[float] = []
 
     def look() -> str | None:
         service.clear()
         service.update(api.done("GET", path_of(SERVING_SERVICE, api.namespace, name)))
-        ready = condition(service)
-        if is_settled(service) and ready.get("status") == "True":
+        if is_settled(service) and condition(service).get("status") == "True":
             return None
-        if is_settled(service) and not patient:
+        if not patient and _has_failed(service, route_failed_s, now_s=time.monotonic()):
             fail(failure_text(api, service))
-        return " ".join(ready.get("message", "").split()) or ready.get("reason", "")
+        return " ".join(_reason(api, service).split())
 
     def late(_: str) -> str:
         return f"{name} is not ready after {timeout_s:g} s\n{failure_text(api, service)}"
@@ -44,6 +47,25 @@ def until_ready(api: Api, name: str, *, timeout_s: float, patient: bool = False)
         # If it is not, it is ready all the same.
         until_in_force(address_of(api, service), service, within_s=_IN_FORCE_WITHIN_S)
     return service
+
+
+def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -> bool:
+    """Whether what was applied has failed.
+
+    The controller reports on a configuration only once it has seen the present generation. A route still repeats the
+    failure of the revision before, until the new one is ready: it has failed if it does so after the configuration is ready.
+    """
+    if not is_settled(service):
+        route_failed_s.clear()
+        return False
+    configuration = condition(service, "ConfigurationsReady").get("status")
+    if configuration == "False" or (configuration is None and condition(service).get("status") == "False"):
+        return True
+    if configuration != "True" or condition(service, "RoutesReady").get("status") != "False":
+        route_failed_s.clear()
+        return False
+    route_failed_s.append(now_s)
+    return now_s - route_failed_s[0] >= _ROUTE_FAILS_S
 
 
 def until_gone(api: Api, name: str, *, timeout_s: float) -> None:
@@ -95,10 +117,30 @@ def _pods_left(api: Api, name: str, suffix: str = "") -> str | None:
 
 def failure_text(api: Api, service: Object) -> str:
     """Why a service is not ready, with the end of what its newest revision's pod wrote."""
-    ready = condition(service)
-    told = f"{ready.get('reason') or 'Unknown'}: {ready.get('message') or 'nothing is known yet'}"
+    why = _reason(api, service) or "its pods are starting"
     revision = str(at(service, "status", "latestCreatedRevisionName") or "")
     lines = last_lines(api, revision, count=_LOG_LINES) if revision else []
-    shown = [line for line in lines if line.strip() and line.strip() not in told]
+    shown = [line for line in lines if line.strip() and line.strip() not in why]
     log = "".join(f"\n  {line}" for line in shown)
-    return f"{name_of(service)}: {told}" + (f"\nlast lines of the log of {revision}:{log}" if log else "")
+    return f"{name_of(service)}: {why}" + (f"\nlast lines of the log of {revision}:{log}" if log else "")
+
+
+def _reason(api: Api, service: Object) -> str:
+    """Why a service is not ready: its own condition if it has failed, else what its newest revision waits for."""
+    ready = condition(service)
+    if ready.get("status") != "False" or not _is_of_configuration(service):
+        revision = str(at(service, "status", "latestCreatedRevisionName") or "")
+        if revision:
+            status, found = api.call("GET", path_of(REVISION, api.namespace, revision))
+            waits = condition(found) if status < 400 else {}
+            if waits.get("status") != "True" and waits.get("message"):
+                return _worded(waits)
+    return _worded(ready)
+
+
+def _is_of_configuration(service: Object) -> bool:
+    return condition(service, "ConfigurationsReady").get("status") in {"False", "True"}
+
+
+def _worded(ready: dict[str, str]) -> str:
+    return ": ".join(part for part in (ready.get("reason", ""), ready.get("message", "")) if part)

@@ -19,6 +19,7 @@ from serving.cli.api import Api, api_options, fail, fail_usage
 from serving.cli.progress import say_aside
 from serving.cli.stats import Stats, autoscaler_option
 from serving.cli.whyevents import Said, said_by_events, said_from_now_on
+from serving.cli.whyunready import unready_lines
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.knative import SERVICE_LABEL
 from serving.model.quantity import parse_duration_s
@@ -54,7 +55,10 @@ def why(*, api: Api, name: str, since: str, follow: bool, output: str, autoscale
     if api.state_path is not None and not autoscaler:
         remembered = merged(remembered, _logged(api.state_path, ours))
     _print((one for one in remembered if one.told.at_wall_s >= since_s), output)
-    if not remembered and not follow:
+    unready = unready_lines(api, name)
+    if output == "text":
+        click.echo("".join(f"{line}\n" for line in unready), nl=False)
+    if not (remembered or unready or follow):
         fail(ours.nothing())
     if follow:
         events = stats.events(namespace=api.namespace, since=f"{time.time()}")
@@ -91,27 +95,27 @@ class _Ours:
 
     def __init__(self, api: Api, name: str) -> None:
         self._api = api
-        self._name = name
+        self.name = name
         self._known: dict[str, bool] = {}
 
     def nothing(self) -> str:
         """That there is nothing to tell of them."""
-        return f"nothing was decided about {self._name} in {self._api.namespace}; is there such a service or revision?"
+        return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service or revision?"
 
     def __contains__(self, revision: str) -> bool:
         if revision not in self._known:
-            self._known[revision] = revision == self._name or self._is_of_service(revision)
+            self._known[revision] = revision == self.name or self._is_of_service(revision)
         return self._known[revision]
 
     def _is_of_service(self, revision: str) -> bool:
         # Revisions are called after their service, so that few questions are asked.
-        if not revision.startswith(f"{self._name}-"):
+        if not revision.startswith(f"{self.name}-"):
             return False
         status, found = self._api.call("GET", f"{_REVISIONS.format(namespace=self._api.namespace)}/{revision}")
         if status == _NOT_FOUND:
             # One that is gone has no labels any more; its name is all there is.
-            return re.fullmatch(_NUMBER, revision.removeprefix(f"{self._name}-")) is not None
-        return (found["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self._name
+            return re.fullmatch(_NUMBER, revision.removeprefix(f"{self.name}-")) is not None
+        return (found["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self.name
 
 
 def _tell_by_events(api: Api, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
@@ -125,11 +129,12 @@ def _tell_by_events(api: Api, ours: _Ours, *, since_s: float, follow: bool, outp
                 click.echo(_event_line(one))
         except ServingError as error:
             fail(str(error))
-    said = said_by_events(api, ours.__contains__)
+    said, unready = said_by_events(api, ours.__contains__), unready_lines(api, ours.name)
     for one in said:
         if one.at_s >= since_s:
             click.echo(_event_line(one))
-    if not said:
+    click.echo("".join(f"{line}\n" for line in unready), nl=False)
+    if not said and not unready:
         fail(ours.nothing())
 
 

@@ -5,6 +5,7 @@ process that ran already when this control process began is taken over.
 """
 
 import asyncio
+import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,14 @@ import msgspec
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 from serving.local.host import Host, Process
+from serving.local.listening import listening_ports
 from serving.local.orders import Start
 from serving.local.podfolder import keep_previous, size_of, tail
 from serving.local.podplan import Life
 from serving.local.probeplan import ProbeKind, ProbePlan, ProbeState, Verdict, after_outcome
+from serving.local.probing import probe_failure
 from serving.local.restarts import RestartSettings, pause_after
+from serving.local.unready import Observed
 from serving.queueproxy.client import attempt
 from serving.queueproxy.podspec import Probe
 
@@ -58,9 +62,12 @@ class Keeper:
     def __init__(self, host: Host, kept: Kept, stop: asyncio.Event) -> None:
         self._host, self._kept, self._stop = host, kept, stop
         self._exit_reason = ""
-        self._log = Path(kept.start.log)
+        self.log = Path(kept.start.log)
         self._log_bytes = 0
         self._is_listening = True
+        self._probe_log = self.log.with_name(f"{kept.start.name}.probe.log")
+        # By probe: how it failed last, "" after a success.
+        self._probe_failures: dict[ProbeKind, str] = {}
         self.process: Process | None = None
         self.life = kept.first
         self.verdicts: dict[ProbeKind, Verdict] = {probe.kind: Verdict.UNKNOWN for probe in kept.probes}
@@ -89,8 +96,8 @@ class Keeper:
                     # The pod was deleted before this task began: a process started now would never be ended.
                     return
                 if self.life.restart_count:
-                    keep_previous(self._log)
-                self._log_bytes = size_of(self._log)
+                    keep_previous(self.log)
+                self._log_bytes = size_of(self.log)
                 self.process = self._host.start(start, on_ready=self._kept.on_ready)
             try:
                 await self.process.started
@@ -120,7 +127,7 @@ class Keeper:
         self.process = None
         # The queue-proxy asks a ready app so rarely that it would not notice.
         self._is_listening = self._kept.listening is None
-        lines = await asyncio.to_thread(tail, self._log, after=self._log_bytes)
+        lines = await asyncio.to_thread(tail, self.log, after=self._log_bytes)
         self._told(
             Life(
                 restart_count=self.life.restart_count + 1,
@@ -180,9 +187,9 @@ class Keeper:
                 if state.verdict is Verdict.PASSED and plan.kind is ProbeKind.STARTUP:
                     return True
                 if state.verdict is Verdict.FAILED and plan.kind is not ProbeKind.READINESS:
-                    self._kept.on_warning(
-                        "Unhealthy", f"{plan.kind} of {self._kept.start.name} failed {state.failures} times"
-                    )
+                    why = self._probe_failures.get(plan.kind, "")
+                    message = f"{plan.kind} of {self._kept.start.name} failed {state.failures} times"
+                    self._kept.on_warning("Unhealthy", f"{message}: {why}" if why else message)
                     self._exit_reason = "Error"
                     assert self.process is not None
                     await self.process.end(grace_s=_KILLED_BY_US_GRACE_S)
@@ -197,21 +204,56 @@ class Keeper:
             pause_s *= 2
 
     async def _outcome(self, plan: ProbePlan) -> bool:
-        return await (self._executed(plan) if plan.command else attempt(plan.probe, ("127.0.0.1", self._kept.port)))
+        if not plan.command:
+            return await attempt(plan.probe, ("127.0.0.1", self._kept.port))
+        failure = self._probe_failures[plan.kind] = await self._executed(plan)
+        return not failure
 
-    async def _executed(self, plan: ProbePlan) -> bool:
-        """Whether a command, run as the app is, ends with 0 in time."""
+    async def _executed(self, plan: ProbePlan) -> str:
+        """Run a command as the app is run; why it failed, "" if it ended with 0 in time."""
         start = self._kept.start
-        name = f"{start.name}.{plan.kind}"
-        process = self._host.start(msgspec.structs.replace(start, name=name, arguments=plan.command))
+        log_bytes = size_of(self._probe_log)
+        process = self._host.start(
+            msgspec.structs.replace(
+                start, name=f"{start.name}.{plan.kind}", arguments=plan.command, log=str(self._probe_log)
+            )
+        )
         try:
             async with asyncio.timeout(plan.probe.timeout_s):
                 await process.started
-                return await asyncio.shield(process.ended) == 0
-        except (OSError, TimeoutError):
-            return False
+                exit_code = await asyncio.shield(process.ended)
+        except TimeoutError:
+            # Until it has ended, the next probe cannot start under its name.
+            await process.end(grace_s=0)
+            return f"no result within {plan.probe.timeout_s:g} s (timeoutSeconds)"
+        except OSError as error:
+            return str(error)
         finally:
             process.send(signal.SIGKILL)
+        if exit_code == 0:
+            return ""
+        lines = await asyncio.to_thread(tail, self._probe_log, after=log_bytes)
+        return f"exit code {exit_code}" + (f": {lines}" if lines else "")
+
+    async def observe(self) -> Observed | None:
+        """What may keep a container that runs from being ready; None if it does not run or nothing is asked of it."""
+        process, asked = self.process, self._kept.listening
+        if process is None or not process.pid or process.ended.done():
+            return None
+        name = self._kept.start.name
+        for kind in (ProbeKind.STARTUP, ProbeKind.READINESS):
+            plan = next((one for one in self._kept.probes if one.kind is kind), None)
+            if plan is not None and plan.command and self._probe_failures.get(kind):
+                failure, probe = self._probe_failures[kind], f"exec {shlex.join(plan.command)}"
+                return Observed(container=name, port=0, probe=probe, probe_failure=failure)
+        if asked is None:
+            return None
+        ports = await asyncio.to_thread(listening_ports, process.pid)
+        observed = Observed(container=name, port=self._kept.port, ports=ports)
+        if asked.path is None or self._kept.port not in ports or self._kept.is_http2:
+            return observed
+        failure = await probe_failure(asked, ("127.0.0.1", self._kept.port))
+        return msgspec.structs.replace(observed, probe=f"GET {asked.path}", probe_failure=failure)
 
 
 def _waiting(life: Life, pause_s: float) -> Life:

@@ -19,6 +19,7 @@ from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, REVISION, SECRET
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import Key
 from serving.local.container import Keeper, Kept
+from serving.local.explaining import ReadinessExplainer
 from serving.local.host import Host
 from serving.local.limits import memory_limit_bytes, warnings_of
 from serving.local.orders import Start
@@ -28,6 +29,7 @@ from serving.local.podfolder import make_folder, mount, remove_folder
 from serving.local.podplan import Life, app_plan, name_of, pod_status, proxy_environment, serves, speaks_http2
 from serving.local.probeplan import listening_probe, probe_plans
 from serving.local.sources import Reference, Sources, container_environment, data_of, references, volume_files
+from serving.local.unready import Unready
 from serving.model.errors import AlreadyExists, ClusterError, InvalidValue, NotFound
 from serving.model.knative import REVISION_LABEL
 from serving.wire.tokens import pod_secret, pod_token
@@ -87,6 +89,7 @@ class PodRun:
         self._keepers: dict[str, Keeper] = {}
         self._lives: dict[str, Life] = {}
         self._is_proxy_ready = False
+        self._unready: Unready | None = None
         self._is_dirty = asyncio.Event()
         self._is_urgent = asyncio.Event()
         self._group: asyncio.TaskGroup | None = None
@@ -127,12 +130,14 @@ class PodRun:
         async with asyncio.TaskGroup() as group:
             self._group = group
             telling = group.create_task(self._tell(), name="tell")
+            explaining = group.create_task(self._explainer().run(), name="explain")
             begun = group.create_task(self._begin(group), name="begin")
             if self._note is not None:
                 # What is taken over must be known before it can be ended.
                 await begun
             await self.stop.wait()
             begun.cancel()
+            explaining.cancel()
             await self._drain()
             telling.cancel()
         self._node.host.forget(self.id)
@@ -299,13 +304,32 @@ class PodRun:
             self._is_dirty.clear()
             self._is_urgent.clear()
             address = self._node.told_network + self.place.address.removeprefix("127.")
-            status = pod_status(self._manifest, self._lives, address=address, ready=self.is_ready, stamp=stamp())
+            status = pod_status(
+                self._manifest,
+                self._lives,
+                address=address,
+                ready=self.is_ready,
+                stamp=stamp(),
+                unready=self._unready,
+            )
             try:
                 written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")
                 self._manifest = {**self._manifest, "status": written["status"]}
             except NotFound:
                 self.stop.set()
                 return
+
+    def _explainer(self) -> ReadinessExplainer:
+        def changed(unready: Unready | None) -> None:
+            self._unready = unready
+            self._is_dirty.set()
+
+        return ReadinessExplainer(
+            lambda: [keeper for name, keeper in self._keepers.items() if name != QUEUE_PROXY],
+            is_ready=lambda: self.is_ready,
+            on_change=changed,
+            on_event=self._warn_later,
+        )
 
     async def _drain(self) -> None:
         """End the queue-proxy, then the apps."""

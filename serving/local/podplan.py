@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from serving.cluster.port import Object
+from serving.local.unready import Unready
 from serving.model.errors import InvalidValue
 from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, REVISION_LABEL
 
@@ -146,15 +147,23 @@ def speaks_http2(container: Object) -> bool:
     return any(port.get("name") == "h2c" for port in container.get("ports", ()))
 
 
-def pod_status(pod: Object, lives: Mapping[str, Life], *, address: str, ready: bool, stamp: str) -> Object:
-    """The status of a pod with these containers. ``stamp`` is the time of a change."""
+def pod_status(
+    pod: Object,
+    lives: Mapping[str, Life],
+    *,
+    address: str,
+    ready: bool,
+    stamp: str,
+    unready: Unready | None = None,
+) -> Object:
+    """The status of a pod with these containers. ``stamp`` is the time of a change, ``unready`` why it is not ready."""
     before = {one["type"]: one for one in (pod.get("status") or {}).get("conditions") or ()}
     is_ready = ready and all(life.is_running for life in lives.values())
     conditions = [
         _condition(before, "PodScheduled", is_true=True, stamp=stamp),
         _condition(before, "Initialized", is_true=True, stamp=stamp),
         _condition(before, "ContainersReady", is_true=is_ready, stamp=stamp),
-        _condition(before, "Ready", is_true=is_ready, stamp=stamp),
+        _condition(before, "Ready", is_true=is_ready, stamp=stamp, unready=unready),
     ]
     is_running = any(life.is_running for life in lives.values())
     return {
@@ -167,13 +176,18 @@ def pod_status(pod: Object, lives: Mapping[str, Life], *, address: str, ready: b
     }
 
 
-def _condition(before: Mapping[str, Object], kind: str, *, is_true: bool, stamp: str) -> Object:
+def _condition(
+    before: Mapping[str, Object], kind: str, *, is_true: bool, stamp: str, unready: Unready | None = None
+) -> Object:
     status = "True" if is_true else "False"
-    old = before.get(kind)
-    if old and old["status"] == status:
-        return old
-    made = {"type": kind, "status": status, "lastTransitionTime": stamp}
-    return made if is_true else {**made, "reason": "ContainersNotReady"}
+    old = before.get(kind) or {}
+    since = old["lastTransitionTime"] if old.get("status") == status else stamp
+    made = {"type": kind, "status": status, "lastTransitionTime": since}
+    if is_true:
+        return made
+    if unready is None:
+        return {**made, "reason": "ContainersNotReady"}
+    return {**made, "reason": unready.reason, "message": unready.message}
 
 
 def _container_status(pod: Object, name: str, life: Life, *, ready: bool) -> Object:

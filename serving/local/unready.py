@@ -1,0 +1,62 @@
+"""Why a container that runs is not ready, as a decision.
+
+Input: what was observed of the container: the ports on which its processes listen, and how its readiness probe failed.
+Output: a reason and a message for the pod's conditions and Events, or None where nothing is wrong yet. The most frequent
+mistake comes first: an app that listens on a port of its own and ignores PORT.
+"""
+
+from collections.abc import Collection
+
+import msgspec
+
+__all__ = ["Observed", "Unready", "explain", "with_log"]
+
+_PORTS_SHOWN_MAX = 5
+
+
+class Unready(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason in CamelCase, and a message for people."""
+
+    reason: str
+    message: str
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """A container that runs. ``port`` is the one it was given as PORT, ``ports`` those on which it listens.
+
+    ``probe`` names the readiness probe ("GET /health", "exec test -e warm"), ``probe_failure`` says how it failed last;
+    both are empty where there is none. A container that takes no requests has ``port`` 0.
+    """
+
+    container: str
+    port: int
+    ports: Collection[int] = ()
+    probe: str = ""
+    probe_failure: str = ""
+
+
+def explain(observed: Observed) -> Unready | None:
+    """Why the container is not ready; None if there is nothing to say."""
+    name, port = observed.container, observed.port
+    if port and port not in observed.ports:
+        if observed.ports:
+            ports = _listed(observed.ports)
+            message = f"container {name} listens on {ports} and was given PORT={port}; it must listen on $PORT"
+            return Unready(reason="WrongPort", message=message)
+        message = f"container {name} does not listen yet; it was given PORT={port} and must listen there"
+        return Unready(reason="NotListening", message=message)
+    if observed.probe_failure:
+        message = f"readiness probe of container {name} failed: {observed.probe}: {observed.probe_failure}"
+        return Unready(reason="ReadinessProbeFailed", message=message)
+    return None
+
+
+def with_log(message: str, lines: str) -> str:
+    """The message, and the last lines of the container's log if it wrote any."""
+    return f"{message}; last lines of its log:\n{lines}" if lines.strip() else message
+
+
+def _listed(ports: Collection[int]) -> str:
+    shown = [str(one) for one in sorted(ports)[:_PORTS_SHOWN_MAX]]
+    more = len(ports) - len(shown)
+    return f"port{'s' if len(ports) > 1 else ''} {', '.join(shown)}{f' and {more} more' if more else ''}"

@@ -1,0 +1,104 @@
+"""A pod that never becomes ready says why: in its condition, and as an Event."""
+
+import asyncio
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import EVENT
+from serving.cluster.port import Object
+from serving.local.workloads import is_ready
+from tests.eventually import until
+from tests.integration.local_stage import HELLO, Machine, controlled, manifest, template_process
+
+# An HTTP server that answers 503, on the port of its argument or of the environment.
+_SERVER = """
+import http.server, os, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_error(503, "Warming Up")
+port = int(sys.argv[1] if len(sys.argv) > 1 else os.environ["PORT"])
+server = http.server.HTTPServer(("127.0.0.1", port), Answer)
+print("serving at", server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as made:
+            yield made
+
+
+def ready_condition(pod: Object) -> Object:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one["type"] == "Ready"), {})
+
+
+async def explained(machine: Machine, reason: str, command: str, **container: Any) -> str:  # noqa: ANN401 - fields of the API
+    """The condition's message once it has that reason; the same is in an Event."""
+    await machine.start(manifest(command=command, **container))
+    pod = await machine.until(lambda one: ready_condition(one).get("reason") == reason)
+    message: str = ready_condition(pod)["message"]
+    async with asyncio.timeout(60), machine.cluster.watch(EVENT, resource_version="0") as events:
+        async for event in events:
+            if event.object["reason"] == reason:
+                assert event.object["type"] == "Warning"
+                assert event.object["message"].partition("; last")[0] == message.partition("; last")[0]
+                return message
+    raise AssertionError("the watch ended")
+
+
+def server(*arguments: str) -> str:
+    return shlex.join([sys.executable, "-c", _SERVER, *arguments])
+
+
+async def test_an_app_on_a_port_of_its_own_is_told_both_ports(machine: Machine) -> None:
+    message = await explained(machine, "WrongPort", server("0"))
+    (port,) = [line.rpartition(" ")[2] for line in message.splitlines() if line.startswith("serving at ")]
+    given = next(iter(machine.kubelet._running.values())).place.port
+    assert f"listens on port {port} and was given PORT={given}; it must listen on $PORT" in message
+
+
+async def test_an_app_that_does_not_listen_is_said_to_with_its_log(machine: Machine) -> None:
+    message = await explained(machine, "NotListening", "sh -c 'echo waiting for the database; sleep 1000'")
+    assert message.endswith("last lines of its log:\nwaiting for the database")
+
+
+async def test_the_answer_to_a_readiness_probe_is_said(machine: Machine) -> None:
+    probe = {"httpGet": {"path": "/health"}}
+    message = await explained(machine, "ReadinessProbeFailed", server(), readinessProbe=probe)
+    assert "GET /health: the app answered 503 Warming Up" in message
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["no-such-check"], "exec no-such-check: no-such-check: no such command in the pod's PATH"),
+        (["sh", "-c", "echo no database; exit 3"], "exit code 3: no database"),
+        (["sleep", "60"], "no result within 1 s (timeoutSeconds)"),
+    ],
+)
+async def test_why_a_command_as_a_readiness_probe_fails_is_said(
+    machine: Machine, command: list[str], said: str
+) -> None:
+    probe = {"exec": {"command": command}, "periodSeconds": 0.5}
+    hello = f"{sys.executable} {HELLO}"
+    assert said in await explained(machine, "ReadinessProbeFailed", hello, readinessProbe=probe)
+
+
+async def test_a_pod_that_becomes_ready_drops_the_reason(machine: Machine, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    command = f"sh -c 'while ! test -e {gate}; do sleep 0.1; done; exec {sys.executable} {HELLO}'"
+    await machine.start(manifest(command=command))
+    await machine.until(lambda one: ready_condition(one).get("reason") == "NotListening")
+    gate.touch()
+    pod = await machine.until(is_ready)
+    assert "reason" not in ready_condition(pod)
+    explained_pod = next(iter(machine.kubelet._running.values()))
+    await until(lambda: explained_pod._unready is None)

@@ -10,15 +10,18 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
 
 from serving.activator.client import StatsClient
+from serving.activator.domains import DomainTargets
 from serving.activator.outcome import Outcome, Wake
 from serving.activator.revisions import RevisionFacts, SliceFacts, revision_of, slice_of
 from serving.activator.routes import RouteFacts, route_of
 from serving.activator.server import Ingress
 from serving.aio.periodic import every
-from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, SECRET
+from serving.cluster.kinds import DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE, SECRET
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import ClusterError, Conflict, InvalidCertificate, NotFound
@@ -57,7 +60,12 @@ class ClusterView:
         slices.on_change(self._slice_changed)
         routes.on_change(self._route_changed)
         self._revisions = revisions
-        self._reflectors = (revisions, slices, routes)
+        mappings = Reflector(cluster, DOMAIN_MAPPING)
+        mappings.on_change(self._mapping_changed)
+        self._reflectors = (revisions, slices, routes, mappings)
+        self._domains = DomainTargets()
+        self.on_secrets: Callable[[Mapping[str, tuple[str, str]]], None] | None = None
+        """Called with the Secret of each mapped host whenever mappings change."""
 
     def __repr__(self) -> str:
         return f"ClusterView({self._ingress!r}, {len(self._flipping)} flips)"
@@ -147,6 +155,12 @@ class ClusterView:
         else:
             _unreadable("EndpointSlice", change.new, facts)
 
+    def _mapping_changed(self, change: CacheChange) -> None:
+        if self._domains.put(change.key, None if change.type is EventType.DELETED else change.new):
+            self._ingress.routes.set_domains(self._domains.hosts)
+            if self.on_secrets is not None:
+                self.on_secrets(self._domains.secrets)
+
     def _route_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self._ingress.routes.remove("/".join(change.key))
@@ -162,7 +176,10 @@ class ClusterView:
 
 
 class CertificateWatch:
-    """The certificates of the TLS listener, kept as files and Secrets are. Secrets are in ``namespace``, the system's."""
+    """The certificates of the TLS listener, kept as files and Secrets are.
+
+    The Secrets of the settings are in ``namespace``, the system's; those of DomainMappings are in their own.
+    """
 
     def __init__(self, settings: TlsSettings, cluster: Cluster, *, namespace: str) -> None:
         self.certificates = Certificates(default=settings.default_certificate, handshake_max_s=settings.handshake_max_s)
@@ -171,23 +188,52 @@ class CertificateWatch:
         self._namespace = namespace
         self._files = CertificateFiles(pairs=settings.pairs, folder=settings.folder)
         self._failures_told = 0
+        self._mapped: Mapping[str, tuple[str, str]] = {}
+        self._news = asyncio.Event()
         self.turn = 0
         """How often all has been looked at."""
 
     def __repr__(self) -> str:
         return f"CertificateWatch({self.certificates!r})"
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Look at everything each period, until ``stop`` is set."""
+    def set_mapped(self, secrets: Mapping[str, tuple[str, str]]) -> None:
+        """Serve the certificates of DomainMappings: namespace and name of a Secret by host. They are read at once."""
+        if secrets != self._mapped:
+            self._mapped = secrets
+            self._news.set()
+
+    async def run(self, stop: asyncio.Event, *, looked: Callable[[], Awaitable[None]]) -> None:
+        """Look at everything each period and whenever mappings change, until ``stop`` is set; call ``looked`` each time."""
 
         def on_error(error: Exception) -> None:
             _log.error("certificates.failed", exc_info=error)
 
-        await every(self._settings.reload_period_s, self.look, stop=stop, on_error=on_error)
+        async def look() -> None:
+            await self.look()
+            await looked()
+
+        async def look_at_news() -> None:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                try:
+                    await look()
+                except Exception as error:  # noqa: BLE001 - the next look may succeed
+                    on_error(error)
+
+        async with asyncio.TaskGroup() as group:
+            news = group.create_task(look_at_news(), name="certificates of mappings")
+            await every(self._settings.reload_period_s, look, stop=stop, on_error=on_error)
+            news.cancel()
 
     async def look(self) -> None:
         """Serve what is there now. What cannot be read stays as it was, and is told once."""
-        secrets = {name: await self._secret(name) for name in self._settings.secret_names}
+        secrets = {name: await self._secret(self._namespace, name) for name in self._settings.secret_names}
+        for host, (namespace, name) in self._mapped.items():
+            found = await self._secret(namespace, name)
+            # For its own host only: its names must not take the hosts of other namespaces.
+            mapped = found if isinstance(found, InvalidCertificate) else msgspec.structs.replace(found, hosts=(host,))
+            secrets[f"DomainMapping {namespace}/{host}"] = mapped
         # A certificate is tried by a handshake, some milliseconds that requests would wait.
         await asyncio.to_thread(lambda: self.certificates.update(self._files.read() | secrets))
         self.turn += 1
@@ -197,10 +243,10 @@ class CertificateWatch:
             _log.info("tls.handshakes-failed", extra={"since_start": dict(failures)})
             self._failures_told = failures.total()
 
-    async def _secret(self, name: str) -> Pair | InvalidCertificate:
-        where = f"Secret {self._namespace}/{name}"
+    async def _secret(self, namespace: str, name: str) -> Pair | InvalidCertificate:
+        where = f"Secret {namespace}/{name}"
         try:
-            found = await self._cluster.get(SECRET, self._namespace, name)
+            found = await self._cluster.get(SECRET, namespace, name)
         except ClusterError as error:
             return InvalidCertificate(where=where, reason=str(error))
         if found.get("type") != _TLS_TYPE:

@@ -107,11 +107,10 @@ class Activator:
         metrics.lost_frames = lambda: link.dropped_count
         metrics.connection.set_function(lambda: link.is_connected)
         self.view = ClusterView(cluster, self.ingress, scaling or AutoscalerSettings(), clock=self.server.clock)
-        self.certificates: CertificateWatch | None = None
-        if settings.tls.is_on:
-            self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
-            kept = self.certificates.certificates
-            add_tls(metrics.page, failed=kept.failures.total, expiries=kept.expiries)
+        self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
+        self.view.on_secrets = self.certificates.set_mapped
+        kept = self.certificates.certificates
+        add_tls(metrics.page, failed=kept.failures.total, expiries=kept.expiries)
         self.addresses: dict[Listener, tuple[str, int]] = {}
         self.tls_address: tuple[str, int] | None = None
         self.is_serving = asyncio.Event()
@@ -134,14 +133,14 @@ class Activator:
             if not await _first(self.view.synced(), stop):
                 view.cancel()
                 return
+            await self.certificates.look()
             kept = []
-            if self.certificates is not None:
-                await self.certificates.look()
-                kept = [group.create_task(self.certificates.run(ended), name="certificates")]
             if self.peers is not None:
                 await self.peers.start(self.ingress.apply)
                 kept.append(group.create_task(self.peers.run(ended), name="peers"))
             await self._listen(sockets or {})
+            watching = self.certificates.run(ended, looked=lambda: self._listen_for_tls(sockets or {}))
+            kept.append(group.create_task(watching, name="certificates"))
             told = group.create_task(self.client.link.run(), name="stats connection")
             reports = group.create_task(
                 report_loads(
@@ -175,8 +174,9 @@ class Activator:
         _log.info("activator.serving", extra=told)
 
     async def _listen_for_tls(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Serve public hosts over TLS too; which listener it was makes no difference to who is asked."""
-        if self.certificates is None:
+        """Serve public hosts over TLS too, from the first certificate on; the listener makes no difference to routing."""
+        is_wanted = self.settings.tls.is_on or self.certificates.certificates.count
+        if self.tls_address is not None or self.ingress.is_draining or not is_wanted:
             return
         silence_unreadable_names()
         terms = self.certificates.certificates.terms
@@ -187,6 +187,7 @@ class Activator:
             takes_turns=self.settings.count > 1,
             make=lambda server, wiring: TlsLayer(server, wiring, terms),
         )
+        _log.info("activator.serving-tls", extra={"address": f"{self.tls_address[0]}:{self.tls_address[1]}"})
 
     def _plain_handler(self) -> Handler:
         """Who has the public requests that came without TLS."""

@@ -8,8 +8,8 @@ cluster let people write it, and nothing else; the public one knows nothing of t
 weights names the revision by two headers, with whatever host its client wrote: that is believed on the inner listener
 alone, where anybody may ask for any revision by its host anyway.
 
-Where two routes claim one host, the older claim has it; the other gets it when the older one goes. Randomness is handed
-in. It refuses to know whether a revision has pods. Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
+Where two routes claim one host, the older claim has it; the other gets it when the older one goes. A host that no route
+has may lead to one by a DomainMapping. Randomness is handed in. It refuses to know whether a revision has pods. Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
 """
 
 import bisect
@@ -178,13 +178,14 @@ def shares_of(site: Site) -> Iterator[tuple[str, int]]:
 class Routes:
     """All claims, and who has each host. A change costs as much as the hosts of one route."""
 
-    __slots__ = ("_claims", "_claims_of", "_digests", "_sites", "turn")
+    __slots__ = ("_claims", "_claims_of", "_digests", "_domains", "_sites", "turn")
 
     def __init__(self) -> None:
         self._claims: dict[tuple[Listener, str], list[Claim]] = {}
         self._claims_of: dict[str, list[Claim]] = {}
         self._digests: dict[str, str] = {}
         self._sites: dict[Listener, dict[str, Site]] = {listener: {} for listener in Listener}
+        self._domains: Mapping[str, str] = {}
         self.turn = 0
         """Grows with each change: what was found in the same turn is still so."""
 
@@ -212,6 +213,11 @@ class Routes:
         """A revision is gone."""
         self.remove(_of_revision(key))
 
+    def set_domains(self, targets: Mapping[str, str]) -> None:
+        """The cluster-local host of the route or revision that each mapped host leads to: all mappings there are."""
+        self._domains = targets
+        self.turn += 1
+
     def _set(self, route: str, claims: list[Claim]) -> None:
         self.remove(route)
         self._claims_of[route] = claims
@@ -237,7 +243,12 @@ class Routes:
         if named is not None and listener is Listener.INNER and len(named[0]) == len(named[1]) == 1:
             return self._find_revision((named[0][0].decode("latin-1"), named[1][0].decode("latin-1")))
         sites = self._sites[listener]
-        return sites.get(host) or sites.get(_bare(host)) or sites.get(_whole(_bare(host)))
+        found = sites.get(host) or sites.get(_bare(host)) or sites.get(_whole(_bare(host)))
+        return found or self._find_domain(_bare(host))
+
+    def _find_domain(self, host: str) -> Site | None:
+        """On both listeners: a Gateway in front sends what came for the domain to the inner one."""
+        return self._sites[Listener.INNER].get(self._domains.get(host, ""))
 
     def _find_revision(self, key: RevisionKey) -> Site | None:
         claims = self._claims_of.get(_of_revision(key))

@@ -78,12 +78,11 @@ def up(
     }
     try:
         environment = _tls_environment(tls_certificates, tls_keys)
-        if not any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES):
-            # Who connects where nobody can answer is better refused.
-            del by_name["tls"]
+        has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
         # First of all: who holds the state holds its ports too, and is the better answer.
         state.hold()
-        sockets = bind(by_name)
+        # Until there is a certificate, of a DomainMapping, connections are refused.
+        sockets = bind(by_name, unheard=() if has_certificate else ("tls",))
         api_host, api_port = sockets["api"].getsockname()
         state.open(f"http://{api_host}:{api_port}")
         state.write_ports({name: one.getsockname()[1] for name, one in sockets.items()})
@@ -95,7 +94,7 @@ def up(
     def on_started() -> None:
         port = sockets["public"].getsockname()[1]
         click.echo(f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{port}")
-        if "tls" in sockets:
+        if has_certificate:
             click.echo(f"over TLS: https://NAME.NAMESPACE.localhost:{sockets['tls'].getsockname()[1]}")
         click.echo(f"kubectl: export KUBECONFIG={state.kubeconfig}")
         click.echo(f"logs:    {state.logs}")

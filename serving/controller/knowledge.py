@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from serving.controller.activators import Activators
 from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
+from serving.controller.domain_mapping import MappingContext, reconcile_claim, reconcile_domain_mapping, target_of
+from serving.controller.domains import Domains
 from serving.controller.hosts import Claims, Key, claims_of
 from serving.controller.httproutes import HttpRoutes, httproute_owner_name
 from serving.controller.naming import deployment_name, private_service_name
@@ -72,6 +74,7 @@ class Knowledge:
         # Why the server has no HTTPRoutes, "" if it has.
         self._httproutes_missing = ""
         self._claims = Claims()
+        self._domains = Domains()
         self._activators = Activators()
         # Uids of what went last: the answer to a write may come after the news that its object is gone.
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -87,7 +90,7 @@ class Knowledge:
         self._settings, self._scaling = settings, scaling
         for key, route in self._objects[Resource.ROUTE].items():
             self._claims.put(key, claims_of(route, settings))
-        kinds = (Resource.SERVICE, Resource.CONFIGURATION, Resource.ROUTE, Resource.REVISION)
+        kinds = (Resource.SERVICE, Resource.CONFIGURATION, Resource.ROUTE, Resource.REVISION, Resource.DOMAIN_MAPPING)
         return {key for resource in kinds for key in self.keys(resource)}
 
     def get(self, resource: Resource, key: Key) -> Object | None:
@@ -106,6 +109,8 @@ class Knowledge:
             return set()
         self._objects[resource][key] = found
         self._relations.put(resource, key, before=before, after=found)
+        if resource is Resource.DOMAIN_MAPPING:
+            self._domains.put(key, before=before, after=found)
         return set(self._woken(resource, key, before=before, after=found))
 
     def put_written(self, resource: Resource, found: Object) -> set[WorkKey]:
@@ -122,6 +127,8 @@ class Knowledge:
         while len(self._gone) > _GONE_KNOWN_MAX:
             self._gone.popitem(last=False)
         self._relations.put(resource, key, before=before, after=None)
+        if resource is Resource.DOMAIN_MAPPING:
+            self._domains.put(key, before=before, after=None)
         return set(self._woken(resource, key, before=before, after=None))
 
     def put_activators(self, key: Key, found: Object) -> set[WorkKey]:
@@ -164,16 +171,22 @@ class Knowledge:
             return Plan()
         match resource:
             case Resource.SERVICE:
-                return reconcile_service(found, self._children(where), now=now)
+                plan = reconcile_service(found, self._children(where), now=now)
             case Resource.CONFIGURATION:
-                return self._decide_configuration(where, found, now)
+                plan = self._decide_configuration(where, found, now)
             case Resource.ROUTE:
-                return self._decide_route(where, found, now=now, now_s=now_s)
+                plan = self._decide_route(where, found, now=now, now_s=now_s)
             case Resource.REVISION:
                 around = self._around(where, found)
-                return reconcile_revision(found, around, scaling=self._scaling, now=now, sidecar=self._sidecar)
+                plan = reconcile_revision(found, around, scaling=self._scaling, now=now, sidecar=self._sidecar)
+            case Resource.DOMAIN_MAPPING:
+                plan = self._decide_domain_mapping(where, found, now)
+            case Resource.DOMAIN_CLAIM:
+                mapping = self.get(Resource.DOMAIN_MAPPING, (nested(found, "spec", "namespace") or "", where[1]))
+                plan = reconcile_claim(found, mapping)
             case _:
-                return Plan()
+                plan = Plan()
+        return plan
 
     def _children(self, where: Key) -> Children:
         configuration = self.get(Resource.CONFIGURATION, where)
@@ -209,6 +222,15 @@ class Knowledge:
         refusal = self._refusal((Resource.ROUTE, *where), found)
         place = Place(lost=lost, public=self._public(where), refusal=refusal, httproutes=self._httproutes(where))
         return reconcile_route(found, known, place, settings=self._settings, now=now, now_s=now_s)
+
+    def _decide_domain_mapping(self, where: Key, found: Object, now: str) -> Plan:
+        target = target_of(found)
+        context = MappingContext(
+            claim=self.get(Resource.DOMAIN_CLAIM, ("", where[1])),
+            target=self.get(*target) if target else None,
+            holder=self._claims.holder(where[1]),
+        )
+        return reconcile_domain_mapping(found, context, settings=self._settings, now=now)
 
     def _named(self, resource: Resource, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
         return {name: one for name in names if (one := self.get(resource, (namespace, name)))}
@@ -258,13 +280,14 @@ class Knowledge:
 
     def _woken(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
         namespace, _ = key
+        yield from self._domains.woken(resource, key, before=before, after=after)
         match resource:
             case Resource.CORE_SERVICE | Resource.ENDPOINT_SLICE | Resource.HTTP_ROUTE:
                 yield from self._woken_by_public(resource, key)
             case _:
                 pass
         match resource:
-            case Resource.ENDPOINT_SLICE | Resource.HTTP_ROUTE:
+            case Resource.ENDPOINT_SLICE | Resource.HTTP_ROUTE | Resource.DOMAIN_MAPPING | Resource.DOMAIN_CLAIM:
                 return
             case Resource.HPA:
                 # How its scaling goes is nothing to decide on.
@@ -315,8 +338,11 @@ class Knowledge:
         for name in revisions_named(before) ^ revisions_named(after):
             yield (Resource.REVISION, namespace, name)
         claims = {} if after is None else claims_of(after, self._settings)
-        if before is None or claims != claims_of(before, self._settings):
+        claimed = {} if before is None else claims_of(before, self._settings)
+        if before is None or claims != claimed:
             yield from ((Resource.ROUTE, *rival) for rival in self._claims.put(key, claims))
+            for host in claims.keys() ^ claimed.keys():
+                yield from ((Resource.DOMAIN_MAPPING, *mapping) for mapping in self._domains.of_host(host))
         # Whether a revision is awaited hangs on who goes with the latest.
         for name in configurations_named(before) ^ configurations_named(after):
             newest = nested(self.get(Resource.CONFIGURATION, (namespace, name)), "status", "latestCreatedRevisionName")

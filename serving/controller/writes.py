@@ -36,6 +36,8 @@ class Resource(enum.StrEnum):
     ENDPOINT_SLICE = "endpointslices.discovery.k8s.io"
     HPA = "horizontalpodautoscalers.autoscaling"
     HTTP_ROUTE = "httproutes.gateway.networking.k8s.io"
+    DOMAIN_MAPPING = "domainmappings.serving.knative.dev"
+    DOMAIN_CLAIM = "clusterdomainclaims.networking.internal.knative.dev"
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):

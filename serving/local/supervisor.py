@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -33,6 +33,7 @@ _STOP_S = 10.0
 # What was killed is gone by then, and whom that leaves behind is an orphan.
 _KILL_S = 0.05
 _TEMPLATE = "template"
+_CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
 # What daemons say when they would end in the same way at each start (``serving.aio.daemon``).
 _CANNOT_START_EXIT = 2
 _BACKLOG = 4096
@@ -76,8 +77,11 @@ def _activator(index: int, count: int) -> Child:
     return Child(name, "serving.activator.main", "public", "tls", "inner", f"{name}-metrics", environment=environment)
 
 
-def bind(ports: Ports) -> dict[str, socket.socket]:
+def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.socket]:
     """A listening socket on 127.0.0.1 for each port.
+
+    Those named in ``unheard`` are bound and refuse connections until the activator listens; they are left out where the
+    port is taken.
 
     Raises:
         SettingsError: with a problem for each port that is taken.
@@ -86,8 +90,12 @@ def bind(ports: Ports) -> dict[str, socket.socket]:
     problems = []
     for name, port in ports.items():
         try:
-            found[name] = socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
+            found[name] = (
+                _bound(port) if name in unheard else socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
+            )
         except OSError as error:
+            if name in unheard:
+                continue
             what = f"port {port} cannot be taken: {os.strerror(error.errno or 0)}"
             problems.append(Problem(where=f"--{name}-port", what=what, expected="a free port"))
     if problems:
@@ -95,6 +103,17 @@ def bind(ports: Ports) -> dict[str, socket.socket]:
             one.close()
         raise SettingsError(problems)
     return found
+
+
+def _bound(port: int) -> socket.socket:
+    one = socket.socket()
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", port))
+    except OSError:
+        one.close()
+        raise
+    return one
 
 
 class Supervisor:
@@ -171,7 +190,15 @@ class Supervisor:
             for name in child.sockets
             if child.module == "serving.activator.main" and name.endswith("-metrics")
         )
+        tls = (
+            {"SERVING_CONTROLLER_PUBLIC_TLS_PORT": str(self._sockets["tls"].getsockname()[1])}
+            if "tls" in self._sockets
+            else {}
+        )
         return {
+            **tls,
+            # One machine has one user, who may map any host.
+            _CLAIMS: os.environ.get(_CLAIMS, "true"),
             "KUBECONFIG": str(self._state.kubeconfig),
             "SERVING_KEY_FILE": str(self._state.key),
             "SERVING_STATE": str(self._state.path),

@@ -82,6 +82,8 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         server: asyncio.Server | Acceptor
         if isinstance(where, socket) and takes_turns:
+            # A socket that was only bound refuses connections until somebody listens.
+            where.listen(_BACKLOG)
             server = Acceptor(where, factory)
         elif isinstance(where, socket):
             server = await loop.create_server(factory, sock=where, backlog=_BACKLOG)

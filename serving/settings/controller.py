@@ -29,6 +29,7 @@ _HOST = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _GATEWAY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _LOCALHOST_PORT = 8080
 _LOCALHOST_INNER_PORT = 8081
+_LOCALHOST_TLS_PORT = 8443
 
 
 def _or_disabled(unit: Unit) -> Unit:
@@ -181,6 +182,17 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     inner_port: Annotated[int, Knob(key="inner-port", unit=COUNT, low=1, high=65535)] = _LOCALHOST_INNER_PORT
     """Port at which clients reach the cluster-local listener; 80 is left out of URLs. Range: 1 to 65535. Default: ours,
     8081, that of ``serving up``."""
+
+    public_tls_port: Annotated[int, Knob(key="public-tls-port", unit=COUNT, low=1, high=65535)] = _LOCALHOST_TLS_PORT
+    """Port at which clients reach the public listener over TLS; 443 is left out of URLs. Only a DomainMapping with a
+    certificate has such a URL. Range: 1 to 65535. Default: ours, 8443, that of ``serving up``."""
+
+    autocreate_cluster_domain_claims: Annotated[
+        bool, Knob(key="autocreate-cluster-domain-claims", config_map=_NETWORK, unit=FLAG)
+    ] = False
+    """Whether a DomainMapping claims its host for its namespace. Otherwise an administrator creates a ClusterDomainClaim
+    for each host. The controller deletes the claims that it created. Default: Knative, false; ``serving up`` sets true,
+    because one machine has one user."""
 
     public_services: Annotated[bool, Knob(key="public-services", unit=FLAG)] = False
     """Whether each revision and each route has a Service of its name in its namespace, whose slices name the activators or

@@ -45,6 +45,8 @@ _HOSTS = {
     "public_port",
     "inner_port",
     "rollout_duration_s",
+    "public_tls_port",
+    "autocreate_cluster_domain_claims",
 }
 _SCALING = {
     "pod_autoscaler_class",

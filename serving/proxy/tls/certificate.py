@@ -33,11 +33,15 @@ _REASONS = {
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """A certificate, with the chain behind it, and its key, both as PEM; ``where`` names them to people."""
+    """A certificate, with the chain behind it, and its key, both as PEM; ``where`` names them to people.
+
+    ``hosts`` are the only hosts that it is served for, whatever it names; None leaves that to the certificate.
+    """
 
     where: str
     certificate_pem: bytes
     key_pem: bytes
+    hosts: tuple[str, ...] | None = None
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,10 +75,11 @@ def load_certificate(name: str, pair: Pair) -> Certificate:
     _load_chain(context, pair)
     facts = _facts_of(context, pair)
     names = facts.get("subjectAltName", ())
-    if not names:
+    if not names and pair.hosts is None:
         raise InvalidCertificate(where=pair.where, reason="it names no host (subjectAltName)")
     # Whoever asks for an address asks for no name: such a certificate can only be the default.
-    hosts = tuple(text for kind, text in names if kind == "DNS")
+    named = tuple(text for kind, text in names if kind == "DNS")
+    hosts = named if pair.hosts is None else pair.hosts
     identity = Identity(name=name, hosts=hosts, not_after_s=float(ssl.cert_time_to_seconds(facts["notAfter"])))
     return Certificate(identity=identity, context=context, pair=pair)
 

@@ -231,7 +231,8 @@ def test_all_of_a_kind_can_be_woken() -> None:
 
 def test_it_says_how_much_it_knows() -> None:
     assert repr(knowing((Resource.POD, a_pod()))).endswith(
-        "0 services, 1 pods, 0 endpointslices, 0 horizontalpodautoscalers, 0 httproutes)"
+        "0 services, 1 pods, 0 endpointslices, 0 horizontalpodautoscalers, 0 httproutes, "
+        "0 domainmappings, 0 clusterdomainclaims)"
     )
 
 

@@ -1,0 +1,76 @@
+"""A DomainMapping from the manifest to an answer under its host, over HTTP and over TLS with the certificate of a Secret."""
+
+import asyncio
+import ssl
+
+import pytest
+
+from serving.activator.routes import Listener
+from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, SECRET, SERVING_SERVICE
+from serving.cluster.port import Object
+from serving.settings.controller import ControllerSettings
+from serving.settings.tls import TlsSettings
+from tests.eventually import until
+from tests.integration.activator_stage import ask, staged
+from tests.integration.fake_node import a_service, a_world, ready
+from tests.integration.test_activator_tls import secret_of, tls_of
+from tests.integration.tls_stage import handshake
+
+HOST = "shop.example.com"
+MAPPING: Object = {
+    "apiVersion": "serving.knative.dev/v1beta1",
+    "kind": "DomainMapping",
+    "metadata": {"name": HOST, "namespace": "default"},
+    "spec": {
+        "ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello", "namespace": "default"}
+    },
+}
+SERVED = {
+    "observedGeneration": 1,
+    "conditions": [{"type": one, "status": "True"} for one in ("DomainClaimed", "ReferenceResolved")],
+}
+
+
+async def test_the_controller_claims_the_host_resolves_the_reference_and_cleans_up() -> None:
+    async with a_world(ControllerSettings(autocreate_cluster_domain_claims=True)) as world:
+        await world.cluster.create(DOMAIN_MAPPING, MAPPING)
+        unresolved = await world.until(DOMAIN_MAPPING, HOST, lambda one: "status" in one)
+        assert not ready(unresolved)
+        claim = await world.cluster.get(CLUSTER_DOMAIN_CLAIM, "", HOST)
+        assert claim["spec"] == {"namespace": "default"}
+        await world.cluster.create(SERVING_SERVICE, a_service("good"))
+        found = await world.until(DOMAIN_MAPPING, HOST, ready)
+        assert found["status"]["url"] == f"http://{HOST}:8080"
+        await world.cluster.delete(DOMAIN_MAPPING, "default", HOST)
+        async with (
+            asyncio.timeout(60),
+            world.cluster.watch(CLUSTER_DOMAIN_CLAIM, resource_version=claim["metadata"]["resourceVersion"]) as events,
+        ):
+            async for event in events:
+                if event.type == "DELETED":
+                    break
+
+
+async def test_an_activator_serves_the_host_over_http_and_over_tls_from_the_first_certificate_on() -> None:
+    async with staged(tls=TlsSettings(address="127.0.0.1:0")) as stage:
+        await stage.service(slots=0)
+        await stage.pod_seen("p")
+        assert not stage.activator.certificates.certificates.count
+        assert (await ask(stage.public, host=HOST)).status == 404
+        await stage.cluster.create(DOMAIN_MAPPING, MAPPING)
+        await stage.cluster.patch(DOMAIN_MAPPING, "default", HOST, patch={"status": SERVED}, subresource="status")
+        await until(lambda: stage.activator.ingress.routes.find(Listener.PUBLIC, HOST) is not None)
+        assert (await ask(stage.public, host=HOST)).status == 200
+        # The certificate names other hosts too; it is served for its own alone.
+        secret = secret_of(HOST, "other.example.com")
+        secret["metadata"] |= {"name": "cert", "namespace": "default"}
+        await stage.cluster.create(SECRET, secret)
+        tls = {"spec": {"tls": {"secretName": "cert"}}}
+        await stage.cluster.patch(DOMAIN_MAPPING, "default", HOST, patch=tls)
+        seen = {**SERVED, "observedGeneration": 2}
+        await stage.cluster.patch(DOMAIN_MAPPING, "default", HOST, patch={"status": seen}, subresource="status")
+        await until(lambda: stage.activator.tls_address is not None)
+        address = tls_of(stage)
+        assert await handshake(address, HOST) == [HOST, "other.example.com"]
+        with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
+            await handshake(address, "other.example.com")

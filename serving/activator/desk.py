@@ -12,8 +12,11 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+import msgspec
+
 from serving.activator.hold import Holder, Run
 from serving.activator.outcome import Go, Outcome, Turned, TurnReason, Wake
+from serving.activator.readiness import PodProbe, UnreadyPods
 from serving.activator.revisions import PodFacts, RevisionFacts, SliceFacts, Slices
 from serving.activator.wake import Load, WakeFacts, WakeState, calm, reported, wake
 from serving.model.knative import RevisionKey, ServingState
@@ -49,6 +52,7 @@ class Desk(Generic[RequestId]):
         self._random = random
         self._facts: dict[RevisionKey, RevisionFacts] = {}
         self._slices = Slices()
+        self._unready = UnreadyPods()
         self._entries: dict[RevisionKey, _Entry[RequestId]] = {}
         self._stirred: set[RevisionKey] = set()
         # When to look at a revision without news. Only what equals its entry's due_s counts, the rest is out of date.
@@ -113,6 +117,7 @@ class Desk(Generic[RequestId]):
         if entry is None or known is None:
             return Outcome()
         entry.pods = {}
+        self._unready.forget(key)
         entry.holder.set_pods((), now_s, container_concurrency=known.container_concurrency)
         return Outcome(turned=self._give_up(entry, now_s, reason=TurnReason.UNKNOWN, text=_gone(key)))
 
@@ -164,6 +169,12 @@ class Desk(Generic[RequestId]):
         self._stirred.add(key)
         return go
 
+    def probed(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> Outcome[RequestId]:
+        """Take the answer of a pod that is listed as not ready; requests that wait go to it if it is ready."""
+        has_changed = self._unready.answered(probe, now_s, is_ready=is_ready)
+        self._stirred.add(probe.key)
+        return self._pods_changed([probe.key], now_s) if has_changed else Outcome()
+
     def tick(self, now_s: float) -> Outcome[RequestId]:
         """Do what is due."""
         keys, self._stirred = self._stirred, set()
@@ -178,6 +189,7 @@ class Desk(Generic[RequestId]):
             go=[go for one in outcomes for go in one.go],
             turned=[turned for one in outcomes for turned in one.turned],
             wakes=[wake for one in outcomes for wake in one.wakes],
+            probes=[probe for one in outcomes for probe in one.probes],
         )
 
     def next_due_s(self) -> float | None:
@@ -201,6 +213,7 @@ class Desk(Generic[RequestId]):
             # Nothing inside now, nothing in the period.
             if not holder.level and not report.concurrency and not report.request_count:
                 del self._entries[key]
+                self._unready.forget(key)
             else:
                 loads.append((key, load))
                 self._stirred.add(key)
@@ -222,7 +235,7 @@ class Desk(Generic[RequestId]):
         """Assert what holds between any two calls; tests call it after every step."""
         for key, entry in self._entries.items():
             entry.holder.validate()
-            assert key not in self._facts or entry.pods == self._slices.pods_of(key), self
+            assert key not in self._facts or entry.pods == self._pods_to_use(key), self
             assert entry.due_s is None or (entry.due_s, key) in self._due, self
 
     def _open(self, key: RevisionKey, now_s: float) -> _Entry[RequestId]:
@@ -237,10 +250,15 @@ class Desk(Generic[RequestId]):
         facts = self._facts.get(key)
         if facts is None:
             return []
-        entry.pods = self._slices.pods_of(key)
+        is_probed = self._settings.probe_unready_pods and not facts.kubelet_decides
+        self._unready.set_pods(key, self._slices.unready_of(key) if is_probed else {}, now_s)
+        entry.pods = self._pods_to_use(key)
         slots = self._slots_of(key, entry.pods) if self._slots_of else None
         runs = entry.holder.set_pods(entry.pods, now_s, container_concurrency=facts.container_concurrency, slots=slots)
         return [_go(entry, run) for run in runs]
+
+    def _pods_to_use(self, key: RevisionKey) -> dict[str, PodFacts]:
+        return self._slices.pods_of(key) | self._unready.confirmed(key)
 
     def _pods_changed(self, keys: Iterable[RevisionKey], now_s: float) -> Outcome[RequestId]:
         go: list[Go[RequestId]] = []
@@ -269,7 +287,8 @@ class Desk(Generic[RequestId]):
             Turned(request=request, reason=TurnReason.WAITED, text=text) for request in entry.holder.expire(now_s)
         ]
         go = [_go(entry, run) for run in entry.holder.revive(now_s)]
-        return self._with(key, entry, now_s, go=go, turned=turned)
+        probes = self._unready.due(key, now_s, is_waiting=entry.holder.waiting_count > 0)
+        return msgspec.structs.replace(self._with(key, entry, now_s, go=go, turned=turned), probes=probes)
 
     def _waited_too_long(self, key: RevisionKey) -> str:
         facts = self._facts.get(key)
@@ -297,7 +316,8 @@ class Desk(Generic[RequestId]):
             entry.was_refused = True
             turned = [*turned, *self._give_up(entry, now_s, reason=TurnReason.FAILED, text=_failed(facts))]
         wakes, wake_due_s = self._wake(key, entry, now_s)
-        dues_s = [at_s for at_s in (unknown_until_s, wake_due_s, holder.next_wake_s()) if at_s is not None]
+        probe_due_s = self._unready.next_due_s(key, is_waiting=holder.waiting_count > 0)
+        dues_s = [s for s in (unknown_until_s, wake_due_s, holder.next_wake_s(), probe_due_s) if s is not None]
         due_s = min(dues_s, default=math.inf)
         # Each report stirs all entries: what is further away would only pile up.
         if due_s <= now_s + 2 * self._settings.report_period_s and (entry.due_s is None or due_s < entry.due_s):

@@ -130,8 +130,10 @@ class Activator:
         settings, ended = self.settings, asyncio.Event()
         async with asyncio.TaskGroup() as group:
             view = group.create_task(self.view.run(), name="cluster view")
+            probing = group.create_task(self.ingress.prober.run(), name="pod probes")
             if not await _first(self.view.synced(), stop):
                 view.cancel()
+                probing.cancel()
                 return
             await self.certificates.look()
             kept = []
@@ -157,6 +159,7 @@ class Activator:
             if self.peers is not None:
                 self.peers.close()
             view.cancel()
+            probing.cancel()
 
     async def _listen(self, sockets: Mapping[str, socket.socket]) -> None:
         await self._listen_for_tls(sockets)

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from serving.activator.readiness import PodProbe
 from serving.activator.revisions import PodFacts
 from serving.activator.wake import Poke
 from serving.model.knative import RevisionKey
@@ -61,3 +62,4 @@ class Outcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     go: Sequence[Go[RequestId]] = ()
     turned: Sequence[Turned[RequestId]] = ()
     wakes: Sequence[Wake] = ()
+    probes: Sequence[PodProbe] = ()

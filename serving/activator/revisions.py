@@ -15,6 +15,7 @@ import msgspec
 
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, RevisionKey, ServingState
 from serving.model.nodata import NoData
+from serving.model.readinessprobe import kubelet_decides
 from serving.scaling.resolve import resolve_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 
@@ -42,7 +43,8 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     the autoscaler resolves it.
     ``desired_count`` is the number of pods in its status. ``failure`` is the message of a Ready condition that is False:
     its pods fail, or none came up in time. ``delay`` is the message of one that is False because no node has room for a
-    pod: requests wait for that. ``configuration`` is the name of its Configuration, "" without one.
+    pod: requests wait for that. ``configuration`` is the name of its Configuration, "" without one. ``kubelet_decides``
+    says that the kubelet runs a readiness probe of its own: then the queue-proxy alone cannot say that a pod is ready.
     """
 
     key: RevisionKey
@@ -58,6 +60,7 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     failure: str | None = None
     delay: str | None = None
     configuration: str = ""
+    kubelet_decides: bool = False
 
 
 class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,11 +72,12 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of one slice that may be given requests."""
+    """The pods of one slice: those that may be given requests, and those that are not ready and stay."""
 
     key: str
     revision: RevisionKey
     pods: tuple[PodFacts, ...]
+    unready: tuple[PodFacts, ...] = ()
 
 
 class _Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -91,6 +95,7 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timeout_seconds: float | None = None
     response_start_timeout_seconds: float | None = None
     idle_timeout_seconds: float | None = None
+    containers: list[dict[str, Any]] | None = None
 
 
 class _Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +170,7 @@ def revision_of(revision: Mapping[str, Any], scaling: AutoscalerSettings) -> Rev
         failure=None if is_delayed else message,
         delay=message if is_delayed else None,
         configuration=(metadata.labels or {}).get(CONFIGURATION_LABEL, ""),
+        kubelet_decides=kubelet_decides(spec.containers or ()),
     )
 
 
@@ -179,20 +185,23 @@ def slice_of(endpoint_slice: Mapping[str, Any]) -> SliceFacts | NoData:
     if not revision:
         return NoData(missing=f"the label {REVISION_LABEL}")
     port = _port_of(read.ports or ())
-    return SliceFacts(
-        key=f"{metadata.namespace}/{metadata.name}",
-        revision=(metadata.namespace, revision),
-        pods=tuple(
-            PodFacts(
+    ready: list[PodFacts] = []
+    unready: list[PodFacts] = []
+    for endpoint in read.endpoints or ():
+        conditions = endpoint.conditions or _EndpointConditions()
+        # All addresses of an endpoint are one pod: the first stands for it.
+        for address in () if conditions.terminating else endpoint.addresses[:1]:
+            pod = PodFacts(
                 address=f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
                 namespace=metadata.namespace,
                 name=endpoint.target_ref.name if endpoint.target_ref else "",
             )
-            for endpoint in read.endpoints or ()
-            if _takes_requests(endpoint.conditions or _EndpointConditions())
-            # All addresses of an endpoint are one pod: the first stands for it.
-            for address in endpoint.addresses[:1]
-        ),
+            (unready if conditions.ready is False else ready).append(pod)
+    return SliceFacts(
+        key=f"{metadata.namespace}/{metadata.name}",
+        revision=(metadata.namespace, revision),
+        pods=tuple(ready),
+        unready=tuple(unready),
     )
 
 
@@ -232,9 +241,11 @@ class Slices:
         slices = self._slices_of.get(revision, {})
         return {pod.address: pod for one in slices.values() for pod in one.pods}
 
-
-def _takes_requests(conditions: _EndpointConditions) -> bool:
-    return conditions.ready is not False and not conditions.terminating
+    def unready_of(self, revision: RevisionKey) -> dict[str, PodFacts]:
+        """The pods of a revision that are listed as not ready and do not terminate, by address."""
+        ready = self.pods_of(revision)
+        slices = self._slices_of.get(revision, {})
+        return {pod.address: pod for one in slices.values() for pod in one.unready if pod.address not in ready}
 
 
 def _port_of(ports: list[_Port] | tuple[()]) -> int:

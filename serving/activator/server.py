@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from serving.activator.desk import Desk
+from serving.activator.io.prober import PodProber
 from serving.activator.outcome import Go, Outcome, Turned, Wake
 from serving.activator.probes import ProbeQuestion, is_probe_agent, probe_answer
+from serving.activator.readiness import PodProbe
 from serving.activator.revisions import PodFacts, RevisionFacts
 from serving.activator.routes import Listener, Routes, Site, choose
 from serving.activator.ways import Ways
@@ -109,6 +111,7 @@ class Ingress:
         self.tracer: Tracer | None = None
         """Makes spans of some requests; None while nobody wants them."""
         self._ways = Ways(settings.pod_address_override, lines_to=self._lines_to)
+        self.prober = PodProber(lambda probe: self._ways.to(probe.pod, probe.key).address, self.secret_of, self._probed)
         self._timeouts: dict[RevisionKey, tuple[RevisionFacts, Timeouts]] = {}
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -190,12 +193,17 @@ class Ingress:
             self._refuse(turned)
         if outcome.wakes:
             self._on_wake(outcome.wakes)
+        if outcome.probes:
+            self.prober.start(outcome.probes)
         self.tick_soon()
 
     def tick_soon(self) -> None:
         """Have a tick at the end of this turn of the loop, so that requests that came together are looked at once."""
         if self._soon is None and self.desk.is_stirred:
             self._soon = asyncio.get_running_loop().call_soon(self._tick)
+
+    def _probed(self, probe: PodProbe, is_ready: bool) -> None:  # noqa: FBT001 - a callback
+        self.apply(self.desk.probed(probe, self._clock(), is_ready=is_ready))
 
     def close(self) -> None:
         """Refuse all who wait; no more ticks."""
@@ -295,15 +303,18 @@ class Ingress:
         way = self._ways.to(go.pod, visit.key)
         exchange.forward(way.address, extra=way.lines)
 
-    def _lines_to(self, pod: PodFacts, key: RevisionKey) -> bytes:
-        """By which a pod knows us, and believes us if we know who it is."""
-        secret, facts = "", self.desk.facts_of(key)
+    def secret_of(self, pod: PodFacts, key: RevisionKey) -> str:
+        """The secret that a pod of a revision shares with activators; "" while it is not known."""
         if self._settings.secrets_of == SECRETS_OF_PODS:
-            secret = pod_secret(self._key, namespace=pod.namespace, pod=pod.name) if pod.name else ""
-        elif facts is not None and facts.uid:
-            secret = revision_secret(self._key, namespace=key[0], uid=facts.uid)
-        told = [(b"K-Pod-Secret", secret.encode())] if secret else []
-        return header_lines((b"K-Proxy-Request", b"activator"), *told)
+            return pod_secret(self._key, namespace=pod.namespace, pod=pod.name) if pod.name else ""
+        facts = self.desk.facts_of(key)
+        return revision_secret(self._key, namespace=key[0], uid=facts.uid) if facts is not None and facts.uid else ""
+
+    def _lines_to(self, pod: PodFacts, key: RevisionKey) -> bytes:
+        """Headers that authenticate the activator to the pod."""
+        secret = self.secret_of(pod, key)
+        lines = [(b"K-Pod-Secret", secret.encode())] if secret else []
+        return header_lines((b"K-Proxy-Request", b"activator"), *lines)
 
     def _refuse(self, turned: Turned[Exchange]) -> None:
         exchange = turned.request

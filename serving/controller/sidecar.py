@@ -17,6 +17,7 @@ import msgspec
 
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import Object, labels_of, name_of, namespace_of, nested, uid_of
+from serving.model.readinessprobe import runs_in_queue_proxy
 from serving.settings.knob import fields_of
 from serving.settings.queueproxy import QueueProxySettings
 from serving.settings.sidecar import SidecarSettings
@@ -37,8 +38,6 @@ _READY_WAIT_S = 8
 _APP_END_S = 5
 # The user of the image (Containerfile).
 _NOBODY = 65532
-# The readiness probes that the queue-proxy can ask from beside the app; the kubelet goes on asking the others.
-_TAKEN_OVER = ("httpGet", "tcpSocket")
 _PROBES = ("livenessProbe", "startupProbe", "readinessProbe")
 _HANDLERS = ("tcpSocket", "httpGet", "grpc")
 # By field of a revision's spec: the queue-proxy's setting.
@@ -102,16 +101,9 @@ def _beside(container: Object, *, secret: str) -> Object:
     for name in _PROBES:
         if name in container:
             made[name] = _at_own_port(container[name], port)
-    if _is_taken_over(container.get("readinessProbe")):
+    if runs_in_queue_proxy(container.get("readinessProbe")):
         del made["readinessProbe"]
     return made
-
-
-def _is_taken_over(probe: Object | None) -> bool:
-    if not probe:
-        return False
-    handlers = [probe[handler] for handler in _TAKEN_OVER if handler in probe]
-    return bool(handlers) and not any(one.get("host") or one.get("scheme", "HTTP") != "HTTP" for one in handlers)
 
 
 def _at_own_port(probe: Object, port: int) -> Object:
@@ -164,7 +156,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "SERVING_QUEUEPROXY_DRAIN_GRACE_S": str(_drain_s(revision, sidecar)),
     }
     probe = serving.get("readinessProbe")
-    if probe and _is_taken_over(probe):
+    if probe and runs_in_queue_proxy(probe):
         taken = _at_own_port(probe, port["containerPort"])
         values["SERVING_POD_READINESS"] = msgspec.json.encode(taken).decode()
     return [

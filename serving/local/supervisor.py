@@ -70,7 +70,12 @@ def CHILDREN(activator_count: int = 1) -> list[Child]:  # noqa: N802 - a fresh l
 def _activator(index: int, count: int) -> Child:
     """One of those that accept from the same sockets. The first has the name and the port that one alone has."""
     name = f"activator-{index}" if index else "activator"
-    environment = {"SERVING_ACTIVATOR_INDEX": str(index), "SERVING_ACTIVATOR_COUNT": str(count)}
+    environment = {
+        "SERVING_ACTIVATOR_INDEX": str(index),
+        "SERVING_ACTIVATOR_COUNT": str(count),
+        # Readiness is pushed here; a probe would only take the starting pods' CPU.
+        "SERVING_ACTIVATOR_PROBE_UNREADY_PODS": "false",
+    }
     if index:
         # To the autoscaler each is another one, whose loads add up.
         environment["SERVING_ACTIVATOR_NAME"] = name

@@ -18,11 +18,12 @@ from serving.queueproxy.podspec import PodSpec
 from serving.queueproxy.tally import RequestTally
 from serving.traffic.breaker import Admitted, Breaker, Queued
 from serving.traffic.meter import Meter, Report
-from serving.wire.tokens import matches
+from serving.wire.tokens import matches, probe_proof
 
 __all__ = ["AdminHandler", "PodHandler"]
 
 _TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
+_TEXT_LINES = header_lines(_TEXT)
 _RETRY = header_lines(_TEXT, (b"Retry-After", b"1"))
 _PROBE_AGENTS = (b"kube-probe/", b"Knative-Activator-Probe", b"Knative-Autoscaling-Probe")
 _QUEUE = b"queue"
@@ -163,9 +164,16 @@ class PodHandler:
         elif exchange.head.get(b"k-network-probe") != _QUEUE:
             exchange.answer(400, b"unexpected probe header value")
         elif self.is_ready:
-            exchange.answer(200, _QUEUE)
+            exchange.answer(200, _QUEUE, _TEXT_LINES + self._proof_lines(exchange.head))
         else:
             exchange.answer(503, b"the app is not ready")
+
+    def _proof_lines(self, head: RequestHead) -> bytes:
+        """Prove who answers to an activator that asks a pod before the cluster lists it as ready."""
+        nonce = head.get(b"k-network-hash")
+        if nonce is None or not self._secret:
+            return b""
+        return header_lines((b"K-Network-Hash", probe_proof(self._secret, nonce=nonce.decode("latin-1")).encode()))
 
 
 def _is_probe(head: RequestHead) -> bool:

@@ -117,6 +117,11 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """For tests: two beginnings of addresses, as in "10.=127."; pods whose address begins with the first are reached at the
     second. Servers take no loopback addresses for pods, which is where pods that are processes are. Default: none."""
 
+    probe_unready_pods: Annotated[bool, Knob(key="probe-unready-pods", unit=FLAG)] = True
+    """Whether pods that their EndpointSlice lists as not ready are probed while requests wait for them: a pod then gets
+    requests as soon as its queue-proxy answers, up to a second before a kubelet reports it. Default: Knative, true; `serving
+    up` sets false, because its pods report readiness at once."""
+
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT)] = "ws://127.0.0.1:6081/stats"
     """The autoscaler's websocket for statistics. Default: ours, the port of `serving up`."""
 

@@ -20,6 +20,7 @@ __all__ = [
     "matches",
     "pod_secret",
     "pod_token",
+    "probe_proof",
     "read_key",
     "revision_secret",
 ]
@@ -51,6 +52,14 @@ def pod_secret(key: bytes, *, namespace: str, pod: str) -> str:
 def revision_secret(key: bytes, *, namespace: str, uid: str) -> str:
     """The same for all pods of one revision; its uid, so that one of the same name made later has another."""
     return _derived(key, "revision", namespace, uid)
+
+
+def probe_proof(secret: str | bytes, *, nonce: str) -> str:
+    """What a queue-proxy answers to a probe of its readiness: only a holder of the pod's secret can compute it.
+
+    Another pod at a reused address cannot, whatever its app answers.
+    """
+    return hmac.new(_bytes_of(secret), f"ready/{nonce}".encode(), hashlib.sha256).hexdigest()
 
 
 def matches(given: str | bytes, expected: str | bytes) -> bool:

@@ -16,6 +16,8 @@ PURE_FLOORS = {"model", "settings", "traffic", "scheduler", "scaling"}
 DAEMONS = {"activator", "autoscaler", "controller", "nodegroup", "placement", "queueproxy"}
 # The only modules of a daemon that may touch the world; the file's name says so.
 SHELLS = {"main", "server", "loop", "client"}
+# Each daemon's package of what touches sockets, clocks and clusters.
+IO_FOLDER = "io"
 IO_FLOORS = {"aio", "cluster", "metrics", "proxy", "wire"}
 IMPURE = {
     *(
@@ -42,7 +44,7 @@ IMPURE_CALLS = {"__import__", "breakpoint", "eval", "exec", "input", "open", "pr
 def is_pure(path: PurePath) -> bool:
     """Whether a file of ``serving/`` must be pure, by its path from the project's folder."""
     package = path.parts[1]
-    return package in PURE_FLOORS or (package in DAEMONS and path.stem not in SHELLS)
+    return package in PURE_FLOORS or (package in DAEMONS and path.stem not in SHELLS and IO_FOLDER not in path.parts)
 
 
 def impurities(source: str, path: PurePath) -> Iterator[str]:
@@ -78,7 +80,7 @@ def is_shell_or_io(name: str) -> bool:
     """Whether a module, by full name, is one of ours that touches the world."""
     match name.split("."):
         case ["serving", floor, *rest]:
-            return floor in IO_FLOORS or (floor in DAEMONS and bool(rest) and rest[0] in SHELLS)
+            return floor in IO_FLOORS or (floor in DAEMONS and bool(rest) and rest[0] in SHELLS | {IO_FOLDER})
         case _:
             return False
 
@@ -107,6 +109,7 @@ def test_decisions_touch_nothing() -> None:
         ("serving/autoscaler/triggers/cpu.py", True),
         ("serving/autoscaler/loop.py", False),
         ("serving/queueproxy/server.py", False),
+        ("serving/activator/io/prober.py", False),
         ("serving/cli/main.py", False),
         ("serving/proxy/pool.py", False),
     ],

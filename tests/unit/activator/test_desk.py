@@ -4,11 +4,13 @@ import random
 from collections.abc import Iterable
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.activator.desk import Desk
 from serving.activator.outcome import Go, Outcome, Turned, TurnReason, Wake
+from serving.activator.readiness import PodProbe
 from serving.activator.revisions import PodFacts, RevisionFacts, SliceFacts
 from serving.activator.wake import Load, Poke, PokeReason
 from serving.model.knative import ServingState
@@ -27,6 +29,7 @@ def revision(
     delay: str | None = None,
     slots: int = 1,
     desired: int = 0,
+    kubelet_decides: bool = False,
 ) -> RevisionFacts:
     return RevisionFacts(
         key=KEY,
@@ -36,6 +39,7 @@ def revision(
         container_concurrency=slots,
         failure=failure,
         delay=delay,
+        kubelet_decides=kubelet_decides,
         desired_count=desired,
     )
 
@@ -44,8 +48,13 @@ def pod(address: str) -> PodFacts:
     return PodFacts(address=address, namespace="default", name=f"pod-{address}")
 
 
-def pods(*addresses: str, name: str = "s") -> SliceFacts:
-    return SliceFacts(key=f"default/{name}", revision=KEY, pods=tuple(map(pod, addresses)))
+def pods(*addresses: str, name: str = "s", unready: str = "") -> SliceFacts:
+    key = f"default/{name}"
+    return SliceFacts(key=key, revision=KEY, pods=tuple(map(pod, addresses)), unready=tuple(map(pod, unready)))
+
+
+def probe(address: str) -> PodProbe:
+    return PodProbe(key=KEY, pod=pod(address))
 
 
 def desk(*addresses: str, facts: RevisionFacts | None = None, is_known: bool = True) -> Desk[str]:
@@ -236,7 +245,7 @@ def test_a_retired_revision_sends_away_and_is_not_woken() -> None:
 def test_a_revision_that_is_not_known_yet_lets_wait() -> None:
     made = desk("p", is_known=False)
     come(made, "a")
-    assert made.tick(0.0) == Outcome(go=[], turned=[], wakes=[])
+    assert made.tick(0.0) == Outcome(go=[], turned=[], wakes=[], probes=[])
     assert shown(made, made.set_revision(revision(), 0.2).go) == ["a@p"]
 
 
@@ -306,7 +315,7 @@ def test_what_was_due_for_a_forgotten_revision_does_nothing() -> None:
     made.finish(KEY, "a", 0.0)
     made.report(0.0)
     made.report(1.0)
-    assert made.tick(2.0) == Outcome(go=[], turned=[], wakes=[])
+    assert made.tick(2.0) == Outcome(go=[], turned=[], wakes=[], probes=[])
 
 
 def test_an_autoscaler_that_is_new_is_told_anew() -> None:
@@ -330,6 +339,67 @@ def test_all_who_wait_can_be_sent_away() -> None:
 def test_a_change_of_pods_of_an_idle_revision_is_only_noted() -> None:
     made = desk()
     assert (made.set_slice(pods("p"), 0.0).go, made.is_stirred) == ([], False)
+
+
+def test_an_unready_pod_is_probed_while_a_request_waits_and_gets_it_when_it_answers() -> None:
+    made = desk()
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a", "b")
+    assert made.tick(0.0).probes == [probe("p")]
+    assert shown(made, made.probed(probe("p"), 0.1, is_ready=False).go) == []
+    assert made.tick(0.1).probes == []
+    assert made.next_due_s() == pytest.approx(0.12)
+    assert made.tick(0.13).probes == [probe("p")]
+    assert shown(made, made.probed(probe("p"), 0.2, is_ready=True).go) == ["a@p"]
+    assert made.pods_of(KEY) == {"p": pod("p")}
+
+
+def test_a_pod_that_is_confirmed_and_then_listed_as_ready_stays() -> None:
+    made = desk()
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a")
+    made.tick(0.0)
+    made.probed(probe("p"), 0.1, is_ready=True)
+    made.set_slice(pods("p"), 0.2)
+    assert shown(made, made.finish(KEY, "a", 0.3)) == []
+    assert come(made, "b", now_s=0.4) == ["b@p"]
+
+
+def test_a_confirmed_pod_that_answers_no_more_gets_nothing_new() -> None:
+    made = desk()
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a")
+    made.tick(0.0)
+    made.probed(probe("p"), 0.1, is_ready=True)
+    assert made.tick(1.1).probes == [probe("p")]
+    made.probed(probe("p"), 1.2, is_ready=False)
+    made.finish(KEY, "a", 1.3)
+    assert isinstance(made.arrive(KEY, "b", 1.3), Queued)
+
+
+def test_a_revision_whose_kubelet_decides_is_not_probed() -> None:
+    made = desk(facts=revision(kubelet_decides=True))
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a")
+    assert made.tick(0.0).probes == []
+
+
+def test_unready_pods_are_not_probed_where_that_is_off() -> None:
+    made: Desk[str] = Desk(msgspec.structs.replace(SETTINGS, probe_unready_pods=False), random=lambda: 0.0)
+    made.set_revision(revision(), 0.0)
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a")
+    assert made.tick(0.0).probes == []
+
+
+def test_a_revision_that_is_gone_is_not_probed() -> None:
+    made = desk()
+    made.set_slice(pods(unready="p"), 0.0)
+    come(made, "a")
+    made.tick(0.0)
+    made.remove_revision(KEY, 0.1)
+    assert made.probed(probe("p"), 0.2, is_ready=True) == Outcome()
+    assert made.pods_of(KEY) == {}
 
 
 STEPS = st.lists(
@@ -372,6 +442,39 @@ def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> Non
             made.report(now_s)
         else:
             outcome = made.tick(now_s)
+        inside -= {turned.request for turned in outcome.turned}
+        made.validate()
+        assert made.level == len(inside)
+
+
+PROBED_STEPS = st.lists(
+    st.tuples(st.sampled_from(["arrive", "finish", "pods", "well", "badly", "tick"]), st.integers(0, 63)), max_size=60
+)
+
+
+@given(steps=PROBED_STEPS)
+def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) -> None:
+    made: Desk[str] = Desk(SETTINGS, random=lambda: 0.0)
+    made.set_revision(revision(), 0.0)
+    inside: set[str] = set()
+    flying: list[PodProbe] = []
+    for place, (step, value) in enumerate(steps):
+        now_s, outcome = place * 0.1, Outcome[str]()
+        if step == "arrive":
+            answer = made.arrive(KEY, str(place), now_s)
+            inside |= set() if isinstance(answer, Turned) else {str(place)}
+        elif step == "finish" and inside:
+            request = min(inside)
+            made.finish(KEY, request, now_s)
+            inside.remove(request)
+        elif step == "pods":
+            ready, unready = ("".join(name for bit, name in enumerate("pqr", at) if value >> bit & 1) for at in (0, 3))
+            outcome = made.set_slice(pods(*ready, unready=unready), now_s)
+        elif step in {"well", "badly"} and flying:
+            outcome = made.probed(flying.pop(value % len(flying)), now_s, is_ready=step == "well")
+        else:
+            outcome = made.tick(now_s)
+        flying += outcome.probes
         inside -= {turned.request for turned in outcome.turned}
         made.validate()
         assert made.level == len(inside)

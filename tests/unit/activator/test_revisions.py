@@ -137,18 +137,34 @@ def test_a_pod_has_an_address_and_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conditions", "taken"),
+    ("conditions", "ready", "unready"),
     [
-        ({"ready": True}, True),
-        ({"ready": None}, True),
-        ({}, True),
-        ({"ready": False}, False),
-        ({"ready": True, "terminating": True}, False),
-        ({"ready": False, "serving": True, "terminating": True}, False),
+        ({"ready": True}, True, False),
+        ({"ready": None}, True, False),
+        ({}, True, False),
+        ({"ready": False}, False, True),
+        ({"ready": False, "serving": True}, False, True),
+        ({"ready": True, "terminating": True}, False, False),
+        ({"ready": False, "serving": True, "terminating": True}, False, False),
     ],
 )
-def test_a_pod_that_is_not_ready_or_terminates_is_none(conditions: dict[str, bool | None], taken: bool) -> None:
-    assert bool(slice_facts(endpoint("10.0.0.1", **conditions)).pods) is taken
+def test_a_pod_is_ready_unready_or_terminates(conditions: dict[str, bool | None], ready: bool, unready: bool) -> None:
+    facts = slice_facts(endpoint("10.0.0.1", **conditions))
+    assert (bool(facts.pods), bool(facts.unready)) == (ready, unready)
+
+
+def test_an_address_that_one_slice_lists_as_ready_is_ready() -> None:
+    made = Slices()
+    made.set(slice_facts(endpoint("10.0.0.1", ready=False), endpoint("10.0.0.2", ready=False), name="a"))
+    made.set(slice_facts(endpoint("10.0.0.1", ready=True), name="b"))
+    key = ("default", "hello-00001")
+    assert (list(made.pods_of(key)), list(made.unready_of(key))) == (["10.0.0.1:8012"], ["10.0.0.2:8012"])
+
+
+def test_a_readiness_probe_of_the_kubelet_is_seen() -> None:
+    probed = {"readinessProbe": {"exec": {"command": ["true"]}}}
+    assert revision(spec={"containers": [probed]}).kubelet_decides
+    assert not revision(spec={"containers": [{}]}).kubelet_decides
 
 
 @pytest.mark.parametrize(

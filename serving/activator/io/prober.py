@@ -1,0 +1,82 @@
+"""Sends probes to the queue-proxies of pods that the cluster lists as not ready.
+
+The decision which pods to probe, and when, is ``serving.activator.readiness``. A probe is one GET on a connection of its own.
+It counts as ready only with the proof that the pod holds the secret of its revision: an address may have passed to another
+pod, whose app answers anything.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+
+from serving.activator.readiness import PodProbe
+from serving.activator.revisions import PodFacts
+from serving.model.knative import RevisionKey
+from serving.wire.tokens import matches, probe_proof
+
+__all__ = ["PodProber", "is_pod_ready"]
+
+# A packet to a pod without a network yet is lost in silence. Source: knative/serving 98e5ef90, pkg/activator/net.
+_TIMEOUT_S = 0.3
+_HEAD_BYTES_MAX = 4096
+_PROOF = b"k-network-hash"
+
+
+class PodProber:
+    """Runs probes while ``run`` runs; ``on_answer`` gets each with whether the pod is ready."""
+
+    def __init__(
+        self,
+        address_of: Callable[[PodProbe], tuple[str, int]],
+        secret_of: Callable[[PodFacts, RevisionKey], str],
+        on_answer: Callable[[PodProbe, bool], None],
+    ) -> None:
+        self._address_of = address_of
+        self._secret_of = secret_of
+        self._on_answer = on_answer
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Own the tasks of all probes until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            await asyncio.get_running_loop().create_future()
+
+    def start(self, probes: Sequence[PodProbe]) -> None:
+        """Send probes; each is answered within its time."""
+        if self._group is None:
+            return
+        for probe in probes:
+            self._group.create_task(self._probe(probe), name=f"probe {probe.pod.address}")
+
+    async def _probe(self, probe: PodProbe) -> None:
+        is_ready = False
+        secret = self._secret_of(probe.pod, probe.key)
+        if secret:
+            is_ready = await is_pod_ready(self._address_of(probe), secret)
+        self._on_answer(probe, is_ready)
+
+
+async def is_pod_ready(address: tuple[str, int], secret: str, *, timeout_s: float = _TIMEOUT_S) -> bool:
+    """Whether the queue-proxy at an address holds the secret and says that its app is ready."""
+    nonce = secrets.token_hex(16)
+    request = (
+        f"GET / HTTP/1.1\r\nHost: {address[0]}\r\nUser-Agent: Knative-Activator-Probe\r\nK-Network-Probe: queue\r\n"
+        f"K-Network-Hash: {nonce}\r\nK-Pod-Secret: {secret}\r\nConnection: close\r\n\r\n"
+    )
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(*address, limit=_HEAD_BYTES_MAX)
+            writer.write(request.encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        return False
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+    status, *lines = head.split(b"\r\n")
+    if status.split(b" ")[1:2] != [b"200"]:
+        return False
+    given = [value.strip() for line in lines for name, _, value in [line.partition(b":")] if name.lower() == _PROOF]
+    return len(given) == 1 and matches(given[0], probe_proof(secret, nonce=nonce))

@@ -1,0 +1,31 @@
+"""Which readiness probes the queue-proxy runs in the place of the kubelet.
+
+The queue-proxy stands beside the app and probes it every few milliseconds while it starts; a kubelet probes once a second.
+It can open a connection or send a plain GET to the container that serves. Every other probe stays with the kubelet, and then
+the queue-proxy alone cannot say that a pod is ready.
+"""
+
+from collections.abc import Iterable
+
+from serving.model.objects import nested
+
+__all__ = ["kubelet_decides", "runs_in_queue_proxy"]
+
+_HANDLERS = ("httpGet", "tcpSocket")
+
+
+def runs_in_queue_proxy(probe: object) -> bool:
+    """Whether the queue-proxy can run a readiness probe of the serving container: plain HTTP or TCP to the pod itself."""
+    handlers = [found for handler in _HANDLERS if (found := nested(probe, handler)) is not None]
+    return bool(handlers) and not any(
+        nested(one, "host") or (nested(one, "scheme") or "HTTP") != "HTTP" for one in handlers
+    )
+
+
+def kubelet_decides(containers: Iterable[object]) -> bool:
+    """Whether any container of a revision has a readiness probe that only the kubelet runs."""
+    return any(
+        probe and not (nested(one, "ports") and runs_in_queue_proxy(probe))
+        for one in containers
+        if (probe := nested(one, "readinessProbe"))
+    )

@@ -1,0 +1,161 @@
+"""Pods that are not ready in their slice: the activator asks their real queue-proxies itself."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from serving.activator.io.prober import is_pod_ready
+from serving.cluster.kinds import ENDPOINT_SLICE, REVISION
+from serving.queueproxy import main as queueproxy
+from serving.queueproxy.podspec import PodSpec, Probe
+from serving.settings.queueproxy import QueueProxySettings
+from serving.wire.tokens import revision_secret
+from tests.eventually import until
+from tests.integration.activator_stage import KEY, PodServer, Stage, ask, staged
+from tests.integration.proxy.peers import free_socket
+
+REVISION_KEY = ("default", "hello-00001")
+
+
+@contextlib.asynccontextmanager
+async def queue_proxy(app: tuple[str, int], secret: str, readiness: Probe) -> AsyncIterator[tuple[str, int]]:
+    """The daemon before an app; gives its address for requests."""
+    sockets = {"requests": free_socket(), "admin": free_socket()}
+    spec = PodSpec(
+        namespace="default",
+        revision="hello-00001",
+        pod="p",
+        app=app,
+        listen_fds={name: os.dup(one.fileno()) for name, one in sockets.items()},
+        readiness=readiness,
+        secret=secret,
+        settings=QueueProxySettings(drain_lag_s=0.0, drain_grace_s=2.0),
+    )
+    address = sockets["requests"].getsockname()
+    for one in sockets.values():
+        one.listen()
+        one.close()
+    stop = asyncio.Event()
+    running = asyncio.create_task(queueproxy.serve(spec, stop))
+    try:
+        yield address
+    finally:
+        stop.set()
+        await running
+
+
+class StartingApp(PodServer):
+    """An app whose readiness path answers 503 until ``gate`` is open; ``paths`` are those of requests."""
+
+    async def _answer(self, writer: asyncio.StreamWriter) -> None:
+        is_probe = self.heads[-1].startswith("GET /ready ")
+        status = b"503 Service Unavailable" if is_probe and not self.gate.is_set() else b"200 OK"
+        writer.write(b"HTTP/1.1 %b\r\nContent-Length: 1\r\n\r\np" % status)
+        await writer.drain()
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of requests that were not probes of readiness."""
+        return [path for head in self.heads if (path := head.split()[1]) != "/ready"]
+
+
+async def list_unready(stage: Stage, port: int, name: str = "p") -> None:
+    """List a pod as not ready."""
+    labels = {"kubernetes.io/service-name": "hello-00001-private", "serving.knative.dev/revision": "hello-00001"}
+    endpoint = {
+        "addresses": ["127.0.0.1"],
+        "conditions": {"ready": False, "serving": False, "terminating": False},
+        "targetRef": {"kind": "Pod", "name": name, "namespace": "default"},
+    }
+    made = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": f"hello-00001-private-{name}", "namespace": "default", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [endpoint],
+        "ports": [{"name": "http", "port": port}],
+    }
+    await stage.cluster.create(ENDPOINT_SLICE, made)
+
+
+async def secret_in(stage: Stage) -> str:
+    revision = await stage.cluster.get(REVISION, *REVISION_KEY)
+    return revision_secret(KEY, namespace="default", uid=revision["metadata"]["uid"])
+
+
+async def test_a_pod_gets_requests_as_soon_as_its_queue_proxy_is_ready_whatever_its_slice_says() -> None:
+    async with staged(secrets_of="revision") as stage:
+        await stage.service()
+        app = StartingApp("p")
+        app.gate.clear()
+        await app.start()
+        stage.pods.append(app)
+        secret = await secret_in(stage)
+        readiness = Probe(path="/ready", period_s=0.05)
+        async with queue_proxy(("127.0.0.1", app.port), secret, readiness) as address:
+            await list_unready(stage, address[1])
+            held = asyncio.create_task(ask(stage.public, "/held"))
+            # The app has been asked, and so the queue-proxy answers probes with 503 at this time.
+            await until(lambda: stage.level == 1 and app.heads)
+            assert not await is_pod_ready(address, secret)
+            app.gate.set()
+            answer = await held
+            later = await ask(stage.public, "/later")
+            found = await stage.cluster.get(ENDPOINT_SLICE, "default", "hello-00001-private-p")
+            assert await is_pod_ready(address, secret)
+    assert (answer.status, later.status, app.paths) == (200, 200, ["/held", "/later"])
+    assert found["endpoints"][0]["conditions"]["ready"] is False
+
+
+async def test_a_pod_of_another_revision_at_the_address_gets_no_request() -> None:
+    async with staged(secrets_of="revision") as stage:
+        await stage.service()
+        impostor = PodServer("queue")
+        await impostor.start()
+        stage.pods.append(impostor)
+        await list_unready(stage, impostor.port)
+        held = asyncio.create_task(ask(stage.public, "/held"))
+        await until(lambda: len(impostor.heads) >= 3)
+        pod = await stage.pod("q")
+        answer = await held
+    assert (answer.body, [head.split()[1] for head in pod.heads]) == ("q", ["/held"])
+    assert {("/held" in head, "K-Network-Probe: queue" in head) for head in impostor.heads} == {(False, True)}
+
+
+async def test_a_queue_proxy_that_drains_is_not_ready() -> None:
+    app = PodServer("p")
+    await app.start()
+    async with queue_proxy(("127.0.0.1", app.port), "secret", Probe()) as address:
+        async with asyncio.timeout(60):
+            while not await is_pod_ready(address, "secret"):
+                pass
+        assert not await is_pod_ready(address, "another secret")
+    assert not await is_pod_ready(address, "secret")
+    await app.stop()
+
+
+@pytest.mark.parametrize("text", [b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000 + b"\r\n", b"hello\r\n\r\n", b"", None])
+async def test_an_address_that_answers_nonsense_or_nothing_is_not_ready(text: bytes | None) -> None:
+    closed = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            if text is None:
+                await reader.read()
+            else:
+                writer.write(text)
+                await writer.drain()
+        except ConnectionError:
+            # The prober has enough.
+            return
+        finally:
+            writer.transport.abort()
+            closed.set()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        assert not await is_pod_ready(server.sockets[0].getsockname(), "secret", timeout_s=0.2)
+        await closed.wait()

@@ -1,0 +1,44 @@
+"""Which readiness probes the queue-proxy runs."""
+
+from typing import Any
+
+import pytest
+
+from serving.model.readinessprobe import kubelet_decides, runs_in_queue_proxy
+
+PORTS = [{"containerPort": 8080}]
+
+
+@pytest.mark.parametrize(
+    ("probe", "runs"),
+    [
+        ({"httpGet": {"path": "/"}}, True),
+        ({"httpGet": {"path": "/", "scheme": "HTTP"}}, True),
+        ({"httpGet": {"path": "/", "scheme": "HTTPS"}}, False),
+        ({"httpGet": {"path": "/", "host": "other"}}, False),
+        ({"tcpSocket": {}}, True),
+        ({"tcpSocket": {"host": "other"}}, False),
+        ({"exec": {"command": ["true"]}}, False),
+        ({"grpc": {"port": 1}}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_plain_http_and_tcp_run_in_the_queue_proxy(probe: dict[str, Any] | None, runs: bool) -> None:
+    assert runs_in_queue_proxy(probe) is runs
+
+
+@pytest.mark.parametrize(
+    ("containers", "decides"),
+    [
+        ([], False),
+        ([{}], False),
+        ([{"ports": PORTS}], False),
+        ([{"ports": PORTS, "readinessProbe": {"tcpSocket": {}}}], False),
+        ([{"ports": PORTS, "readinessProbe": {"exec": {}}}], True),
+        ([{"ports": PORTS}, {"readinessProbe": {"tcpSocket": {}}}], True),
+        ([{"ports": PORTS}, {}], False),
+    ],
+)
+def test_the_kubelet_decides_where_it_runs_a_probe(containers: list[dict[str, Any]], decides: bool) -> None:
+    assert kubelet_decides(containers) is decides

@@ -44,7 +44,10 @@ _KILLED = -signal.SIGKILL
 
 
 class Process:
-    """A process of a pod. ``started`` raises ``OSError`` with the reason when it cannot be; ``ended`` is its exit code."""
+    """A process of a pod. ``started`` raises ``OSError`` with the reason when it cannot be; ``ended`` is its exit code.
+
+    ``drained`` is done when a queue-proxy reports that its app may end.
+    """
 
     def __init__(self, host: "Host", pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -53,6 +56,7 @@ class Process:
         self.pid = 0
         self.started: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[int] = loop.create_future()
+        self.drained: asyncio.Future[None] = loop.create_future()
 
     def __repr__(self) -> str:
         state = "starting" if not self.started.done() else "ended" if self.ended.done() else f"pid {self.pid}"
@@ -67,7 +71,12 @@ class Process:
         """SIGTERM, and SIGKILL after the grace; 0 is SIGKILL at once. Returns when it is over."""
         if grace_s > 0:
             self.send(signal.SIGTERM)
-            await asyncio.wait([self.ended], timeout=grace_s)
+        await self.outlast(grace_s)
+
+    async def outlast(self, patience_s: float) -> None:
+        """Wait for its end, and kill it when it takes longer than that."""
+        if patience_s > 0:
+            await asyncio.wait([self.ended], timeout=patience_s)
         self.send(signal.SIGKILL)
         await asyncio.wait([self.ended])
 
@@ -86,8 +95,11 @@ class Process:
             case Ended(exit_code=exit_code):
                 _settle(self.started, None)
                 _settle(self.ended, exit_code)
-            case Ready(is_ready=is_ready) if self._on_ready is not None:
-                self._on_ready(is_ready)
+            case Ready(is_ready=is_ready, is_drained=is_drained):
+                if is_drained:
+                    _settle(self.drained, None)
+                if self._on_ready is not None:
+                    self._on_ready(is_ready)
             case _:
                 return
 
@@ -198,8 +210,8 @@ def _after(held: HeldProcess, report: Report) -> HeldProcess:
     match report:
         case Ended(exit_code=exit_code):
             return msgspec.structs.replace(held, exit_code=exit_code, is_ready=False)
-        case Ready(is_ready=is_ready):
-            return msgspec.structs.replace(held, is_ready=is_ready)
+        case Ready(is_ready=is_ready, is_drained=is_drained):
+            return msgspec.structs.replace(held, is_ready=is_ready, is_drained=is_drained)
         case _:
             return held
 
@@ -208,8 +220,8 @@ def _catch_up(process: Process, held: HeldProcess) -> None:
     process.hear(Started(pod="", name=held.name, pid=held.pid))
     if held.exit_code is not None:
         process.hear(Ended(pod="", name=held.name, exit_code=held.exit_code))
-    elif held.is_ready:
-        process.hear(Ready(pod="", name=held.name, is_ready=True))
+    elif held.is_ready or held.is_drained:
+        process.hear(Ready(pod="", name=held.name, is_ready=held.is_ready, is_drained=held.is_drained))
 
 
 def _settle(future: "asyncio.Future[Any]", value: object) -> None:

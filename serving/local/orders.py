@@ -80,6 +80,7 @@ class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     pid: int
     exit_code: int | None = None
     is_ready: bool = False
+    is_drained: bool = False
 
 
 class HeldPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +114,12 @@ class CannotStart(_Message, frozen=True, kw_only=True):
 
 
 class Ready(_Message, frozen=True, kw_only=True):
-    """A queue-proxy says whether its app takes requests."""
+    """A queue-proxy reports whether its app takes requests, and, when it drains, whether the app may end."""
 
     pod: str
     name: str
     is_ready: bool
+    is_drained: bool = False
 
 
 class Ended(_Message, frozen=True, kw_only=True):

@@ -8,8 +8,10 @@ ends, the pod does not, and the next one takes it over under the same name and a
 
 import asyncio
 import logging
+import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -332,21 +334,32 @@ class PodRun:
         )
 
     async def _drain(self) -> None:
-        """End the queue-proxy, then the apps."""
+        """Drain the queue-proxy, and end the apps as soon as it allows.
+
+        It allows that when no request runs. Open tunnels (websockets) hold the apps back only for a while: an app that
+        gets SIGTERM can close them properly, through a queue-proxy that lives on until they have ended.
+        """
         was_draining = self._note is not None and self._note.is_draining
         self._keep_note()
         grace_s = self.grace_s
         if grace_s is None:
             grace_s = self._manifest["spec"].get("terminationGracePeriodSeconds", _GRACE_DEFAULT_S)
-        proxy = self._keepers.pop(QUEUE_PROXY, None)
-        if proxy is not None and proxy.process is not None:
-            if was_draining:
-                # It has been told already; told twice it would not wait for anybody.
-                await asyncio.wait([proxy.process.ended], timeout=grace_s)
-                grace_s = 0
-            await proxy.process.end(grace_s=grace_s)
+        end_s = now_s() + grace_s
+        keeper = self._keepers.pop(QUEUE_PROXY, None)
+        proxy = None if keeper is None else keeper.process
+        if proxy is not None and grace_s > 0:
+            if not was_draining:
+                # A second SIGTERM would cancel its drain.
+                proxy.send(signal.SIGTERM)
+            allowed: list[asyncio.Future[Any]] = [proxy.ended, proxy.drained]
+            await asyncio.wait(allowed, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         apps = [keeper.process for keeper in self._keepers.values() if keeper.process is not None]
-        await asyncio.gather(*(app.end(grace_s=min(grace_s, _APP_GRACE_S)) for app in apps))
+        if grace_s > 0:
+            for app in apps:
+                app.send(signal.SIGTERM)
+        if proxy is not None:
+            await proxy.outlast(end_s - now_s())
+        await asyncio.gather(*(app.outlast(min(grace_s, _APP_GRACE_S)) for app in apps))
 
     async def _forget(self) -> None:
         """The processes are gone; so are its folder and the object."""

@@ -111,6 +111,7 @@ def proxy_environment(pod: Object, revision: Object, *, app_port: int, address: 
         "SERVING_QUEUEPROXY_REQUEST_TIMEOUT_S": spec.get("timeoutSeconds"),
         "SERVING_QUEUEPROXY_RESPONSE_START_TIMEOUT_S": spec.get("responseStartTimeoutSeconds"),
         "SERVING_QUEUEPROXY_IDLE_TIMEOUT_S": spec.get("idleTimeoutSeconds"),
+        "SERVING_QUEUEPROXY_DRAIN_GRACE_S": pod["spec"].get("terminationGracePeriodSeconds"),
         "SERVING_POD_READINESS": _readiness(pod),
         "SERVING_POD_PROTOCOL": _protocol(pod),
     }

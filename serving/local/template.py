@@ -66,7 +66,7 @@ class _Process:
         # By its port, which no other pod has, what an app has left behind is found.
         self.mark = f"PORT={order.environment.get('PORT', '')}"
         self.exit_code: int | None = None
-        self.is_ready = False
+        self.is_ready = self.is_drained = False
 
 
 class Template:
@@ -156,7 +156,13 @@ class Template:
     def _held(self) -> list[HeldPod]:
         pods: dict[str, list[HeldProcess]] = {pod: [] for pod in self._notes}
         for one in self._processes.values():
-            held = HeldProcess(name=one.name, pid=one.pid, exit_code=one.exit_code, is_ready=one.is_ready)
+            held = HeldProcess(
+                name=one.name,
+                pid=one.pid,
+                exit_code=one.exit_code,
+                is_ready=one.is_ready,
+                is_drained=one.is_drained,
+            )
             pods.setdefault(one.pod, []).append(held)
         return [HeldPod(pod=pod, note=self._notes.get(pod, {}), processes=them) for pod, them in pods.items()]
 
@@ -215,8 +221,10 @@ class Template:
             os.close(ready)
             return
         for line in lines.feed(piece):
-            process.is_ready = bool(json.loads(line)["ready"])
-            self._report(Ready(pod=process.pod, name=process.name, is_ready=process.is_ready))
+            pushed = json.loads(line)
+            process.is_ready, process.is_drained = bool(pushed["ready"]), bool(pushed.get("drained"))
+            report = Ready(pod=process.pod, name=process.name, is_ready=process.is_ready, is_drained=process.is_drained)
+            self._report(report)
 
     def _forget(self, pod: str) -> None:
         self._notes.pop(pod, None)

@@ -35,5 +35,8 @@ class Client(Protocol):
     def exchange_done(self, *, keep: bool) -> None:
         """The exchange is over; ``keep`` says that the connection may serve the next."""
 
+    def truncate(self) -> None:
+        """End the connection after what was written, in the middle of an answer."""
+
     def abort(self) -> None:
-        """Close at once, so that nobody takes what was sent for a whole answer."""
+        """Reset the connection, so that the end of an answer is not mistaken for its completion."""

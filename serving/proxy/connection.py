@@ -12,17 +12,17 @@ import math
 import re
 import struct
 from socket import SO_LINGER, SOL_SOCKET
-from typing import Protocol, cast
+from typing import cast
 
 from serving.proxy.body import BadBody, ChunkedBody, LengthBody
 from serving.proxy.client import Pause
 from serving.proxy.exchange import Exchange, Wiring
 from serving.proxy.preface import PREFACE, hand_over
+from serving.proxy.registry import Registry
 from serving.proxy.rendering import Peer, render_answer
 from serving.proxy.requesthead import HeadMemory, Refusal, RequestHead
-from serving.settings.http import HttpSettings
 
-__all__ = ["Connection", "Registry"]
+__all__ = ["Connection"]
 
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
@@ -32,24 +32,7 @@ _RESET = struct.pack("ii", 1, 0)
 _LINGER_S = 1.0
 # The least that TCP carries between two full buffers on a bad line; who does not take an answer for so long is cut off.
 _FLUSH_S = 60.0
-
-
-class Registry(Protocol):
-    """What all connections of a server share, and tell it."""
-
-    settings: HttpSettings
-    draining: bool
-    finishing: bool
-    sweep_s: float
-
-    def opened(self, connection: "Connection", address: str) -> str | None:
-        """A client has connected; a text says why it is one too many."""
-
-    def closed(self, connection: "Connection", address: str) -> None:
-        """A client's connection has ended."""
-
-    def wake_by(self, due_s: float) -> None:
-        """Somebody's time is up then."""
+_SWITCHED = 101
 
 
 class Connection(asyncio.Protocol):
@@ -182,11 +165,14 @@ class Connection(asyncio.Protocol):
         self.resume(Pause.AHEAD)
         exchange = self._exchange
         assert exchange is not None
+        self._registry.count_tunnel(1)
         self._registry.wake_by(exchange.check(self._clock()))
         return ahead
 
     def exchange_done(self, *, keep: bool) -> None:
         """The exchange is over: wait for the next request, or close."""
+        if not keep and self._exchange is not None and self._exchange.status == _SWITCHED:
+            self._registry.count_tunnel(-1)
         self._exchange = None
         self._reader = None
         if self._closing:
@@ -201,6 +187,9 @@ class Connection(asyncio.Protocol):
         self._wait_until(self._clock() + self._registry.settings.client_idle_max_s)
         if self._buffer and not self._consuming:
             self._consume(self._buffer)
+
+    def truncate(self) -> None:
+        """Nothing to do: ``exchange_done`` follows, and ends the connection after what was written."""
 
     def abort(self) -> None:
         """Close at once, with a reset: an end without one looks whole to who reads until the end."""
@@ -224,6 +213,7 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is not None:
             exchange.cut()
+            self._close()
             return True
         self.abort()
         return False

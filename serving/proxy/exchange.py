@@ -20,6 +20,7 @@ from serving.proxy.rendering import (
     render_request,
     render_timing,
 )
+from serving.proxy.requestbuffer import NO_BODY, RequestBuffer
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.timeouts import NO_TIMEOUTS, Timeouts
 from serving.proxy.upstream import Upstream
@@ -37,10 +38,10 @@ class Exchange:
     """One request and its answer."""
 
     __slots__ = (
-        *("answer_headers", "begun", "closing", "context", "head", "outcome", "peer", "request_complete"),
-        *("started_s", "status", "timeouts", "wait_until_s", "written_s"),
-        *("_address", "_chunked_out", "_client", "_held", "_held_bytes", "_keep", "_phase", "_repeated"),
-        *("_replay", "_tunnel_ends", "_upstream", "_wire", "_wiring", "is_timed", "sent_s"),
+        *("answer_headers", "begun", "closing", "context", "head", "is_timed", "outcome", "peer", "request_complete"),
+        *("sent_s", "started_s", "status", "timeouts", "wait_until_s", "written_s"),
+        *("_address", "_body", "_chunked_out", "_client", "_has_upstream_spoken", "_is_end_visible", "_keep", "_phase"),
+        *("_repeated", "_tunnel_ends", "_upstream", "_wire", "_wiring"),
     )
 
     def __init__(self, client: Client, head: RequestHead, wiring: Wiring, *, peer: Peer, now_s: float) -> None:
@@ -78,12 +79,11 @@ class Exchange:
         self._upstream: Upstream | None = None
         self._address = _NOWHERE
         self._wire = b""
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        # What was sent of the body, as long as that is all of it that has come, and nothing was answered.
-        self._replay: bytes | None = None
+        self._body = RequestBuffer() if head.has_body else NO_BODY
         self._repeated = False
         self._chunked_out = False
+        self._is_end_visible = True
+        self._has_upstream_spoken = False
         self._keep = False
         self._tunnel_ends = 0
 
@@ -115,7 +115,7 @@ class Exchange:
     @property
     def weight_bytes(self) -> int:
         """About the memory it takes while it waits: its header lines and the part of its body that was read."""
-        return len(self.head.wire) + len(self.head.target) + self._held_bytes
+        return len(self.head.wire) + len(self.head.target) + self._body.held_bytes
 
     # What a handler calls.
 
@@ -167,12 +167,11 @@ class Exchange:
         wire = chunks(payload, done=done, trailers=trailers) if self.head.chunked else payload
         self.request_complete = done
         if self._upstream is not None:
-            self._replay = None
+            self._body.drop()
             self._upstream.write(wire)
         elif self._phase is not _DONE:
-            self._held.append(wire)
-            self._held_bytes += len(wire)
-            if self._held_bytes >= self._wiring.held_bytes_max:
+            self._body.hold(wire)
+            if self._body.held_bytes >= self._wiring.held_bytes_max:
                 self._client.pause(Pause.HELD)
 
     def client_gone(self) -> None:
@@ -192,14 +191,21 @@ class Exchange:
             self._upstream.hold(full=full)
 
     def cut(self) -> None:
-        """Break off, visibly: what the client has is not the whole answer."""
+        """End an answer early, and visibly: the client can tell that it is not whole.
+
+        What was already written still reaches the client: its connection ends without the last chunk or with bytes
+        missing. A body that lasts until the end of the connection would look whole, so that one is reset instead.
+        """
         self._leave_upstream()
-        self._client.abort()
+        if self.status and self._is_end_visible:
+            self._client.truncate()
+        else:
+            self._client.abort()
         self._end(Outcome.CUT, keep=False)
 
     def tunnel(self, data: bytes) -> None:
         """The client has sent something through the tunnel."""
-        self.written_s = self._wiring.clock()
+        self.sent_s = self._wiring.clock()
         if self._upstream is not None:
             self._upstream.write(data)
 
@@ -216,16 +222,14 @@ class Exchange:
 
     def check(self, now_s: float) -> float:
         """When time will be up; if it is up, what follows from it."""
+        limits, begun_s, written_s = self.timeouts, self.started_s, self.written_s
         if self._phase is _TUNNEL:
-            idle_s, age_s = self._wiring.tunnel_limits
-            due_s = min(self.written_s + idle_s, self.started_s + age_s)
+            due_s = limits.due_s(begun_s, written_s=written_s, has_begun=self._has_upstream_spoken)
+            due_s = min(due_s, self._wiring.tunnel_due_s(begun_s, max(self.sent_s, written_s)))
             if due_s <= now_s:
                 self.cut()
             return due_s
-        limits = self.timeouts
-        due_s = min(self.started_s + limits.total_s, self.written_s + limits.idle_s)
-        if not self.status:
-            due_s = min(due_s, self.started_s + limits.answer_start_s)
+        due_s = limits.due_s(begun_s, written_s=written_s, has_begun=bool(self.status))
         if due_s <= now_s:
             self.answer(504, limits.text, close=True)
         elif self._phase is _WAITING and self.wait_until_s < due_s:
@@ -261,9 +265,10 @@ class Exchange:
     def on_upgraded(self, head: AnswerHead, data: bytes) -> None:
         """The upstream has agreed to change the protocol: from now on bytes pass as they come."""
         self._phase = _TUNNEL
-        self._replay = None
+        self._body.drop()
         self.status = 101
-        self.written_s = self._wiring.clock()
+        self._has_upstream_spoken = bool(data)
+        self.sent_s = self.written_s = self._wiring.clock()
         self._client.write(render_interim(head) + data)
         ahead = self._client.open_tunnel()
         if ahead and self._upstream is not None:
@@ -275,8 +280,9 @@ class Exchange:
         if framing is Framing.CHUNKED or framing is Framing.CLOSE:
             self._chunked_out = self.head.minor == 1
             framing = Framing.CHUNKED if self._chunked_out else Framing.CLOSE
+        self._is_end_visible = framing is not Framing.CLOSE
         self._phase = _ANSWERING
-        self._replay = None
+        self._body.drop()
         self.status = head.status
         self._keep = self.head.keep_alive and self.request_complete and not self.closing
         extra = self.answer_headers
@@ -297,6 +303,7 @@ class Exchange:
 
     def on_tunnel(self, data: bytes) -> None:
         """The upstream has sent something through the tunnel."""
+        self._has_upstream_spoken = True
         self.written_s = self._wiring.clock()
         self._client.write(data)
 
@@ -324,16 +331,16 @@ class Exchange:
             self._end(Outcome.ANSWERED, keep=False)
         elif self._phase is _ANSWERING:
             self.cut()
-        elif heard or self._replay is None or not self.head.may_be_repeated:
-            self._bad_gateway(reason)
+        elif heard or not self._body.can_replay or not self.head.may_be_repeated:
+            self.answer(502, reason.encode())
         elif reused and not self._repeated:
             # The upstream closed an idle connection while our request was on its way: once more, on a fresh one.
             self._repeated = True
-            self._take_back()
+            self._body.rewind()
             self._phase = _CONNECTING
             self._wiring.pool.connect(self._address, self)
         else:
-            self._take_back()
+            self._body.rewind()
             self._lose(reason)
 
     def _send(self, upstream: Upstream) -> None:
@@ -341,33 +348,20 @@ class Exchange:
         self._upstream = upstream
         if self.is_timed:
             self.sent_s = self._wiring.clock()
-        if self._held:
-            self._replay = b"".join(self._held)
-            self._held, self._held_bytes = [], 0
-            self._client.resume(Pause.HELD)
-            upstream.carry(self, self._wire + self._replay)
-        else:
-            self._replay = b""
-            upstream.carry(self, self._wire)
-
-    def _take_back(self) -> None:
-        """Hold again what was sent of the body, for whoever is sent the request next."""
-        body, self._replay = self._replay, None
+        body = self._body.send()
         if body:
-            self._held, self._held_bytes = [body], len(body)
+            self._client.resume(Pause.HELD)
+        upstream.carry(self, self._wire + body)
 
     def _lose(self, reason: str) -> None:
         """The request is here in whole and may be sent again: elsewhere, if the handler knows where."""
         self._phase = _WAITING
         self._repeated = False
         if not self._wiring.handler.lost(self, reason):
-            self._bad_gateway(reason)
+            self.answer(502, reason.encode())
 
     def _framed(self, payload: bytes, *, done: bool, trailers: bytes) -> bytes:
         return chunks(payload, done=done, trailers=trailers) if self._chunked_out else payload
-
-    def _bad_gateway(self, reason: str) -> None:
-        self.answer(502, reason.encode())
 
     def _leave_upstream(self) -> None:
         upstream, self._upstream = self._upstream, None
@@ -386,8 +380,7 @@ class Exchange:
         if self._phase is _DONE:
             return
         self._phase = _DONE
-        self._held = []
-        self._replay = None
+        self._body.drop()
         self.outcome = outcome
         if self.begun:
             self._wiring.handler.finish(self)

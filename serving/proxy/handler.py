@@ -68,6 +68,11 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
 
     on_end: "Callable[[Exchange], None] | None" = None
 
+    def tunnel_due_s(self, started_s: float, used_s: float) -> float:
+        """When a tunnel of ``started_s`` that was last used at ``used_s`` exceeds the limits of all tunnels."""
+        idle_s, age_s = self.tunnel_limits
+        return min(started_s + age_s, used_s + idle_s)
+
     def peer_at(self, address: str, *, is_tls: bool) -> Peer:
         """The peer at the other end of a connection."""
         return Peer(address, b"https" if is_tls else b"http", is_trusted=self.trusts(address))

@@ -7,6 +7,7 @@ library is imported by the first such connection: most sidecars never see one, a
 import asyncio
 
 from serving.proxy.exchange import Wiring
+from serving.proxy.registry import Registry
 from serving.proxy.rendering import Peer
 
 __all__ = ["PREFACE", "hand_over", "start_session"]
@@ -14,12 +15,12 @@ __all__ = ["PREFACE", "hand_over", "start_session"]
 PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 
 
-def hand_over(data: bytes, registry, wiring: Wiring, *, transport: asyncio.Transport, peer: Peer) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - a SessionRegistry, which may not be imported here
+def hand_over(data: bytes, registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: Peer) -> None:
     """Give a connection to a session, with what has come so far."""
     start_session(registry, wiring, transport=transport, peer=peer).data_received(data)
 
 
-def start_session(registry, wiring: Wiring, *, transport: asyncio.Transport, peer: Peer) -> asyncio.Protocol:  # type: ignore[no-untyped-def]  # noqa: ANN001 - as above
+def start_session(registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: Peer) -> asyncio.Protocol:
     """Give a connection of which nothing has been read to a session: ALPN has said what it speaks."""
     from serving.proxy.http2.session import Session  # noqa: PLC0415 - see the module
 

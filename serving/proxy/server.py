@@ -7,6 +7,7 @@ still taken, ``finish`` takes no more, waits for what runs, and cuts what exceed
 """
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from serving.proxy.accesslog import AccessLog
 from serving.proxy.connection import Connection
 from serving.proxy.exchange import Exchange, Handler, Wiring
 from serving.proxy.pool import Pool
+from serving.proxy.registry import Member
 from serving.proxy.trust import member_of
 from serving.settings.http import HttpSettings
 
@@ -46,12 +48,15 @@ class HttpServer:
         self.clock = clock
         self.pool = Pool(settings, clock=clock) if pool is None else pool
         self._listeners: list[asyncio.Server | Acceptor] = []
-        self._connections: set[Connection] = set()
+        self._connections: set[Member] = set()
         self._per_address: dict[str, int] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self.sweep_s = math.inf
+        self._tunnel_count = 0
         self._empty = asyncio.Event()
         self._empty.set()
+        self._only_tunnels = asyncio.Event()
+        self._only_tunnels.set()
 
     def __repr__(self) -> str:
         return f"HttpServer(connections {len(self._connections)}, draining {self.draining}, {self.pool!r})"
@@ -100,18 +105,30 @@ class HttpServer:
             if not connection.is_idle:
                 connection.close_if_idle()
 
-    async def finish(self, *, grace_s: float) -> int:
-        """Take nothing more, wait for what runs for ``grace_s`` seconds, cut the rest; how many were cut."""
+    def stop_accepting(self) -> None:
+        """Accept no more connections, and close those that are idle."""
         self.draining = self.finishing = True
         for server in self._listeners:
             server.close()
         for connection in list(self._connections):
             connection.close_if_idle()
-        try:
+
+    async def wait_for_requests(self, *, grace_s: float) -> None:
+        """Wait until all requests have ended but those that have become tunnels, for ``grace_s`` seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._only_tunnels.wait()
+
+    async def wait_for_tunnels(self, *, grace_s: float) -> None:
+        """Wait until the last connection has ended, for ``grace_s`` seconds at most."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._empty.wait()
-        except TimeoutError:
-            pass
+
+    async def finish(self, *, grace_s: float) -> int:
+        """Stop accepting, wait ``grace_s`` seconds for what runs, cut off the rest; return how many were cut off."""
+        self.stop_accepting()
+        await self.wait_for_tunnels(grace_s=grace_s)
         cut_count = sum([connection.cut() for connection in list(self._connections)])
         self.pool.close()
         if self._sweep is not None:
@@ -120,11 +137,12 @@ class HttpServer:
 
     # What connections call.
 
-    def opened(self, connection: Connection, address: str) -> str | None:
+    def opened(self, connection: Member, address: str) -> str | None:
         """A client has connected; a text says why it is one too many."""
         settings = self.settings
         self._connections.add(connection)
         self._empty.clear()
+        self._only_tunnels.clear()
         count = self._per_address[address] = self._per_address.get(address, 0) + 1
         if len(self._connections) > settings.connections_max:
             return f"more than {settings.connections_max} connections"
@@ -132,7 +150,7 @@ class HttpServer:
             return f"more than {settings.connections_per_address_max} connections from one address"
         return None
 
-    def closed(self, connection: Connection, address: str) -> None:
+    def closed(self, connection: Member, address: str) -> None:
         """A client's connection has ended."""
         self._connections.discard(connection)
         count = self._per_address[address] - 1
@@ -140,8 +158,20 @@ class HttpServer:
             self._per_address[address] = count
         else:
             del self._per_address[address]
+        self._see_who_is_left()
         if not self._connections:
             self._empty.set()
+
+    def count_tunnel(self, change: int) -> None:
+        """A connection has become a tunnel (1), or its tunnel has ended (-1)."""
+        self._tunnel_count += change
+        self._see_who_is_left()
+
+    def _see_who_is_left(self) -> None:
+        if len(self._connections) <= self._tunnel_count:
+            self._only_tunnels.set()
+        else:
+            self._only_tunnels.clear()
 
     def wake_by(self, due_s: float) -> None:
         """Have a sweep at that time, or soon after."""

@@ -1,8 +1,9 @@
 """The loops of a queue-proxy: watching its app, reporting once a second, and the way out.
 
 Each does the i/o that a pure part decides about: ``readiness`` when to ask the app, ``traffic.meter`` what to report. The
-way out, in order: probes fail and readiness is taken back; requests are still taken until none has come for the drain
-lag; then no more are taken, and what runs may end within the grace.
+drain, in order: probes fail and readiness is taken back; requests are still accepted until none has come for the drain
+lag; then no more are accepted. When the last request has ended, or only tunnels (websockets) are left and have had their
+time, the app may end: it closes its side of the tunnels properly. What is still open at the end of the grace is cut off.
 """
 
 import asyncio
@@ -31,7 +32,10 @@ _FLUSH_S = 0.5
 
 
 class ReadinessPipe:
-    """Pushes readiness to whoever started us, one JSON object a line: ``{"ready": true}``."""
+    """Pushes readiness to the parent process, one JSON object a line: ``{"ready": true}``.
+
+    The last line is ``{"ready": false, "drained": true}``: the app may end.
+    """
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
@@ -39,12 +43,13 @@ class ReadinessPipe:
             os.set_blocking(descriptor, False)
             os.set_inheritable(descriptor, False)
 
-    def push(self, *, ready: bool) -> None:
-        """Write a line. If nobody reads any more, nobody needs to know."""
+    def push(self, *, ready: bool, drained: bool = False) -> None:
+        """Write a line. Without a reader, do nothing."""
         if self._descriptor is None:
             return
+        line: dict[str, bool] = {"ready": ready, "drained": True} if drained else {"ready": ready}
         try:
-            os.write(self._descriptor, msgspec.json.encode({"ready": ready}) + b"\n")
+            os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
         except OSError as error:
             _LOG.warning("readiness.not_pushed", extra={"error": str(error)})
             self._descriptor = None
@@ -91,8 +96,10 @@ async def report_stats(spec: PodSpec, handler: PodHandler, link: Link, *, stop: 
     await link.flush(_FLUSH_S)
 
 
-async def drain(spec: PodSpec, handler: PodHandler, server: HttpServer) -> int:
-    """Take the way out; how many requests were cut off."""
+async def drain(
+    spec: PodSpec, handler: PodHandler, server: HttpServer, *, on_drained: Callable[[], None] = lambda: None
+) -> int:
+    """Drain and return how many requests were cut off. ``on_drained`` is called when the app may end."""
     settings = spec.settings
     clock = server.clock
     begun_s = clock()
@@ -100,12 +107,18 @@ async def drain(spec: PodSpec, handler: PodHandler, server: HttpServer) -> int:
     handler.is_draining = True
     server.drain()
     while True:
-        # Each request that still comes shows that somebody has not heard yet.
+        # Each request that still comes shows that a client has not seen the change yet.
         quiet_s = max(begun_s, handler.last_request_s) + settings.drain_lag_s
         left_s = min(quiet_s, end_s) - clock()
         if left_s <= 0:
             break
         await asyncio.sleep(left_s)
+    server.stop_accepting()
+    await server.wait_for_requests(grace_s=end_s - clock())
+    # An app needs some of the grace to close its tunnels.
+    tunnels_s = min(settings.drain_tunnel_wait_s, settings.drain_grace_s / 2)
+    await server.wait_for_tunnels(grace_s=min(begun_s + tunnels_s, end_s) - clock())
+    on_drained()
     cut_count = await server.finish(grace_s=max(0.0, end_s - clock()))
     _LOG.info("drained", extra={"cut_count": cut_count, "duration_s": clock() - begun_s})
     return cut_count

@@ -11,7 +11,8 @@ Environment (all names of one pod; its secrets are derived by whoever starts it,
 - ``SERVING_POD_STATS_URL``, ``SERVING_POD_STATS_TOKEN``: the autoscaler's websocket, "ws://127.0.0.1:6081/stats".
 - ``SERVING_POD_STATS_TOKEN_FILE``: a file with that token, in its place; it is read at each connection, and may change.
 - ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be believed; without it nobody is.
-- ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"ready": true}``.
+- ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"ready": true}``;
+  ``{"ready": false, "drained": true}`` when it drains and the app may end.
 - ``SERVING_QUEUEPROXY_<FIELD>``: each setting of ``serving.settings.queueproxy`` in its plain unit, as in
   ``SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY=10`` or ``SERVING_QUEUEPROXY_HTTP_HEAD_BYTES_MAX=65536``.
 
@@ -101,6 +102,10 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         pipe.push(ready=ready)
         admin.readiness_changed()
 
+    def drained() -> None:
+        pipe.push(ready=False, drained=True)
+        admin.drained()
+
     async with asyncio.TaskGroup() as group:
         watch = group.create_task(watch_app(spec, pod, changed), name="watch app")
         tasks = [watch]
@@ -112,8 +117,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         watch.cancel()
         pipe.push(ready=False)
         admin.stopping()
-        await drain(spec, pod, server)
-        admin.drained()
+        await drain(spec, pod, server, on_drained=drained)
         flushed.set()
         if reports is not None:
             await reports

@@ -89,8 +89,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Default: ours; libraries ping every 20 to 60s."""
 
     tunnel_age_max_s: Annotated[float, Knob(key="tunnel-age-max", unit=DURATION, low=0)] = 0.0
-    """Longest life of a tunnel, from the request; then it is closed. 0 means no limit. Range: from 0. Default: ours, 0,
-    because Knative's own request timeout does not end tunnels either."""
+    """Longest life of a tunnel, from the request; then it is closed. 0 means no limit of its own: a revision's
+    timeoutSeconds ends tunnels too. Range: from 0. Default: ours, 0."""
 
     write_wait_max_s: Annotated[float, Knob(key="write-wait-max", unit=DURATION, above=0, high=86400)] = 60.0
     """Longest time for which a client may take nothing of an answer that is complete here (HTTP/2; HTTP/1.1 has

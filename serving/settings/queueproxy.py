@@ -51,17 +51,17 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
 
     request_timeout_s: Annotated[float, Knob(key="request-timeout", unit=DURATION, above=0, high=86400)] = 300.0
     """Longest time of a request in a pod, in seconds, from its head to the end of its answer, waiting included; then it
-    gets 504, or its answer is cut off. A revision's timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s."""
+    gets 504, or its answer is cut off. It ends a tunnel (websocket) as well. A revision's timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s."""
 
     response_start_timeout_s: Annotated[float, Knob(key="response-start-timeout", unit=DURATION, low=0, high=86400)] = (
         0.0
     )
-    """Longest time from a request's head to the first byte of its answer, in seconds; then 504. 0 means no limit of its
-    own. A revision's responseStartTimeoutSeconds. Range: 0 to 24h. Default: Knative's for a revision without one, 0s."""
+    """Longest time from a request's head to the first byte of its answer, in seconds; then 504. In a tunnel: to the first
+    byte that the app sends after its 101. 0 means no limit of its own. A revision's responseStartTimeoutSeconds. Range: 0 to 24h. Default: Knative's for a revision without one, 0s."""
 
     idle_timeout_s: Annotated[float, Knob(key="idle-timeout", unit=DURATION, low=0, high=86400)] = 0.0
     """Longest time from a request's head, or a piece of its answer, to the next piece, in seconds; then 504, or the
-    answer is cut off. 0 means no limit. A revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s."""
+    answer is cut off, as is a tunnel in which the app is silent. 0 means no limit. A revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s."""
 
     probe_pause_min_s: Annotated[float, Knob(key="probe-pause-min", unit=DURATION, low=0.001, high=10)] = 0.002
     """First pause between two attempts to reach an app that is not ready yet, in seconds; each is half as long again as
@@ -87,6 +87,11 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=86400)] = 300.0
     """Longest time from the order to stop to the end of the process, in seconds; requests that still run are cut off
     and counted. Range: 0 to 24h. Default: Knative, the revision's timeout, 300s."""
+
+    drain_tunnel_wait_s: Annotated[float, Knob(key="drain-tunnel-wait", unit=DURATION, low=0, high=3600)] = 30.0
+    """Time for which open tunnels (websockets) hold back the end of the app, in seconds, from the order to stop; then
+    the app gets SIGTERM and can close them. Never more than half of ``drain_grace_s``. Range: 0 to 1h. Default:
+    Knative's quiet period, 30s."""
 
     http: HttpSettings = HttpSettings()
     """Limits of the HTTP engine."""

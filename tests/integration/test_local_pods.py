@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
 
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET
 from serving.cluster.port import Object
@@ -83,6 +86,33 @@ async def test_a_deleted_pod_answers_who_is_in_flight_and_then_ends(machine: Mac
     await machine.until_gone()
     assert not is_alive(app)
     assert list(machine.state.pods.iterdir()) == []
+
+
+CHAT = """
+import asyncio, os, signal
+from websockets.asyncio.server import serve
+async def chat(socket):
+    await socket.send("hello")
+    await socket.wait_closed()
+async def main():
+    server = await serve(chat, "127.0.0.1", int(os.environ["PORT"]))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.close)
+    await server.wait_closed()
+asyncio.run(main())
+"""
+
+
+async def test_an_app_closes_its_websockets_properly_when_its_pod_is_deleted(machine: Machine) -> None:
+    await machine.start(manifest(command=python(CHAT)))
+    pod = await machine.ready()
+    async with connect(f"ws://{pod['status']['podIP']}:8012/", proxy=None) as socket:
+        assert await socket.recv() == "hello"
+        await machine.cluster.delete(POD, "default", "p")
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.recv()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == CloseCode.GOING_AWAY
+    await machine.until_gone()
 
 
 async def until_busy(address: str) -> None:

@@ -12,7 +12,6 @@ served. The connection ends with that stream.
 import asyncio
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
 
 from h2.errors import ErrorCodes
 from h2.events import (
@@ -34,10 +33,10 @@ from serving.proxy.http2.engine import server_engine
 from serving.proxy.http2.frames import FrameGate, Violation
 from serving.proxy.http2.sending import FrameSender
 from serving.proxy.http2.stream import Stream
+from serving.proxy.registry import Registry
 from serving.proxy.rendering import Peer
-from serving.settings.http import HttpSettings
 
-__all__ = ["Session", "SessionRegistry"]
+__all__ = ["Session"]
 
 # The least that TCP carries between two full buffers on a bad line.
 _FLUSH_S = 60.0
@@ -48,29 +47,11 @@ _PING = b"farewell"
 _NO_STREAM_ID = 2**31 - 1
 
 
-class SessionRegistry(Protocol):
-    """What all connections of a server share, and tell it."""
-
-    settings: HttpSettings
-    draining: bool
-    finishing: bool
-
-    # The server keeps both kinds of connections in one set.
-    def opened(self, connection: Any, address: str) -> str | None:  # noqa: ANN401 - as above
-        """A client has connected."""
-
-    def closed(self, connection: Any, address: str) -> None:  # noqa: ANN401 - as above
-        """A client's connection has ended."""
-
-    def wake_by(self, due_s: float) -> None:
-        """Somebody's time is up then."""
-
-
 class Session(FrameSender):
     """One HTTP/2 connection of a client."""
 
     def __init__(
-        self, registry: SessionRegistry, wiring: Wiring, transport: asyncio.Transport, *, peer: Peer, address: str
+        self, registry: Registry, wiring: Wiring, transport: asyncio.Transport, *, peer: Peer, address: str
     ) -> None:
         now_s = wiring.clock()
         self.registry = registry

@@ -233,8 +233,12 @@ class Stream:
                 self._session.wake_by(self._taken_s + self._session.registry.settings.write_wait_max_s)
         self._session.send()
 
+    def truncate(self) -> None:
+        """Reset the stream: its regular end would make the answer look whole."""
+        self._reset(ErrorCodes.INTERNAL_ERROR)
+
     def abort(self) -> None:
-        """Break off, visibly."""
+        """Reset the stream."""
         self._reset(ErrorCodes.INTERNAL_ERROR)
 
     def _take_heads(self, data: bytes) -> bytes:

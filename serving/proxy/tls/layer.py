@@ -13,18 +13,18 @@ import asyncio
 import math
 import ssl
 from collections import Counter
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 
 from serving.proxy.connection import Connection
 from serving.proxy.exchange import Wiring
 from serving.proxy.preface import start_session
+from serving.proxy.registry import Registry
 from serving.proxy.rendering import render_answer
 from serving.proxy.tls.records import Records
-from serving.settings.http import HttpSettings
 
-__all__ = ["TlsLayer", "TlsRegistry", "TlsTerms"]
+__all__ = ["TlsLayer", "TlsTerms"]
 
 _HANDSHAKE_RECORD = 0x16
 _WRONG_PORT = b"this port speaks HTTPS only\n"
@@ -41,25 +41,6 @@ class TlsTerms(msgspec.Struct, frozen=True, kw_only=True):
     failures: Counter[str]
 
 
-class TlsRegistry(Protocol):
-    """What all connections of a server share, and tell it."""
-
-    settings: HttpSettings
-    draining: bool
-    finishing: bool
-    sweep_s: float
-
-    # The server keeps all kinds of connections in one set.
-    def opened(self, connection: Any, address: str) -> str | None:  # noqa: ANN401 - as above
-        """A client has connected; a text says why it is one too many."""
-
-    def closed(self, connection: Any, address: str) -> None:  # noqa: ANN401 - as above
-        """A client's connection has ended."""
-
-    def wake_by(self, due_s: float) -> None:
-        """Somebody's time is up then."""
-
-
 class TlsLayer(asyncio.Transport, asyncio.Protocol):
     """One client's connection over TLS."""
 
@@ -68,7 +49,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         *("_records", "_registry", "_terms", "_wiring", "_write_ended"),
     )
 
-    def __init__(self, registry: TlsRegistry, wiring: Wiring, terms: TlsTerms) -> None:
+    def __init__(self, registry: Registry, wiring: Wiring, terms: TlsTerms) -> None:
         super().__init__()
         self._registry = registry
         self._wiring = wiring

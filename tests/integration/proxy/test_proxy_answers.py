@@ -397,6 +397,33 @@ async def test_an_answer_that_does_not_end_in_time_is_cut_off(timeouts: Timeouts
         assert [(exchange.outcome, exchange.status) for exchange in proxy.handler.finished] == [("cut", 200)]
 
 
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_what_was_sent_before_the_time_was_up_still_arrives(is_chunked: bool) -> None:
+    head = b"Transfer-Encoding: chunked\r\n\r\n186a0\r\n" if is_chunked else b"Content-Length: 100001\r\n\r\n"
+    async with proxied(answering(b"HTTP/1.1 200 OK\r\n" + head + b"x" * 100_000 + b"\r\n" * is_chunked)) as proxy:
+        proxy.handler.timeouts = Timeouts(total_s=1.0)
+        client = await proxy.client()
+        client.pause()
+        client.send(get())
+        await until(lambda: proxy.handler.finished)
+        assert [exchange.outcome for exchange in proxy.handler.finished] == ["cut"]
+        client.resume()
+        await client.head()
+        # Not a reset, which would throw away what the client has not read yet. The end is missing, so the cut is visible.
+        rest = await client.rest()
+        assert rest == (b"186a0\r\n" * is_chunked + b"x" * 100_000 + b"\r\n" * is_chunked)
+
+
+async def test_an_answer_without_a_visible_end_is_reset_when_its_time_is_up() -> None:
+    async with proxied(answering(b"HTTP/1.1 200 OK\r\n\r\nabc")) as proxy:
+        proxy.handler.timeouts = Timeouts(total_s=0.5)
+        client = await proxy.client()
+        client.send(b"GET / HTTP/1.0\r\nHost: h\r\n\r\n")
+        await client.head()
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
+
+
 async def test_an_answer_that_goes_on_is_not_idle() -> None:
     async def script(link: Link) -> None:
         await link.head()

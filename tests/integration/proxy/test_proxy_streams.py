@@ -6,6 +6,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
+from serving.proxy.timeouts import Timeouts
 from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, get, proxied, settled
@@ -91,6 +92,43 @@ async def test_a_tunnel_has_its_own_limits(settings: HttpSettings) -> None:
         await client.body(5)
         assert await client.ended()
         assert [one.outcome for one in proxy.handler.finished] == ["cut"]
+
+
+@pytest.mark.parametrize(
+    "timeouts",
+    [Timeouts(total_s=0.5), Timeouts(answer_start_s=0.5), Timeouts(idle_s=0.5)],
+    ids=["total", "start", "idle"],
+)
+async def test_the_timeouts_of_a_request_end_its_tunnel(timeouts: Timeouts) -> None:
+    async def silent(link: Link) -> None:
+        await link.head()
+        link.send(SWITCHED)
+        await link.rest()
+
+    async with proxied(silent) as proxy:
+        proxy.handler.timeouts = timeouts
+        client = await proxy.client()
+        client.send(UPGRADE + b"hello?")
+        assert await client.head() == SWITCHED
+        assert await client.rest() == b""
+        assert [one.outcome for one in proxy.handler.finished] == ["cut"]
+
+
+async def test_a_tunnel_in_which_the_app_speaks_has_begun_its_answer_and_is_not_idle() -> None:
+    async with proxied(switching) as proxy:
+        proxy.handler.timeouts = Timeouts(answer_start_s=1.0, idle_s=1.5)
+        client = await proxy.client()
+        client.send(UPGRADE)
+        await client.head()
+        await client.body(5)
+        # Longer in all than each of the limits.
+        for _ in range(10):
+            await asyncio.sleep(0.2)
+            client.send(b"x")
+            assert await client.body(1) == b"x"
+        client.writer.write_eof()
+        assert await client.rest() == b""
+        assert [one.outcome for one in proxy.handler.finished] == ["answered"]
 
 
 async def test_a_real_websocket_passes() -> None:

@@ -76,6 +76,32 @@ async def test_the_app_may_end_when_what_runs_has_ended() -> None:
         assert (await waiting)[1] == b"drained"
 
 
+async def test_an_app_with_an_open_websocket_may_end_and_close_it_properly() -> None:
+    ending = asyncio.Event()
+    close_frame = b"\x88\x02\x03\xe9"
+
+    async def chat(link: Link) -> None:
+        await link.head()
+        link.send(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        await ending.wait()
+        link.send(close_frame)
+
+    async with pod(chat, drain_grace_s=60.0, drain_tunnel_wait_s=0.3) as running:
+        client = await running.client()
+        client.send(get(b"/", b"Connection: Upgrade\r\nUpgrade: websocket\r\n"))
+        await client.head()
+        waiting = asyncio.create_task(running.ask_admin(WAIT))
+        await until(lambda: running.app.links)
+        running.stop.set()
+        assert (await waiting)[1] == b"drained"
+        assert not running.done.done(), "the websocket is open"
+        ending.set()
+        assert await client.rest() == close_frame
+        await client.closed()
+        async with asyncio.timeout(60):
+            await running.done
+
+
 async def test_probes_fail_as_soon_as_a_container_is_to_end() -> None:
     async with pod() as running:
         await running.ready()

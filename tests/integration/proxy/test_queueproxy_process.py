@@ -100,6 +100,7 @@ def test_it_runs_right_after_a_fork() -> None:
             assert json.loads(pipe.readline()) == {"ready": True}
             order_drain(admin.getsockname())()
             assert json.loads(pipe.readline()) == {"ready": False}
+            assert json.loads(pipe.readline()) == {"ready": False, "drained": True}
             assert pipe.readline() == b""
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

@@ -60,7 +60,9 @@ def test_words_that_do_not_parse_are_told() -> None:
 
 def test_a_queue_proxy_is_told_who_it_is_and_what_its_revision_allows() -> None:
     revision = {"spec": {"containerConcurrency": 3, "timeoutSeconds": 60}}
-    found = proxy_environment(pod({"command": ["x"]}), revision, app_port=4711, address="127.64.0.9")
+    manifest = pod({"command": ["x"]})
+    manifest["spec"]["terminationGracePeriodSeconds"] = 60
+    found = proxy_environment(manifest, revision, app_port=4711, address="127.64.0.9")
     assert found == {
         "SERVING_POD_NAMESPACE": "default",
         "SERVING_POD_REVISION": "hello-00001",
@@ -71,6 +73,7 @@ def test_a_queue_proxy_is_told_who_it_is_and_what_its_revision_allows() -> None:
         "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": "3",
         "SERVING_QUEUEPROXY_REQUEST_TIMEOUT_S": "60",
         "SERVING_QUEUEPROXY_DRAIN_LAG_S": "1.0",
+        "SERVING_QUEUEPROXY_DRAIN_GRACE_S": "60",
     }
 
 

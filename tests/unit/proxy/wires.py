@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from serving.proxy.connection import Connection
 from serving.proxy.exchange import Exchange, Wiring
 from serving.proxy.pool import Pool
+from serving.proxy.registry import Member
 from serving.proxy.upstream import Upstream
 from serving.settings.http import HttpSettings
 
@@ -62,6 +63,7 @@ class Bench:
         self.draining = False
         self.finishing = False
         self.sweep_s = math.inf
+        self.tunnel_count = 0
         self.pool = Pool(self.settings, clock=lambda: self.now_s)
         wiring = Wiring(
             handler=self,
@@ -81,17 +83,20 @@ class Bench:
 
     # The registry's side.
 
-    def opened(self, connection: Connection, address: str) -> str | None:
+    def opened(self, connection: Member, address: str) -> str | None:
         del connection, address
         return None
 
-    def closed(self, connection: Connection, address: str) -> None:
+    def closed(self, connection: Member, address: str) -> None:
         """Nobody counts here."""
 
     def wake_by(self, due_s: float) -> None:
         assert due_s > 0
 
     # The handler's side.
+
+    def count_tunnel(self, change: int) -> None:
+        self.tunnel_count += change
 
     def begin(self, exchange: Exchange) -> None:
         upstream, app = Upstream(self.pool, APP), Wire()

@@ -1,0 +1,45 @@
+"""What the connections of a server share with it: its settings and state, and the set of all of them."""
+
+from typing import Protocol
+
+from serving.settings.http import HttpSettings
+
+__all__ = ["Member", "Registry"]
+
+
+class Member(Protocol):
+    """A client's connection, as the server sees it."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request runs and none has begun to arrive."""
+
+    def close_if_idle(self) -> None:
+        """Close if it is idle, otherwise after the answer."""
+
+    def cut(self) -> bool:
+        """Close now; return whether a request was cut off."""
+
+    def check(self, now_s: float) -> float:
+        """Enforce the time limits that have passed; return when the next will."""
+
+
+class Registry(Protocol):
+    """The server, as its clients' connections see it."""
+
+    settings: HttpSettings
+    draining: bool
+    finishing: bool
+    sweep_s: float
+
+    def opened(self, connection: Member, address: str) -> str | None:
+        """Add a connection; a text says why it is one too many."""
+
+    def closed(self, connection: Member, address: str) -> None:
+        """Remove a connection that has ended."""
+
+    def count_tunnel(self, change: int) -> None:
+        """A connection has become a tunnel (1), or its tunnel has ended (-1)."""
+
+    def wake_by(self, due_s: float) -> None:
+        """Check all connections at that time."""

@@ -1,0 +1,63 @@
+"""The part of a request's body that has been read and is still needed: to be sent, or to be sent again.
+
+While a request waits for an upstream, pieces of its body are held. ``send`` hands them over and keeps them for a replay on
+another upstream. A piece that is streamed past the buffer ends that: the upstream then has more than the buffer.
+"""
+
+__all__ = ["NO_BODY", "RequestBuffer"]
+
+
+class RequestBuffer:
+    """Pieces of one request's body, as they go on the wire."""
+
+    __slots__ = ("_held", "_sent", "held_bytes")
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        # None when the upstream was sent more than this.
+        self._sent: bytes | None = b""
+        self.held_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"RequestBuffer({self.held_bytes} bytes held, {'' if self.can_replay else 'no '}replay)"
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether all that was sent is still here."""
+        return self._sent is not None
+
+    def hold(self, piece: bytes) -> None:
+        """Keep a piece until an upstream is there."""
+        self._held.append(piece)
+        self.held_bytes += len(piece)
+
+    def send(self) -> bytes:
+        """All pieces that are held, for an upstream; they are kept for a replay."""
+        if not self._held:
+            return b""
+        self._sent = b"".join(self._held)
+        self._held, self.held_bytes = [], 0
+        return self._sent
+
+    def rewind(self) -> None:
+        """Hold again what was sent, for the next upstream."""
+        assert self._sent is not None
+        if self._sent:
+            self._held, self.held_bytes = [self._sent], len(self._sent)
+            self._sent = b""
+
+    def drop(self) -> None:
+        """Forget all pieces: from now on the body is streamed, or is not needed."""
+        self._held, self._sent, self.held_bytes = [], None, 0
+
+
+class _NoBody(RequestBuffer):
+    """The buffer of all requests without a body, which can always be sent again."""
+
+    __slots__ = ()
+
+    def drop(self) -> None:
+        """Do nothing: there is nothing to forget, and all such requests share this buffer."""
+
+
+NO_BODY = _NoBody()

@@ -11,21 +11,21 @@ import msgspec
 
 from serving.model.objects import Object, nested
 
-__all__ = ["Activators", "Backend", "Backends"]
+__all__ = ["Activators", "EndpointGroup", "EndpointGroups"]
 
 # All of them in every public slice: with more, each change would be megabytes for a thousand services.
 _NAMED_MAX = 100
 _PORT_NAME = "http"
 
 
-class Backend(msgspec.Struct, frozen=True, kw_only=True):
+class EndpointGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Who takes requests, at one port; endpoints as a slice has them, at least one."""
 
     port: int
     endpoints: tuple[Object, ...]
 
 
-Backends = Mapping[str, Backend]
+EndpointGroups = Mapping[str, EndpointGroup]
 """By family of addresses: "IPv4", "IPv6"."""
 
 
@@ -36,7 +36,7 @@ class Activators:
 
     def __init__(self) -> None:
         self._slices: dict[tuple[str, str], Object] = {}
-        self.backends: Backends = {}
+        self.backends: EndpointGroups = {}
 
     def __repr__(self) -> str:
         """One line."""
@@ -64,7 +64,7 @@ class Activators:
         # The smallest group first, so that the largest of a family is what stays.
         groups = sorted(addresses.items(), key=lambda group: (len(group[1]), group[0]))
         self.backends = {
-            family: Backend(
+            family: EndpointGroup(
                 port=port,
                 endpoints=tuple(
                     {"addresses": [address], "conditions": {"ready": True}} for address in sorted(found)[:_NAMED_MAX]

@@ -15,7 +15,7 @@ from serving.controller.conditions import Condition, updated_conditions
 from serving.controller.defaults import spec_with_defaults, timeouts_too_long
 from serving.controller.revision import desired_revision, revision_name_for
 from serving.controller.revision_status import serving_state_of, was_ready
-from serving.controller.writes import Create, Note, Patch, Plan, Resource, Write, patch_of, status_patch
+from serving.controller.writes import Create, Note, Patch, ResourceKind, Write, WritePlan, patch_of, status_patch
 from serving.model.knative import CONDITION_READY, CONFIGURATION_GENERATION_LABEL, ConditionStatus, ServingState
 from serving.model.objects import (
     Object,
@@ -49,13 +49,13 @@ def reconcile_configuration(
     scaling: AutoscalerSettings,
     now: str,
     refusal: str = "",
-) -> Plan:
+) -> WritePlan:
     """What is to be written for a configuration. ``revisions`` are those of its namespace that it may know, by name.
 
     ``refusal`` is why the server did not take the revision of this generation, "" if it was not asked or did.
     """
     if is_being_deleted(configuration):
-        return Plan()
+        return WritePlan()
     latest = _latest(configuration, revisions, settings=settings, scaling=scaling)
     if latest.revision is None and refusal and not latest.refusal:
         latest = _Latest(revision=None, refusal=refusal)
@@ -64,15 +64,15 @@ def reconcile_configuration(
     notes: list[Note] = []
     if latest.revision is None and not latest.refusal:
         body = desired_revision(configuration, settings=settings, scaling=scaling, now=now)
-        writes.append(Create(resource=Resource.REVISION, body=body))
+        writes.append(Create(resource=ResourceKind.REVISION, body=body))
         if nested(configuration, "status", "latestCreatedRevisionName"):
             # Of the first one its own Events tell.
             notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
     status = _status(configuration, own, latest, now=now)
-    writes += status_patch(Resource.CONFIGURATION, configuration, status)
+    writes += status_patch(ResourceKind.CONFIGURATION, configuration, status)
     writes += _retirements({**configuration, "status": status}, own, settings, now=now)
     notes += _notes(configuration, status, latest)
-    return Plan(writes=tuple(writes), notes=tuple(notes))
+    return WritePlan(writes=tuple(writes), notes=tuple(notes))
 
 
 def revision_name_is_taken(
@@ -189,7 +189,7 @@ def _retirements(
     return [
         patch
         for one in collectable(configuration, own, settings, now=now)
-        for patch in patch_of(Resource.REVISION, one, {"spec": {"servingState": ServingState.RETIRED.value}})
+        for patch in patch_of(ResourceKind.REVISION, one, {"spec": {"servingState": ServingState.RETIRED.value}})
     ]
 
 

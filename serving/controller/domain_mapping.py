@@ -15,7 +15,7 @@ import msgspec
 
 from serving.controller.conditions import Condition, ready_of, updated_conditions
 from serving.controller.hosts import Key, url_of
-from serving.controller.writes import Create, Plan, Resource, deletion_of, status_patch
+from serving.controller.writes import Create, ResourceKind, WritePlan, deletion_of, status_patch
 from serving.model.knative import SERVING_API_VERSION, SERVING_GROUP, ConditionStatus
 from serving.model.objects import (
     Object,
@@ -34,9 +34,9 @@ _CREATED_BY = "app.kubernetes.io/managed-by"
 _CREATOR = "serving-controller"
 _HTTPS_PORT = 443
 _TARGETS = {
-    (SERVING_GROUP, "Service"): Resource.SERVICE,
-    (SERVING_GROUP, "Route"): Resource.ROUTE,
-    ("", "Service"): Resource.CORE_SERVICE,
+    (SERVING_GROUP, "Service"): ResourceKind.SERVICE,
+    (SERVING_GROUP, "Route"): ResourceKind.ROUTE,
+    ("", "Service"): ResourceKind.CORE_SERVICE,
 }
 
 
@@ -51,7 +51,7 @@ class MappingContext(msgspec.Struct, frozen=True, kw_only=True):
     holder: Key | None = None
 
 
-def target_of(mapping: Object) -> tuple[Resource, Key] | None:
+def target_of(mapping: Object) -> tuple[ResourceKind, Key] | None:
     """The object that a mapping references; None if it is of a kind that takes no requests here."""
     ref = nested(mapping, "spec", "ref") or {}
     group = ref.get("group") or (ref.get("apiVersion") or "").rpartition("/")[0]
@@ -61,13 +61,13 @@ def target_of(mapping: Object) -> tuple[Resource, Key] | None:
 
 def reconcile_domain_mapping(
     mapping: Object, context: MappingContext, *, settings: ControllerSettings, now: str
-) -> Plan:
+) -> WritePlan:
     """What is to be written for a mapping."""
     if is_being_deleted(mapping):
-        return Plan()
+        return WritePlan()
     if context.claim is None and settings.autocreate_cluster_domain_claims:
         # The claim's arrival wakes the mapping again.
-        return Plan(writes=(Create(resource=Resource.DOMAIN_CLAIM, body=_claim(mapping)),))
+        return WritePlan(writes=(Create(resource=ResourceKind.DOMAIN_CLAIM, body=_claim(mapping)),))
     claimed, resolved = _claimed(mapping, context.claim), _resolved(mapping, context.target, settings)
     certificate = _certificate(mapping)
     conditions = [claimed, resolved, certificate, _ingress(mapping, [claimed, resolved], context.holder)]
@@ -82,15 +82,15 @@ def reconcile_domain_mapping(
             [*conditions, ready_of(conditions)], before=before.get("conditions") or (), now=now
         ),
     }
-    return Plan(writes=status_patch(Resource.DOMAIN_MAPPING, mapping, status))
+    return WritePlan(writes=status_patch(ResourceKind.DOMAIN_MAPPING, mapping, status))
 
 
-def reconcile_claim(claim: Object, mapping: Object | None) -> Plan:
+def reconcile_claim(claim: Object, mapping: Object | None) -> WritePlan:
     """Delete a claim that the controller created once the mapping that it is for is gone."""
     is_ours = labels_of(claim).get(_CREATED_BY) == _CREATOR
     if mapping is not None or not is_ours or is_being_deleted(claim):
-        return Plan()
-    return Plan(writes=(deletion_of(Resource.DOMAIN_CLAIM, claim),))
+        return WritePlan()
+    return WritePlan(writes=(deletion_of(ResourceKind.DOMAIN_CLAIM, claim),))
 
 
 def _claim(mapping: Object) -> Object:
@@ -136,7 +136,7 @@ def _unresolved(mapping: Object, target: Object | None, settings: ControllerSett
         return f'{resource} "{ref["namespace"]}/{name}" must be in same namespace as DomainMapping'
     if target is None:
         return f'{resource} "{name}" not found'
-    if resource is Resource.CORE_SERVICE:
+    if resource is ResourceKind.CORE_SERVICE:
         kinds = {one.get("kind") for one in nested(target, "metadata", "ownerReferences") or ()}
         is_ours = bool(kinds & {"Route", "Revision"})
         return "" if is_ours else f'services "{name}" is of no Route or Revision: requests cannot be routed to it'

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 from serving.controller.domain_mapping import target_of
 from serving.controller.hosts import Key
-from serving.controller.writes import Resource
+from serving.controller.writes import ResourceKind
 from serving.model.objects import Object, nested
 
 __all__ = ["Domains"]
 
-_Target = tuple[Resource, Key]
+_Target = tuple[ResourceKind, Key]
 
 
 class Domains:
@@ -45,18 +45,18 @@ class Domains:
         return self._by_host.get(host, set())
 
     def woken(
-        self, resource: Resource, key: Key, *, before: Object | None, after: Object | None
-    ) -> Iterator[tuple[Resource, str, str]]:
+        self, resource: ResourceKind, key: Key, *, before: Object | None, after: Object | None
+    ) -> Iterator[tuple[ResourceKind, str, str]]:
         """The mappings and claims to decide on again after a change of an object."""
         match resource:
-            case Resource.DOMAIN_MAPPING:
+            case ResourceKind.DOMAIN_MAPPING:
                 yield (resource, *key)
-                yield (Resource.DOMAIN_CLAIM, "", key[1])
-            case Resource.DOMAIN_CLAIM:
+                yield (ResourceKind.DOMAIN_CLAIM, "", key[1])
+            case ResourceKind.DOMAIN_CLAIM:
                 yield (resource, *key)
-                yield from ((Resource.DOMAIN_MAPPING, *one) for one in self.of_host(key[1]))
+                yield from ((ResourceKind.DOMAIN_MAPPING, *one) for one in self.of_host(key[1]))
             case _ if _address_of(before) != _address_of(after):
-                yield from ((Resource.DOMAIN_MAPPING, *one) for one in self._by_target.get((resource, key), ()))
+                yield from ((ResourceKind.DOMAIN_MAPPING, *one) for one in self._by_target.get((resource, key), ()))
 
 
 def _address_of(one: Object | None) -> object:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from serving.controller.naming import deployment_name
 from serving.controller.routing import RoutingState
-from serving.controller.writes import Create, Resource, Write, deletion_of, patch_of
+from serving.controller.writes import Create, ResourceKind, Write, deletion_of, patch_of
 from serving.model.knative import (
     CONFIGURATION_LABEL,
     REVISION_LABEL,
@@ -64,12 +64,12 @@ def hpa_writes(revision: Object, found: Object | None, settings: AutoscalerSetti
     if found is not None and not is_controlled_by(found, revision):
         return ()
     if not is_of_an_hpa(annotations_of(revision), settings):
-        return () if found is None else (deletion_of(Resource.HPA, found),)
+        return () if found is None else (deletion_of(ResourceKind.HPA, found),)
     wanted = _desired(revision, settings)
     if found is None:
-        return (Create(resource=Resource.HPA, body=wanted),)
+        return (Create(resource=ResourceKind.HPA, body=wanted),)
     lacking = _lacking(nested(found, "spec") or {}, wanted["spec"])
-    return patch_of(Resource.HPA, found, {"spec": lacking} if lacking else {})
+    return patch_of(ResourceKind.HPA, found, {"spec": lacking} if lacking else {})
 
 
 def _lacking(found: Mapping[str, object], wanted: Mapping[str, object]) -> Object:
@@ -152,4 +152,4 @@ def _quantity(whole: int) -> str:
 
 
 def _resource(name: str, target: Object) -> Object:
-    return {"type": "Resource", "resource": {"name": name, "target": target}}
+    return {"type": "ResourceKind", "resource": {"name": name, "target": target}}

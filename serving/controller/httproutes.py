@@ -17,7 +17,7 @@ import msgspec
 from serving.controller.conditions import Condition
 from serving.controller.hosts import Key, hosts_of, is_cluster_local
 from serving.controller.public import PUBLIC_PORT
-from serving.controller.writes import Create, Resource, Write, deletion_of, patch_of
+from serving.controller.writes import Create, ResourceKind, Write, deletion_of, patch_of
 from serving.model.knative import ROUTE_LABEL, SERVICE_LABEL, ConditionStatus
 from serving.model.objects import (
     Object,
@@ -127,11 +127,11 @@ def _writes(route: Object, routes: HttpRoutes, desired: Desired) -> tuple[Write,
     for name, wanted in desired.items():
         before = found.get(name)
         if before is None:
-            writes.append(Create(resource=Resource.HTTP_ROUTE, body=wanted))
+            writes.append(Create(resource=ResourceKind.HTTP_ROUTE, body=wanted))
         elif is_controlled_by(before, route):
-            writes += patch_of(Resource.HTTP_ROUTE, before, _changes(before, wanted))
+            writes += patch_of(ResourceKind.HTTP_ROUTE, before, _changes(before, wanted))
     leftover = [one for name, one in found.items() if name not in desired and is_controlled_by(one, route)]
-    return (*writes, *(deletion_of(Resource.HTTP_ROUTE, one) for one in leftover))
+    return (*writes, *(deletion_of(ResourceKind.HTTP_ROUTE, one) for one in leftover))
 
 
 def _told_of(route: Object, routes: HttpRoutes, desired: Desired, *, gateway: str) -> Condition:

@@ -1,4 +1,4 @@
-"""The controller at work: what watches bring goes into ``Knowledge``, what it decides is written through the port.
+"""The controller at work: what watches bring goes into ``ControllerCache``, what it decides is written through the port.
 
 One reflector for each kind, one queue of keys, a few workers. A key is decided on what is known when its turn comes, and
 its writes are made in their order; what the server answers is known at once, so that the next decision does not wait for
@@ -20,12 +20,12 @@ from serving.cluster.kinds import EVENT, KINDS, Kind
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
+from serving.controller.cache import ControllerCache, WorkKey
 from serving.controller.events import event_name, note_event
-from serving.controller.knowledge import Knowledge, WorkKey
 from serving.controller.public import MANAGED_BY, MANAGER, SERVICE_NAME
 from serving.controller.settingsnotes import httproutes_missing, httproutes_note
 from serving.controller.sidecar import Sidecar
-from serving.controller.writes import Create, Delete, Note, Patch, Plan, Resource, Write
+from serving.controller.writes import Create, Delete, Note, Patch, ResourceKind, Write, WritePlan
 from serving.metrics.controller import ControllerMetrics
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, Forbidden, Invalid, NotFound
 from serving.model.event import repeated
@@ -37,7 +37,9 @@ __all__ = ["Controller"]
 
 _log = logging.getLogger(__name__)
 
-_KINDS: dict[Resource, Kind] = {Resource(kind.resource): kind for kind in KINDS if kind.resource in set(Resource)}
+_KINDS: dict[ResourceKind, Kind] = {
+    ResourceKind(kind.resource): kind for kind in KINDS if kind.resource in set(ResourceKind)
+}
 # The Service of config/ that leads to the activators' inner listener.
 _ACTIVATORS = "activator-internal"
 # Changes of children that come within this time are told together.
@@ -51,7 +53,7 @@ _LOOK_AGAIN_S = 2.0
 
 
 class Controller:
-    """What runs as one: knowledge, queue, and the hand that writes."""
+    """What runs as one: cache, queue, and the hand that writes."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Controller:
         self._cluster = cluster
         self._metrics = metrics
         self._settings, self._scaling = settings or ControllerSettings(), scaling or AutoscalerSettings()
-        self._knowledge = Knowledge(self._settings, self._scaling, sidecar=sidecar)
+        self._cache = ControllerCache(self._settings, self._scaling, sidecar=sidecar)
         patience = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=patience, on_error=_log_failure)
         self._counted_s: dict[WorkKey, float] = {}
@@ -73,20 +75,20 @@ class Controller:
         self._crowds: asyncio.Queue[set[WorkKey]] = asyncio.Queue()
         self._notes: asyncio.Queue[Note] = asyncio.Queue()
         self._told: OrderedDict[tuple[str, str], Object] = OrderedDict()
-        self._reflectors = {resource: self._reflector(resource) for resource in Resource if self._wants(resource)}
+        self._reflectors = {resource: self._reflector(resource) for resource in ResourceKind if self._wants(resource)}
         self.writes_count = 0
         if metrics is not None:
             metrics.waiting = lambda: len(self._queue)
             metrics.writes = lambda: self.writes_count
 
     def __repr__(self) -> str:
-        return f"Controller({self._knowledge}, {self._queue}, {self.writes_count} writes)"
+        return f"Controller({self._cache}, {self._queue}, {self.writes_count} writes)"
 
     def reconfigure(self, settings: ControllerSettings, scaling: AutoscalerSettings) -> None:
         """Decide with these settings from now on, and look at everything with them."""
         if (settings, scaling) != (self._settings, self._scaling):
             self._settings, self._scaling = settings, scaling
-            self._wake(self._knowledge.reconfigure(settings, scaling))
+            self._wake(self._cache.reconfigure(settings, scaling))
 
     def tell(self, note: Note) -> None:
         """Say something that no plan says, while it runs."""
@@ -98,7 +100,7 @@ class Controller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until told to stop; what is being written then is finished or comes again after a restart."""
-        optional = self._reflectors.get(Resource.HTTP_ROUTE)
+        optional = self._reflectors.get(ResourceKind.HTTP_ROUTE)
         reflectors = [one for one in self._reflectors.values() if one is not optional]
         if self._settings.public_services:
             reflectors.append(self._activators())
@@ -121,23 +123,23 @@ class Controller:
             for task in tasks:
                 task.cancel()
 
-    def _wants(self, resource: Resource) -> bool:
+    def _wants(self, resource: ResourceKind) -> bool:
         match resource:
-            case Resource.ENDPOINT_SLICE:
+            case ResourceKind.ENDPOINT_SLICE:
                 return self._settings.public_services
-            case Resource.HTTP_ROUTE:
+            case ResourceKind.HTTP_ROUTE:
                 return bool(self._settings.gateway)
             case _:
                 return True
 
-    def _reflector(self, resource: Resource) -> Reflector:
+    def _reflector(self, resource: ResourceKind) -> Reflector:
         def changed(change: CacheChange) -> None:
             if change.type is EventType.DELETED:
-                self._wake(self._knowledge.drop(resource, change.key), of=resource)
+                self._wake(self._cache.drop(resource, change.key), of=resource)
             else:
-                self._wake(self._knowledge.put(resource, change.new), of=resource)
+                self._wake(self._cache.put(resource, change.new), of=resource)
 
-        selector = f"{MANAGED_BY}={MANAGER}" if resource is Resource.ENDPOINT_SLICE else ""
+        selector = f"{MANAGED_BY}={MANAGER}" if resource is ResourceKind.ENDPOINT_SLICE else ""
         reflector = Reflector(self._cluster, _KINDS[resource], label_selector=selector)
         reflector.on_change(changed)
         return reflector
@@ -146,14 +148,14 @@ class Controller:
         """Follow HTTPRoutes from when the server has them. ``known`` is set once it is clear whether it has."""
         while True:
             try:
-                await self._cluster.list(_KINDS[Resource.HTTP_ROUTE], page_size=1)
+                await self._cluster.list(_KINDS[ResourceKind.HTTP_ROUTE], page_size=1)
                 break
             except (NotFound, Forbidden) as error:
                 why = httproutes_missing(self._settings.gateway, error)
                 if not known.is_set():
                     _log.error("controller.no_httproutes", extra={"error": why})
                     self.tell(httproutes_note(system_namespace(), why))
-                self._wake(self._knowledge.set_httproutes_missing(why))
+                self._wake(self._cache.set_httproutes_missing(why))
                 known.set()
             except ClusterError as error:
                 _log.warning("controller.httproutes_unknown", extra={"error": str(error)})
@@ -161,7 +163,7 @@ class Controller:
         async with asyncio.TaskGroup() as group:
             group.create_task(reflector.run(), name="controller-httproutes")
             await reflector.synced.wait()
-            self._wake(self._knowledge.set_httproutes_missing(""))
+            self._wake(self._cache.set_httproutes_missing(""))
             known.set()
 
     def _activators(self) -> Reflector:
@@ -169,20 +171,20 @@ class Controller:
 
         def changed(change: CacheChange) -> None:
             if change.type is EventType.DELETED:
-                self._wake(self._knowledge.drop_activators(change.key))
+                self._wake(self._cache.drop_activators(change.key))
             else:
-                self._wake(self._knowledge.put_activators(change.key, change.new))
+                self._wake(self._cache.put_activators(change.key, change.new))
 
         reflector = Reflector(
             self._cluster,
-            _KINDS[Resource.ENDPOINT_SLICE],
+            _KINDS[ResourceKind.ENDPOINT_SLICE],
             system_namespace(),
             label_selector=f"{SERVICE_NAME}={_ACTIVATORS}",
         )
         reflector.on_change(changed)
         return reflector
 
-    def _wake(self, keys: set[WorkKey], *, of: Resource | None = None) -> None:
+    def _wake(self, keys: set[WorkKey], *, of: ResourceKind | None = None) -> None:
         if len(keys) > _WOKEN_AT_ONCE_MAX:
             self._crowds.put_nowait(keys)
             return
@@ -199,11 +201,11 @@ class Controller:
     async def _resync(self) -> None:
         """Look at what gets older by itself, and forget what no watch knows of: a creation that was undone unseen."""
         for resource, reflector in self._reflectors.items():
-            for _, namespace, name in self._knowledge.keys(resource):
+            for _, namespace, name in self._cache.keys(resource):
                 if (namespace, name) not in reflector.cache:
-                    self._wake(self._knowledge.drop(resource, (namespace, name)))
+                    self._wake(self._cache.drop(resource, (namespace, name)))
                 await turn()
-        self._wake(set(self._knowledge.keys(Resource.CONFIGURATION)))
+        self._wake(set(self._cache.keys(ResourceKind.CONFIGURATION)))
 
     async def _measured_work(self, key: WorkKey) -> float | None:
         if self._metrics is None:
@@ -222,7 +224,7 @@ class Controller:
     async def _work(self, key: WorkKey) -> float | None:
         """One decision about one resource, carried out; returns when to look again."""
         at_s = wall_s()
-        plan = self._knowledge.decide(key, now=stamp(at_s), now_s=at_s)
+        plan = self._cache.decide(key, now=stamp(at_s), now_s=at_s)
         if plan.company_s:
             rest_s = self._waiting_s.setdefault(key, now_s()) + plan.company_s - now_s()
             if rest_s > 0:
@@ -236,11 +238,11 @@ class Controller:
         await self._carry_out(key, plan)
         for note in plan.notes:
             await self._tell(note)
-        if self._knowledge.get(key[0], (key[1], key[2])) is None:
+        if self._cache.get(key[0], (key[1], key[2])) is None:
             self._counted_s.pop(key, None)
         return plan.again_after_s
 
-    async def _carry_out(self, key: WorkKey, plan: Plan) -> None:
+    async def _carry_out(self, key: WorkKey, plan: WritePlan) -> None:
         # What this plan has made of an object: its next patch is fenced by that, and not by what was known before.
         versions: dict[WorkKey, str] = {}
         for write in plan.writes:
@@ -255,7 +257,7 @@ class Controller:
                 if not isinstance(write, Create):
                     raise
                 _log.warning("controller.refused", extra={"key": str(key), "error": str(error)})
-                self._wake(self._knowledge.refuse(key, str(error)))
+                self._wake(self._cache.refuse(key, str(error)))
 
     async def _write(self, write: Write, versions: dict[WorkKey, str]) -> None:
         self.writes_count += 1
@@ -263,7 +265,7 @@ class Controller:
         match write:
             case Create(body=body):
                 written = await self._cluster.create(kind, body)
-                self._wake(self._knowledge.put_written(write.resource, written))
+                self._wake(self._cache.put_written(write.resource, written))
                 extra = {"kind": write.resource.value, "namespace": namespace_of(body), "object": name_of(body)}
                 _log.info("controller.created", extra=extra)
             case Patch(namespace=namespace, name=name):
@@ -271,8 +273,8 @@ class Controller:
                     kind, namespace, name, patch=_fenced(write, versions), subresource=write.subresource
                 )
                 versions[write.resource, namespace, name] = version_of(written)
-                woken = self._knowledge.put_written(write.resource, written)
-                if write.resource is Resource.REVISION and write.subresource == "status":
+                woken = self._cache.put_written(write.resource, written)
+                if write.resource is ResourceKind.REVISION and write.subresource == "status":
                     # Decided on what is known, its status says what was decided: nothing to look at again.
                     woken.discard((write.resource, namespace, name))
                 self._wake(woken)
@@ -313,12 +315,12 @@ class Controller:
             self._told.popitem(last=False)
 
 
-def _company_s(resource: Resource, of: Resource | None) -> float:
+def _company_s(resource: ResourceKind, of: ResourceKind | None) -> float:
     """How long a resource waits for company of a change, of which kind ever: what sums up others tells of all at once."""
     match resource, of:
-        case Resource.SERVICE, _ if of is not Resource.SERVICE:
+        case ResourceKind.SERVICE, _ if of is not ResourceKind.SERVICE:
             return _COMPANY_S
-        case Resource.REVISION, Resource.POD | Resource.DEPLOYMENT:
+        case ResourceKind.REVISION, ResourceKind.POD | ResourceKind.DEPLOYMENT:
             return _COMPANY_S
         case _:
             return 0.0

@@ -14,7 +14,7 @@ import msgspec
 
 from serving.model.objects import Object, is_being_deleted, name_of, nested
 
-__all__ = ["Failure", "Layer", "failure_of", "not_ready_because"]
+__all__ = ["Failure", "HealthLayer", "failure_of", "not_ready_because"]
 
 _QUEUE_PROXY = "queue-proxy"
 _WAITING_IS_NORMAL = {"", "ContainerCreating", "PodInitializing"}
@@ -25,7 +25,7 @@ _NO_NEWS = {"ContainersNotReady", "PodCompleted", ""}
 _MESSAGE_LENGTH_MAX = 4096
 
 
-class Layer(enum.StrEnum):
+class HealthLayer(enum.StrEnum):
     """Which condition a failure belongs to; the values are the conditions' types."""
 
     RESOURCES = "ResourcesAvailable"
@@ -35,7 +35,7 @@ class Layer(enum.StrEnum):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """What failed, in Knative's words."""
 
-    layer: Layer
+    layer: HealthLayer
     reason: str
     message: str
 
@@ -92,7 +92,7 @@ def _failures_of_container(status: Object, exits_tolerated: int) -> Iterator[Fai
         yield _exit(terminated)
     elif reason in _IMAGE_REASONS:
         message = f'Unable to fetch image "{status.get("image", "")}": {waiting.get("message", "")}'
-        yield Failure(layer=Layer.CONTAINER, reason="ContainerMissing", message=_shortened(message))
+        yield Failure(layer=HealthLayer.CONTAINER, reason="ContainerMissing", message=_shortened(message))
     elif reason == _CRASH_LOOP:
         yield _of_container(reason, waiting.get("message", "") or "the container keeps exiting")
     elif reason not in _WAITING_IS_NORMAL:
@@ -111,11 +111,11 @@ def _exit(terminated: Object) -> Failure:
 
 
 def _of_container(reason: str, lines: str) -> Failure:
-    return Failure(layer=Layer.CONTAINER, reason=reason, message=f"Container failed with: {_shortened(lines)}")
+    return Failure(layer=HealthLayer.CONTAINER, reason=reason, message=f"Container failed with: {_shortened(lines)}")
 
 
 def _of_resources(reason: str, message: str) -> Failure:
-    return Failure(layer=Layer.RESOURCES, reason=reason, message=_shortened(message))
+    return Failure(layer=HealthLayer.RESOURCES, reason=reason, message=_shortened(message))
 
 
 def _shortened(text: str) -> str:

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from serving.controller.activators import Backend, Backends
+from serving.controller.activators import EndpointGroup, EndpointGroups
 from serving.controller.deployment import QUEUE_PORT
-from serving.controller.writes import Create, Resource, Write, patch_of
+from serving.controller.writes import Create, ResourceKind, Write, patch_of
 from serving.model.knative import TRAFFIC_PATH_ANNOTATION, TrafficPath
 from serving.model.objects import (
     Object,
@@ -41,7 +41,7 @@ __all__ = [
     "MANAGER",
     "PUBLIC_PORT",
     "SERVICE_NAME",
-    "Public",
+    "PublicService",
     "is_foreign",
     "pod_backends",
     "public_owner_name",
@@ -62,13 +62,13 @@ PUBLIC_PORT = 80
 _SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
 
 
-class Public(msgspec.Struct, frozen=True, kw_only=True):
+class PublicService(msgspec.Struct, frozen=True, kw_only=True):
     """What there is of a public Service: itself, its slices, and who may stand in them by family of addresses."""
 
     service: Object | None
     slices: Sequence[Object]
-    activators: Backends
-    pods: Backends = {}
+    activators: EndpointGroups
+    pods: EndpointGroups = {}
     path: TrafficPath = TrafficPath.PROXY
 
 
@@ -79,7 +79,7 @@ def traffic_path_of(revision: Object) -> TrafficPath:
     return TrafficPath.SERVE if is_active and wants_pods else TrafficPath.PROXY
 
 
-def pod_backends(pods: Iterable[Object]) -> Backends:
+def pod_backends(pods: Iterable[Object]) -> EndpointGroups:
     """The ready pods that stay, by family; of a pod with two addresses each."""
     found: dict[str, list[Object]] = {}
     for pod in sorted(pods, key=name_of):
@@ -89,7 +89,7 @@ def pod_backends(pods: Iterable[Object]) -> Backends:
         for address in addresses or filter(None, [nested(pod, "status", "podIP")]):
             found.setdefault(_family_of(address), []).append(_pod_endpoint(pod, address))
     return {
-        family: Backend(port=QUEUE_PORT, endpoints=tuple(endpoints[:ENDPOINTS_MAX]))
+        family: EndpointGroup(port=QUEUE_PORT, endpoints=tuple(endpoints[:ENDPOINTS_MAX]))
         for family, endpoints in found.items()
     }
 
@@ -105,49 +105,49 @@ def public_owner_name(slice_name: str) -> str:
     return slice_name.removesuffix(suffix)
 
 
-def is_foreign(owner: Object, public: Public) -> bool:
+def is_foreign(owner: Object, public: PublicService) -> bool:
     """Whether somebody else has a Service of that name: then it is left alone, and gets no endpoints of ours."""
     return public.service is not None and not is_controlled_by(public.service, owner)
 
 
-def public_writes(owner: Object, public: Public) -> tuple[Write, ...]:
+def public_writes(owner: Object, public: PublicService) -> tuple[Write, ...]:
     """What is to be written so that the public Service of a revision or route, which has its name, leads somewhere."""
     if is_foreign(owner, public):
         return ()
     writes: list[Write] = []
     if public.service is None:
-        writes.append(Create(resource=Resource.CORE_SERVICE, body=_service(owner)))
+        writes.append(Create(resource=ResourceKind.CORE_SERVICE, body=_service(owner)))
     own = {str(one.get("addressType")): one for one in public.slices if is_controlled_by(one, owner)}
     for family in sorted({*(public.activators or public.pods), *own}):
         writes += _slice_writes(owner, own.get(family), family=family, public=public)
     return tuple(writes)
 
 
-def _slice_writes(owner: Object, before: Object | None, *, family: str, public: Public) -> tuple[Write, ...]:
+def _slice_writes(owner: Object, before: Object | None, *, family: str, public: PublicService) -> tuple[Write, ...]:
     backend = _backend(before, family=family, public=public)
     content = {"ports": [_port(owner, backend.port)], "endpoints": list(backend.endpoints)}
     if before is None:
-        return (Create(resource=Resource.ENDPOINT_SLICE, body={**_slice(owner, family), **content}),)
+        return (Create(resource=ResourceKind.ENDPOINT_SLICE, body={**_slice(owner, family), **content}),)
     # A server writes an empty list as null.
     changes = {key: value for key, value in content.items() if (before.get(key) or []) != value}
     # Both or neither: an address is nothing without its port.
-    return patch_of(Resource.ENDPOINT_SLICE, before, content if changes else {})
+    return patch_of(ResourceKind.ENDPOINT_SLICE, before, content if changes else {})
 
 
-def _backend(before: Object | None, *, family: str, public: Public) -> Backend:
+def _backend(before: Object | None, *, family: str, public: PublicService) -> EndpointGroup:
     pods, activators = public.pods.get(family), public.activators.get(family)
     is_alone = public.path is TrafficPath.SERVE or not public.activators
     return (pods if is_alone else None) or activators or _kept(before or {})
 
 
-def _kept(before: Object) -> Backend:
+def _kept(before: Object) -> EndpointGroup:
     """Who stands there, when nobody else could: a pod as one that is not ready."""
     endpoints = [
         {**one, "conditions": {**one.get("conditions", {}), "ready": False}} if one.get("targetRef") else one
         for one in before.get("endpoints") or ()
     ]
     ports = before.get("ports") or [{}]
-    return Backend(port=ports[0].get("port", QUEUE_PORT), endpoints=tuple(endpoints))
+    return EndpointGroup(port=ports[0].get("port", QUEUE_PORT), endpoints=tuple(endpoints))
 
 
 def _service(owner: Object) -> Object:
@@ -178,7 +178,7 @@ def _metadata(owner: Object, name: str) -> Object:
 
 def _port(owner: Object, number: int) -> Object:
     port: Object = {"name": _PORT_NAME, "port": number, "protocol": "TCP"}
-    # Whoever routes to it must speak HTTP/2 with prior knowledge, if its calls are to arrive as calls of gRPC.
+    # Whoever routes to it must speak HTTP/2 with prior cache, if its calls are to arrive as calls of gRPC.
     return {**port, "appProtocol": _H2C} if _speaks_http2(owner) else port
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from serving.controller.hosts import Key
 from serving.controller.httproutes import httproute_owner_name
 from serving.controller.routing import revisions_named_by
-from serving.controller.writes import Resource
+from serving.controller.writes import ResourceKind
 from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL
 from serving.model.objects import Object, labels_of, nested
 
@@ -33,22 +33,22 @@ class Relations:
     def __repr__(self) -> str:
         return f"Relations({len(self._revisions)} configurations with revisions, {len(self._pods)} revisions with pods)"
 
-    def put(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> None:
+    def put(self, resource: ResourceKind, key: Key, *, before: Object | None, after: Object | None) -> None:
         """An object was this, and is that now; None where there is none."""
         match resource:
-            case Resource.REVISION:
+            case ResourceKind.REVISION:
                 _move(
                     self._revisions,
                     key,
                     before=owners_of(before, CONFIGURATION_LABEL),
                     after=owners_of(after, CONFIGURATION_LABEL),
                 )
-            case Resource.POD:
+            case ResourceKind.POD:
                 _move(self._pods, key, before=owners_of(before, REVISION_LABEL), after=owners_of(after, REVISION_LABEL))
-            case Resource.HTTP_ROUTE:
+            case ResourceKind.HTTP_ROUTE:
                 owner = {httproute_owner_name(key[1])}
                 _move(self._httproutes, key, before=owner if before else set(), after=owner if after else set())
-            case Resource.ROUTE:
+            case ResourceKind.ROUTE:
                 before_names, after_names = configurations_named(before), configurations_named(after)
                 _move(self._routes_to_configuration, key, before=before_names, after=after_names)
                 _move(self._routes_to_revision, key, before=revisions_named(before), after=revisions_named(after))

@@ -13,12 +13,22 @@ from serving.controller.defaults import spec_with_defaults
 from serving.controller.deployment import desired_deployment, desired_private_service
 from serving.controller.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.naming import revision_name
-from serving.controller.public import Public, is_foreign, public_writes
-from serving.controller.revision_status import Beneath, desired_status, serving_state_of, was_ready
+from serving.controller.public import PublicService, is_foreign, public_writes
+from serving.controller.revision_status import RevisionChildren, desired_status, serving_state_of, was_ready
 from serving.controller.routing import RoutingState, metadata_changes, routing_state_of
 from serving.controller.scaling import StartScale, start_scale
 from serving.controller.sidecar import Sidecar
-from serving.controller.writes import Create, Note, Patch, Plan, Resource, Write, deletion_of, patch_of, status_patch
+from serving.controller.writes import (
+    Create,
+    Note,
+    Patch,
+    ResourceKind,
+    Write,
+    WritePlan,
+    deletion_of,
+    patch_of,
+    status_patch,
+)
 from serving.model.knative import (
     CONDITION_READY,
     CONFIGURATION_GENERATION_LABEL,
@@ -50,13 +60,13 @@ from serving.model.objects import (
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["Around", "desired_revision", "reconcile_revision", "revision_name_for"]
+__all__ = ["RevisionContext", "desired_revision", "reconcile_revision", "revision_name_for"]
 
 
 _COUNTS = {"actualReplicas", "desiredReplicas"}
 
 
-class Around(msgspec.Struct, frozen=True, kw_only=True):
+class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a revision is looked at with: what stands beneath it, and who refers to it.
 
     ``routes`` are the names of routes that name it; ``is_newest`` says that its configuration made none after it,
@@ -65,13 +75,13 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     Service, None where there are none; ``hpa`` the HorizontalPodAutoscaler of its name.
     """
 
-    beneath: Beneath
+    beneath: RevisionChildren
     private_service: Object | None
     routes: Sequence[str] = ()
     is_newest: bool = True
     is_awaited: bool = False
     refusal: str = ""
-    public: Public | None = None
+    public: PublicService | None = None
     hpa: Object | None = None
 
 
@@ -129,16 +139,16 @@ def _own_labels(configuration: Object) -> dict[str, str]:
 
 
 def reconcile_revision(
-    revision: Object, around: Around, *, scaling: AutoscalerSettings, now: str, sidecar: Sidecar | None = None
-) -> Plan:
+    revision: Object, around: RevisionContext, *, scaling: AutoscalerSettings, now: str, sidecar: Sidecar | None = None
+) -> WritePlan:
     """What is to be written so that a revision is what it should be, and says what it is.
 
     ``sidecar`` is what the queue-proxies in its pods have in common; None where they are no containers.
     """
     if is_being_deleted(revision):
-        return Plan()
+        return WritePlan()
     if serving_state_of(revision) is ServingState.RETIRED and not around.routes:
-        return Plan(writes=(deletion_of(Resource.REVISION, revision),))
+        return WritePlan(writes=(deletion_of(ResourceKind.REVISION, revision),))
     scale = start_scale(annotations_of(revision), scaling)
     refusal = around.refusal or _conflict(revision, around.public)
     status = desired_status(revision, around.beneath, scale, now=now, refusal=refusal)
@@ -155,11 +165,11 @@ def reconcile_revision(
         *(() if around.refusal else _missing(revision, around, scale, sidecar=sidecar)),
         *(() if around.refusal else hpa_writes(revision, around.hpa, scaling)),
         *(one for one in public if isinstance(one, Create)),
-        *patch_of(Resource.REVISION, revision, changes),
-        *status_patch(Resource.REVISION, revision, status),
+        *patch_of(ResourceKind.REVISION, revision, changes),
+        *status_patch(ResourceKind.REVISION, revision, status),
     )
     is_waiting = condition_of(after, CONDITION_READY).get("status") == "Unknown"
-    return Plan(
+    return WritePlan(
         writes=writes,
         notes=tuple(_notes(revision, after)),
         again_after_s=scale.progress_deadline_s + 1 if is_waiting else None,
@@ -167,7 +177,7 @@ def reconcile_revision(
     )
 
 
-def _conflict(revision: Object, public: Public | None) -> str:
+def _conflict(revision: Object, public: PublicService | None) -> str:
     if public is None or not is_foreign(revision, public):
         return ""
     return f'There is an existing Service "{name_of(revision)}" that we do not own.'
@@ -178,7 +188,9 @@ def _is_count(write: Write) -> bool:
     return isinstance(write, Patch) and write.patch.get("status", {"": None}).keys() <= _COUNTS
 
 
-def _missing(revision: Object, around: Around, scale: StartScale, *, sidecar: Sidecar | None) -> Sequence[Write]:
+def _missing(
+    revision: Object, around: RevisionContext, scale: StartScale, *, sidecar: Sidecar | None
+) -> Sequence[Write]:
     """What should stand beneath a revision and does not."""
     made: list[Write] = []
     if around.beneath.deployment is None:
@@ -189,9 +201,9 @@ def _missing(revision: Object, around: Around, scale: StartScale, *, sidecar: Si
             progress_deadline_s=scale.progress_deadline_s,
             sidecar=sidecar,
         )
-        made.append(Create(resource=Resource.DEPLOYMENT, body=body))
+        made.append(Create(resource=ResourceKind.DEPLOYMENT, body=body))
     if around.private_service is None:
-        made.append(Create(resource=Resource.CORE_SERVICE, body=desired_private_service(revision)))
+        made.append(Create(resource=ResourceKind.CORE_SERVICE, body=desired_private_service(revision)))
     return made
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from serving.controller.conditions import Condition, ready_of, updated_conditions
 from serving.controller.naming import deployment_name
-from serving.controller.pod_failure import Failure, Layer, failure_of, not_ready_because
+from serving.controller.pod_failure import Failure, HealthLayer, failure_of, not_ready_because
 from serving.controller.scaling import StartScale
 from serving.model.knative import BECAME_READY_ANNOTATION, CONDITION_READY, ConditionStatus, ServingState
 from serving.model.objects import (
@@ -27,7 +27,7 @@ from serving.model.objects import (
 )
 
 __all__ = [
-    "Beneath",
+    "RevisionChildren",
     "desired_count_of",
     "desired_status",
     "ready_count_of",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-class Beneath(msgspec.Struct, frozen=True, kw_only=True):
+class RevisionChildren(msgspec.Struct, frozen=True, kw_only=True):
     """What stands beneath a revision: its Deployment if there is one yet, and its pods."""
 
     deployment: Object | None
@@ -69,13 +69,15 @@ def desired_count_of(deployment: Object | None) -> int:
     return int(nested(deployment, "spec", "replicas") or 0)
 
 
-def desired_status(revision: Object, beneath: Beneath, scale: StartScale, *, now: str, refusal: str = "") -> Object:
+def desired_status(
+    revision: Object, beneath: RevisionChildren, scale: StartScale, *, now: str, refusal: str = ""
+) -> Object:
     """The status as it should be written; ``now`` is the stamp of conditions that change.
 
     ``refusal`` is why the server does not take the Deployment, "" if it does.
     """
     if refusal:
-        dependencies = _failed(Failure(layer=Layer.RESOURCES, reason="CreationFailed", message=refusal))
+        dependencies = _failed(Failure(layer=HealthLayer.RESOURCES, reason="CreationFailed", message=refusal))
     else:
         dependencies = _dependencies(revision, beneath, scale, now=now)
     conditions = [*dependencies, ready_of(dependencies), _active(revision, beneath.deployment, scale)]
@@ -92,12 +94,12 @@ def desired_status(revision: Object, beneath: Beneath, scale: StartScale, *, now
     }
 
 
-def _dependencies(revision: Object, beneath: Beneath, scale: StartScale, *, now: str) -> list[Condition]:
+def _dependencies(revision: Object, beneath: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
     """ResourcesAvailable and ContainerHealthy."""
     deployment = beneath.deployment
     if deployment and not is_controlled_by(deployment, revision):
         message = f'There is an existing Deployment "{deployment_name(name_of(revision))}" that we do not own.'
-        return _failed(Failure(layer=Layer.RESOURCES, reason="NotOwned", message=message))
+        return _failed(Failure(layer=HealthLayer.RESOURCES, reason="NotOwned", message=message))
     ready_count = ready_count_of(deployment)
     if ready_count >= max(1, scale.start_count) or (ready_count and was_ready(revision)):
         return _well()
@@ -112,7 +114,7 @@ def _dependencies(revision: Object, beneath: Beneath, scale: StartScale, *, now:
     return _deploying(beneath, scale, now=now)
 
 
-def _failure(revision: Object, beneath: Beneath, *, ready_count: int) -> Failure | None:
+def _failure(revision: Object, beneath: RevisionChildren, *, ready_count: int) -> Failure | None:
     """What keeps pods that are wanted from coming up; one that is ready shows that they can."""
     wanted = serving_state_of(revision) is ServingState.ACTIVE and desired_count_of(beneath.deployment) > 0
     if not wanted or ready_count:
@@ -120,13 +122,13 @@ def _failure(revision: Object, beneath: Beneath, *, ready_count: int) -> Failure
     for condition in nested(beneath.deployment, "status", "conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             return Failure(
-                layer=Layer.RESOURCES, reason=condition.get("reason", ""), message=condition.get("message", "")
+                layer=HealthLayer.RESOURCES, reason=condition.get("reason", ""), message=condition.get("message", "")
             )
     # The end of one process of what has worked is bad luck; a new revision that ends has failed.
     return failure_of(beneath.pods, exits_tolerated=1 if was_ready(revision) else 0)
 
 
-def _deploying(beneath: Beneath, scale: StartScale, *, now: str) -> list[Condition]:
+def _deploying(beneath: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
     """Neither well nor failed, until the time to start is over."""
     why = not_ready_because(beneath.pods)
     progressing = condition_of(beneath.deployment or {}, "Progressing")
@@ -136,15 +138,15 @@ def _deploying(beneath: Beneath, scale: StartScale, *, now: str) -> list[Conditi
     is_late = created_s is not None and now_s is not None and now_s - created_s > scale.progress_deadline_s
     if told or is_late:
         message = why or progressing.get("message") or f"no pod was ready within {scale.progress_deadline_s:g} s"
-        return _failed(Failure(layer=Layer.RESOURCES, reason=_DEADLINE, message=message))
+        return _failed(Failure(layer=HealthLayer.RESOURCES, reason=_DEADLINE, message=message))
     return [
-        Condition(type=Layer.RESOURCES.value, status=ConditionStatus.UNKNOWN, reason=_DEPLOYING, message=why),
-        Condition(type=Layer.CONTAINER.value, status=ConditionStatus.UNKNOWN, reason=_DEPLOYING, message=why),
+        Condition(type=HealthLayer.RESOURCES.value, status=ConditionStatus.UNKNOWN, reason=_DEPLOYING, message=why),
+        Condition(type=HealthLayer.CONTAINER.value, status=ConditionStatus.UNKNOWN, reason=_DEPLOYING, message=why),
     ]
 
 
 def _kept_failure(revision: Object) -> list[Condition] | None:
-    for layer in Layer:
+    for layer in HealthLayer:
         before = condition_of(revision, layer)
         if before.get("status") == ConditionStatus.FALSE:
             return _failed(Failure(layer=layer, reason=before.get("reason", ""), message=before.get("message", "")))
@@ -152,11 +154,11 @@ def _kept_failure(revision: Object) -> list[Condition] | None:
 
 
 def _never_started() -> Failure:
-    return Failure(layer=Layer.RESOURCES, reason=_DEADLINE, message="Initial scale was never achieved")
+    return Failure(layer=HealthLayer.RESOURCES, reason=_DEADLINE, message="Initial scale was never achieved")
 
 
 def _well() -> list[Condition]:
-    return [Condition(type=layer.value, status=ConditionStatus.TRUE) for layer in Layer]
+    return [Condition(type=layer.value, status=ConditionStatus.TRUE) for layer in HealthLayer]
 
 
 def _failed(failure: Failure) -> list[Condition]:
@@ -165,7 +167,7 @@ def _failed(failure: Failure) -> list[Condition]:
         Condition(type=layer.value, status=ConditionStatus.FALSE, reason=failure.reason, message=failure.message)
         if layer is failure.layer
         else Condition(type=layer.value, status=ConditionStatus.UNKNOWN, reason=failure.reason)
-        for layer in Layer
+        for layer in HealthLayer
     ]
 
 

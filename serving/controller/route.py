@@ -15,7 +15,7 @@ import msgspec
 from serving.controller.conditions import Condition, ready_of, updated_conditions
 from serving.controller.hosts import Key, hosts_of, is_cluster_local, tag_claims, tags_of, url_of
 from serving.controller.httproutes import HttpRoutes, reconcile_httproutes
-from serving.controller.public import Public, is_foreign, public_writes
+from serving.controller.public import PublicService, is_foreign, public_writes
 from serving.controller.rollout import (
     advance,
     next_step_s,
@@ -24,8 +24,8 @@ from serving.controller.rollout import (
     rollout_of_status,
     split_targets,
 )
-from serving.controller.traffic import Assignment, Known, assign, can_serve
-from serving.controller.writes import Note, Plan, Resource, Write, patch_of, status_patch
+from serving.controller.traffic import Assignment, RouteTargets, assign, can_serve
+from serving.controller.writes import Note, ResourceKind, Write, WritePlan, patch_of, status_patch
 from serving.model.errors import Problem
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, CONFIGURATION_LABEL, ROLLOUT_ANNOTATION, ConditionStatus
 from serving.model.objects import (
@@ -42,7 +42,7 @@ from serving.model.rollout import Rollout, read_rollout, write_rollout
 from serving.settings.annotations import read_rollout_duration
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["Place", "reconcile_route"]
+__all__ = ["RouteContext", "reconcile_route"]
 
 _INGRESS_READY = "IngressReady"
 _ROLLOUT_IN_PROGRESS = Condition(
@@ -53,7 +53,7 @@ _ROLLOUT_IN_PROGRESS = Condition(
 )
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a route stands in.
 
     ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where there
@@ -62,17 +62,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     lost: Mapping[str, Key]
-    public: Public | None = None
+    public: PublicService | None = None
     refusal: str = ""
     httproutes: HttpRoutes | None = None
 
 
 def reconcile_route(
-    route: Object, known: Known, place: Place, *, settings: ControllerSettings, now: str, now_s: float
-) -> Plan:
+    route: Object, known: RouteTargets, place: RouteContext, *, settings: ControllerSettings, now: str, now_s: float
+) -> WritePlan:
     """What is to be written for a route. ``now_s`` is the time since the epoch, ``now`` the same as a stamp."""
     if is_being_deleted(route):
-        return Plan()
+        return WritePlan()
     asked = nested(route, "spec", "traffic") or ()
     assignment = assign(asked, known)
     rollout = _rollout(route, assignment, known, settings=settings, now_s=now_s)
@@ -88,12 +88,12 @@ def reconcile_route(
             ingress = _ROLLOUT_IN_PROGRESS
         due_s = next_step_s(rollout)
     status = _status(route, [assignment.condition, ingress], targets, place=place, settings=settings, now=now)
-    return Plan(
+    return WritePlan(
         writes=(
             *(() if place.public is None or place.refusal else public_writes(route, place.public)),
-            *patch_of(Resource.ROUTE, route, _annotation_changes(route, rollout, settings=settings, now=now)),
+            *patch_of(ResourceKind.ROUTE, route, _annotation_changes(route, rollout, settings=settings, now=now)),
             *(() if place.refusal else writes),
-            *status_patch(Resource.ROUTE, route, status),
+            *status_patch(ResourceKind.ROUTE, route, status),
         ),
         notes=tuple(_notes(route, ingress)),
         again_after_s=None if due_s is None else max(due_s - now_s, 0.0),
@@ -101,7 +101,7 @@ def reconcile_route(
 
 
 def _rollout(
-    route: Object, assignment: Assignment, known: Known, *, settings: ControllerSettings, now_s: float
+    route: Object, assignment: Assignment, known: RouteTargets, *, settings: ControllerSettings, now_s: float
 ) -> Rollout:
     """The state of the route's rollouts now. While targets cannot be assigned, it stays as it is."""
     before = read_rollout(annotations_of(route))
@@ -124,7 +124,12 @@ def _duration_s(route: Object, settings: ControllerSettings) -> float:
 
 
 def _by_gateway(
-    route: Object, targets: Sequence[Object] | None, place: Place, *, rollout: Rollout, settings: ControllerSettings
+    route: Object,
+    targets: Sequence[Object] | None,
+    place: RouteContext,
+    *,
+    rollout: Rollout,
+    settings: ControllerSettings,
 ) -> tuple[tuple[Write, ...], Condition]:
     if place.httproutes is None:
         return (), Condition(type=_INGRESS_READY, status=ConditionStatus.TRUE)
@@ -162,7 +167,7 @@ def _status(
     decided: Sequence[Condition],
     targets: Sequence[Object] | None,
     *,
-    place: Place,
+    place: RouteContext,
     settings: ControllerSettings,
     now: str,
 ) -> Object:
@@ -197,7 +202,7 @@ def _with_url(route: Object, target: Object, *, lost: Mapping[str, Key], setting
     return made if host in lost else {**made, "url": url_of(host, port)}
 
 
-def _in_the_way(route: Object, place: Place, settings: ControllerSettings) -> Condition | None:
+def _in_the_way(route: Object, place: RouteContext, settings: ControllerSettings) -> Condition | None:
     if place.public is not None and is_foreign(route, place.public):
         message = f'There is an existing Service "{name_of(route)}" that we do not own.'
         return Condition(type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="NotOwned", message=message)

@@ -9,7 +9,7 @@ long as a child has not seen its latest spec, what it says is out of date and no
 import msgspec
 
 from serving.controller.conditions import Condition, mirrored, ready_of, updated_conditions
-from serving.controller.writes import Create, Note, Plan, Resource, Write, patch_of, status_patch
+from serving.controller.writes import Create, Note, ResourceKind, Write, WritePlan, patch_of, status_patch
 from serving.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     CONDITION_READY,
@@ -34,7 +34,7 @@ from serving.model.objects import (
     uid_of,
 )
 
-__all__ = ["Children", "desired_configuration", "desired_route", "reconcile_service"]
+__all__ = ["ServiceChildren", "desired_configuration", "desired_route", "reconcile_service"]
 
 # How long a status that says nothing for sure may wait, while children come up.
 _UNSETTLED_S = 0.5
@@ -45,7 +45,7 @@ _MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest r
 _CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION}
 
 
-class Children(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceChildren(msgspec.Struct, frozen=True, kw_only=True):
     """What there is of a service's name; None where nothing is. ``name_is_taken``: its named revision is another's."""
 
     configuration: Object | None
@@ -90,26 +90,26 @@ def _child(service: Object, kind: str, spec: Object) -> Object:
     }
 
 
-def reconcile_service(service: Object, children: Children, *, now: str) -> Plan:
+def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -> WritePlan:
     """What is to be written for a service."""
     if is_being_deleted(service):
-        return Plan()
+        return WritePlan()
     configuration, route = children.configuration, children.route
     writes: list[Write] = list(
-        _brought_about(Resource.CONFIGURATION, service, configuration, desired=desired_configuration(service))
+        _brought_about(ResourceKind.CONFIGURATION, service, configuration, desired=desired_configuration(service))
     )
     if not _must_wait(service, children):
-        writes += _brought_about(Resource.ROUTE, service, route, desired=desired_route(service))
+        writes += _brought_about(ResourceKind.ROUTE, service, route, desired=desired_route(service))
     if any(isinstance(one, Create) for one in writes):
         # What is made now says in a moment what there is to tell: one status less.
-        return Plan(writes=tuple(writes))
+        return WritePlan(writes=tuple(writes))
     status = _status(service, children, now=now)
     told = {
         condition_of(one, CONDITION_READY).get("status", ConditionStatus.UNKNOWN)
         for one in (service, {"status": status})
     }
-    patches = status_patch(Resource.SERVICE, service, status)
-    return Plan(
+    patches = status_patch(ResourceKind.SERVICE, service, status)
+    return WritePlan(
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
         # That it became ready, failed, or is no longer what it was is news; that it is not ready yet is none.
@@ -117,7 +117,7 @@ def reconcile_service(service: Object, children: Children, *, now: str) -> Plan:
     )
 
 
-def _must_wait(service: Object, children: Children) -> bool:
+def _must_wait(service: Object, children: ServiceChildren) -> bool:
     """Whether the route may not be touched yet.
 
     A template that names its revision can be refused; traffic that names this revision must not go to the one that had
@@ -129,7 +129,7 @@ def _must_wait(service: Object, children: Children) -> bool:
 
 
 def _brought_about(
-    resource: Resource, service: Object, existing: Object | None, *, desired: Object
+    resource: ResourceKind, service: Object, existing: Object | None, *, desired: Object
 ) -> tuple[Write, ...]:
     """The write by which a child becomes what it should be; one that somebody else made is left alone."""
     if existing is None:
@@ -161,7 +161,7 @@ def _is_up_to_date(child: Object | None, desired: Object) -> bool:
     )
 
 
-def _status(service: Object, children: Children, *, now: str) -> Object:
+def _status(service: Object, children: ServiceChildren, *, now: str) -> Object:
     before = nested(service, "status") or {}
     configuration = _own(children.configuration, service)
     route = _own(children.route, service)
@@ -188,7 +188,7 @@ def _own(child: Object | None, service: Object) -> Object | None:
     return child if child is not None and is_controlled_by(child, service) else None
 
 
-def _configurations_ready(service: Object, children: Children) -> Condition:
+def _configurations_ready(service: Object, children: ServiceChildren) -> Condition:
     child = children.configuration
     if child is not None and not is_controlled_by(child, service):
         return _not_owned(_CONFIGURATIONS_READY, "Configuration", service)
@@ -197,7 +197,7 @@ def _configurations_ready(service: Object, children: Children) -> Condition:
     return mirrored(condition_of(child, CONDITION_READY), _CONFIGURATIONS_READY)
 
 
-def _routes_ready(service: Object, children: Children) -> Condition:
+def _routes_ready(service: Object, children: ServiceChildren) -> Condition:
     child = children.route
     if child is not None and not is_controlled_by(child, service):
         return _not_owned(_ROUTES_READY, "Route", service)

@@ -15,12 +15,12 @@ from serving.controller.revision_status import serving_state_of
 from serving.model.knative import CONDITION_READY, ConditionStatus, ServingState
 from serving.model.objects import Object, condition_of, is_being_deleted, nested
 
-__all__ = ["ALL_TRAFFIC_ASSIGNED", "Assignment", "Known", "assign", "can_serve"]
+__all__ = ["ALL_TRAFFIC_ASSIGNED", "Assignment", "RouteTargets", "assign", "can_serve"]
 
 ALL_TRAFFIC_ASSIGNED = "AllTrafficAssigned"
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class RouteTargets(msgspec.Struct, frozen=True, kw_only=True):
     """What a route's targets may name, by name, in its namespace."""
 
     configurations: Mapping[str, Object]
@@ -34,7 +34,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     condition: Condition
 
 
-def assign(targets: Sequence[Object], known: Known) -> Assignment:
+def assign(targets: Sequence[Object], known: RouteTargets) -> Assignment:
     """Assign every target to a revision, or say what is in the way of the first that cannot be."""
     assigned: list[Object] = []
     for target in targets:
@@ -54,7 +54,7 @@ def can_serve(revision: Object | None) -> bool:
     )
 
 
-def _to_configuration(target: Object, known: Known) -> Object | Condition:
+def _to_configuration(target: Object, known: RouteTargets) -> Object | Condition:
     name = target["configurationName"]
     configuration = known.configurations.get(name)
     if configuration is None or is_being_deleted(configuration):
@@ -67,7 +67,7 @@ def _to_configuration(target: Object, known: Known) -> Object | Condition:
     return _not_assigned(ConditionStatus.UNKNOWN, f'Configuration "{name}" is waiting for a Revision to become ready.')
 
 
-def _to_revision(target: Object, known: Known) -> Object | Condition:
+def _to_revision(target: Object, known: RouteTargets) -> Object | Condition:
     name = target.get("revisionName", "")
     revision = known.revisions.get(name)
     if not can_serve(revision):

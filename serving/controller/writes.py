@@ -1,6 +1,6 @@
 """What a reconciler wants done, as data: objects to create, patches, deletions, and the events that tell of them.
 
-A reconciler is a function from what is known to a ``Plan``; ``loop.py`` carries it out. Every patch and deletion is
+A reconciler is a function from what is known to a ``WritePlan``; ``loop.py`` carries it out. Every patch and deletion is
 fenced by the ``resourceVersion`` that the decision was made on: if the object has changed since, the server refuses with
 a conflict, and the decision is made anew on what is there then. No writer can therefore undo what it has not seen.
 """
@@ -20,10 +20,21 @@ from serving.model.objects import (
     version_of,
 )
 
-__all__ = ["Create", "Delete", "Note", "Patch", "Plan", "Resource", "Write", "deletion_of", "patch_of", "status_patch"]
+__all__ = [
+    "Create",
+    "Delete",
+    "Note",
+    "Patch",
+    "ResourceKind",
+    "Write",
+    "WritePlan",
+    "deletion_of",
+    "patch_of",
+    "status_patch",
+]
 
 
-class Resource(enum.StrEnum):
+class ResourceKind(enum.StrEnum):
     """The kinds that are read or written here, by the names that the API's messages use."""
 
     SERVICE = "services.serving.knative.dev"
@@ -43,14 +54,14 @@ class Resource(enum.StrEnum):
 class Create(msgspec.Struct, frozen=True, kw_only=True):
     """An object that is to be."""
 
-    resource: Resource
+    resource: ResourceKind
     body: Object
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """A merge patch of an object, or of its status. It holds the version that it is fenced by."""
 
-    resource: Resource
+    resource: ResourceKind
     namespace: str
     name: str
     patch: Object
@@ -60,7 +71,7 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 class Delete(msgspec.Struct, frozen=True, kw_only=True):
     """An object that is to go, if it is still this one in this version."""
 
-    resource: Resource
+    resource: ResourceKind
     namespace: str
     name: str
     uid: str
@@ -79,7 +90,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     warning: bool = False
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done for one resource.
 
     ``writes`` in their order; ``notes`` are what to tell; ``again_after_s`` is when to look again without being asked, in
@@ -94,18 +105,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     company_s: float = 0.0
 
 
-def patch_of(resource: Resource, existing: Object, changes: Object) -> tuple[Patch, ...]:
+def patch_of(resource: ResourceKind, existing: Object, changes: Object) -> tuple[Patch, ...]:
     """A fenced merge patch with these changes; nothing if there are none."""
     return _fenced(resource, existing, changes, subresource=None) if changes else ()
 
 
-def status_patch(resource: Resource, existing: Object, status: Object) -> tuple[Patch, ...]:
+def status_patch(resource: ResourceKind, existing: Object, status: Object) -> tuple[Patch, ...]:
     """A fenced patch that makes ``status`` the status; nothing if it is that already."""
     changes = merge_difference(nested(existing, "status") or {}, status)
     return _fenced(resource, existing, {"status": changes}, subresource="status") if changes else ()
 
 
-def deletion_of(resource: Resource, existing: Object) -> Delete:
+def deletion_of(resource: ResourceKind, existing: Object) -> Delete:
     """The deletion of exactly this object, as it was seen."""
     return Delete(
         resource=resource,
@@ -117,7 +128,7 @@ def deletion_of(resource: Resource, existing: Object) -> Delete:
 
 
 def _fenced(
-    resource: Resource, existing: Object, changes: Object, *, subresource: Literal["status"] | None
+    resource: ResourceKind, existing: Object, changes: Object, *, subresource: Literal["status"] | None
 ) -> tuple[Patch, ...]:
     metadata = {**changes.get("metadata", {}), "resourceVersion": version_of(existing)}
     return (

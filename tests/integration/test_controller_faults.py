@@ -11,7 +11,7 @@ from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SE
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object, Subresource
 from serving.controller.loop import Controller
-from serving.controller.writes import Resource
+from serving.controller.writes import ResourceKind
 from serving.model.errors import Invalid
 from serving.model.objects import condition_of, nested
 from tests.integration.api_server import served
@@ -168,10 +168,10 @@ async def test_what_no_watch_knows_of_is_forgotten() -> None:
         await create(world, a_service("good"))
         service = await world.until(SERVING_SERVICE, "hello", ready)
         ghost = {**service, "metadata": {**service["metadata"], "name": "ghost", "uid": "ghost"}}
-        world.controller._knowledge.put(Resource.SERVICE, ghost)
+        world.controller._cache.put(ResourceKind.SERVICE, ghost)
         await world.controller._resync()
-        assert world.controller._knowledge.get(Resource.SERVICE, ("default", "ghost")) is None
-        assert world.controller._knowledge.get(Resource.SERVICE, ("default", "hello")) is not None
+        assert world.controller._cache.get(ResourceKind.SERVICE, ("default", "ghost")) is None
+        assert world.controller._cache.get(ResourceKind.SERVICE, ("default", "hello")) is not None
 
 
 async def test_a_revision_that_never_starts_fails_at_its_deadline() -> None:

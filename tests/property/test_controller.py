@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from serving.controller.collection import collectable
 from serving.controller.hosts import Claims, Key
 from serving.controller.naming import child_name
-from serving.controller.traffic import Known, assign
+from serving.controller.traffic import RouteTargets, assign
 from serving.model.knative import ROUTING_STATE_LABEL, ROUTING_STATE_MODIFIED_ANNOTATION
 from serving.model.objects import Object, merge_difference, name_of
 from serving.settings.controller import DISABLED
@@ -98,7 +98,7 @@ TARGETS = st.lists(
 @given(TARGETS, st.booleans())
 def test_all_traffic_is_assigned_to_ready_revisions_or_none_is(targets: list[Object], has_latest: bool) -> None:
     status = {"latestReadyRevisionName": "hello-00001"} if has_latest else {}
-    known = Known(
+    known = RouteTargets(
         configurations={"hello": {**a_configuration(), "status": status}},
         revisions={"hello-00001": with_ready(a_revision(), "True"), "hello-00002": a_revision(generation=2)},
     )

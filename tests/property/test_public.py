@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.controller.activators import Activators
-from serving.controller.public import ENDPOINTS_MAX, Public, pod_backends, public_writes, traffic_path_of
-from serving.controller.writes import Create, Patch, Resource
+from serving.controller.public import ENDPOINTS_MAX, PublicService, pod_backends, public_writes, traffic_path_of
+from serving.controller.writes import Create, Patch, ResourceKind
 from serving.model.knative import TRAFFIC_PATH_ANNOTATION
 from serving.model.objects import Object, annotations_of
 from tests.unit.controller.builders import a_pod, a_revision, merged, stored
@@ -61,7 +61,7 @@ class World:
     def _write(self) -> None:
         revision = a_revision(state=self.state)
         revision = stored(revision, annotations={**annotations_of(revision), TRAFFIC_PATH_ANNOTATION: self.path})
-        public = Public(
+        public = PublicService(
             service=self.service,
             slices=[self.slice] if self.slice else [],
             activators=self.activators.backends,
@@ -70,7 +70,7 @@ class World:
         )
         for write in public_writes(revision, public):
             match write:
-                case Create(resource=Resource.CORE_SERVICE, body=body):
+                case Create(resource=ResourceKind.CORE_SERVICE, body=body):
                     self.service = stored(body)
                 case Create(body=body):
                     assert self.slice is None
@@ -78,7 +78,7 @@ class World:
                 case Patch(patch=patch):
                     assert self.slice is not None
                     self.slice = merged(self.slice, patch)
-        again = Public(
+        again = PublicService(
             service=self.service,
             slices=[self.slice] if self.slice else [],
             activators=self.activators.backends,

@@ -8,7 +8,7 @@ import pytest
 from serving.cli.tree import Wanted, objects_of, tree_folder
 from serving.controller.deployment import desired_deployment, desired_private_service
 from serving.controller.hpa import hpa_writes
-from serving.controller.public import Public, public_writes
+from serving.controller.public import PublicService, public_writes
 from serving.controller.sidecar import Sidecar
 from serving.controller.writes import Create
 from serving.model.event import About, Words, new_event
@@ -51,7 +51,7 @@ def test_what_config_installs_passes(one: Object) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_stands_beneath_a_revision_passes_whatever_its_name(name: str) -> None:
-    public = public_writes(revision(name), Public(service=None, slices=(), activators={}))
+    public = public_writes(revision(name), PublicService(service=None, slices=(), activators={}))
     scaled = hpa_writes(revision(name, metadata={"annotations": HPA}), None, AutoscalerSettings())
     made = [write.body for write in (*public, *scaled) if isinstance(write, Create)]
     assert {one["kind"] for one in made} == {"Service", "HorizontalPodAutoscaler"}

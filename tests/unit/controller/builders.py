@@ -4,7 +4,7 @@ from typing import Any
 
 from serving.controller.revision import desired_revision
 from serving.controller.service import desired_configuration, desired_route
-from serving.controller.writes import Patch, Plan, Resource
+from serving.controller.writes import Patch, ResourceKind, WritePlan
 from serving.model.objects import Object, condition_of, owner_reference
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
@@ -98,7 +98,7 @@ def a_pod(name: str = "pod", *, revision: str = "hello-00001", **status: Any) ->
     return stored({"kind": "Pod", "metadata": {"name": name, "labels": labels}, "status": status})
 
 
-def written_status(plan: Plan, resource: Resource) -> Object:
+def written_status(plan: WritePlan, resource: ResourceKind) -> Object:
     """The changes of the status that a plan writes."""
     found = [
         write.patch["status"]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
-from serving.controller.writes import Create, Patch, Plan, Resource
+from serving.controller.writes import Create, Patch, ResourceKind, WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
@@ -27,13 +27,13 @@ OTHER = {"containers": [{"image": "other"}]}
 TAKEN = 'Revision creation failed with message: revisions.serving.knative.dev "{}" already exists.'
 
 
-def plan_for(configuration: Object, *revisions: Object, settings: ControllerSettings = SETTINGS) -> Plan:
+def plan_for(configuration: Object, *revisions: Object, settings: ControllerSettings = SETTINGS) -> WritePlan:
     known = {one["metadata"]["name"]: one for one in revisions}
     return reconcile_configuration(configuration, known, settings=settings, scaling=SCALING, now=NOW)
 
 
 def status_of(configuration: Object, *revisions: Object) -> Object:
-    return written_status(plan_for(configuration, *revisions), Resource.CONFIGURATION)
+    return written_status(plan_for(configuration, *revisions), ResourceKind.CONFIGURATION)
 
 
 def having(configuration: Object, **status: str) -> Object:
@@ -49,7 +49,7 @@ def test_a_new_generation_gets_a_revision() -> None:
     (create,) = [write for write in plan.writes if isinstance(write, Create)]
     assert create.body["metadata"]["name"] == "hello-00002"
     assert plan.notes[0].message == 'Created Revision "hello-00002"'
-    status = written_status(plan, Resource.CONFIGURATION)
+    status = written_status(plan, ResourceKind.CONFIGURATION)
     assert status["latestCreatedRevisionName"] == "hello-00002"
     assert told(status, "Ready") == ("Unknown", "", "")
 
@@ -73,17 +73,17 @@ def test_a_ready_revision_makes_it_ready() -> None:
 def test_a_settled_configuration_is_left_alone() -> None:
     configuration = a_configuration()
     after = {**configuration, "status": status_of(configuration, ready(1))}
-    assert plan_for(after, ready(1)) == Plan()
+    assert plan_for(after, ready(1)) == WritePlan()
 
 
 def test_a_configuration_on_its_way_out_is_left_alone() -> None:
-    assert plan_for(stored(a_configuration(), deletionTimestamp=NOW)) == Plan()
+    assert plan_for(stored(a_configuration(), deletionTimestamp=NOW)) == WritePlan()
 
 
 def test_a_failed_revision_leaves_the_last_good_one() -> None:
     configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
     plan = plan_for(configuration, ready(1), ready(2, "False", message="boom"))
-    status = written_status(plan, Resource.CONFIGURATION)
+    status = written_status(plan, ResourceKind.CONFIGURATION)
     assert "latestReadyRevisionName" not in status
     assert told(status, "Ready") == ("False", "RevisionFailed", 'Revision "hello-00002" failed with message: boom.')
     assert [(note.reason, note.warning) for note in plan.notes] == [("LatestCreatedFailed", True)]
@@ -126,14 +126,14 @@ def test_going_back_to_a_revision_of_ones_own_name_is_taken_at_once() -> None:
     configuration = having(a_configuration(generation=3, **named), latestReadyRevisionName="hello-00002")
     plan = plan_for(configuration, blue, ready(2))
     assert not [write for write in plan.writes if isinstance(write, Create)]
-    assert written_status(plan, Resource.CONFIGURATION)["latestReadyRevisionName"] == "hello-blue"
+    assert written_status(plan, ResourceKind.CONFIGURATION)["latestReadyRevisionName"] == "hello-blue"
 
 
 def test_a_name_that_is_taken_with_another_content_is_refused() -> None:
     named: dict[str, Any] = {"metadata": {"name": "hello-blue"}}
     configuration = a_configuration(generation=2, spec=OTHER, **named)
     plan = plan_for(configuration, a_revision(generation=1, **named))
-    status = written_status(plan, Resource.CONFIGURATION)
+    status = written_status(plan, ResourceKind.CONFIGURATION)
     assert told(status, "Ready") == ("False", "RevisionFailed", TAKEN.format("hello-blue"))
     assert "latestCreatedRevisionName" not in status
     assert [note.reason for note in plan.notes] == ["CreationFailed"]
@@ -163,7 +163,7 @@ def test_what_the_server_refuses_is_told_and_not_asked_again() -> None:
         a_configuration(), {}, settings=SETTINGS, scaling=SCALING, now=NOW, refusal="containers: too many"
     )
     assert not [write for write in plan.writes if isinstance(write, Create)]
-    status = written_status(plan, Resource.CONFIGURATION)
+    status = written_status(plan, ResourceKind.CONFIGURATION)
     assert told(status, "Ready")[2] == "Revision creation failed with message: containers: too many."
 
 
@@ -186,6 +186,6 @@ def test_revisions_that_are_old_enough_are_retired() -> None:
     labels = {**a_revision()["metadata"]["labels"], ROUTING_STATE_LABEL: "reserve"}
     old = stored(ready(1), labels=labels)
     plan = plan_for(a_configuration(generation=2), old, ready(2), settings=settings)
-    (patch,) = [write for write in plan.writes if isinstance(write, Patch) and write.resource is Resource.REVISION]
+    (patch,) = [write for write in plan.writes if isinstance(write, Patch) and write.resource is ResourceKind.REVISION]
     assert merged(old, patch.patch)["spec"]["servingState"] == "Retired"
     assert patch.patch["metadata"] == {"resourceVersion": "7"}

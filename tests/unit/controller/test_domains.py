@@ -2,16 +2,16 @@
 
 import msgspec
 
+from serving.controller.cache import ControllerCache, WorkKey
 from serving.controller.domains import Domains
-from serving.controller.knowledge import Knowledge, WorkKey
-from serving.controller.writes import Create, Delete, Resource
+from serving.controller.writes import Create, Delete, ResourceKind
 from serving.model.objects import Object
 from tests.unit.controller.builders import NOW, SCALING, SETTINGS, a_route, a_service, stored, written_status
 from tests.unit.controller.test_domain_mapping import CLAIMING, HOST, a_claim, a_mapping, reachable
 
 KEY = ("default", HOST)
-MAPPING: WorkKey = (Resource.DOMAIN_MAPPING, *KEY)
-CLAIM: WorkKey = (Resource.DOMAIN_CLAIM, "", HOST)
+MAPPING: WorkKey = (ResourceKind.DOMAIN_MAPPING, *KEY)
+CLAIM: WorkKey = (ResourceKind.DOMAIN_CLAIM, "", HOST)
 
 
 def later(one: Object) -> Object:
@@ -34,51 +34,51 @@ def test_two_mappings_of_one_target_are_told_apart() -> None:
     for name in ("a.b", "c.d"):
         domains.put(("default", name), before=None, after=a_mapping())
     domains.put(("default", "a.b"), before=a_mapping(), after=None)
-    woken = domains.woken(Resource.SERVICE, ("default", "hello"), before=None, after=a_service())
-    assert list(woken) == [(Resource.DOMAIN_MAPPING, "default", "c.d")]
+    woken = domains.woken(ResourceKind.SERVICE, ("default", "hello"), before=None, after=a_service())
+    assert list(woken) == [(ResourceKind.DOMAIN_MAPPING, "default", "c.d")]
 
 
 def test_a_mapping_follows_its_target_only() -> None:
-    knowledge = Knowledge(SETTINGS, SCALING)
-    assert knowledge.put(Resource.DOMAIN_MAPPING, a_mapping()) == {MAPPING, CLAIM}
-    assert MAPPING in knowledge.put(Resource.SERVICE, reachable(a_service()))
+    cache = ControllerCache(SETTINGS, SCALING)
+    assert cache.put(ResourceKind.DOMAIN_MAPPING, a_mapping()) == {MAPPING, CLAIM}
+    assert MAPPING in cache.put(ResourceKind.SERVICE, reachable(a_service()))
     # What a mapping does not read of it is nothing to look at.
-    assert MAPPING not in knowledge.put(Resource.SERVICE, later(reachable(a_service())))
-    assert MAPPING in knowledge.drop(Resource.SERVICE, ("default", "hello"))
+    assert MAPPING not in cache.put(ResourceKind.SERVICE, later(reachable(a_service())))
+    assert MAPPING in cache.drop(ResourceKind.SERVICE, ("default", "hello"))
     moved = later(a_mapping(kind="Route"))
-    knowledge.put(Resource.DOMAIN_MAPPING, moved)
-    assert MAPPING not in knowledge.put(Resource.SERVICE, reachable(a_service()))
-    assert MAPPING in knowledge.put(Resource.ROUTE, a_route())
+    cache.put(ResourceKind.DOMAIN_MAPPING, moved)
+    assert MAPPING not in cache.put(ResourceKind.SERVICE, reachable(a_service()))
+    assert MAPPING in cache.put(ResourceKind.ROUTE, a_route())
 
 
 def test_a_claim_wakes_the_mappings_of_its_host() -> None:
-    knowledge = Knowledge(SETTINGS, SCALING)
-    knowledge.put(Resource.DOMAIN_MAPPING, a_mapping())
-    assert knowledge.put(Resource.DOMAIN_CLAIM, a_claim()) == {CLAIM, MAPPING}
+    cache = ControllerCache(SETTINGS, SCALING)
+    cache.put(ResourceKind.DOMAIN_MAPPING, a_mapping())
+    assert cache.put(ResourceKind.DOMAIN_CLAIM, a_claim()) == {CLAIM, MAPPING}
 
 
 def test_a_mapping_gives_way_to_a_route_of_its_host_and_comes_back() -> None:
     settings = msgspec.structs.replace(
         SETTINGS, domain="example.com", domain_template="{{.Name}}-{{.Namespace}}.{{.Domain}}"
     )
-    knowledge = Knowledge(settings, SCALING)
+    cache = ControllerCache(settings, SCALING)
     mapping = stored({**a_mapping(), "metadata": {"name": "shop-default.example.com"}})
-    key: WorkKey = (Resource.DOMAIN_MAPPING, "default", "shop-default.example.com")
-    knowledge.put(Resource.DOMAIN_MAPPING, mapping)
-    assert key in knowledge.put(Resource.ROUTE, a_route("shop"))
-    status = written_status(knowledge.decide(key, now=NOW, now_s=0.0), Resource.DOMAIN_MAPPING)
+    key: WorkKey = (ResourceKind.DOMAIN_MAPPING, "default", "shop-default.example.com")
+    cache.put(ResourceKind.DOMAIN_MAPPING, mapping)
+    assert key in cache.put(ResourceKind.ROUTE, a_route("shop"))
+    status = written_status(cache.decide(key, now=NOW, now_s=0.0), ResourceKind.DOMAIN_MAPPING)
     assert {one["type"]: one["status"] for one in status["conditions"]}["IngressReady"] == "False"
-    assert key in knowledge.drop(Resource.ROUTE, ("default", "shop"))
+    assert key in cache.drop(ResourceKind.ROUTE, ("default", "shop"))
 
 
 def test_a_claim_is_created_and_goes_with_the_mapping() -> None:
-    knowledge = Knowledge(CLAIMING, SCALING)
-    knowledge.put(Resource.DOMAIN_MAPPING, a_mapping())
-    (create,) = knowledge.decide(MAPPING, now=NOW, now_s=0.0).writes
+    cache = ControllerCache(CLAIMING, SCALING)
+    cache.put(ResourceKind.DOMAIN_MAPPING, a_mapping())
+    (create,) = cache.decide(MAPPING, now=NOW, now_s=0.0).writes
     assert isinstance(create, Create)
-    knowledge.put(Resource.DOMAIN_CLAIM, stored(create.body, namespace=""))
-    assert knowledge.decide(CLAIM, now=NOW, now_s=0.0).writes == ()
-    assert knowledge.drop(Resource.DOMAIN_MAPPING, KEY) == {MAPPING, CLAIM}
-    (delete,) = knowledge.decide(CLAIM, now=NOW, now_s=0.0).writes
+    cache.put(ResourceKind.DOMAIN_CLAIM, stored(create.body, namespace=""))
+    assert cache.decide(CLAIM, now=NOW, now_s=0.0).writes == ()
+    assert cache.drop(ResourceKind.DOMAIN_MAPPING, KEY) == {MAPPING, CLAIM}
+    (delete,) = cache.decide(CLAIM, now=NOW, now_s=0.0).writes
     assert isinstance(delete, Delete)
-    assert MAPPING in knowledge.reconfigure(SETTINGS, SCALING) or not knowledge.keys(Resource.DOMAIN_MAPPING)
+    assert MAPPING in cache.reconfigure(SETTINGS, SCALING) or not cache.keys(ResourceKind.DOMAIN_MAPPING)

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from serving.controller.cache import ControllerCache
 from serving.controller.hpa import hpa_writes, is_of_an_hpa
-from serving.controller.knowledge import Knowledge
 from serving.controller.scaling import start_scale
-from serving.controller.writes import Create, Delete, Patch, Resource
+from serving.controller.writes import Create, Delete, Patch, ResourceKind
 from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 from serving.settings.controller import ControllerSettings
@@ -16,7 +16,7 @@ from tests.unit.config.strict import faults
 from tests.unit.controller.builders import NOW, NOW_S, SCALING, a_revision, stored
 
 GROUP = "autoscaling.knative.dev/"
-KEY = (Resource.REVISION, "default", "hello-00001")
+KEY = (ResourceKind.REVISION, "default", "hello-00001")
 
 
 def revision(**asked: str) -> Object:
@@ -28,7 +28,7 @@ def revision(**asked: str) -> Object:
 def made(one: Object, settings: AutoscalerSettings = SCALING) -> Object:
     (write,) = hpa_writes(one, None, settings)
     assert isinstance(write, Create)
-    assert write.resource is Resource.HPA
+    assert write.resource is ResourceKind.HPA
     return write.body
 
 
@@ -56,14 +56,14 @@ def test_an_hpa_is_its_revisions_and_scales_its_deployment() -> None:
         (
             {"target": "70.5"},
             {
-                "type": "Resource",
+                "type": "ResourceKind",
                 "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 71}},
             },
         ),
         (
             {"metric": "memory", "target": "1024"},
             {
-                "type": "Resource",
+                "type": "ResourceKind",
                 "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1Gi"}},
             },
         ),
@@ -184,13 +184,13 @@ def test_it_is_one_that_kubernetes_takes(metric: str) -> None:
 
 
 def test_what_an_hpa_says_is_looked_at_when_its_spec_changes_and_not_when_it_scales() -> None:
-    knowledge = Knowledge(ControllerSettings(), SCALING)
+    cache = ControllerCache(ControllerSettings(), SCALING)
     one = revision()
-    knowledge.put(Resource.REVISION, one)
-    (write,) = [one for one in knowledge.decide(KEY, now=NOW, now_s=NOW_S).writes if one.resource is Resource.HPA]
+    cache.put(ResourceKind.REVISION, one)
+    (write,) = [one for one in cache.decide(KEY, now=NOW, now_s=NOW_S).writes if one.resource is ResourceKind.HPA]
     assert isinstance(write, Create)
-    assert knowledge.put(Resource.HPA, stored(write.body)) == {KEY}
-    assert [one for one in knowledge.decide(KEY, now=NOW, now_s=NOW_S).writes if one.resource is Resource.HPA] == []
+    assert cache.put(ResourceKind.HPA, stored(write.body)) == {KEY}
+    assert [one for one in cache.decide(KEY, now=NOW, now_s=NOW_S).writes if one.resource is ResourceKind.HPA] == []
     scaled = stored({**write.body, "status": {"currentReplicas": 3}}, resourceVersion="8")
-    assert knowledge.put(Resource.HPA, scaled) == set()
-    assert knowledge.drop(Resource.HPA, ("default", "hello-00001")) == {KEY}
+    assert cache.put(ResourceKind.HPA, scaled) == set()
+    assert cache.drop(ResourceKind.HPA, ("default", "hello-00001")) == {KEY}

@@ -8,7 +8,7 @@ import pytest
 
 from serving.controller.conditions import Condition
 from serving.controller.httproutes import HttpRoutes, desired_httproutes, httproute_owner_name, reconcile_httproutes
-from serving.controller.writes import Create, Delete, Patch, Resource, Write
+from serving.controller.writes import Create, Delete, Patch, ResourceKind, Write
 from serving.model.knative import VISIBILITY_LABEL
 from serving.model.objects import Object
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout
@@ -168,7 +168,7 @@ def test_more_than_an_httproute_takes_is_told_and_what_is_there_stays(targets: l
 def test_what_is_not_there_is_made_and_waited_for() -> None:
     writes, told = decided([])
     assert [one.body["metadata"]["name"] for one in writes if isinstance(one, Create)] == ["hello", "hello.old"]
-    assert {one.resource for one in writes} == {Resource.HTTP_ROUTE}
+    assert {one.resource for one in writes} == {ResourceKind.HTTP_ROUTE}
     message = 'HTTPRoute "hello" waits for Gateway "gateways/front" to accept it.'
     assert told == ("Unknown", "HTTPRouteNotReady", message)
 

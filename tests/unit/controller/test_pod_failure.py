@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.controller.pod_failure import Failure, Layer, failure_of, not_ready_because
+from serving.controller.pod_failure import Failure, HealthLayer, failure_of, not_ready_because
 from serving.model.objects import Object
 from tests.unit.controller.builders import a_pod, stored
 
@@ -31,7 +31,9 @@ def failure_of_container(**status: object) -> Failure | None:
 )
 @pytest.mark.parametrize("state", ["state", "lastState"])
 def test_an_exit_is_told_with_its_last_lines(state: str, terminated: Object, reason: str, message: str) -> None:
-    assert failure_of_container(**{state: terminated}) == Failure(layer=Layer.CONTAINER, reason=reason, message=message)
+    assert failure_of_container(**{state: terminated}) == Failure(
+        layer=HealthLayer.CONTAINER, reason=reason, message=message
+    )
 
 
 def test_a_crash_loop_is_told_by_its_last_exit() -> None:
@@ -50,20 +52,20 @@ def test_a_crash_loop_is_told_by_its_last_exit() -> None:
 )
 def test_a_crash_loop_without_an_exit_is_one_all_the_same(message: str, told: str) -> None:
     found = failure_of_container(state={"waiting": {"reason": "CrashLoopBackOff", "message": message}})
-    assert found == Failure(layer=Layer.CONTAINER, reason="CrashLoopBackOff", message=told)
+    assert found == Failure(layer=HealthLayer.CONTAINER, reason="CrashLoopBackOff", message=told)
 
 
 def test_an_image_that_cannot_be_had_is_a_missing_container() -> None:
     found = failure_of_container(state={"waiting": {"reason": "ErrImagePull", "message": "no such image"}})
     assert found == Failure(
-        layer=Layer.CONTAINER, reason="ContainerMissing", message='Unable to fetch image "app": no such image'
+        layer=HealthLayer.CONTAINER, reason="ContainerMissing", message='Unable to fetch image "app": no such image'
     )
 
 
 def test_what_keeps_a_container_from_starting_is_told_as_the_pod_tells_it() -> None:
     waiting = {"reason": "NoCommand", "message": "set command, or the annotation serving.dev/command"}
     assert failure_of_container(state={"waiting": waiting}) == Failure(
-        layer=Layer.RESOURCES, reason="NoCommand", message="set command, or the annotation serving.dev/command"
+        layer=HealthLayer.RESOURCES, reason="NoCommand", message="set command, or the annotation serving.dev/command"
     )
 
 
@@ -75,7 +77,7 @@ def test_a_start_is_no_failure(state: Object) -> None:
 def test_a_pod_without_a_place_is_told() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no memory"}
     assert failure_of([a_pod(conditions=[condition])]) == Failure(
-        layer=Layer.RESOURCES, reason="Unschedulable", message="no memory"
+        layer=HealthLayer.RESOURCES, reason="Unschedulable", message="no memory"
     )
 
 

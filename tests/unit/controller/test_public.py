@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from serving.controller.activators import Backend, Backends
+from serving.controller.activators import EndpointGroup, EndpointGroups
 from serving.controller.public import (
-    Public,
+    PublicService,
     is_foreign,
     pod_backends,
     public_owner_name,
@@ -14,12 +14,12 @@ from serving.controller.public import (
     slice_names,
     traffic_path_of,
 )
-from serving.controller.writes import Create, Patch, Resource, Write
+from serving.controller.writes import Create, Patch, ResourceKind, Write
 from serving.model.knative import TRAFFIC_PATH_ANNOTATION, TrafficPath
 from serving.model.objects import Object, annotations_of, owner_reference
 from tests.unit.controller.builders import a_pod, a_revision, a_route, stored
 
-ACTIVATORS = {"IPv4": Backend(port=8081, endpoints=({"addresses": ["10.1.0.1"], "conditions": {"ready": True}},))}
+ACTIVATORS = {"IPv4": EndpointGroup(port=8081, endpoints=({"addresses": ["10.1.0.1"], "conditions": {"ready": True}},))}
 READY = [{"type": "Ready", "status": "True"}]
 REVISION = a_revision()
 
@@ -28,32 +28,32 @@ def ready_pod(name: str = "pod", address: str = "10.2.0.1", **more: Any) -> Obje
     return a_pod(name, podIP=address, conditions=READY, **more)
 
 
-def made(writes: tuple[Write, ...], resource: Resource) -> Object:
+def made(writes: tuple[Write, ...], resource: ResourceKind) -> Object:
     (body,) = [one.body for one in writes if isinstance(one, Create) and one.resource is resource]
     return body
 
 
 def service_of(owner: Object) -> Object:
-    return stored(made(public_writes(owner, public(None)), Resource.CORE_SERVICE))
+    return stored(made(public_writes(owner, public(None)), ResourceKind.CORE_SERVICE))
 
 
 def slice_of(owner: Object, **more: object) -> Object:
     """The slice that was made when activators were there."""
-    body = made(public_writes(owner, public(None)), Resource.ENDPOINT_SLICE)
+    body = made(public_writes(owner, public(None)), ResourceKind.ENDPOINT_SLICE)
     return {**stored(body), **more}
 
 
 def public(
     service: Object | None,
     *slices: Object,
-    activators: Backends = ACTIVATORS,
-    pods: Backends | None = None,
+    activators: EndpointGroups = ACTIVATORS,
+    pods: EndpointGroups | None = None,
     path: TrafficPath = TrafficPath.PROXY,
-) -> Public:
-    return Public(service=service, slices=slices, activators=activators, pods=pods or {}, path=path)
+) -> PublicService:
+    return PublicService(service=service, slices=slices, activators=activators, pods=pods or {}, path=path)
 
 
-def patched(owner: Object, now: Public) -> Object:
+def patched(owner: Object, now: PublicService) -> Object:
     (patch,) = public_writes(owner, now)
     assert isinstance(patch, Patch)
     return patch.patch
@@ -62,7 +62,7 @@ def patched(owner: Object, now: Public) -> Object:
 @pytest.mark.parametrize("owner", [REVISION, a_route()])
 def test_it_gets_a_service_without_selector_and_a_slice_with_the_activators(owner: Object) -> None:
     writes = public_writes(owner, public(None))
-    service, endpoints = made(writes, Resource.CORE_SERVICE), made(writes, Resource.ENDPOINT_SLICE)
+    service, endpoints = made(writes, ResourceKind.CORE_SERVICE), made(writes, ResourceKind.ENDPOINT_SLICE)
     name = owner["metadata"]["name"]
     assert service["metadata"]["name"] == name
     assert "selector" not in service["spec"]
@@ -95,7 +95,7 @@ def test_the_flip_to_the_pods_is_one_patch_of_addresses_and_port() -> None:
 
 
 def test_a_change_of_endpoints_brings_the_port_along() -> None:
-    other = {"IPv4": Backend(port=8081, endpoints=({"addresses": ["10.1.0.9"]},))}
+    other = {"IPv4": EndpointGroup(port=8081, endpoints=({"addresses": ["10.1.0.9"]},))}
     patch = patched(REVISION, public(service_of(REVISION), slice_of(REVISION), activators=other))
     assert patch.keys() == {"metadata", "endpoints", "ports"}
 
@@ -128,7 +128,7 @@ def test_pods_that_are_gone_stay_as_not_ready_when_nobody_else_is_there() -> Non
 def test_before_anybody_is_there_no_slice_is_made() -> None:
     (write,) = public_writes(REVISION, public(None, activators={}))
     assert isinstance(write, Create)
-    assert write.resource is Resource.CORE_SERVICE
+    assert write.resource is ResourceKind.CORE_SERVICE
 
 
 def test_a_slice_that_somebody_emptied_is_left_until_there_is_somebody() -> None:
@@ -140,7 +140,7 @@ def test_a_slice_that_somebody_emptied_is_left_until_there_is_somebody() -> None
 
 
 def test_each_family_of_the_activators_has_a_slice() -> None:
-    both = {**ACTIVATORS, "IPv6": Backend(port=8081, endpoints=({"addresses": ["fd00::1"]},))}
+    both = {**ACTIVATORS, "IPv6": EndpointGroup(port=8081, endpoints=({"addresses": ["fd00::1"]},))}
     writes = public_writes(REVISION, public(service_of(REVISION), activators=both))
     bodies = [one.body for one in writes if isinstance(one, Create)]
     assert [(one["metadata"]["name"], one["addressType"]) for one in bodies] == [

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from serving.controller.revision import Around, desired_revision, reconcile_revision
-from serving.controller.revision_status import Beneath
-from serving.controller.writes import Create, Delete, Patch, Plan
+from serving.controller.revision import RevisionContext, desired_revision, reconcile_revision
+from serving.controller.revision_status import RevisionChildren
+from serving.controller.writes import Create, Delete, Patch, WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
 from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import AutoscalerSettings
@@ -27,10 +27,10 @@ def made(*, scaling: AutoscalerSettings = SCALING, **template: Any) -> Object:  
     return desired_revision(a_configuration(**template), settings=SETTINGS, scaling=scaling, now=NOW)
 
 
-def plan_for(revision: Object, *, beneath: Beneath | None = None, **around: Any) -> Plan:  # noqa: ANN401 - as Around takes them
+def plan_for(revision: Object, *, beneath: RevisionChildren | None = None, **around: Any) -> WritePlan:  # noqa: ANN401 - as RevisionContext takes them
     given = {"private_service": {}, **around}
-    found = beneath or Beneath(deployment=a_deployment(revision, ready=1))
-    return reconcile_revision(revision, Around(beneath=found, **given), scaling=SCALING, now=NOW)
+    found = beneath or RevisionChildren(deployment=a_deployment(revision, ready=1))
+    return reconcile_revision(revision, RevisionContext(beneath=found, **given), scaling=SCALING, now=NOW)
 
 
 def settled(revision: Object) -> Object:
@@ -95,7 +95,7 @@ def test_a_revision_that_needs_no_pod_begins_in_reserve() -> None:
 
 
 def test_a_new_revision_gets_its_deployment_and_its_private_service() -> None:
-    plan = plan_for(a_revision(), beneath=Beneath(deployment=None), private_service=None)
+    plan = plan_for(a_revision(), beneath=RevisionChildren(deployment=None), private_service=None)
     made_kinds = [write.body["kind"] for write in plan.writes if isinstance(write, Create)]
     assert made_kinds == ["Deployment", "Service"]
     assert plan.again_after_s == 601
@@ -103,13 +103,13 @@ def test_a_new_revision_gets_its_deployment_and_its_private_service() -> None:
 
 def test_a_deployment_starts_with_the_initial_scale() -> None:
     revision = a_revision(metadata={"annotations": {GROUP + "initial-scale": "4"}})
-    write = plan_for(revision, beneath=Beneath(deployment=None)).writes[0]
+    write = plan_for(revision, beneath=RevisionChildren(deployment=None)).writes[0]
     assert isinstance(write, Create)
     assert write.body["spec"]["replicas"] == 4
 
 
 def test_a_deployment_that_is_made_again_in_reserve_starts_nothing() -> None:
-    write = plan_for(a_revision(state="Reserve"), beneath=Beneath(deployment=None)).writes[0]
+    write = plan_for(a_revision(state="Reserve"), beneath=RevisionChildren(deployment=None)).writes[0]
     assert isinstance(write, Create)
     assert write.body["spec"]["replicas"] == 0
 
@@ -128,11 +128,11 @@ def test_a_revision_that_a_route_names_is_active() -> None:
 
 def test_a_settled_revision_is_left_alone() -> None:
     after = settled(a_revision())
-    assert plan_for(after) == Plan()
+    assert plan_for(after) == WritePlan()
 
 
 def test_a_revision_on_its_way_out_is_left_alone() -> None:
-    assert plan_for(stored(a_revision(), deletionTimestamp=NOW)) == Plan()
+    assert plan_for(stored(a_revision(), deletionTimestamp=NOW)) == WritePlan()
 
 
 def test_a_retired_revision_is_deleted_as_it_was_seen() -> None:
@@ -148,14 +148,14 @@ def test_a_retired_revision_that_a_route_names_stays() -> None:
 
 def test_only_a_count_of_pods_can_wait() -> None:
     after = settled(a_revision())
-    more = plan_for(after, beneath=Beneath(deployment=a_deployment(after, replicas=2, ready=2)))
+    more = plan_for(after, beneath=RevisionChildren(deployment=a_deployment(after, replicas=2, ready=2)))
     assert (len(more.writes), more.can_wait) == (1, True)
     assert not plan_for(a_revision()).can_wait
-    assert not plan_for(after, beneath=Beneath(deployment=a_deployment(after, replicas=0, ready=0))).can_wait
+    assert not plan_for(after, beneath=RevisionChildren(deployment=a_deployment(after, replicas=0, ready=0))).can_wait
 
 
 def test_what_the_server_refuses_is_told_and_not_asked_again() -> None:
-    plan = plan_for(a_revision(), beneath=Beneath(deployment=None), refusal="no such quantity")
+    plan = plan_for(a_revision(), beneath=RevisionChildren(deployment=None), refusal="no such quantity")
     assert not [write for write in plan.writes if isinstance(write, Create)]
     assert plan.notes[0].message == "no such quantity"
 
@@ -169,7 +169,7 @@ def test_that_it_is_ready_again_is_told() -> None:
 def test_a_failure_is_told_once() -> None:
     status = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
     revision = a_revision()
-    beneath = Beneath(deployment=a_deployment(revision), pods=[a_pod(containerStatuses=[status])])
+    beneath = RevisionChildren(deployment=a_deployment(revision), pods=[a_pod(containerStatuses=[status])])
     (note,) = plan_for(revision, beneath=beneath).notes
     assert (note.reason, note.message, note.warning) == ("ExitCode1", "Container failed with: boom", True)
     failed = with_ready(revision, "False", message="Container failed with: boom")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serving.controller.revision_status import Beneath, desired_status, serving_state_of, was_ready
+from serving.controller.revision_status import RevisionChildren, desired_status, serving_state_of, was_ready
 from serving.controller.scaling import StartScale
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object
@@ -18,7 +18,7 @@ QUEUED = "Requests to the target are being buffered as resources are provisioned
 def status_of(
     revision: Object, deployment: Object | None, *pods: Object, scale: StartScale = ONE, now: str = NOW
 ) -> Object:
-    return desired_status(revision, Beneath(deployment=deployment, pods=pods), scale, now=now)
+    return desired_status(revision, RevisionChildren(deployment=deployment, pods=pods), scale, now=now)
 
 
 def deploying(**status: Any) -> Object:  # noqa: ANN401 - JSON

@@ -7,10 +7,10 @@ import msgspec
 from serving.aio.clock import stamp
 from serving.controller.hosts import Key
 from serving.controller.httproutes import HttpRoutes
-from serving.controller.route import Place, reconcile_route
+from serving.controller.route import RouteContext, reconcile_route
 from serving.controller.routing import revisions_named_by
-from serving.controller.traffic import Known
-from serving.controller.writes import Create, Note, Patch, Plan, Resource
+from serving.controller.traffic import RouteTargets
+from serving.controller.writes import Create, Note, Patch, ResourceKind, WritePlan
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Object
 from serving.settings.controller import ControllerSettings
@@ -33,22 +33,22 @@ SPLIT: list[Object] = [
     {"revisionName": "hello-00001", "percent": 10, "tag": "old"},
 ]
 LATEST: Object = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00002"}}
-READY = Known(configurations={"hello": LATEST}, revisions={"hello-00001": with_ready(a_revision(), "True")})
-NONE = Known(configurations={"hello": a_configuration()}, revisions={})
+READY = RouteTargets(configurations={"hello": LATEST}, revisions={"hello-00001": with_ready(a_revision(), "True")})
+NONE = RouteTargets(configurations={"hello": a_configuration()}, revisions={})
 
 
 def plan_for(
     route: Object,
-    known: Known = READY,
+    known: RouteTargets = READY,
     *,
     lost: Mapping[str, Key] | None = None,
     settings: ControllerSettings = SETTINGS,
-) -> Plan:
-    return reconcile_route(route, known, Place(lost=lost or {}), settings=settings, now=NOW, now_s=NOW_S)
+) -> WritePlan:
+    return reconcile_route(route, known, RouteContext(lost=lost or {}), settings=settings, now=NOW, now_s=NOW_S)
 
 
-def status_of(route: Object, known: Known = READY, *, lost: Mapping[str, Key] | None = None) -> Object:
-    return written_status(plan_for(route, known, lost=lost), Resource.ROUTE)
+def status_of(route: Object, known: RouteTargets = READY, *, lost: Mapping[str, Key] | None = None) -> Object:
+    return written_status(plan_for(route, known, lost=lost), ResourceKind.ROUTE)
 
 
 def test_a_route_that_can_be_served_is_ready_at_its_url() -> None:
@@ -62,7 +62,7 @@ def test_a_route_that_can_be_served_is_ready_at_its_url() -> None:
 
 def test_port_80_is_left_out_of_urls() -> None:
     settings = msgspec.structs.replace(SETTINGS, public_port=80, inner_port=80)
-    status = written_status(plan_for(a_route(), settings=settings), Resource.ROUTE)
+    status = written_status(plan_for(a_route(), settings=settings), ResourceKind.ROUTE)
     assert (status["url"], status["address"]["url"]) == (
         "http://hello.default.localhost",
         "http://hello.default.svc.cluster.local",
@@ -141,27 +141,27 @@ def test_a_settled_route_is_left_alone() -> None:
     route = a_route()
     (patch,) = plan_for(route).writes
     assert isinstance(patch, Patch)
-    assert plan_for(merged(route, {"status": patch.patch["status"]})) == Plan()
+    assert plan_for(merged(route, {"status": patch.patch["status"]})) == WritePlan()
 
 
 def test_a_route_on_its_way_out_is_left_alone() -> None:
-    assert plan_for(stored(a_route(), deletionTimestamp=NOW)) == Plan()
+    assert plan_for(stored(a_route(), deletionTimestamp=NOW)) == WritePlan()
 
 
-def by_gateway(route: Object, known: Known = READY, *, refusal: str = "", missing: str = "") -> Plan:
+def by_gateway(route: Object, known: RouteTargets = READY, *, refusal: str = "", missing: str = "") -> WritePlan:
     settings = msgspec.structs.replace(SETTINGS, public_services=True, gateway="gateways/front")
-    place = Place(lost={}, httproutes=HttpRoutes(missing=missing), refusal=refusal)
+    place = RouteContext(lost={}, httproutes=HttpRoutes(missing=missing), refusal=refusal)
     return reconcile_route(route, known, place, settings=settings, now=NOW, now_s=NOW_S)
 
 
-def made_names(plan: Plan) -> list[str]:
+def made_names(plan: WritePlan) -> list[str]:
     return [write.body["metadata"]["name"] for write in plan.writes if isinstance(write, Create)]
 
 
 def test_a_route_behind_a_gateway_waits_for_it() -> None:
     plan = by_gateway(a_route(traffic=SPLIT))
     assert made_names(plan) == ["hello", "hello.old"]
-    status = written_status(plan, Resource.ROUTE)
+    status = written_status(plan, ResourceKind.ROUTE)
     assert told(status, "IngressReady")[:2] == told(status, "Ready")[:2] == ("Unknown", "HTTPRouteNotReady")
     assert status["url"] == "http://hello.default.localhost:8080"
 
@@ -175,14 +175,14 @@ def test_what_was_assigned_before_keeps_its_httproutes() -> None:
 def test_what_the_server_refuses_is_not_asked_again() -> None:
     plan = by_gateway(a_route(), refusal="no such name")
     assert made_names(plan) == []
-    assert told(written_status(plan, Resource.ROUTE), "IngressReady") == ("False", "CreationFailed", "no such name")
+    assert told(written_status(plan, ResourceKind.ROUTE), "IngressReady") == ("False", "CreationFailed", "no such name")
 
 
 def test_that_nobody_gets_there_is_told_once() -> None:
     plan = by_gateway(a_route(), missing="there are none")
     (note,) = plan.notes
     assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
-    after = merged(a_route(), {"status": written_status(plan, Resource.ROUTE)})
+    after = merged(a_route(), {"status": written_status(plan, ResourceKind.ROUTE)})
     assert by_gateway(after, missing="there are none").notes == ()
     assert [one.message for one in by_gateway(after, missing="still none").notes] == ["still none"]
     assert by_gateway(after).notes == ()
@@ -198,15 +198,17 @@ def test_a_host_that_is_lost_is_told_in_an_event() -> None:
 GRADUAL = {"serving.knative.dev/rollout-duration": "10s"}
 
 
-def rolled(route: Object, latest: str, *, now_s: float, settings: ControllerSettings = SETTINGS) -> tuple[Object, Plan]:
+def rolled(
+    route: Object, latest: str, *, now_s: float, settings: ControllerSettings = SETTINGS
+) -> tuple[Object, WritePlan]:
     """The route after its plan was carried out at that time, and the plan."""
     configuration = {**a_configuration(), "status": {"latestReadyRevisionName": latest}}
     names = set(revisions_named_by(route))
     revisions = {one["metadata"]["name"]: one for one in (a_revision(), a_revision(generation=2))}
-    known = Known(
+    known = RouteTargets(
         configurations={"hello": configuration}, revisions={name: revisions[name] for name in names & revisions.keys()}
     )
-    plan = reconcile_route(route, known, Place(lost={}), settings=settings, now=stamp(now_s), now_s=now_s)
+    plan = reconcile_route(route, known, RouteContext(lost={}), settings=settings, now=stamp(now_s), now_s=now_s)
     for write in plan.writes:
         assert isinstance(write, Patch)
         route = merged(route, write.patch)

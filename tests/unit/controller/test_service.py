@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from serving.controller.service import Children, desired_configuration, desired_route, reconcile_service
-from serving.controller.writes import Create, Patch, Plan, Resource
+from serving.controller.service import ServiceChildren, desired_configuration, desired_route, reconcile_service
+from serving.controller.writes import Create, Patch, ResourceKind, WritePlan
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION
 from serving.model.objects import Object, is_controlled_by
 from tests.unit.controller.builders import (
@@ -30,9 +30,9 @@ def seen(child: Object, status: str = "True", **more: Any) -> Object:  # noqa: A
     return {**made, "status": {**made["status"], "observedGeneration": 1, **more}}
 
 
-def ready_children(**traffic: Any) -> Children:  # noqa: ANN401 - JSON
+def ready_children(**traffic: Any) -> ServiceChildren:  # noqa: ANN401 - JSON
     target = {"revisionName": "hello-00001", "latestRevision": True, "percent": 100, **traffic}
-    return Children(
+    return ServiceChildren(
         configuration=seen(
             a_configuration(), latestReadyRevisionName="hello-00001", latestCreatedRevisionName="hello-00001"
         ),
@@ -40,21 +40,21 @@ def ready_children(**traffic: Any) -> Children:  # noqa: ANN401 - JSON
     )
 
 
-def plan_for(service: Object, children: Children) -> Plan:
+def plan_for(service: Object, children: ServiceChildren) -> WritePlan:
     return reconcile_service(service, children, now=NOW)
 
 
-def status_of(service: Object, children: Children) -> Object:
-    return written_status(plan_for(service, children), Resource.SERVICE)
+def status_of(service: Object, children: ServiceChildren) -> Object:
+    return written_status(plan_for(service, children), ResourceKind.SERVICE)
 
 
-def patches(plan: Plan, resource: Resource) -> list[Object]:
+def patches(plan: WritePlan, resource: ResourceKind) -> list[Object]:
     return [write.patch for write in plan.writes if isinstance(write, Patch) and write.resource is resource]
 
 
 def test_a_service_gets_a_configuration_and_a_route_of_its_name() -> None:
     service = stored(a_service(), labels={"team": "a"}, annotations={"serving.knative.dev/creator": "ann"})
-    plan = plan_for(service, Children(configuration=None, route=None))
+    plan = plan_for(service, ServiceChildren(configuration=None, route=None))
     children = [write.body for write in plan.writes if isinstance(write, Create)]
     assert [child["kind"] for child in children] == ["Configuration", "Route"]
     for child in children:
@@ -87,9 +87,9 @@ def test_a_target_without_a_revision_is_the_latest() -> None:
 
 
 def test_a_new_service_is_out_of_date_with_its_children() -> None:
-    plan = plan_for(a_service(), Children(configuration=None, route=None))
+    plan = plan_for(a_service(), ServiceChildren(configuration=None, route=None))
     assert all(isinstance(write, Create) for write in plan.writes), "they tell of themselves in a moment"
-    status = status_of(a_service(), Children(configuration=a_configuration(), route=a_route()))
+    status = status_of(a_service(), ServiceChildren(configuration=a_configuration(), route=a_route()))
     assert told(status, "ConfigurationsReady") == ("Unknown", "OutOfDate", OUT_OF_DATE.format("Configuration"))
     assert told(status, "RoutesReady") == ("Unknown", "OutOfDate", OUT_OF_DATE.format("Route"))
     assert told(status, "Ready")[0] == "Unknown"
@@ -97,7 +97,7 @@ def test_a_new_service_is_out_of_date_with_its_children() -> None:
 
 def test_a_service_says_what_its_children_say() -> None:
     plan = plan_for(a_service(), ready_children())
-    status = written_status(plan, Resource.SERVICE)
+    status = written_status(plan, ResourceKind.SERVICE)
     assert [told(status, one)[0] for one in ("Ready", "ConfigurationsReady", "RoutesReady")] == ["True"] * 3
     assert (status["url"], status["address"]) == ("http://hello", {"url": "http://inner"})
     assert status["latestReadyRevisionName"] == status["latestCreatedRevisionName"] == "hello-00001"
@@ -107,17 +107,20 @@ def test_a_service_says_what_its_children_say() -> None:
 
 def test_a_settled_service_is_left_alone() -> None:
     service = {**a_service(), "status": status_of(a_service(), ready_children())}
-    assert plan_for(service, ready_children()) == Plan()
+    assert plan_for(service, ready_children()) == WritePlan()
 
 
 def test_a_service_on_its_way_out_is_left_alone() -> None:
-    assert plan_for(stored(a_service(), deletionTimestamp=NOW), Children(configuration=None, route=None)) == Plan()
+    assert (
+        plan_for(stored(a_service(), deletionTimestamp=NOW), ServiceChildren(configuration=None, route=None))
+        == WritePlan()
+    )
 
 
 def test_a_failed_configuration_is_told_once() -> None:
-    children = Children(configuration=seen(a_configuration(), "False", message="boom"), route=seen(a_route()))
+    children = ServiceChildren(configuration=seen(a_configuration(), "False", message="boom"), route=seen(a_route()))
     plan = plan_for(a_service(), children)
-    status = written_status(plan, Resource.SERVICE)
+    status = written_status(plan, ResourceKind.SERVICE)
     assert told(status, "Ready") == ("False", "", "boom")
     assert [(note.message, note.warning) for note in plan.notes] == [("boom", True)]
     assert plan_for({**a_service(), "status": status}, children).notes == ()
@@ -125,17 +128,17 @@ def test_a_failed_configuration_is_told_once() -> None:
 
 def test_a_change_of_the_template_goes_to_the_configuration() -> None:
     plan = plan_for(a_service(spec=OTHER), ready_children())
-    (patch,) = patches(plan, Resource.CONFIGURATION)
+    (patch,) = patches(plan, ResourceKind.CONFIGURATION)
     assert patch == {"spec": {"template": {"spec": OTHER}}, "metadata": {"resourceVersion": "7"}}
-    assert told(written_status(plan, Resource.SERVICE), "ConfigurationsReady")[1] == "OutOfDate"
+    assert told(written_status(plan, ResourceKind.SERVICE), "ConfigurationsReady")[1] == "OutOfDate"
 
 
 def test_a_change_of_traffic_goes_to_the_route() -> None:
     traffic = [{"revisionName": "hello-00001", "percent": 100}]
     plan = plan_for(a_service(traffic=traffic), ready_children())
-    (patch,) = patches(plan, Resource.ROUTE)
+    (patch,) = patches(plan, ResourceKind.ROUTE)
     assert patch["spec"] == {"traffic": [{**traffic[0], "latestRevision": False}]}
-    assert told(written_status(plan, Resource.SERVICE), "RoutesReady")[1] == "OutOfDate"
+    assert told(written_status(plan, ResourceKind.SERVICE), "RoutesReady")[1] == "OutOfDate"
 
 
 def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
@@ -143,7 +146,7 @@ def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
     assert children.route is not None
     kept = stored(children.route, annotations={CLAIMED_TAGS_ANNOTATION: "{}", "old": "x"}, labels={})
     (patch,) = patches(
-        plan_for(a_service(), Children(configuration=children.configuration, route=kept)), Resource.ROUTE
+        plan_for(a_service(), ServiceChildren(configuration=children.configuration, route=kept)), ResourceKind.ROUTE
     )
     after = merged(kept, patch)["metadata"]
     assert after["annotations"] == {CLAIMED_TAGS_ANNOTATION: "{}"}
@@ -158,13 +161,13 @@ def test_traffic_that_has_not_moved_yet_is_told(percent: int, revision: str) -> 
 
 
 def test_children_of_somebody_else_are_told_and_left_alone() -> None:
-    children = Children(
+    children = ServiceChildren(
         configuration=stored(a_configuration(spec=OTHER), ownerReferences=[]),
         route=stored(a_route(), ownerReferences=[]),
     )
     plan = plan_for(a_service(), children)
     assert len(plan.writes) == 1
-    status = written_status(plan, Resource.SERVICE)
+    status = written_status(plan, ResourceKind.SERVICE)
     assert told(status, "ConfigurationsReady") == (
         "False",
         "NotOwned",
@@ -175,29 +178,29 @@ def test_children_of_somebody_else_are_told_and_left_alone() -> None:
 
 def test_a_route_waits_until_a_revision_of_ones_own_name_is_accepted() -> None:
     service = a_service(metadata={"name": "hello-blue"})
-    plan = plan_for(service, Children(configuration=None, route=None))
+    plan = plan_for(service, ServiceChildren(configuration=None, route=None))
     assert [write.body["kind"] for write in plan.writes if isinstance(write, Create)] == ["Configuration"]
     accepted = seen(a_configuration(metadata={"name": "hello-blue"}))
-    plan = plan_for(service, Children(configuration=accepted, route=None))
+    plan = plan_for(service, ServiceChildren(configuration=accepted, route=None))
     assert [write.body["kind"] for write in plan.writes if isinstance(write, Create)] == ["Route"]
 
 
 def test_a_name_that_is_taken_moves_no_traffic() -> None:
     service = a_service(metadata={"name": "hello-blue"}, traffic=[{"revisionName": "hello-blue", "percent": 100}])
-    children = Children(
+    children = ServiceChildren(
         configuration=seen(a_configuration(metadata={"name": "hello-blue"}), "False"),
         route=seen(a_route()),
         name_is_taken=True,
     )
     plan = plan_for(service, children)
-    assert patches(plan, Resource.ROUTE) == []
+    assert patches(plan, ResourceKind.ROUTE) == []
     message = 'The revision name "hello-blue" is taken by a conflicting Revision, so traffic will not be migrated'
-    assert told(written_status(plan, Resource.SERVICE), "RoutesReady") == ("False", "RevisionNameTaken", message)
+    assert told(written_status(plan, ResourceKind.SERVICE), "RoutesReady") == ("False", "RevisionNameTaken", message)
 
 
 def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() -> None:
-    unsettled = Children(configuration=a_configuration(), route=a_route())
+    unsettled = ServiceChildren(configuration=a_configuration(), route=a_route())
     assert plan_for(a_service(), unsettled).company_s == 0.5
     assert plan_for(a_service(), ready_children()).company_s == 0.0
     assert plan_for(with_ready(a_service(), "True"), unsettled).company_s == 0.0
-    assert plan_for(a_service(), Children(configuration=None, route=None)).company_s == 0.0
+    assert plan_for(a_service(), ServiceChildren(configuration=None, route=None)).company_s == 0.0

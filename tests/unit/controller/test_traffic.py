@@ -3,7 +3,7 @@
 import pytest
 
 from serving.controller.conditions import Condition
-from serving.controller.traffic import Assignment, Known, assign
+from serving.controller.traffic import Assignment, RouteTargets, assign
 from serving.model.objects import Object
 from tests.unit.controller.builders import a_configuration, a_revision, stored, with_ready
 
@@ -14,7 +14,7 @@ FIRST = {"revisionName": "hello-00001", "percent": 100, "tag": "first"}
 def assigned(*targets: Object, configuration: Object | None = None, revision: Object | None = None) -> Assignment:
     return assign(
         targets,
-        Known(
+        RouteTargets(
             configurations={"hello": configuration} if configuration else {},
             revisions={"hello-00001": revision} if revision else {},
         ),

@@ -15,15 +15,15 @@ from serving.controller.domains import Domains
 from serving.controller.hosts import Claims, Key, claims_of
 from serving.controller.httproutes import HttpRoutes, httproute_owner_name
 from serving.controller.naming import deployment_name, private_service_name
-from serving.controller.public import Public, pod_backends, public_owner_name, slice_names, traffic_path_of
+from serving.controller.public import PublicService, pod_backends, public_owner_name, slice_names, traffic_path_of
 from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
-from serving.controller.revision import Around, reconcile_revision
-from serving.controller.revision_status import Beneath, ready_count_of, serving_state_of
-from serving.controller.route import Place, reconcile_route
-from serving.controller.service import Children, reconcile_service
+from serving.controller.revision import RevisionContext, reconcile_revision
+from serving.controller.revision_status import RevisionChildren, ready_count_of, serving_state_of
+from serving.controller.route import RouteContext, reconcile_route
+from serving.controller.service import ServiceChildren, reconcile_service
 from serving.controller.sidecar import Sidecar
-from serving.controller.traffic import Known
-from serving.controller.writes import Plan, Resource
+from serving.controller.traffic import RouteTargets
+from serving.controller.writes import ResourceKind, WritePlan
 from serving.model.knative import (
     CONDITION_READY,
     CONFIGURATION_LABEL,
@@ -46,21 +46,21 @@ from serving.model.objects import (
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["Knowledge", "WorkKey"]
+__all__ = ["ControllerCache", "WorkKey"]
 
-WorkKey = tuple[Resource, str, str]
+WorkKey = tuple[ResourceKind, str, str]
 
 # Longer than answers to writes are under way.
 _GONE_KNOWN_MAX = 4096
 
-_OWNER_NAMES: dict[Resource, Callable[[str], str]] = {
-    Resource.CORE_SERVICE: str,
-    Resource.ENDPOINT_SLICE: public_owner_name,
-    Resource.HTTP_ROUTE: httproute_owner_name,
+_OWNER_NAMES: dict[ResourceKind, Callable[[str], str]] = {
+    ResourceKind.CORE_SERVICE: str,
+    ResourceKind.ENDPOINT_SLICE: public_owner_name,
+    ResourceKind.HTTP_ROUTE: httproute_owner_name,
 }
 
 
-class Knowledge:
+class ControllerCache:
     """All objects by kind, namespace and name, with the indexes that decisions need."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Knowledge:
         self._settings = settings
         self._scaling = scaling
         self._sidecar = sidecar
-        self._objects: dict[Resource, dict[Key, Object]] = {resource: {} for resource in Resource}
+        self._objects: dict[ResourceKind, dict[Key, Object]] = {resource: {} for resource in ResourceKind}
         self._relations = Relations()
         # Why the server has no HTTPRoutes, "" if it has.
         self._httproutes_missing = ""
@@ -83,25 +83,31 @@ class Knowledge:
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(found)} {resource.split('.')[0]}" for resource, found in self._objects.items())
-        return f"Knowledge({counts})"
+        return f"ControllerCache({counts})"
 
     def reconfigure(self, settings: ControllerSettings, scaling: AutoscalerSettings) -> set[WorkKey]:
         """Decide with these settings from now on; returns who must be looked at: everybody."""
         self._settings, self._scaling = settings, scaling
-        for key, route in self._objects[Resource.ROUTE].items():
+        for key, route in self._objects[ResourceKind.ROUTE].items():
             self._claims.put(key, claims_of(route, settings))
-        kinds = (Resource.SERVICE, Resource.CONFIGURATION, Resource.ROUTE, Resource.REVISION, Resource.DOMAIN_MAPPING)
+        kinds = (
+            ResourceKind.SERVICE,
+            ResourceKind.CONFIGURATION,
+            ResourceKind.ROUTE,
+            ResourceKind.REVISION,
+            ResourceKind.DOMAIN_MAPPING,
+        )
         return {key for resource in kinds for key in self.keys(resource)}
 
-    def get(self, resource: Resource, key: Key) -> Object | None:
+    def get(self, resource: ResourceKind, key: Key) -> Object | None:
         """An object as it was last seen."""
         return self._objects[resource].get(key)
 
-    def keys(self, resource: Resource) -> list[WorkKey]:
+    def keys(self, resource: ResourceKind) -> list[WorkKey]:
         """All keys of a kind."""
         return [(resource, *key) for key in self._objects[resource]]
 
-    def put(self, resource: Resource, found: Object) -> set[WorkKey]:
+    def put(self, resource: ResourceKind, found: Object) -> set[WorkKey]:
         """Take an object as it is now; returns who must be looked at. What is known, or older, is ignored."""
         key = (namespace_of(found), name_of(found))
         before = self._objects[resource].get(key)
@@ -109,15 +115,15 @@ class Knowledge:
             return set()
         self._objects[resource][key] = found
         self._relations.put(resource, key, before=before, after=found)
-        if resource is Resource.DOMAIN_MAPPING:
+        if resource is ResourceKind.DOMAIN_MAPPING:
             self._domains.put(key, before=before, after=found)
         return set(self._woken(resource, key, before=before, after=found))
 
-    def put_written(self, resource: Resource, found: Object) -> set[WorkKey]:
+    def put_written(self, resource: ResourceKind, found: Object) -> set[WorkKey]:
         """Take what the server made of our write, unless the object is gone again meanwhile."""
         return set() if uid_of(found) in self._gone else self.put(resource, found)
 
-    def drop(self, resource: Resource, key: Key) -> set[WorkKey]:
+    def drop(self, resource: ResourceKind, key: Key) -> set[WorkKey]:
         """Forget an object that is gone; returns who must be looked at."""
         before = self._objects[resource].pop(key, None)
         if before is None:
@@ -127,7 +133,7 @@ class Knowledge:
         while len(self._gone) > _GONE_KNOWN_MAX:
             self._gone.popitem(last=False)
         self._relations.put(resource, key, before=before, after=None)
-        if resource is Resource.DOMAIN_MAPPING:
+        if resource is ResourceKind.DOMAIN_MAPPING:
             self._domains.put(key, before=before, after=None)
         return set(self._woken(resource, key, before=before, after=None))
 
@@ -144,10 +150,10 @@ class Knowledge:
         if why == self._httproutes_missing:
             return set()
         self._httproutes_missing = why
-        return set(self.keys(Resource.ROUTE))
+        return set(self.keys(ResourceKind.ROUTE))
 
     def _public_keys(self) -> set[WorkKey]:
-        return {*self.keys(Resource.REVISION), *self.keys(Resource.ROUTE)}
+        return {*self.keys(ResourceKind.REVISION), *self.keys(ResourceKind.ROUTE)}
 
     def refuse(self, key: WorkKey, message: str) -> set[WorkKey]:
         """The server does not take what the plan of a resource creates, and will not until its spec changes."""
@@ -162,191 +168,202 @@ class Knowledge:
         generation, message = self._refusals.get(key, (None, ""))
         return message if generation == nested(found, "metadata", "generation") else ""
 
-    def decide(self, key: WorkKey, *, now: str, now_s: float) -> Plan:
+    def decide(self, key: WorkKey, *, now: str, now_s: float) -> WritePlan:
         """The plan for a resource; an empty one if it does not exist. ``now_s`` is the time of the stamp ``now``, exactly."""
         resource, *place = key
         where: Key = (place[0], place[1])
         found = self._objects[resource].get(where)
         if found is None:
-            return Plan()
+            return WritePlan()
         match resource:
-            case Resource.SERVICE:
+            case ResourceKind.SERVICE:
                 plan = reconcile_service(found, self._children(where), now=now)
-            case Resource.CONFIGURATION:
+            case ResourceKind.CONFIGURATION:
                 plan = self._decide_configuration(where, found, now)
-            case Resource.ROUTE:
+            case ResourceKind.ROUTE:
                 plan = self._decide_route(where, found, now=now, now_s=now_s)
-            case Resource.REVISION:
+            case ResourceKind.REVISION:
                 around = self._around(where, found)
                 plan = reconcile_revision(found, around, scaling=self._scaling, now=now, sidecar=self._sidecar)
-            case Resource.DOMAIN_MAPPING:
+            case ResourceKind.DOMAIN_MAPPING:
                 plan = self._decide_domain_mapping(where, found, now)
-            case Resource.DOMAIN_CLAIM:
-                mapping = self.get(Resource.DOMAIN_MAPPING, (nested(found, "spec", "namespace") or "", where[1]))
+            case ResourceKind.DOMAIN_CLAIM:
+                mapping = self.get(ResourceKind.DOMAIN_MAPPING, (nested(found, "spec", "namespace") or "", where[1]))
                 plan = reconcile_claim(found, mapping)
             case _:
-                plan = Plan()
+                plan = WritePlan()
         return plan
 
-    def _children(self, where: Key) -> Children:
-        configuration = self.get(Resource.CONFIGURATION, where)
+    def _children(self, where: Key) -> ServiceChildren:
+        configuration = self.get(ResourceKind.CONFIGURATION, where)
         name = nested(configuration, "spec", "template", "metadata", "name") or ""
-        named = self.get(Resource.REVISION, (where[0], name))
+        named = self.get(ResourceKind.REVISION, (where[0], name))
         is_taken = (
             configuration is not None
             and named is not None
             and revision_name_is_taken(configuration, {name: named}, self._settings)
         )
-        return Children(configuration=configuration, route=self.get(Resource.ROUTE, where), name_is_taken=is_taken)
+        return ServiceChildren(
+            configuration=configuration, route=self.get(ResourceKind.ROUTE, where), name_is_taken=is_taken
+        )
 
-    def _decide_configuration(self, where: Key, found: Object, now: str) -> Plan:
+    def _decide_configuration(self, where: Key, found: Object, now: str) -> WritePlan:
         own_name = nested(found, "spec", "template", "metadata", "name") or ""
-        revisions = self._named(Resource.REVISION, where[0], names={*self._relations.revisions_of(where), own_name})
+        revisions = self._named(ResourceKind.REVISION, where[0], names={*self._relations.revisions_of(where), own_name})
         return reconcile_configuration(
             found,
             revisions,
             settings=self._settings,
             scaling=self._scaling,
             now=now,
-            refusal=self._refusal((Resource.CONFIGURATION, *where), found),
+            refusal=self._refusal((ResourceKind.CONFIGURATION, *where), found),
         )
 
-    def _decide_route(self, where: Key, found: Object, *, now: str, now_s: float) -> Plan:
+    def _decide_route(self, where: Key, found: Object, *, now: str, now_s: float) -> WritePlan:
         namespace, _ = where
-        known = Known(
-            configurations=self._named(Resource.CONFIGURATION, namespace, names=configurations_named(found)),
-            revisions=self._named(Resource.REVISION, namespace, names=revisions_named(found)),
+        known = RouteTargets(
+            configurations=self._named(ResourceKind.CONFIGURATION, namespace, names=configurations_named(found)),
+            revisions=self._named(ResourceKind.REVISION, namespace, names=revisions_named(found)),
         )
         holders = {host: self._claims.holder(host) for host in claims_of(found, self._settings)}
         lost = {host: holder for host, holder in holders.items() if holder is not None and holder != where}
-        refusal = self._refusal((Resource.ROUTE, *where), found)
-        place = Place(lost=lost, public=self._public(where), refusal=refusal, httproutes=self._httproutes(where))
+        refusal = self._refusal((ResourceKind.ROUTE, *where), found)
+        place = RouteContext(lost=lost, public=self._public(where), refusal=refusal, httproutes=self._httproutes(where))
         return reconcile_route(found, known, place, settings=self._settings, now=now, now_s=now_s)
 
-    def _decide_domain_mapping(self, where: Key, found: Object, now: str) -> Plan:
+    def _decide_domain_mapping(self, where: Key, found: Object, now: str) -> WritePlan:
         target = target_of(found)
         context = MappingContext(
-            claim=self.get(Resource.DOMAIN_CLAIM, ("", where[1])),
+            claim=self.get(ResourceKind.DOMAIN_CLAIM, ("", where[1])),
             target=self.get(*target) if target else None,
             holder=self._claims.holder(where[1]),
         )
         return reconcile_domain_mapping(found, context, settings=self._settings, now=now)
 
-    def _named(self, resource: Resource, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
+    def _named(self, resource: ResourceKind, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:
         return {name: one for name in names if (one := self.get(resource, (namespace, name)))}
 
-    def _around(self, where: Key, revision: Object) -> Around:
+    def _around(self, where: Key, revision: Object) -> RevisionContext:
         namespace, name = where
-        deployment = self.get(Resource.DEPLOYMENT, (namespace, deployment_name(name)))
+        deployment = self.get(ResourceKind.DEPLOYMENT, (namespace, deployment_name(name)))
         # Pods are asked only while none is ready: of a thousand that are up there is nothing to learn.
         asked = () if ready_count_of(deployment) else self._relations.pods_of(where)
-        pods = [one for pod in asked if (one := self.get(Resource.POD, (namespace, pod)))]
+        pods = [one for pod in asked if (one := self.get(ResourceKind.POD, (namespace, pod)))]
         parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
-        configuration = self.get(Resource.CONFIGURATION, parent)
+        configuration = self.get(ResourceKind.CONFIGURATION, parent)
         newest = nested(configuration, "status", "latestCreatedRevisionName")
-        return Around(
-            beneath=Beneath(deployment=deployment, pods=pods),
-            private_service=self.get(Resource.CORE_SERVICE, (namespace, private_service_name(name))),
+        return RevisionContext(
+            beneath=RevisionChildren(deployment=deployment, pods=pods),
+            private_service=self.get(ResourceKind.CORE_SERVICE, (namespace, private_service_name(name))),
             routes=sorted(self._relations.routes_to_revision(where)),
             is_newest=newest in (None, name),
             is_awaited=bool(self._relations.routes_to_configuration(parent)),
-            refusal=self._refusal((Resource.REVISION, *where), revision),
+            refusal=self._refusal((ResourceKind.REVISION, *where), revision),
             public=self._public(where, traffic_path_of(revision)),
-            hpa=self.get(Resource.HPA, where),
+            hpa=self.get(ResourceKind.HPA, where),
         )
 
-    def _public(self, where: Key, path: TrafficPath = TrafficPath.PROXY) -> Public | None:
+    def _public(self, where: Key, path: TrafficPath = TrafficPath.PROXY) -> PublicService | None:
         """The public Service of a revision or route, where there are such."""
         if not self._settings.public_services:
             return None
         namespace, name = where
-        slices = [self.get(Resource.ENDPOINT_SLICE, (namespace, one)) for one in slice_names(name)]
+        slices = [self.get(ResourceKind.ENDPOINT_SLICE, (namespace, one)) for one in slice_names(name)]
         # As long as they are not named, who they are is nothing to look at.
         is_asked = path is TrafficPath.SERVE or not self._activators.backends
         names = self._relations.pods_of(where) if is_asked else ()
-        return Public(
-            service=self.get(Resource.CORE_SERVICE, where),
+        return PublicService(
+            service=self.get(ResourceKind.CORE_SERVICE, where),
             slices=[one for one in slices if one],
             activators=self._activators.backends,
-            pods=pod_backends(one for pod in names if (one := self.get(Resource.POD, (namespace, pod)))),
+            pods=pod_backends(one for pod in names if (one := self.get(ResourceKind.POD, (namespace, pod)))),
             path=path,
         )
 
     def _httproutes(self, where: Key) -> HttpRoutes | None:
         if not self._settings.gateway:
             return None
-        found = self._named(Resource.HTTP_ROUTE, where[0], names=self._relations.httproutes_of(where))
+        found = self._named(ResourceKind.HTTP_ROUTE, where[0], names=self._relations.httproutes_of(where))
         return HttpRoutes(found=[found[name] for name in sorted(found)], missing=self._httproutes_missing)
 
-    def _woken(self, resource: Resource, key: Key, *, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
+    def _woken(
+        self, resource: ResourceKind, key: Key, *, before: Object | None, after: Object | None
+    ) -> Iterator[WorkKey]:
         namespace, _ = key
         yield from self._domains.woken(resource, key, before=before, after=after)
         match resource:
-            case Resource.CORE_SERVICE | Resource.ENDPOINT_SLICE | Resource.HTTP_ROUTE:
+            case ResourceKind.CORE_SERVICE | ResourceKind.ENDPOINT_SLICE | ResourceKind.HTTP_ROUTE:
                 yield from self._woken_by_public(resource, key)
             case _:
                 pass
         match resource:
-            case Resource.ENDPOINT_SLICE | Resource.HTTP_ROUTE | Resource.DOMAIN_MAPPING | Resource.DOMAIN_CLAIM:
+            case (
+                ResourceKind.ENDPOINT_SLICE
+                | ResourceKind.HTTP_ROUTE
+                | ResourceKind.DOMAIN_MAPPING
+                | ResourceKind.DOMAIN_CLAIM
+            ):
                 return
-            case Resource.HPA:
+            case ResourceKind.HPA:
                 # How its scaling goes is nothing to decide on.
                 if nested(before, "spec") != nested(after, "spec"):
-                    yield (Resource.REVISION, namespace, key[1])
+                    yield (ResourceKind.REVISION, namespace, key[1])
                 return
-            case Resource.DEPLOYMENT | Resource.CORE_SERVICE | Resource.POD:
-                yield from ((Resource.REVISION, namespace, name) for name in _either(before, after, REVISION_LABEL))
+            case ResourceKind.DEPLOYMENT | ResourceKind.CORE_SERVICE | ResourceKind.POD:
+                yield from ((ResourceKind.REVISION, namespace, name) for name in _either(before, after, REVISION_LABEL))
                 return
-            case Resource.CONFIGURATION | Resource.ROUTE:
+            case ResourceKind.CONFIGURATION | ResourceKind.ROUTE:
                 # By its name too: one that is in a service's way has no label of it.
                 names = _either(before, after, SERVICE_LABEL) | {key[1]}
-                yield from ((Resource.SERVICE, namespace, name) for name in names)
+                yield from ((ResourceKind.SERVICE, namespace, name) for name in names)
             case _:
                 pass
         yield (resource, *key)
         match resource:
-            case Resource.CONFIGURATION:
+            case ResourceKind.CONFIGURATION:
                 yield from self._woken_by_configuration(key, before, after)
-            case Resource.ROUTE:
+            case ResourceKind.ROUTE:
                 yield from self._woken_by_route(key, before, after)
-            case Resource.REVISION if _matters(before) != _matters(after):
+            case ResourceKind.REVISION if _matters(before) != _matters(after):
                 yield from (
-                    (Resource.CONFIGURATION, namespace, one) for one in _either(before, after, CONFIGURATION_LABEL)
+                    (ResourceKind.CONFIGURATION, namespace, one) for one in _either(before, after, CONFIGURATION_LABEL)
                 )
-                yield from ((Resource.ROUTE, namespace, one) for one in self._relations.routes_to_revision(key))
+                yield from ((ResourceKind.ROUTE, namespace, one) for one in self._relations.routes_to_revision(key))
             case _:
                 pass
 
-    def _woken_by_public(self, resource: Resource, key: Key) -> Iterator[WorkKey]:
+    def _woken_by_public(self, resource: ResourceKind, key: Key) -> Iterator[WorkKey]:
         """By name and not by owner: one that is in the way matters, too."""
         namespace, name = key
         owner = _OWNER_NAMES[resource](name)
-        for one in (Resource.REVISION, Resource.ROUTE):
+        for one in (ResourceKind.REVISION, ResourceKind.ROUTE):
             if self._settings.public_services and (namespace, owner) in self._objects[one]:
                 yield (one, namespace, owner)
 
     def _woken_by_configuration(self, key: Key, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
         namespace, _ = key
-        yield from ((Resource.ROUTE, namespace, route) for route in self._relations.routes_to_configuration(key))
+        yield from ((ResourceKind.ROUTE, namespace, route) for route in self._relations.routes_to_configuration(key))
         newest = [nested(one, "status", "latestCreatedRevisionName") for one in (before, after)]
         if newest[0] != newest[1]:
-            yield from ((Resource.REVISION, namespace, name) for name in newest if name)
+            yield from ((ResourceKind.REVISION, namespace, name) for name in newest if name)
 
     def _woken_by_route(self, key: Key, before: Object | None, after: Object | None) -> Iterator[WorkKey]:
         namespace, _ = key
         # Only those that it begins or ceases to name: for the others nothing has changed.
         for name in revisions_named(before) ^ revisions_named(after):
-            yield (Resource.REVISION, namespace, name)
+            yield (ResourceKind.REVISION, namespace, name)
         claims = {} if after is None else claims_of(after, self._settings)
         claimed = {} if before is None else claims_of(before, self._settings)
         if before is None or claims != claimed:
-            yield from ((Resource.ROUTE, *rival) for rival in self._claims.put(key, claims))
+            yield from ((ResourceKind.ROUTE, *rival) for rival in self._claims.put(key, claims))
             for host in claims.keys() ^ claimed.keys():
-                yield from ((Resource.DOMAIN_MAPPING, *mapping) for mapping in self._domains.of_host(host))
+                yield from ((ResourceKind.DOMAIN_MAPPING, *mapping) for mapping in self._domains.of_host(host))
         # Whether a revision is awaited hangs on who goes with the latest.
         for name in configurations_named(before) ^ configurations_named(after):
-            newest = nested(self.get(Resource.CONFIGURATION, (namespace, name)), "status", "latestCreatedRevisionName")
-            yield from ((Resource.REVISION, namespace, one) for one in (newest,) if one)
+            newest = nested(
+                self.get(ResourceKind.CONFIGURATION, (namespace, name)), "status", "latestCreatedRevisionName"
+            )
+            yield from ((ResourceKind.REVISION, namespace, one) for one in (newest,) if one)
 
 
 def _is_known(found: Object, known: Object) -> bool:

@@ -1,0 +1,287 @@
+"""What wakes whom, and that the plans lead where they should."""
+
+from typing import Any
+
+import msgspec
+
+from serving.controller.cache import ControllerCache, WorkKey
+from serving.controller.writes import ResourceKind, WritePlan
+from serving.model.knative import BECAME_READY_ANNOTATION
+from serving.model.objects import Object
+from tests.unit.controller.builders import (
+    NOW,
+    NOW_S,
+    SCALING,
+    SETTINGS,
+    a_configuration,
+    a_deployment,
+    a_pod,
+    a_revision,
+    a_route,
+    a_service,
+    merged,
+    stored,
+    told,
+    with_ready,
+    written_status,
+)
+
+SERVICE: WorkKey = (ResourceKind.SERVICE, "default", "hello")
+CONFIGURATION: WorkKey = (ResourceKind.CONFIGURATION, "default", "hello")
+ROUTE: WorkKey = (ResourceKind.ROUTE, "default", "hello")
+REVISION: WorkKey = (ResourceKind.REVISION, "default", "hello-00001")
+BLUE = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
+
+
+def knowing(*objects: tuple[ResourceKind, Object]) -> ControllerCache:
+    cache = ControllerCache(SETTINGS, SCALING)
+    for resource, one in objects:
+        cache.put(resource, one)
+    return cache
+
+
+def newer(one: Object, **changes: object) -> Object:
+    """A later state of an object."""
+    return {**stored(one, resourceVersion="8"), **changes}
+
+
+def test_a_service_wakes_itself() -> None:
+    assert knowing().put(ResourceKind.SERVICE, a_service()) == {SERVICE}
+
+
+def test_a_child_wakes_its_service() -> None:
+    assert knowing().put(ResourceKind.CONFIGURATION, a_configuration()) == {CONFIGURATION, SERVICE}
+    assert knowing().put(ResourceKind.ROUTE, a_route()) == {ROUTE, SERVICE}
+
+
+def test_a_configuration_wakes_the_routes_that_name_it() -> None:
+    cache = knowing((ResourceKind.ROUTE, a_route()))
+    assert ROUTE in cache.put(ResourceKind.CONFIGURATION, a_configuration())
+
+
+def test_a_configuration_wakes_its_newest_revision_and_the_one_before() -> None:
+    before = {**a_configuration(), "status": {"latestCreatedRevisionName": "hello-00001"}}
+    cache = knowing((ResourceKind.CONFIGURATION, before))
+    woken = cache.put(ResourceKind.CONFIGURATION, newer(before, status={"latestCreatedRevisionName": "hello-00002"}))
+    assert {REVISION, (ResourceKind.REVISION, "default", "hello-00002")} <= woken
+
+
+def test_what_is_beneath_a_revision_wakes_it() -> None:
+    revision = a_revision()
+    for resource, one in ((ResourceKind.DEPLOYMENT, a_deployment(revision)), (ResourceKind.POD, a_pod())):
+        assert knowing().put(resource, one) == {REVISION}
+        assert knowing((resource, one)).drop(resource, ("default", one["metadata"]["name"])) == {REVISION}
+
+
+def test_a_pod_of_nobody_wakes_nobody() -> None:
+    assert knowing().put(ResourceKind.POD, stored(a_pod(), labels={})) == set()
+
+
+def test_a_revision_wakes_who_names_it() -> None:
+    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)))
+    assert cache.put(ResourceKind.REVISION, a_revision()) == {REVISION, CONFIGURATION, ROUTE}
+
+
+def test_a_count_of_pods_is_nothing_to_the_configuration() -> None:
+    cache = knowing((ResourceKind.REVISION, a_revision()))
+    assert cache.put(ResourceKind.REVISION, newer(a_revision(), status={"actualReplicas": 3})) == {REVISION}
+
+
+def test_a_revision_that_gets_pods_or_gives_them_up_is_nothing_to_the_others_and_one_that_retires_is() -> None:
+    one = a_revision()
+    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)), (ResourceKind.REVISION, one))
+    asleep = newer(one, spec={**one["spec"], "servingState": "Reserve"})
+    assert cache.put(ResourceKind.REVISION, asleep) == {REVISION}
+    retired = {**stored(one, resourceVersion="9"), "spec": {**one["spec"], "servingState": "Retired"}}
+    assert cache.put(ResourceKind.REVISION, retired) == {REVISION, CONFIGURATION, ROUTE}
+
+
+def test_a_route_wakes_revisions_that_it_begins_or_ceases_to_name() -> None:
+    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)))
+    moved = newer(a_route(traffic=[{**BLUE[0], "revisionName": "hello-00002"}]))
+    woken = cache.put(ResourceKind.ROUTE, moved)
+    assert {REVISION, (ResourceKind.REVISION, "default", "hello-00002")} <= woken
+    assert REVISION not in cache.put(ResourceKind.ROUTE, newer(moved))
+
+
+def test_a_route_wakes_those_that_claim_its_host() -> None:
+    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)))
+    assert ROUTE in cache.put(ResourceKind.ROUTE, a_route("blue-hello"))
+    assert ROUTE in cache.drop(ResourceKind.ROUTE, ("default", "blue-hello"))
+
+
+def test_a_route_that_leaves_the_latest_wakes_its_newest_revision() -> None:
+    newest = {**a_configuration(), "status": {"latestCreatedRevisionName": "hello-00002"}}
+    cache = knowing((ResourceKind.CONFIGURATION, newest), (ResourceKind.ROUTE, a_route()))
+    pinned = newer(a_route(traffic=BLUE))
+    assert (ResourceKind.REVISION, "default", "hello-00002") in cache.put(ResourceKind.ROUTE, pinned)
+
+
+def test_the_later_claim_of_a_host_is_told_by_whom_it_is_held() -> None:
+    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)), (ResourceKind.ROUTE, a_route("blue-hello")))
+    status = written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    assert "default/blue-hello" in told(status, "IngressReady")[2]
+
+
+def test_an_older_state_is_ignored() -> None:
+    cache = knowing((ResourceKind.SERVICE, newer(a_service())))
+    assert cache.put(ResourceKind.SERVICE, a_service()) == set()
+    assert cache.get(ResourceKind.SERVICE, ("default", "hello")) == newer(a_service())
+
+
+def test_a_new_object_of_an_old_name_is_not_older() -> None:
+    cache = knowing((ResourceKind.SERVICE, newer(a_service())))
+    assert cache.put(ResourceKind.SERVICE, stored(a_service(), uid="another"))
+
+
+def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
+    cache = knowing((ResourceKind.SERVICE, newer(a_service())))
+    assert cache.put(ResourceKind.SERVICE, stored(a_service(), resourceVersion="opaque"))
+
+
+def test_what_was_written_is_known_unless_it_is_gone() -> None:
+    cache = knowing()
+    assert cache.put_written(ResourceKind.SERVICE, a_service()) == {SERVICE}
+    assert cache.put(ResourceKind.SERVICE, a_service()) == set()
+    assert cache.put_written(ResourceKind.SERVICE, newer(a_service())) == {SERVICE}
+    cache.drop(ResourceKind.SERVICE, ("default", "hello"))
+    assert cache.put_written(ResourceKind.SERVICE, newer(a_service())) == set()
+    assert cache.put_written(ResourceKind.SERVICE, stored(a_service(), uid="another")) == {SERVICE}
+
+
+def test_only_the_last_that_went_are_remembered() -> None:
+    cache = knowing()
+    for number in range(5000):
+        cache.put(ResourceKind.POD, stored(a_pod(), uid=f"pod-{number}"))
+        cache.drop(ResourceKind.POD, ("default", "pod"))
+    assert cache.put_written(ResourceKind.POD, stored(a_pod(), uid="pod-4999")) == set()
+    assert cache.put_written(ResourceKind.POD, stored(a_pod(), uid="pod-0")) == {REVISION}
+
+
+def test_what_was_never_there_is_dropped_without_a_word() -> None:
+    assert knowing().drop(ResourceKind.SERVICE, ("default", "hello")) == set()
+
+
+def test_what_is_not_there_needs_nothing() -> None:
+    assert knowing().decide(SERVICE, now=NOW, now_s=NOW_S) == WritePlan()
+
+
+def test_what_others_reconcile_needs_nothing() -> None:
+    assert (
+        knowing((ResourceKind.POD, a_pod())).decide((ResourceKind.POD, "default", "pod"), now=NOW, now_s=NOW_S)
+        == WritePlan()
+    )
+
+
+def test_pods_are_asked_while_none_is_ready() -> None:
+    boom = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
+    revision = a_revision()
+    cache = knowing(
+        (ResourceKind.REVISION, revision),
+        (ResourceKind.DEPLOYMENT, a_deployment(revision)),
+        (ResourceKind.POD, a_pod(containerStatuses=[boom])),
+    )
+    status = written_status(cache.decide(REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    assert told(status, "Ready")[1] == "ExitCode1"
+    cache.drop(ResourceKind.POD, ("default", "pod"))
+    status = written_status(cache.decide(REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    assert told(status, "Ready")[1] == "Deploying"
+
+
+def test_a_revision_that_is_not_the_newest_does_not_wait_for_traffic() -> None:
+    newest = {**a_configuration(), "status": {"latestCreatedRevisionName": "hello-00002"}}
+    cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.CONFIGURATION, newest))
+    (labels,) = [
+        write.patch["metadata"]["labels"]
+        for write in cache.decide(REVISION, now=NOW, now_s=NOW_S).writes
+        if hasattr(write, "patch") and "labels" in write.patch["metadata"]
+    ]
+    assert labels == {"serving.knative.dev/routingState": "reserve"}
+
+
+def test_a_name_that_is_taken_is_seen_by_the_service() -> None:
+    named: dict[str, Any] = {"metadata": {"name": "hello-blue"}}
+    taken = a_revision("hello", generation=1, spec={"containers": [{"image": "other"}]}, **named)
+    configuration = a_configuration(generation=2, **named)
+    cache = knowing(
+        (ResourceKind.SERVICE, a_service(**named)),
+        (ResourceKind.CONFIGURATION, configuration),
+        (ResourceKind.REVISION, taken),
+    )
+    status = written_status(cache.decide(SERVICE, now=NOW, now_s=NOW_S), ResourceKind.SERVICE)
+    assert told(status, "RoutesReady")[1] == "RevisionNameTaken"
+    cache.drop(ResourceKind.REVISION, ("default", "hello-blue"))
+    status = written_status(cache.decide(SERVICE, now=NOW, now_s=NOW_S), ResourceKind.SERVICE)
+    assert told(status, "RoutesReady")[1] == "OutOfDate"
+
+
+def test_a_configuration_finds_its_revisions() -> None:
+    ready = stored(with_ready(a_revision(), "True"), annotations={BECAME_READY_ANNOTATION: NOW})
+    cache = knowing((ResourceKind.CONFIGURATION, a_configuration()), (ResourceKind.REVISION, ready))
+    status = written_status(cache.decide(CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
+    assert status["latestReadyRevisionName"] == "hello-00001"
+
+
+def test_a_route_finds_what_it_names() -> None:
+    ready = with_ready(a_revision(), "True")
+    cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)), (ResourceKind.REVISION, ready))
+    assert written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)["traffic"][0]["tag"] == "blue"
+
+
+def test_all_of_a_kind_can_be_woken() -> None:
+    assert knowing((ResourceKind.SERVICE, a_service())).keys(ResourceKind.SERVICE) == [SERVICE]
+
+
+def test_it_says_how_much_it_knows() -> None:
+    assert repr(knowing((ResourceKind.POD, a_pod()))).endswith(
+        "0 services, 1 pods, 0 endpointslices, 0 horizontalpodautoscalers, 0 httproutes, "
+        "0 domainmappings, 0 clusterdomainclaims)"
+    )
+
+
+def test_a_refusal_holds_until_the_spec_changes() -> None:
+    cache = knowing((ResourceKind.CONFIGURATION, a_configuration()))
+    assert cache.refuse(CONFIGURATION, "too many") == {CONFIGURATION}
+    status = written_status(cache.decide(CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
+    assert "too many" in told(status, "Ready")[2]
+    cache.put(ResourceKind.CONFIGURATION, newer(a_configuration(generation=2)))
+    status = written_status(cache.decide(CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
+    assert told(status, "Ready")[0] == "Unknown"
+
+
+def test_what_is_gone_cannot_be_refused() -> None:
+    assert knowing().refuse(CONFIGURATION, "too many") == set()
+
+
+def test_one_of_two_pods_that_goes_leaves_the_other() -> None:
+    revision = a_revision()
+    boom = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
+    cache = knowing(
+        (ResourceKind.REVISION, revision),
+        (ResourceKind.DEPLOYMENT, a_deployment(revision)),
+        (ResourceKind.POD, a_pod("gone")),
+        (ResourceKind.POD, a_pod("left", containerStatuses=[boom])),
+    )
+    cache.drop(ResourceKind.POD, ("default", "gone"))
+    status = written_status(cache.decide(REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    assert told(status, "Ready")[1] == "ExitCode1"
+
+
+def test_a_label_that_changes_moves_a_pod() -> None:
+    cache = knowing((ResourceKind.POD, a_pod()))
+    moved = merged(newer(a_pod()), {"metadata": {"labels": {"serving.knative.dev/revision": "hello-00002"}}})
+    assert cache.put(ResourceKind.POD, moved) == {REVISION, (ResourceKind.REVISION, "default", "hello-00002")}
+
+
+def test_other_settings_wake_everybody_and_move_the_claims_of_routes() -> None:
+    cache = knowing(
+        (ResourceKind.SERVICE, a_service()),
+        (ResourceKind.CONFIGURATION, a_configuration()),
+        (ResourceKind.ROUTE, a_route()),
+        (ResourceKind.REVISION, a_revision()),
+        (ResourceKind.POD, a_pod()),
+    )
+    settings = msgspec.structs.replace(SETTINGS, domain="apps.example.org")
+    assert cache.reconfigure(settings, SCALING) == {SERVICE, CONFIGURATION, ROUTE, REVISION}
+    status = written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    assert status["url"] == "http://hello.default.apps.example.org:8080"

@@ -1,0 +1,178 @@
+"""Public Services in what the controller knows: who is woken by what, and what becomes of refusals."""
+
+import msgspec
+
+from serving.controller.cache import ControllerCache, WorkKey
+from serving.controller.writes import Create, Patch, ResourceKind
+from serving.model.knative import TRAFFIC_PATH_ANNOTATION
+from serving.model.objects import Object, annotations_of
+from tests.unit.controller.builders import (
+    NOW,
+    NOW_S,
+    SCALING,
+    SETTINGS,
+    a_deployment,
+    a_pod,
+    a_revision,
+    a_route,
+    stored,
+    told,
+    written_status,
+)
+
+ROUTE: WorkKey = (ResourceKind.ROUTE, "default", "hello")
+REVISION: WorkKey = (ResourceKind.REVISION, "default", "hello-00001")
+PUBLIC = msgspec.structs.replace(SETTINGS, public_services=True)
+ACTIVATORS = ("knative-serving", "activator-internal-x")
+READY = [{"type": "Ready", "status": "True"}]
+
+
+def activators(*addresses: str) -> Object:
+    return {
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8081}],
+        "endpoints": [{"addresses": [one]} for one in addresses],
+    }
+
+
+def knowing(*objects: tuple[ResourceKind, Object]) -> ControllerCache:
+    cache = ControllerCache(PUBLIC, SCALING)
+    for resource, one in objects:
+        cache.put(resource, one)
+    return cache
+
+
+def made_by(cache: ControllerCache, key: WorkKey) -> dict[tuple[ResourceKind, str], Object]:
+    plan = cache.decide(key, now=NOW, now_s=NOW_S)
+    return {(one.resource, one.body["metadata"]["name"]): one.body for one in plan.writes if isinstance(one, Create)}
+
+
+def with_public(cache: ControllerCache, key: WorkKey) -> dict[tuple[ResourceKind, str], Object]:
+    """What the plan makes is there."""
+    found = made_by(cache, key)
+    for (resource, _), body in found.items():
+        cache.put(resource, stored(body))
+    return found
+
+
+def test_activators_that_change_wake_all_revisions_and_routes() -> None:
+    cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.ROUTE, a_route()))
+    assert cache.put_activators(ACTIVATORS, activators("10.1.0.1")) == {REVISION, ROUTE}
+    assert cache.put_activators(ACTIVATORS, activators("10.1.0.1")) == set()
+    assert cache.drop_activators(ACTIVATORS) == {REVISION, ROUTE}
+    assert cache.drop_activators(ACTIVATORS) == set()
+
+
+def test_a_revision_and_a_route_get_a_service_and_a_slice_each() -> None:
+    cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.ROUTE, a_route()))
+    cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    assert {(ResourceKind.CORE_SERVICE, "hello"), (ResourceKind.ENDPOINT_SLICE, "hello-public")} == made_by(
+        cache, ROUTE
+    ).keys()
+    assert {(ResourceKind.CORE_SERVICE, "hello-00001"), (ResourceKind.ENDPOINT_SLICE, "hello-00001-public")} < made_by(
+        cache, REVISION
+    ).keys()
+
+
+def test_without_the_setting_there_are_none() -> None:
+    cache = ControllerCache(SETTINGS, SCALING)
+    cache.put(ResourceKind.REVISION, a_revision())
+    cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    names = {name for _, name in made_by(cache, REVISION)}
+    assert names == {"hello-00001-deployment", "hello-00001-private"}
+    public = stored({"kind": "Service", "metadata": {"name": "hello-00001"}})
+    assert cache.put(ResourceKind.CORE_SERVICE, public) == set()
+
+
+def test_a_public_service_or_slice_that_goes_wakes_its_owner() -> None:
+    cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.ROUTE, a_route()))
+    cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    for key, name in ((ROUTE, "hello"), (REVISION, "hello-00001")):
+        with_public(cache, key)
+        assert not {resource for resource, _ in made_by(cache, key)} & {ResourceKind.ENDPOINT_SLICE}
+        assert cache.drop(ResourceKind.CORE_SERVICE, ("default", name)) == {key}
+        assert cache.drop(ResourceKind.ENDPOINT_SLICE, ("default", f"{name}-public")) == {key}
+        assert (ResourceKind.ENDPOINT_SLICE, f"{name}-public") in made_by(cache, key)
+
+
+def test_a_pod_that_turns_unready_leaves_the_slice_before_anything_else_is_written() -> None:
+    wanting = stored(a_revision(), annotations={**annotations_of(a_revision()), TRAFFIC_PATH_ANNOTATION: "serve"})
+    cache = knowing((ResourceKind.REVISION, wanting))
+    cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    for number in (1, 2):
+        cache.put(ResourceKind.POD, a_pod(f"pod-{number}", podIP=f"10.2.0.{number}", conditions=READY))
+    with_public(cache, REVISION)
+    cache.put(ResourceKind.DEPLOYMENT, stored(a_deployment(wanting, replicas=2, ready=2), resourceVersion="9"))
+    unready = stored(a_pod("pod-1", podIP="10.2.0.1"), resourceVersion="8")
+    assert cache.put(ResourceKind.POD, unready) == {REVISION}
+    first, *rest = cache.decide(REVISION, now=NOW, now_s=NOW_S).writes
+    assert isinstance(first, Patch)
+    assert first.resource is ResourceKind.ENDPOINT_SLICE
+    assert [one["addresses"] for one in first.patch["endpoints"]] == [["10.2.0.2"]]
+    assert rest, "and then its status"
+
+
+def test_a_service_in_the_way_is_told_and_wakes_when_it_goes() -> None:
+    theirs = stored({"kind": "Service", "metadata": {"name": "hello"}})
+    cache = knowing((ResourceKind.ROUTE, a_route()))
+    assert cache.put(ResourceKind.CORE_SERVICE, theirs) == {ROUTE}
+    status = written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    message = 'There is an existing Service "hello" that we do not own.'
+    assert told(status, "IngressReady") == ("False", "NotOwned", message)
+    assert cache.drop(ResourceKind.CORE_SERVICE, ("default", "hello")) == {ROUTE}
+
+
+def test_a_revision_tells_of_a_service_in_its_way() -> None:
+    theirs = stored({"kind": "Service", "metadata": {"name": "hello-00001"}})
+    cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.CORE_SERVICE, theirs))
+    status = written_status(cache.decide(REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    assert 'an existing Service "hello-00001"' in told(status, "Ready")[2]
+
+
+def test_what_the_server_refuses_for_a_route_is_told_and_not_asked_again() -> None:
+    cache = knowing((ResourceKind.ROUTE, a_route()))
+    cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    assert cache.refuse(ROUTE, "no name for a Service") == {ROUTE}
+    assert made_by(cache, ROUTE) == {}
+    status = written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    assert told(status, "IngressReady") == ("False", "CreationFailed", "no name for a Service")
+
+
+def behind_a_gateway(*objects: tuple[ResourceKind, Object]) -> ControllerCache:
+    cache = ControllerCache(msgspec.structs.replace(PUBLIC, gateway="gateways/front"), SCALING)
+    for resource, one in objects:
+        cache.put(resource, one)
+    return cache
+
+
+def assigned(route: Object) -> Object:
+    return {**route, "status": {"traffic": [{"revisionName": "hello-00001", "percent": 100, "tag": "old"}]}}
+
+
+def test_a_route_gets_httproutes_and_hears_of_them() -> None:
+    cache = behind_a_gateway((ResourceKind.ROUTE, assigned(a_route())), (ResourceKind.REVISION, a_revision("hello")))
+    names = {name for resource, name in with_public(cache, ROUTE) if resource is ResourceKind.HTTP_ROUTE}
+    assert names == {"hello", "hello.old"}
+    assert not {one for one, _ in made_by(cache, ROUTE)} & {ResourceKind.HTTP_ROUTE}
+    for name in names:
+        changed = stored({"kind": "HTTPRoute", "metadata": {"name": name}}, resourceVersion="9", uid="u")
+        assert cache.put(ResourceKind.HTTP_ROUTE, changed) == {ROUTE}
+        assert cache.drop(ResourceKind.HTTP_ROUTE, ("default", name)) == {ROUTE}
+        assert (ResourceKind.HTTP_ROUTE, name) in made_by(cache, ROUTE)
+    stranger = stored({"kind": "HTTPRoute", "metadata": {"name": "other"}})
+    assert cache.put(ResourceKind.HTTP_ROUTE, stranger) == set()
+
+
+def test_a_server_without_httproutes_wakes_all_routes_once() -> None:
+    cache = behind_a_gateway((ResourceKind.ROUTE, assigned(a_route())))
+    assert cache.set_httproutes_missing("") == set()
+    assert cache.set_httproutes_missing("there are none") == {ROUTE}
+    assert cache.set_httproutes_missing("there are none") == set()
+    status = written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    assert told(status, "IngressReady") == ("False", "GatewayApiMissing", "there are none")
+    assert cache.set_httproutes_missing("") == {ROUTE}
+
+
+def test_without_a_gateway_a_route_has_no_httproutes() -> None:
+    cache = knowing((ResourceKind.ROUTE, assigned(a_route())))
+    assert not {one for one, _ in made_by(cache, ROUTE)} & {ResourceKind.HTTP_ROUTE}

@@ -189,7 +189,9 @@ class Connection(asyncio.Protocol):
             self._consume(self._buffer)
 
     def truncate(self) -> None:
-        """Nothing to do: ``exchange_done`` follows, and ends the connection after what was written."""
+        """Let ``exchange_done``, which follows, end the connection after what was written; over TLS without close_notify."""
+        if (truncate := getattr(self._transport, "truncate", None)) is not None:
+            truncate()
 
     def abort(self) -> None:
         """Close at once, with a reset: an end without one looks whole to who reads until the end."""

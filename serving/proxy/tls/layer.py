@@ -45,8 +45,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     """One client's connection over TLS."""
 
     __slots__ = (
-        *("_address", "_app", "_begun", "_closing", "_due_s", "_eof_told", "_outer", "_outer_ended", "_paused"),
-        *("_records", "_registry", "_terms", "_wiring", "_write_ended"),
+        *("_address", "_app", "_begun", "_closing", "_due_s", "_eof_told", "_is_truncated", "_outer", "_outer_ended"),
+        *("_paused", "_records", "_registry", "_terms", "_wiring", "_write_ended"),
     )
 
     def __init__(self, registry: Registry, wiring: Wiring, terms: TlsTerms) -> None:
@@ -66,6 +66,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._write_ended = False
         self._outer_ended = False
         self._eof_told = False
+        self._is_truncated = False
 
     def __repr__(self) -> str:
         state = "closing" if self._closing else "handshake" if self._app is None else repr(self._app)
@@ -152,6 +153,10 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._closing = True
             self._say_end()
             self._outer.close()
+
+    def truncate(self) -> None:
+        """End without close_notify from now on, so that a client can tell that its answer was cut off."""
+        self._is_truncated = True
 
     def abort(self) -> None:
         """Close at once, without a goodbye: so an answer that was cut off cannot be taken for a whole one."""
@@ -298,7 +303,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def _say_end(self) -> None:
         if not self._write_ended:
             self._write_ended = True
-            if goodbye := self._records.goodbye():
+            if not self._is_truncated and (goodbye := self._records.goodbye()):
                 self._outer.write(goodbye)
 
     def _flush(self) -> None:

@@ -126,8 +126,8 @@ async def test_a_tunnel_in_which_the_app_speaks_has_begun_its_answer_and_is_not_
             await asyncio.sleep(0.2)
             client.send(b"x")
             assert await client.body(1) == b"x"
-        client.writer.write_eof()
-        assert await client.rest() == b""
+        await client.closed()
+        await until(lambda: proxy.handler.finished)
         assert [one.outcome for one in proxy.handler.finished] == ["answered"]
 
 

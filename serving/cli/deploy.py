@@ -1,6 +1,9 @@
 """``serving deploy``: a command in a folder becomes a service, or a new revision of one."""
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,74 +12,51 @@ import msgspec
 
 from serving.cli.api import Api, api_options, fail, fail_usage, message_of
 from serving.cli.completion import complete_service
-from serving.cli.progress import Progress
+from serving.cli.deployment import Deployment, check_name, kept_options, manifest_of, merged, pairs_of
+from serving.cli.objects import at
+from serving.cli.params import wait_timeout_option
+from serving.cli.progress import Progress, say_aside
 from serving.cli.resources import path_of
 from serving.cli.url import print_url
+from serving.cli.virtualenv import environment_of, find_virtualenv
 from serving.cli.waiting import until_ready
+from serving.cli.watchfolder import watch_folder
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
-from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, SERVING_API_VERSION
-from serving.settings.annotations import GROUP
+from serving.local.podplan import command_words
+from serving.local.snapshot import take
+from serving.local.state import StateFolder
+from serving.model.errors import InvalidValue
 
-__all__ = ["Deployment", "deploy", "manifest_of"]
+__all__ = ["deploy"]
 
 _TIMEOUT_S = 300.0
-# A controller may write between our reading and our writing.
+# The controller may write between the read and the write.
 _TRIES_MAX = 10
 _CREATED, _NOT_FOUND, _CONFLICT = 201, 404, 409
-# What Knative takes where a manifest names no port.
-_PORT = 8080
-# Annotations that people write without their group.
+# Annotations that have an option of their own.
 _SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target", "metric", "scale_down_delay")
 
 
-class Deployment(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``serving deploy`` was asked for; None and () where nothing was said."""
+class _How(msgspec.Struct, frozen=True, kw_only=True):
+    """Options that say how to deploy, not what."""
 
-    name: str
-    folder: Path
-    command: str
-    image: str | None = None
-    pairs: tuple[str, ...] = ()
-    annotate: tuple[str, ...] = ()
-    concurrency: int | None = None
-    timeout: int | None = None
-    port: int | None = None
-    h2c: bool = False
-    scaling: dict[str, str] = {}
-
-
-def manifest_of(asked: Deployment) -> Object:
-    """The Knative Service of ``serving deploy``: a command in a folder, in the place of an image."""
-    annotations = {
-        COMMAND_ANNOTATION: asked.command,
-        FOLDER_ANNOTATION: str(asked.folder.absolute()),
-        **{f"{GROUP}{key.replace('_', '-')}": text for key, text in asked.scaling.items()},
-        **_pairs(asked.annotate, "--annotate"),
-    }
-    environment = [{"name": key, "value": value} for key, value in _pairs(asked.pairs, "--env").items()]
-    container: Object = {"image": asked.image or asked.name, "env": environment}
-    if asked.h2c:
-        container["ports"] = [{"name": "h2c", "containerPort": asked.port or _PORT}]
-    elif asked.port is not None:
-        container["ports"] = [{"containerPort": asked.port}]
-    spec: Object = {"containers": [container]}
-    if asked.concurrency is not None:
-        spec["containerConcurrency"] = asked.concurrency
-    if asked.timeout is not None:
-        spec["timeoutSeconds"] = asked.timeout
-    return {
-        "apiVersion": SERVING_API_VERSION,
-        "kind": "Service",
-        "metadata": {"name": asked.name},
-        "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}},
-    }
+    wait: bool
+    wait_s: float
+    output: str
+    replace: bool
+    snapshot: bool
 
 
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @click.argument("folder", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--command", required=True, help='What to run there, as in "python app.py"; PORT says where to listen.')
+@click.option(
+    "--command",
+    required=True,
+    help="What to run in FOLDER, as in 'python app.py' or 'uvicorn app:app --port $PORT'. The app must listen on $PORT. "
+    "A command with shell syntax ($, |, &&, ;, >, NAME=VALUE) runs by sh -c. Use single quotes, or your shell expands $PORT.",
+)
 @click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="A variable of the environment.")
 @click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit.")
 @click.option("--min-scale", type=click.IntRange(0), help="Fewest pods.")
@@ -89,61 +69,131 @@ def manifest_of(asked: Deployment) -> Object:
 @click.option("--h2c", is_flag=True, help="The app speaks HTTP/2 with prior knowledge, as gRPC does.")
 @click.option("--image", help="The image that the manifest names, for a cluster.")
 @click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is ready.")
-@click.option("--wait-timeout", "wait_s", default=_TIMEOUT_S, show_default=True, help="How long, in seconds.")
+@click.option(
+    "--replace", is_flag=True, help="Drop variables and scaling of the revision before that are not given again."
+)
+@click.option(
+    "--snapshot/--no-snapshot",
+    default=True,
+    show_default=True,
+    help="Run a copy of FOLDER without what .gitignore and .servingignore name, or FOLDER itself.",
+)
+@click.option("--watch", is_flag=True, help="Deploy again whenever a file of FOLDER changes, until Ctrl-C.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
+@wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def deploy(*, api: Api, wait: bool, wait_s: float, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Run a command as a service: make it, or a new revision of it.
+def deploy(*, api: Api, watch: bool, **given: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Run a command as a service NAME: create it, or make a new revision of it.
 
-    A service that exists keeps its traffic; all else becomes what is said here.
+    The revision runs a copy of FOLDER, so that changed files are a new revision and an old one keeps its own. A virtual
+    environment in FOLDER, or the active one, is used. Options that are not given keep their value of the revision before.
     """
-    given = {key: asked.pop(key, None) for key in _SCALING}
-    scaling = {
-        key: f"{value:g}" if isinstance(value, float) else str(value)
-        for key, value in given.items()
-        if value is not None
-    }
-    manifest = manifest_of(Deployment(**asked, scaling=scaling))
-    name = asked["name"]
-    with Progress(f"deploying {name}"):
-        is_new, service = _write(api, manifest)
-        if wait:
-            service = until_ready(api, name, timeout_s=wait_s)
-    if output == "json":
+    how = _How(**{field: given.pop(field) for field in _How.__struct_fields__})
+    try:
+        asked = _deployment(given)
+    except InvalidValue as error:
+        fail_usage(str(error))
+    asked = _with_virtualenv(api, asked)
+    if watch:
+        watch_folder(asked.folder, lambda: _deploy(api, asked, how))
+    _deploy(api, asked, how)
+
+
+def _deployment(given: dict[str, Any]) -> Deployment:
+    """The options as a record. Raises ``InvalidValue`` before anything is written."""
+    check_name(given["name"])
+    if not command_words(given["command"]):
+        raise InvalidValue(text=given["command"], expected="a command after --command")
+    scaling = {key: value for key in _SCALING if (value := given.pop(key, None)) is not None}
+    return Deployment(
+        environment=pairs_of(given.pop("pairs"), "--env", "NAME"),
+        annotations=pairs_of(given.pop("annotate"), "--annotate", "KEY"),
+        scaling={key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in scaling.items()},
+        **given,
+    )
+
+
+def _with_virtualenv(api: Api, asked: Deployment) -> Deployment:
+    """The deployment in its virtual environment, if there is one and pods are processes of this machine."""
+    found = find_virtualenv(asked.folder, os.environ)
+    if found is None or api.state_path is None or asked.image or "PATH" in asked.environment:
+        return asked
+    say_aside(f"using the virtual environment {found}")
+    return msgspec.structs.replace(asked, environment={**environment_of(found), **asked.environment})
+
+
+def _deploy(api: Api, asked: Deployment, how: _How) -> None:
+    if how.snapshot and api.state_path is not None:
+        with Progress(f"copying {asked.folder}"):
+            try:
+                asked = msgspec.structs.replace(
+                    asked, snapshot=take(asked.folder, StateFolder(api.state_path).snapshots)
+                )
+            except InvalidValue as error:
+                fail_usage(f"{asked.folder}: {error}")
+    with Progress(f"deploying {asked.name}"):
+        is_new, service = _write(api, asked, how)
+        if how.wait:
+            with _explained_interrupt(asked.name):
+                service = until_ready(api, asked.name, timeout_s=how.wait_s)
+    if how.output == "json":
         click.echo(json.dumps(service, indent=2))
-    elif wait:
+        return
+    if how.wait:
         print_url(api, service)
     else:
-        click.echo(
-            f"service/{name} {'created' if is_new else 'changed'}; `serving wait {name}` waits until it is ready"
+        what = "created" if is_new else "changed"
+        click.echo(f"service/{asked.name} {what}; `serving wait {asked.name}` waits until it is ready")
+    _say_traffic(service)
+
+
+@contextlib.contextmanager
+def _explained_interrupt(name: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say_aside(
+            f"interrupted; the service {name} exists and goes on starting: `serving wait {name}` waits for it, "
+            f"`serving delete {name}` removes it"
+        )
+        raise
+
+
+def _say_traffic(service: Object) -> None:
+    """Say that the new revision gets no traffic, where traffic is pinned to others."""
+    created = at(service, "status", "latestCreatedRevisionName")
+    targets = at(service, "spec", "traffic") or ()
+    is_routed = any(
+        target.get("percent") and (target.get("latestRevision") or target.get("revisionName") == created)
+        for target in targets
+    )
+    if targets and not is_routed:
+        name = at(service, "metadata", "name")
+        say_aside(
+            f"{created or 'the new revision'} gets 0 % of the traffic, which is pinned to other revisions; "
+            f"`serving traffic {name} --to-latest` sends it all there"
         )
 
 
-def _write(api: Api, manifest: Object) -> tuple[bool, Object]:
-    """Make the service or change it; whether it is new, and what it is now. Others may write it at the same time."""
-    path, name = path_of(SERVING_SERVICE, api.namespace), manifest["metadata"]["name"]
+def _write(api: Api, asked: Deployment, how: _How) -> tuple[bool, Object]:
+    """Create or change the service; whether it is new, and the object. Others may write it at the same time."""
+    path = path_of(SERVING_SERVICE, api.namespace)
     tries = 0
     while True:
         tries += 1
-        status, before = api.call("GET", f"{path}/{name}")
+        status, before = api.call("GET", f"{path}/{asked.name}")
+        kept: list[str] = []
         if status == _NOT_FOUND:
-            status, after = api.call("POST", path, manifest)
+            status, after = api.call("POST", path, manifest_of(asked))
         elif status < 400:
-            spec = {key: value for key, value in before["spec"].items() if key == "traffic"} | manifest["spec"]
-            body = {**manifest, "metadata": before["metadata"], "spec": spec}
-            status, after = api.call("PUT", f"{path}/{name}", body)
+            kept = [] if how.replace else kept_options(before, asked)
+            status, after = api.call("PUT", f"{path}/{asked.name}", merged(before, asked, replace=how.replace))
         else:
             after = before
         if status < 400:
+            if kept:
+                say_aside(f"kept from before: {', '.join(kept)}; --replace drops them")
             return status == _CREATED, after
         if status != _CONFLICT or tries == _TRIES_MAX:
             fail(message_of(after))
-
-
-def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    for text in texts:
-        name, found, _ = text.partition("=")
-        if not found or not name:
-            fail_usage(f"{option}: {text!r} is not right; expected {'NAME' if option == '--env' else 'KEY'}=VALUE")
-    return dict(text.split("=", 1) for text in texts)

@@ -36,6 +36,7 @@ from serving.local.manager import Manager
 from serving.local.pod import Node
 from serving.local.podlogs import FilePodLogs
 from serving.local.rebuilt import until_rebuilt
+from serving.local.snapshotgc import collect_snapshots
 from serving.local.state import StateFolder
 from serving.metrics.controller import ControllerMetrics, LocalMetrics
 from serving.metrics.export import exporting
@@ -62,6 +63,7 @@ async def _body(stop: asyncio.Event) -> None:
         host=host,
         pods=state.pods,
         logs=logs,
+        snapshots=state.snapshots,
         stats_url=os.environ["SERVING_STATS_URL"],
         key=read_key(state.key),
     )
@@ -79,6 +81,7 @@ async def _body(stop: asyncio.Event) -> None:
             tasks.append(group.create_task(kubelet.run(), name="kubelet"))
             tasks.append(group.create_task(manager.run(), name="manager"))
             tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
+            tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))
             controlling = group.create_task(controller.run(stop), name="controller")
             await until_rebuilt(cluster, within_s=_REBUILD_S)
             page = serve_page(metrics.page, sockets.get("control-metrics") or settings.metrics_address)

@@ -30,10 +30,12 @@ from serving.local.podevents import pod_event
 from serving.local.podfolder import make_folder, mount, remove_folder
 from serving.local.podplan import Life, app_plan, name_of, pod_status, proxy_environment, serves, speaks_http2
 from serving.local.probeplan import listening_probe, probe_plans
+from serving.local.snapshot import path_of_snapshot
 from serving.local.sources import Reference, Sources, container_environment, data_of, references, volume_files
 from serving.local.unready import Unready
 from serving.model.errors import AlreadyExists, ClusterError, InvalidValue, NotFound
-from serving.model.knative import REVISION_LABEL
+from serving.model.knative import REVISION_LABEL, SNAPSHOT_ANNOTATION
+from serving.model.objects import annotations_of
 from serving.wire.tokens import pod_secret, pod_token
 
 __all__ = ["QUEUE_PROXY", "Node", "PodNote", "PodRun"]
@@ -61,6 +63,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     host: Host
     pods: Path
     logs: Path
+    snapshots: Path
     stats_url: str
     key: bytes
     name: str = "local"
@@ -212,7 +215,15 @@ class PodRun:
         is_serving = serves(self._manifest, container)
         try:
             given = container_environment(self._manifest, container, sources=sources, address=address)
-            plan = app_plan(self._manifest, container, port=self.place.port, home=str(self._folder), given=given)
+            snapshot = annotations_of(self._manifest).get(SNAPSHOT_ANNOTATION, "")
+            plan = app_plan(
+                self._manifest,
+                container,
+                port=self.place.port,
+                home=str(self._folder),
+                given=given,
+                snapshot=str(path_of_snapshot(self._node.snapshots, snapshot)) if snapshot else "",
+            )
         except InvalidValue as error:
             message = f"container {name} cannot be run here; expected {error.expected}"
             self._note_life(name, Life(waiting_reason="CreateContainerConfigError", waiting_message=message))

@@ -6,6 +6,7 @@ PORT, HOME, HOSTNAME and PATH; nothing else leaks into it. HOME is the pod's own
 /etc/config is found at $HOME/etc/config, because there is no container here that could have an /etc of its own.
 """
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -17,9 +18,11 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, REVISION_LABEL
 
 __all__ = [
+    "DEFAULT_PATH",
     "AppPlan",
     "Life",
     "app_plan",
+    "command_words",
     "name_of",
     "pod_status",
     "proxy_environment",
@@ -29,7 +32,16 @@ __all__ = [
 
 # On one machine everybody hears within milliseconds that a pod is going.
 _DRAIN_LAG_S = 1.0
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_KUBERNETES_VARIABLE = re.compile(r"\$\(([A-Z_][A-Z0-9_]*)\)")
+_QUOTED = re.compile(r"""'[^']*'|\\.|"((?:\\.|[^"\\])*)\"""")
+_ASSIGNMENT = re.compile(r"\s*\w+=")
+_SHELL_SYNTAX = re.compile(r"[$`|&;<>\n]")
+_SEVERAL_COMMANDS = re.compile(r"[|&;\n]")
+# Built into the shell: there is no program to execute in its place.
+_SHELL_WORDS = frozenset(
+    {"cd", "exec", "export", "if", "for", "while", "until", "case", "set", "test", ".", "trap", "{"}
+)
 _NO_COMMAND = (
     f"a command, args, or the annotation {COMMAND_ANNOTATION} on the template: on one machine there is no container engine "
     "that could run an image"
@@ -60,30 +72,53 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     waiting_message: str = ""
 
 
-def app_plan(pod: Object, container: Object, *, port: int, home: str, given: Mapping[str, str]) -> AppPlan:
+def app_plan(
+    pod: Object, container: Object, *, port: int, home: str, given: Mapping[str, str], snapshot: str = ""
+) -> AppPlan:
     """The process of a container. Raises ``InvalidValue`` where there is nothing that could be run.
 
-    ``given`` is the environment that its manifest asks for, ``home`` the pod's folder. Only the container that serves is
-    told the port.
+    ``given`` is the environment that its manifest asks for, ``home`` the pod's folder, ``snapshot`` the folder of the
+    application's snapshot if it has one. Only the container that serves gets the port.
     """
     annotation = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION, "")
     command = [*container.get("command", ()), *container.get("args", ())]
-    if not container.get("command"):
-        try:
-            command = [*shlex.split(annotation), *container.get("args", ())] if annotation else command
-        except ValueError as error:
-            raise InvalidValue(text=annotation, expected=f"shell words: {error}") from error
+    if annotation and not container.get("command"):
+        command = [*command_words(annotation), *container.get("args", ())]
     if not command:
         raise InvalidValue(text=container.get("image", ""), expected=_NO_COMMAND)
-    environment = {"PATH": _PATH, "HOME": home, "HOSTNAME": pod["metadata"]["name"], **given}
+    environment = {"PATH": DEFAULT_PATH, "HOME": home, "HOSTNAME": pod["metadata"]["name"], **given}
     if serves(pod, container):
         environment["PORT"] = str(port)
     return AppPlan(
         name=name_of(container),
         arguments=tuple(_expanded(word, environment) for word in command),
         environment=environment,
-        folder=container.get("workingDir") or (pod["metadata"].get("annotations") or {}).get(FOLDER_ANNOTATION) or home,
+        folder=container.get("workingDir")
+        or snapshot
+        or (pod["metadata"].get("annotations") or {}).get(FOLDER_ANNOTATION)
+        or home,
     )
+
+
+def command_words(text: str) -> list[str]:
+    """The arguments of a command as people type it. Raises ``InvalidValue`` for an unclosed quote.
+
+    Text with shell syntax, such as "$PORT", "a && b" or "A=1 b", runs by ``sh -c``; a single command replaces the shell.
+    ``$(PORT)`` means the variable, as in a manifest, and not a command.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        reason = str(error).lower()
+        raise InvalidValue(text=text, expected=f"a command as in a shell ({reason})") from error
+    text = _KUBERNETES_VARIABLE.sub(r"${\1}", text)
+    # Within double quotes a shell expands variables and nothing else.
+    bare = _QUOTED.sub(lambda match: "".join(one for one in match[1] or "" if one in "$`"), text)
+    is_assignment = _ASSIGNMENT.match(bare)
+    if not is_assignment and not _SHELL_SYNTAX.search(bare):
+        return words
+    is_single = not is_assignment and not _SEVERAL_COMMANDS.search(bare) and words[0] not in _SHELL_WORDS
+    return ["/bin/sh", "-c", f"exec {text}" if is_single else text]
 
 
 def name_of(container: Object) -> str:

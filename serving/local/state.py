@@ -40,6 +40,7 @@ class StateFolder:
         self.journal = path / "journal.db"
         self.logs = path / "logs"
         self.pods = path / "pods"
+        self.snapshots = path / "snapshots"
         self.template = path / "template.sock"
         self._lock_path = path / "lock"
         self._lock_fd: int | None = None

@@ -41,6 +41,7 @@ __all__ = [
     "SERVICE_UID_LABEL",
     "SERVING_API_VERSION",
     "SERVING_GROUP",
+    "SNAPSHOT_ANNOTATION",
     "TARGET_ANNOTATION",
     "TRAFFIC_PATH_ANNOTATION",
     "VISIBILITY_LABEL",
@@ -104,6 +105,8 @@ COMMAND_ANNOTATION = f"{OWN_GROUP}/command"
 """The command that runs a container whose manifest names only an image."""
 FOLDER_ANNOTATION = f"{OWN_GROUP}/dir"
 """The working directory of that command."""
+SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
+"""The digest of a copy of that directory, in which the command runs instead: an old revision keeps its files."""
 
 CONDITION_READY = "Ready"
 CONDITION_ACTIVE = "Active"

@@ -47,6 +47,7 @@ async def _kubelet(
         host=host,
         pods=folder / "state" / "pods",
         logs=folder / "state" / "logs" / "pods",
+        snapshots=folder / "state" / "snapshots",
         stats_url=f"ws://127.0.0.1:{stage.port('stats')}/stats",
         key=KEY,
         name=stage.server.node,

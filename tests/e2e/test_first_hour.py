@@ -2,8 +2,10 @@
 
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Iterator
+import venv
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,124 @@ spec:
         assert "exit code 7" in failed.stderr
         done = serving("apply", "-f", "-", "--wait", stdin=text.replace("COMMAND", slow))
         assert "service/applied is ready at" in done.stdout
+
+
+def written(folder: Path, word: str) -> Path:
+    """An app that answers with a word."""
+    folder.mkdir(exist_ok=True)
+    (folder / "app.py").write_text(
+        "import http.server, os\n"
+        "class Answer(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        self.send_response(200)\n"
+        "        self.end_headers()\n"
+        f"        self.wfile.write({word!r}.encode() + b' ' + os.environ.get('WHO', '').encode())\n"
+        "http.server.ThreadingHTTPServer(('127.0.0.1', int(os.environ['PORT'])), Answer).serve_forever()\n"
+    )
+    return folder
+
+
+APP = f"{sys.executable} app.py"
+
+
+def test_edited_code_is_a_new_revision_and_the_old_one_keeps_its_own(serving: Stage, tmp_path: Path) -> None:
+    folder = written(tmp_path / "edit", "one")
+    serving("deploy", "edit", str(folder), "--command", APP)
+    assert serving("invoke", "edit").stdout == "one "
+    serving("deploy", "edit", str(folder), "--command", APP)
+    written(folder, "two")
+    serving("deploy", "edit", str(folder), "--command", APP)
+    assert serving("invoke", "edit").stdout == "two "
+    names = re.findall(r"^edit-\d+", serving("get", "revisions").stdout, re.MULTILINE)
+    assert names == ["edit-00001", "edit-00002"], "the same files are no new revision"
+    written(folder, "three, which is not deployed")
+    serving("traffic", "edit", "--rollback")
+    serving.answered("one", "edit")
+
+
+def test_watching_deploys_again_when_a_file_changes(serving: Stage, tmp_path: Path) -> None:
+    folder = written(tmp_path / "watched", "before")
+    with serving.process("deploy", "watched", str(folder), "--command", APP, "--watch") as process:
+        assert process.stderr is not None
+        until_said(process.stderr, "watching ")
+        assert serving("invoke", "watched").stdout == "before "
+        written(folder, "after")
+        until_said(process.stderr, "watching ")
+        serving.answered("after", "watched")
+
+
+def until_said(lines: Iterable[str], said: str) -> None:
+    assert any(said in line for line in lines), f"ended before it said {said!r}"
+
+
+@pytest.mark.parametrize("port", ["$PORT", "${PORT}", "$(PORT)"])
+def test_the_port_is_expanded_in_a_command(serving: Stage, tmp_path: Path, port: str) -> None:
+    (tmp_path / "index.html").write_text("found")
+    name = f"expanded-{len(port)}"
+    serving("deploy", name, str(tmp_path), "--command", f"{sys.executable} -m http.server {port} --bind 127.0.0.1")
+    assert serving("invoke", name).stdout == "found"
+
+
+def test_deploy_says_that_the_new_revision_gets_no_traffic(serving: Stage, tmp_path: Path) -> None:
+    folder = written(tmp_path / "pinned", "one")
+    assert "0 %" not in serving("deploy", "pinned", str(folder), "--command", APP).stderr
+    serving("traffic", "pinned", "1=100")
+    written(folder, "two")
+    done = serving("deploy", "pinned", str(folder), "--command", APP)
+    assert "pinned-00002 gets 0 % of the traffic" in done.stderr
+    assert "`serving traffic pinned --to-latest` sends it all there" in done.stderr
+    serving("traffic", "pinned", "--to-latest")
+    serving.answered("two", "pinned")
+
+
+def test_a_second_deploy_keeps_variables_and_scaling_until_they_are_replaced(serving: Stage, tmp_path: Path) -> None:
+    folder = written(tmp_path / "kept", "hello")
+    serving("deploy", "kept", str(folder), "--command", APP, "-e", "WHO=moon", "--min-scale", "1")
+    done = serving("deploy", "kept", str(folder), "--command", APP, "--concurrency", "3")
+    assert "kept from before: -e WHO, --min-scale 1; --replace drops them" in done.stderr
+    assert serving("invoke", "kept").stdout == "hello moon"
+    done = serving("deploy", "kept", str(folder), "--command", APP, "--replace")
+    assert "kept" not in done.stderr
+    assert serving("invoke", "kept").stdout == "hello "
+
+
+def test_a_virtual_environment_in_the_folder_is_used_and_named(serving: Stage, tmp_path: Path) -> None:
+    folder = written(tmp_path / "isolated", "hello")
+    venv.create(folder / ".venv", symlinks=True)
+    module = next((folder / ".venv" / "lib").glob("python*/site-packages")) / "only_here.py"
+    module.write_text("")
+    app = (folder / "app.py").read_text()
+    (folder / "app.py").write_text(f"import only_here\n{app}")
+    done = serving("deploy", "isolated", str(folder), "--command", "python app.py")
+    assert f"using the virtual environment {folder / '.venv'}" in done.stderr
+    assert serving("invoke", "isolated").stdout == "hello "
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "said"),
+    [
+        ("", "true", "a service's name"),
+        ("héllo", "true", "a service's name"),
+        ("unclosed", "echo 'hello", "no closing quotation"),
+        ("empty", "  ", "a command after --command"),
+    ],
+)
+def test_a_wrong_name_or_command_is_refused_before_anything_is_created(
+    serving: Stage, tmp_path: Path, name: str, command: str, said: str
+) -> None:
+    before = serving("get").stdout
+    done = serving("deploy", name, str(tmp_path), "--command", command, code=2)
+    assert said in done.stderr
+    assert "Error" not in done.stderr
+    assert [line.split()[0] for line in serving("get").stdout.splitlines()] == [
+        line.split()[0] for line in before.splitlines()
+    ]
+
+
+def test_an_interrupted_deploy_says_that_the_service_exists(serving: Stage, tmp_path: Path) -> None:
+    with serving.process("deploy", "slow", str(tmp_path), "--command", "sleep 1000") as process:
+        assert process.stderr is not None
+        until_said(process.stderr, "waiting for slow to be ready")
+        process.send_signal(signal.SIGINT)
+        until_said(process.stderr, "the service slow exists and goes on starting")
+        assert process.wait(timeout=60) == 130

@@ -135,6 +135,7 @@ async def controlled(state: StateFolder) -> AsyncIterator[Machine]:
         host=host,
         pods=state.pods,
         logs=state.logs / "pods",
+        snapshots=state.snapshots,
         stats_url="ws://127.0.0.1:1/stats",
         key=bytes(range(32)),
     )

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from serving.cluster.port import Object
-from serving.local.podplan import AppPlan, Life, app_plan, pod_status, proxy_environment
+from serving.local.podplan import AppPlan, Life, app_plan, command_words, pod_status, proxy_environment
 from serving.model.errors import InvalidValue
 
 
@@ -54,7 +54,7 @@ def test_nothing_to_run_says_what_is_missing() -> None:
 
 
 def test_words_that_do_not_parse_are_told() -> None:
-    with pytest.raises(InvalidValue, match="shell words"):
+    with pytest.raises(InvalidValue, match="no closing quotation"):
         plan({"image": "hello"}, **{"serving.dev/command": "run 'it"})
 
 
@@ -117,3 +117,30 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     found = status({"c": Life(is_running=True)}, before={"conditions": then})
     assert then[0] in found["conditions"]
     assert found["phase"] == "Running"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("python app.py", ["python", "app.py"]),
+        ("python -c 'a; b($x)'", ["python", "-c", "a; b($x)"]),
+        ('python -c "a; b(1)"', ["python", "-c", "a; b(1)"]),
+        ("uvicorn app:app --port $PORT", ["/bin/sh", "-c", "exec uvicorn app:app --port $PORT"]),
+        ("gunicorn -b [::]:${PORT} app", ["/bin/sh", "-c", "exec gunicorn -b [::]:${PORT} app"]),
+        ("serve --port $(PORT)", ["/bin/sh", "-c", "exec serve --port ${PORT}"]),
+        ('say "$PORT"', ["/bin/sh", "-c", 'exec say "$PORT"']),
+        ("make && ./app", ["/bin/sh", "-c", "make && ./app"]),
+        ("DEBUG=1 python app.py", ["/bin/sh", "-c", "DEBUG=1 python app.py"]),
+        ("cd src; ./app", ["/bin/sh", "-c", "cd src; ./app"]),
+        (r"say \$PORT", ["say", "$PORT"]),
+    ],
+)
+def test_a_command_with_shell_syntax_runs_in_a_shell(text: str, words: list[str]) -> None:
+    assert command_words(text) == words
+
+
+def test_a_snapshot_is_where_the_command_runs() -> None:
+    container = {"name": "c", "command": ["run"]}
+    annotated = pod(container, **{"serving.dev/dir": "/src"})
+    found = app_plan(annotated, container, port=1, home="/pods/1", given={}, snapshot="/snapshots/1")
+    assert found.folder == "/snapshots/1"

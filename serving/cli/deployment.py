@@ -1,0 +1,139 @@
+"""The Knative Service that ``serving deploy`` writes: what was asked for, and what stays of the service that exists.
+
+Input: the options of the command and the service as it is; output: a manifest. A second deploy changes what its options
+name and keeps the rest: variables, scaling, limits, and the traffic. Pure.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from serving.model.errors import InvalidValue
+from serving.model.knative import (
+    AUTOSCALING_GROUP,
+    COMMAND_ANNOTATION,
+    FOLDER_ANNOTATION,
+    SERVING_API_VERSION,
+    SNAPSHOT_ANNOTATION,
+)
+from serving.model.objects import Object, annotations_of, nested
+
+__all__ = ["VIRTUAL_ENV", "Deployment", "check_name", "kept_options", "manifest_of", "merged", "pairs_of"]
+
+VIRTUAL_ENV = "VIRTUAL_ENV"
+# What Knative assumes where a manifest names no port.
+_PORT = 8080
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+# Annotations that say what runs; a deploy always sets them.
+_RUN = frozenset({COMMAND_ANNOTATION, FOLDER_ANNOTATION, SNAPSHOT_ANNOTATION})
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of ``serving deploy``; None and () where an option was not given."""
+
+    name: str
+    folder: Path
+    command: str
+    image: str | None = None
+    environment: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    concurrency: int | None = None
+    timeout: int | None = None
+    port: int | None = None
+    h2c: bool = False
+    scaling: Mapping[str, str] = {}
+    snapshot: str = ""
+
+
+def check_name(name: str) -> None:
+    """Raises ``InvalidValue`` for a text that cannot be a service's name."""
+    if not _NAME.match(name):
+        expected = "a service's name: at most 63 of a-z, 0-9 and '-', beginning with a letter, not ending with '-'"
+        raise InvalidValue(text=name, expected=expected)
+
+
+def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
+    """NAME=VALUE texts of an option by name. Raises ``InvalidValue``."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, is_pair, value = text.partition("=")
+        if not is_pair or not name:
+            raise InvalidValue(text=text, expected=f"{what}=VALUE after {option}")
+        found[name] = value
+    return found
+
+
+def manifest_of(asked: Deployment) -> Object:
+    """The service with nothing but what was asked for."""
+    annotations = {
+        COMMAND_ANNOTATION: asked.command,
+        FOLDER_ANNOTATION: str(asked.folder.absolute()),
+        **({SNAPSHOT_ANNOTATION: asked.snapshot} if asked.snapshot else {}),
+        **{f"{AUTOSCALING_GROUP}/{key.replace('_', '-')}": text for key, text in asked.scaling.items()},
+        **asked.annotations,
+    }
+    environment = [{"name": key, "value": value} for key, value in asked.environment.items()]
+    container: Object = {"image": asked.image or asked.name, "env": environment}
+    if asked.h2c:
+        container["ports"] = [{"name": "h2c", "containerPort": asked.port or _PORT}]
+    elif asked.port is not None:
+        container["ports"] = [{"containerPort": asked.port}]
+    spec: Object = {"containers": [container]}
+    if asked.concurrency is not None:
+        spec["containerConcurrency"] = asked.concurrency
+    if asked.timeout is not None:
+        spec["timeoutSeconds"] = asked.timeout
+    return {
+        "apiVersion": SERVING_API_VERSION,
+        "kind": "Service",
+        "metadata": {"name": asked.name},
+        "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}},
+    }
+
+
+def merged(before: Object, asked: Deployment, *, replace: bool) -> Object:
+    """The service as it shall be: ``before`` with what was asked for. ``replace`` keeps its traffic and nothing else."""
+    wanted = manifest_of(asked)
+    spec: Object = {key: value for key, value in before["spec"].items() if key == "traffic"} | wanted["spec"]
+    if not replace:
+        spec["template"] = _merged_template(nested(before, "spec", "template") or {}, wanted["spec"]["template"], asked)
+    return {**wanted, "metadata": before["metadata"], "spec": spec}
+
+
+def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Object:
+    annotations = {key: text for key, text in annotations_of(before).items() if key not in _RUN}
+    old = (nested(before, "spec", "containers") or [{}])[0]
+    new = wanted["spec"]["containers"][0]
+    environment = {one["name"]: one for one in (*_kept_variables(old), *new["env"])}
+    image = new["image"] if asked.image or "image" not in old else old["image"]
+    container = {**old, **new, "image": image, "env": list(environment.values())}
+    # A revision's name is used once: that of the template before cannot be given again.
+    metadata = {key: value for key, value in (before.get("metadata") or {}).items() if key != "name"}
+    return {
+        "metadata": {**metadata, "annotations": {**annotations, **annotations_of(wanted)}},
+        "spec": {**(before.get("spec") or {}), **wanted["spec"], "containers": [container]},
+    }
+
+
+def _kept_variables(container: Object) -> list[Object]:
+    """The variables of a container without those of its virtual environment, which each deploy looks for."""
+    found: list[Object] = container.get("env") or []
+    is_virtual = any(one["name"] == VIRTUAL_ENV for one in found)
+    return [one for one in found if not is_virtual or one["name"] not in {VIRTUAL_ENV, "PATH"}]
+
+
+def kept_options(before: Object, asked: Deployment) -> list[str]:
+    """What a deploy keeps though it was not asked for, as in "-e TARGET", "--min-scale 1"; to be said aloud."""
+    template = nested(before, "spec", "template") or {}
+    variables = [one["name"] for one in _kept_variables(nested(template, "spec", "containers", 0) or {})]
+    prefix = f"{AUTOSCALING_GROUP}/"
+    scaling = {
+        key.removeprefix(prefix): text for key, text in annotations_of(template).items() if key.startswith(prefix)
+    }
+    given = {key.replace("_", "-") for key in asked.scaling}
+    return [
+        *(f"-e {name}" for name in variables if name not in asked.environment),
+        *(f"--{key} {text}" for key, text in scaling.items() if key not in given),
+    ]

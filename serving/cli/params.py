@@ -1,0 +1,43 @@
+"""Types of option values that several commands share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from serving.model.errors import InvalidValue
+from serving.model.quantity import parse_duration_s
+
+__all__ = ["TimeParam", "wait_timeout_option"]
+
+
+class TimeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """A time as 90, 90s or 5m, in seconds."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 - click's own
+        """Read a time. A number without a unit means seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        try:
+            return float(value)
+        except ValueError:
+            pass
+        try:
+            return parse_duration_s(value)
+        except InvalidValue:
+            self.fail(f"{value!r} is not a time; expected seconds as 90, or 90s, 5m, 1h", param, ctx)
+
+
+def wait_timeout_option(default_s: float, *older: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """``--wait-timeout``, as ``wait_s``. ``older`` are further spellings that a command had before."""
+    return click.option(
+        "--wait-timeout",
+        *older,
+        "wait_s",
+        type=TimeParam(),
+        default=f"{default_s:g}s",
+        show_default=True,
+        help="How long to wait, as 90s or 5m.",
+    )

@@ -1,0 +1,183 @@
+"""Copies of application folders, named by a digest of their content: what a revision runs.
+
+``take`` copies a folder into the state folder once for each content; a changed file is another digest, and so another
+revision. ``.gitignore`` and ``.servingignore`` in any folder say what is not content, in git's syntax. What
+``.servingignore`` names is left out. What ``.gitignore`` names is built or private to a machine (``node_modules``,
+``.env``), but the app may need it: the copy has a link to it. ``.git``, virtual environments and bytecode are left out.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+from pathspec import GitIgnoreSpec
+
+from serving.model.errors import InvalidValue
+
+__all__ = ["Entry", "collect", "entries_of", "fingerprint", "path_of_snapshot", "take"]
+
+_DIGEST = re.compile(r"[0-9a-f]{32}\Z")
+_GIT_FILE, _OWN_FILE = ".gitignore", ".servingignore"
+_LEFT_OUT_FOLDERS = frozenset(
+    {".git", ".hg", ".svn", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+)
+_PIECE_BYTES = 2**20
+_EXECUTABLE = 0o100
+# A folder beyond these is not meant to be copied; the message says how to name what is not needed.
+_BYTES_MAX = 2 * 2**30
+_ENTRIES_MAX = 100_000
+# A deploy writes the snapshot before the service that names it.
+_UNUSED_KEPT_S = 600.0
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a folder, or a symbolic link. ``path`` is relative; ``is_linked`` says that git ignores it."""
+
+    path: str
+    is_linked: bool = False
+
+
+def entries_of(folder: Path) -> Iterator[Entry]:
+    """All files below a folder in a fixed order, without those that are left out. Raises ``OSError``."""
+    yield from _walk(folder, "", ())
+
+
+_Rules = tuple[tuple[str, GitIgnoreSpec | None, GitIgnoreSpec | None], ...]
+
+
+def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[Entry]:
+    here = folder / prefix
+    specs = (_spec(here / _GIT_FILE), _spec(here / _OWN_FILE))
+    if any(specs):
+        rules = (*rules, (prefix, *specs))
+    with os.scandir(here) as found:
+        children = sorted(found, key=lambda one: one.name)
+    for child in children:
+        path = prefix + child.name
+        is_folder = child.is_dir(follow_symlinks=False)
+        if (is_folder and _is_left_out(child)) or _is_ignored(path, rules, own=True, is_folder=is_folder):
+            continue
+        if _is_ignored(path, rules, own=False, is_folder=is_folder):
+            yield Entry(path=path, is_linked=True)
+        elif is_folder:
+            yield from _walk(folder, f"{path}/", rules)
+        elif child.is_file() or child.is_symlink():
+            yield Entry(path=path)
+
+
+def _is_left_out(child: "os.DirEntry[str]") -> bool:
+    return child.name in _LEFT_OUT_FOLDERS or Path(child.path, "pyvenv.cfg").exists()
+
+
+def _spec(path: Path) -> GitIgnoreSpec | None:
+    try:
+        return GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8", errors="replace").splitlines())
+    except FileNotFoundError:
+        return None
+
+
+def _is_ignored(path: str, rules: _Rules, *, own: bool, is_folder: bool) -> bool:
+    """Whether the innermost file that says something about a path ignores it."""
+    for prefix, git, serving in reversed(rules):
+        spec = serving if own else git
+        if spec is not None:
+            said = spec.check_file(path.removeprefix(prefix) + ("/" if is_folder else "")).include
+            if said is not None:
+                return said
+    return False
+
+
+def fingerprint(folder: Path) -> str:
+    """Changes whenever a file of the folder does; cheaper than a digest, and of no use elsewhere."""
+    digest = hashlib.sha256()
+    for entry in entries_of(folder):
+        with contextlib.suppress(OSError):
+            found = (folder / entry.path).lstat()
+            digest.update(f"{entry.path}\0{found.st_mtime_ns}\0{found.st_size}\0{found.st_mode}\n".encode())
+    return digest.hexdigest()
+
+
+def take(folder: Path, snapshots: Path) -> str:
+    """Copy a folder unless that content is there already; its digest. Raises ``InvalidValue``, ``OSError``."""
+    entries = list(entries_of(folder))
+    _check_size(folder, entries)
+    made = snapshots / f".new-{os.getpid()}-{time.monotonic_ns()}"
+    made.mkdir(mode=0o700, parents=True)
+    try:
+        # Digest and copy are of the same bytes: a file may change between two readings.
+        name = _copy(folder, entries, made)
+        found = snapshots / name
+        if found.exists():
+            # A deploy that uses it again keeps it from being collected.
+            os.utime(found)
+        else:
+            with contextlib.suppress(FileExistsError):
+                made.rename(found)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return name
+
+
+def _check_size(folder: Path, entries: list[Entry]) -> None:
+    count = len(entries)
+    size = sum((folder / one.path).lstat().st_size for one in entries if not one.is_linked)
+    if count > _ENTRIES_MAX or size > _BYTES_MAX:
+        what = f"{count} files with {size // 2**20} MiB"
+        expected = f"less; name what the app does not need in {folder / _OWN_FILE}, or use --no-snapshot"
+        raise InvalidValue(text=what, expected=expected)
+
+
+def _copy(folder: Path, entries: list[Entry], made: Path) -> str:
+    digest = hashlib.sha256()
+    for entry in entries:
+        source, target = folder / entry.path, made / entry.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if entry.is_linked:
+            # Not part of the digest: a cache or a database that changes must not become a revision.
+            target.symlink_to(source.absolute())
+            continue
+        if source.is_symlink():
+            link = os.readlink(source)  # noqa: PTH115 - the text as it is
+            target.symlink_to(link)
+            digest.update(f"link\0{entry.path}\0{link}\0".encode())
+            continue
+        mode = source.stat().st_mode
+        kind = "x" if mode & _EXECUTABLE else "f"
+        digest.update(f"{kind}\0{entry.path}\0".encode(errors="surrogateescape"))
+        content = hashlib.sha256()
+        with source.open("rb") as reader, target.open("wb") as writer:
+            while piece := reader.read(_PIECE_BYTES):
+                content.update(piece)
+                writer.write(piece)
+        digest.update(content.digest())
+        target.chmod(stat.S_IMODE(mode) | stat.S_IRUSR | stat.S_IWUSR)
+    return digest.hexdigest()[:32]
+
+
+def path_of_snapshot(snapshots: Path, name: str) -> Path:
+    """The folder of a snapshot. Raises ``InvalidValue`` if the name is not a digest or the folder is gone."""
+    if not _DIGEST.match(name):
+        raise InvalidValue(text=name, expected="the digest of a snapshot, 32 hexadecimal digits")
+    path = snapshots / name
+    if not path.is_dir():
+        raise InvalidValue(text=name, expected=f"a snapshot in {snapshots}; it is gone, deploy again")
+    return path
+
+
+def collect(snapshots: Path, used: Collection[str], *, now_s: float) -> list[str]:
+    """Remove snapshots that are not used and not new; their names."""
+    removed = []
+    with contextlib.suppress(FileNotFoundError):
+        for path in snapshots.iterdir():
+            with contextlib.suppress(OSError):
+                if path.name not in used and now_s - path.stat().st_mtime > _UNUSED_KEPT_S:
+                    shutil.rmtree(path, ignore_errors=True)
+                    removed.append(path.name)
+    return removed

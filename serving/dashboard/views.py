@@ -23,7 +23,12 @@ def service_view(found: Mapping[str, Any]) -> View:
     """A Service with its traffic."""
     status = found.get("status") or {}
     traffic = [
-        {"revision": one.get("revisionName", ""), "percent": one.get("percent") or 0, "tag": one.get("tag", "")}
+        {
+            "revision": one.get("revisionName", ""),
+            "percent": one.get("percent") or 0,
+            "tag": one.get("tag", ""),
+            "is_latest": bool(one.get("latestRevision")),
+        }
         for one in status.get("traffic") or ()
     ]
     return {

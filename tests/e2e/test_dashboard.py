@@ -45,7 +45,7 @@ def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
         local = window.until(
             "const text = document.querySelector('#nodes li')?.textContent; return text?.includes('in use') && text"
         )
-        assert re.search(r"local Ready1 podCPU0 asked for, [\d.]+ in use, of [\d.]+ core", local), local
+        assert re.search(r"local Ready1 podCPU0 requested, [\d.]+ in use, of [\d.]+ core", local), local
         assert not window.run("return document.querySelector('#nodes summary').checkVisibility()")
         assert any(line.startswith("local ") and "ready" in line for line in stage("top", "--once").stdout.splitlines())
         assert any(

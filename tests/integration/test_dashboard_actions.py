@@ -1,114 +1,18 @@
 """What the holder of the dashboard's token may do, over HTTP, on a real store and by a real page."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from serving.cluster.admission import admit
-from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
-from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
-from serving.dashboard.main import Dashboard, read_token
+from serving.cluster.kinds import REVISION
+from serving.dashboard.main import read_token
 from serving.dashboard.sources import read_pages
 from serving.model.errors import SettingsError
-from serving.settings.dashboard import DashboardSettings
 from tests.integration.browser import Browser, browser
-
-TOKEN = "t" * 43
-API = "serving.knative.dev/v1"
-SCALE = "autoscaling.knative.dev/"
-
-
-class Stage:
-    """A dashboard over a store with the service hello of two revisions, and somebody in the activator's place."""
-
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self.cluster = cluster
-        self.url = ""
-        self.asked: list[str] = []
-
-    async def fill(self) -> None:
-        template = {"metadata": {"annotations": {f"{SCALE}max-scale": "9"}}, "spec": {"containers": [{"image": "x"}]}}
-        metadata = {"namespace": "default", "name": "hello"}
-        spec = {"template": template, "traffic": [{"latestRevision": True, "percent": 100}]}
-        await self.cluster.create(
-            SERVING_SERVICE, {"apiVersion": API, "kind": "Service", "metadata": metadata, "spec": spec}
-        )
-        traffic = [{"revisionName": "hello-00002", "percent": 100}]
-        status = {"url": "http://hello.default.localhost:80", "traffic": traffic}
-        await self.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
-        for name in ("hello-00001", "hello-00002"):
-            labels = {"serving.knative.dev/service": "hello"}
-            made = {"namespace": "default", "name": name, "labels": labels, "annotations": {f"{SCALE}max-scale": "9"}}
-            await self.cluster.create(
-                REVISION, {"apiVersion": API, "kind": "Revision", "metadata": made, "spec": template["spec"]}
-            )
-
-    async def act(self, action: str, *, token: str = TOKEN, **body: object) -> tuple[int, dict[str, str]]:
-        asked = {"namespace": "default", "service": "hello", **body}
-        headers = {"Authorization": f"Bearer {token}"}
-        url = f"{self.url}/actions/{action}"
-        async with aiohttp.ClientSession() as session, session.post(url, json=asked, headers=headers) as answer:
-            return answer.status, await answer.json()
-
-    async def status(self, path: str) -> int:
-        async with aiohttp.ClientSession() as session, session.get(self.url + path) as answer:
-            return answer.status
-
-    async def service(self) -> Object:
-        return await self.cluster.get(SERVING_SERVICE, "default", "hello")
-
-    async def events(self) -> list[tuple[str, str]]:
-        return [(one["reason"], one["message"]) for one in (await self.cluster.list(EVENT, "default")).items]
-
-    async def activator(self, request: web.Request) -> web.Response:
-        self.asked.append(f"{request.method} {request.path} {request.host}")
-        headers = {"X-Serving-Revision": "hello-00002", "X-Serving-Cold-Start": "true"}
-        return web.Response(text="hello", headers=headers)
-
-
-@contextlib.asynccontextmanager
-async def served(handler: Any) -> AsyncIterator[str]:  # noqa: ANN401 - aiohttp's many kinds of handlers
-    server = web.AppRunner(web.Application())
-    server.app.router.add_get("/{path:.*}", handler)
-    await server.setup()
-    await web.TCPSite(server, "127.0.0.1", 0).start()
-    try:
-        yield "{}:{}".format(*server.addresses[0][:2])
-    finally:
-        await server.cleanup()
-
-
-@contextlib.asynccontextmanager
-async def staged(token: str = TOKEN) -> AsyncIterator[Stage]:
-    stage, stop = Stage(MemoryCluster(admit=admit)), asyncio.Event()
-    await stage.fill()
-    async with served(stage.activator) as activator, asyncio.TaskGroup() as group:
-        settings = DashboardSettings(
-            address="127.0.0.1:0",
-            # Nobody is there, which is not what is tried here.
-            autoscaler_url=f"http://{activator}/nothing",
-            activator_metrics_url="",
-            activator_address=activator,
-        )
-        dashboard = Dashboard(settings, stage.cluster, token=token)
-        group.create_task(dashboard.run(stop))
-        await dashboard.is_serving.wait()
-        stage.url = "http://{}:{}".format(*dashboard.address)
-        try:
-            # A page that is opened before all is seen fills its fields again when the rest comes.
-            async with asyncio.timeout(5):
-                while await stage.status("/healthz") != 200:  # noqa: ASYNC110 - asked as a supervisor would
-                    await asyncio.sleep(0.02)
-            yield stage
-        finally:
-            stop.set()
+from tests.integration.dashboard_stage import API, SCALE, TOKEN, served, staged
 
 
 async def test_scale_sets_the_bounds_and_leaves_an_event() -> None:
@@ -216,7 +120,7 @@ def _act(window: Browser, url: str) -> None:
     window.run(press)
     window.until(said, "at least 3 pods, at most 9 pods")
     assert window.violations() == []
-    assert window.run("return document.cookie + location.href").endswith("/#default/hello-00001")
+    assert window.run("return document.cookie + location.href").endswith("/#default/hello-00002")
 
 
 async def test_a_keyboard_alone_acts_and_keeps_its_place() -> None:
@@ -265,6 +169,6 @@ def _act_by_keyboard(window: Browser, url: str) -> None:
 
 
 def _look_after(window: Browser) -> None:
-    window.until("return document.querySelectorAll('#shares input').length === 3")
+    window.until("return document.querySelectorAll('#shares input').length === 4")
     assert "answered 200" in window.run("return document.getElementById('done').textContent")
     assert window.run(_WHERE) == "Send a request"

@@ -117,11 +117,11 @@ def look(window: Browser, url: str) -> None:
     # Objects, their use and the next pod come one after the other.
     west = window.until(
         "return [...document.querySelectorAll('#nodes li')].map((one) => one.textContent)"
-        ".find((one) => one.includes('1 asked for, 3.9 in use, of 4 cores'))"
+        ".find((one) => one.includes('1 requested, 3.9 in use, of 4 cores'))"
     )
-    window.until("return document.getElementById('nodes-note').textContent.includes('asks for 1 core and 2 GiB')")
+    window.until("return document.getElementById('nodes-note').textContent.includes('requests 1 core and 2 GiB')")
     window.until("return document.querySelector('#nodes li').textContent.includes('the best')")
-    assert "2 asked for, 4 in use, of 16 GiB" in west
+    assert "2 requested, 4 in use, of 16 GiB" in west
     assert "Not ready" in west
     assert "tainted dedicated" in west
     # The one that is not ready scores as well as the other, and is not recommended.
@@ -142,6 +142,6 @@ def look(window: Browser, url: str) -> None:
 
 
 def look_again(window: Browser) -> None:
-    window.until("return document.querySelector('#nodes li').textContent.includes('1 asked for')")
+    window.until("return document.querySelector('#nodes li').textContent.includes('1 requested')")
     assert window.run("return document.querySelector('#nodes li details').open"), "what was opened stays open"
     assert window.run("return document.activeElement.tagName") == "SUMMARY"

@@ -1,13 +1,13 @@
-// What the holder of the token may do with the service of the chosen revision. The token stays in this tab.
+// Actions on the service of the chosen revision, for the holder of the token. The token stays in this tab.
 import { make } from "./charts.js";
 
-const KEPT = "serving-token";
+const KEPT = "serving-token", LATEST = "@latest", ROWS_SHOWN = 3;
 const by = (id) => document.getElementById(id);
 
 export class Actions {
   constructor() {
     this.service = null;
-    try { by("token").value = sessionStorage.getItem(KEPT) || ""; } catch { /* kept in the field alone */ }
+    try { by("token").value = sessionStorage.getItem(KEPT) || ""; } catch { /* no session storage: the field keeps it */ }
     by("token").addEventListener("input", () => {
       try { sessionStorage.setItem(KEPT, by("token").value.trim()); } catch { /* as above */ }
     });
@@ -17,11 +17,11 @@ export class Actions {
         this.#send(name);
       });
     }
-    by("shares").addEventListener("input", () => this.#sum());
+    by("traffic").addEventListener("input", () => this.#sum());
   }
 
-  // Fields are filled anew for another service, or another revision of it, but not under the hands of who writes in one.
-  // `scaling` is the newest revision's.
+  // Another service or revision refills the fields, but never while the user types in one.
+  // `names` are the service's revisions, newest first; `scaling` belongs to the newest.
   show(mayAct, service, names, scaling) {
     by("act").hidden = !mayAct || !service;
     if (by("act").hidden) return;
@@ -32,16 +32,28 @@ export class Actions {
     by("act-title").textContent = `Act on ${service.name}`;
     by("min").value = scaling["min-scale"] || "0";
     by("max").value = scaling["max-scale"] || "0";
-    by("shares").replaceChildren(...names.map((name) => {
-      const share = service.traffic.filter((one) => one.revision === name).reduce((sum, one) => sum + one.percent, 0);
-      const field = make("input", { type: "number", min: 0, max: 100, step: 1, required: true, value: share, name });
-      return make("label", {}, make("span", { textContent: name }), field, " %");
-    }));
+    const percent = (matches) => service.traffic.filter(matches).reduce((sum, one) => sum + one.percent, 0);
+    const row = (name, label, value) => make("label", {}, make("span", { textContent: label }),
+      make("input", { type: "number", min: 0, max: 100, step: 1, required: true, value, name }), " %");
+    const rows = names.map((name) => {
+      const value = percent((one) => one.revision === name && !one.is_latest);
+      return { value, node: row(name, name, value) };
+    });
+    // The target that follows the latest ready revision comes first: without it a later deploy gets no traffic.
+    const latest = row(LATEST, `latest ready${service.latest ? ` (now ${service.latest})` : ""}`, percent((one) => one.is_latest));
+    const isNear = ({ value }, place) => value > 0 || place < ROWS_SHOWN;
+    const folded = rows.filter((one, place) => !isNear(one, place));
+    by("shares").replaceChildren(latest, ...rows.filter(isNear).map((one) => one.node));
+    const [summary, more] = by("more-shares").children;
+    by("more-shares").hidden = !folded.length;
+    summary.textContent = `${folded.length} older revision${folded.length === 1 ? "" : "s"}`;
+    more.replaceChildren(...folded.map((one) => one.node));
     this.#sum();
   }
 
   #shares() {
-    return Object.fromEntries([...by("shares").querySelectorAll("input")].map((one) => [one.name, Number(one.value)]));
+    const fields = [...by("traffic").querySelectorAll("input")].map((one) => [one.name, Number(one.value)]);
+    return Object.fromEntries(fields.filter(([, value]) => value > 0));
   }
 
   #sum() {
@@ -63,7 +75,7 @@ export class Actions {
 
   async #send(name) {
     const button = by(name).querySelector("button");
-    // A button that is disabled loses the focus, and who works by keyboard the place.
+    // A disabled button loses the focus, so aria-disabled keeps keyboard users in place.
     if (button.getAttribute("aria-disabled") === "true") return;
     button.setAttribute("aria-disabled", "true");
     this.#say(`${name} …`, "wait");

@@ -6,7 +6,7 @@ import { Nodes } from "./nodes.js";
 const by = (id) => document.getElementById(id);
 const ROWS_MAX = 1800;
 const objects = { service: new Map(), revision: new Map() };
-let columns = [], rows = {}, pods = [], nodes = null, decisions = [], history = null, selected = "", source = null, seconds = 300, mayAct = false;
+let columns = [], rows = {}, pods = [], nodes = null, decisions = [], history = null, selected = "", source = null, seconds = 300, mayAct = false, isLoaded = false;
 const charts = new Charts(by("charts"), by("spoken"));
 const actions = new Actions();
 const nodeList = new Nodes(by("nodes-part"), keyed);
@@ -22,6 +22,7 @@ function connect() {
     const all = JSON.parse(event.data);
     for (const kind of Object.values(objects)) kind.clear();
     ({ columns, rows, pods, nodes, may_act: mayAct } = all);
+    isLoaded = true;
     take(all.objects);
     if (!objects.revision.has(selected) && first()) choose(first(), true);
     else load();
@@ -38,9 +39,9 @@ function connect() {
     show();
   });
   source.addEventListener("decision", (event) => {
-    const told = JSON.parse(event.data);
-    if (told.key !== selected || decisions.some((one) => one.at_s === told.at_s)) return;
-    decisions.push(told);
+    const decision = JSON.parse(event.data);
+    if (decision.key !== selected || decisions.some((one) => one.at_s === decision.at_s)) return;
+    decisions.push(decision);
     showDecisions();
   });
 }
@@ -81,11 +82,15 @@ function append(at) {
 
 // What is chosen.
 
-const load_of = (key) => (rows[key]?.[0] || 0) + (rows[key]?.[1] || 0);
+const loadOf = (key) => (rows[key]?.[0] || 0) + (rows[key]?.[1] || 0);
 function first() {
-  return [...objects.revision.keys()].sort((a, b) => load_of(b) - load_of(a) || ready_of(b) - ready_of(a) || a.localeCompare(b))[0] || "";
+  return [...objects.revision.keys()].sort((a, b) => loadOf(b) - loadOf(a) || readyOf(b) - readyOf(a) || trafficOf(b) - trafficOf(a) || b.localeCompare(a))[0] || "";
 }
-const ready_of = (key) => rows[key]?.[5] || 0;
+function trafficOf(key) {
+  const view = objects.revision.get(key), service = objects.service.get(`${view.namespace}/${view.service}`);
+  return service ? share(service, view.name) : 0;
+}
+const readyOf = (key) => rows[key]?.[5] || 0;
 
 function choose(key, quietly) {
   if (key === selected) return;
@@ -97,8 +102,14 @@ function choose(key, quietly) {
   connect();
 }
 
+// On a narrow screen the list folds away, so that the charts of the chosen revision are on the first screen.
+const narrow = matchMedia("(max-width: 900px)");
+function foldList() { by("list").open = !narrow.matches; }
+narrow.addEventListener("change", foldList);
+
 addEventListener("hashchange", () => {
   const key = decodeURIComponent(location.hash.slice(1));
+  if (narrow.matches) by("list").open = false;
   if (objects.revision.has(key)) choose(key);
 });
 
@@ -118,7 +129,7 @@ function keyed(root, items, update, tag = "tr") {
     const node = old.get(key) || make(tag);
     node.dataset.key = key;
     const text = JSON.stringify(item);
-    if (node.said !== text) { node.said = text; update(node, item); }
+    if (node.drawn !== text) { node.drawn = text; update(node, item); }
     if (node === place) place = place.nextSibling;
     else root.insertBefore(node, place);
   }
@@ -141,6 +152,7 @@ function show() {
   nodeList.show(nodes);
   const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
   const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+  write(by("list-title"), `Services and revisions (${objects.service.size})`);
   by("totals").textContent = [many(objects.service.size, "service"), many(objects.revision.size, "revision"), `${many(ready, "pod")} ready`].join(" · ");
 }
 
@@ -160,17 +172,26 @@ function showServices() {
 
 function drawService(node, { view, revisions }) {
   // Numbers change with each tick, names hardly ever.
-  const said = JSON.stringify([view.name, view.ready, view.url]);
-  if (node.headSaid !== said) {
-    node.headSaid = said;
+  const text = JSON.stringify([view.name, view.ready, view.url]);
+  if (node.headText !== text) {
+    node.headText = text;
     node.className = "service";
     const title = make("h2", {}, make("b", { textContent: view.name }), make("span", {}, badge(view.ready === "True" ? "Ready" : view.ready === "False" ? "Not ready" : "Pending", TONES[view.ready])));
     const where = make("p");
     if (view.url) where.append(make("a", { href: view.url, textContent: view.url.replace("http://", ""), rel: "noreferrer" }));
-    node.replaceChildren(title, where, node.children[2] || make("div"));
+    node.replaceChildren(title, where, node.children[2] || make("div"), node.children[3] || make("details", { className: "older" }, make("summary"), make("div")));
   }
-  keyed(node.children[2], revisions.map(([key, one, row]) => [key, { key, one, row, share: share(view, one.name), isChosen: key === selected }]), drawRevision, "a");
+  const items = revisions.map(([key, one, row]) => [key, { key, one, row, share: share(view, one.name), isChosen: key === selected }]);
+  const isLive = ([, item], place) => place === 0 || item.share > 0 || item.isChosen || isTagged(view, item.one.name) || item.row?.[5] || item.row?.[6];
+  const older = items.filter((item, place) => !isLive(item, place));
+  const [, , live, fold] = node.children;
+  keyed(live, items.filter(isLive), drawRevision, "a");
+  keyed(fold.lastChild, older, drawRevision, "a");
+  fold.hidden = !older.length;
+  write(fold.firstChild, `${older.length} older revision${older.length === 1 ? "" : "s"} without traffic`);
 }
+
+const isTagged = (service, name) => service.traffic.some((one) => one.revision === name && one.tag);
 
 const share = (service, name) => service.traffic.filter((one) => one.revision === name).reduce((sum, one) => sum + one.percent, 0);
 
@@ -198,29 +219,49 @@ function write(node, text) {
 
 function showDetail() {
   const view = objects.revision.get(selected);
-  by("name").textContent = view ? view.name : "No revision";
+  by("detail").hidden = !view;
+  by("empty").hidden = Boolean(view) || !isLoaded;
+  if (!view) return;
+  by("name").textContent = view.name;
   const row = rows[selected] || [];
   const at = Object.fromEntries(columns.map((name, place) => [name, row[place]]));
-  if (!view) return;
-  const limit = view.concurrency || "no limit";
   const [text, tone] = revisionState(view, row);
-  const facts = [["State", text, tone], ["Pods ready", number(at.ready)], ["Desired", number(at.desired)], ["Starting", number(at.starting)],
-    ["Running", number(at.running)], ["Held", number(at.held)], ["Target", number(at.target)], ["Mode", at.is_panic == null ? "–" : at.is_panic ? "panic" : "stable", at.is_panic ? "bad" : ""],
-    ["Per pod", limit], ...Object.entries(view.scaling)];
-  keyed(by("facts"), facts.map((one) => [one[0], one]), (node, [name, value, kind]) =>
-    node.replaceChildren(make("dt", { textContent: name }), make("dd", { textContent: value, className: kind || "" })), "div");
+  // Eight tiles, so that no row of them has a gap at any width.
+  showFacts(by("facts"), [["State", text, tone], ["Pods ready", number(at.ready)], ["Desired", number(at.desired)], ["Starting", number(at.starting)],
+    ["Running", number(at.running)], ["Held", number(at.held)], ["Pod target", at.ready ? number(at.target / at.ready) : "–"],
+    ["Mode", at.is_panic == null ? "–" : at.is_panic ? "panic" : "stable", at.is_panic ? "bad" : ""]]);
+  showFacts(by("scaling"), [["requests a pod", view.concurrency || "no limit"], ...Object.entries(view.scaling)]);
+  by("scaling-part").hidden = false;
+  showProblem(view);
   const service = objects.service.get(`${view.namespace}/${view.service}`);
-  const names = [...objects.revision.values()].filter((one) => one.namespace === view.namespace && one.service === view.service).map((one) => one.name);
-  names.sort().reverse();
-  actions.show(mayAct, service, names, objects.revision.get(`${view.namespace}/${names[0]}`).scaling);
+  const siblings = [...objects.revision.values()].filter((one) => one.namespace === view.namespace && one.service === view.service);
+  siblings.sort((a, b) => b.name.localeCompare(a.name));
+  actions.show(mayAct, service, siblings.map((one) => one.name), siblings[0].scaling);
   const conditions = [...view.conditions.map((one) => ["revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
   keyed(by("conditions"), conditions.map(([of, one]) => [`${of} ${one.type}`, { of, ...one }]), (node, one) =>
     cells(node, one.of, one.type, badge(one.status, TONES[one.status] || "wait"), [one.reason, one.message].filter(Boolean).join(": ") || "–"));
 }
 
+function showFacts(root, facts) {
+  keyed(root, facts.map((one) => [one[0], one]), (node, [name, value, kind]) =>
+    node.replaceChildren(make("dt", { textContent: name }), make("dd", { textContent: value, className: kind || "" })), "div");
+}
+
+// A failed revision says why before anything else; the message ends with the last lines of the app's log.
+function showProblem(view) {
+  const failed = view.conditions.find((one) => one.status === "False" && one.message && one.type !== "Active" && one.type !== "Ready")
+    || view.conditions.find((one) => one.status === "False" && one.message && one.type === "Ready");
+  by("problem").hidden = !failed;
+  if (!failed) return;
+  const [title, message, hint] = by("problem").children;
+  write(title, failed.reason || failed.type);
+  write(message, failed.message);
+  write(hint, `The whole log: serving logs ${view.service || view.name}${view.namespace === "default" ? "" : ` -n ${view.namespace}`}`);
+}
+
 function showDecisions() {
   const newest = decisions.slice(-60).reverse();
-  by("why").replaceChildren(...(newest.length ? [`${clock(newest[0].at_s)} `, ...headed(newest[0].sentence)] : ["Nothing was decided yet."]));
+  by("why").replaceChildren(...(newest.length ? [`${clock(newest[0].at_s)} `, ...headed(newest[0].sentence)] : ["No decision yet."]));
   keyed(by("decisions"), newest.map((one) => [String(one.at_s), one]), (node, one) => {
     node.className = one.is_change ? "change" : "";
     cells(node, clock(one.at_s), one.sentence);
@@ -268,5 +309,6 @@ by("range").addEventListener("change", (event) => {
 document.addEventListener("visibilitychange", () => { if (!document.hidden) { show(); if (history) charts.draw(history, decisions, seconds); } });
 
 nameTheme();
+foldList();
 selected = decodeURIComponent(location.hash.slice(1));
 connect();

@@ -6,10 +6,10 @@ export const CHARTS = [
     ["running", "running", "--a", "fill"], ["observed", "average", "--c"], ["target", "target", "--b", "dash"]] },
   { id: "pods", title: "Pods", whole: true, note: "lines mark changes; point at one to read why", series: [
     ["desired", "desired", "--b", "step"], ["ready", "ready", "--a", "step"], ["starting", "starting", "--d", "step"]] },
-  { id: "queue", title: "Queue", whole: true, note: "requests that the activator holds", series: [["held", "held", "--b", "fill"]] },
+  { id: "queue", title: "Queue", whole: true, note: "requests held by the activator", series: [["held", "held", "--b", "fill"]] },
   { id: "requests", title: "Answers a second", from: "the activator", series: [
     ["rps_2xx", "2xx", "--a"], ["rps_3xx", "3xx", "--c"], ["rps_4xx", "4xx", "--d"], ["rps_5xx", "5xx", "--b"]] },
-  { id: "latency", title: "Latency", unit: "ms", from: "the activator", scale: 1000, series: [
+  { id: "latency", title: "Latency", unit: "ms", note: "logarithmic", log: true, from: "the activator", scale: 1000, series: [
     ["p50_s", "p50", "--a"], ["p95_s", "p95", "--d"], ["p99_s", "p99", "--b"]] },
 ];
 // Steps between the lines of what is counted in whole numbers.
@@ -24,6 +24,13 @@ export function make(tag, properties = {}, ...children) {
   found.append(...children);
   return found;
 }
+
+// Whole powers of ten, so that one cold start of seconds leaves answers of milliseconds readable.
+function decades(plot, low, high) {
+  const from = Math.floor(Math.log10(Math.max(low ?? 1, 0.1))), to = Math.ceil(Math.log10(Math.max(high ?? 10, 1)));
+  return [10 ** from, 10 ** Math.max(to, from + 1)];
+}
+const decade = (value) => Number.isInteger(Math.round(Math.log10(value) * 1e6) / 1e6) ? number(value) : "";
 
 // Where there is little room: minutes and seconds, or hours and minutes.
 function tickText(plot, at, step) {
@@ -65,7 +72,7 @@ export class Charts {
     const holder = make("div", { className: "plot", tabIndex: 0 });
     holder.setAttribute("role", "group");
     holder.setAttribute("aria-label", `${chart.title}: chart; arrow keys move through time, the table below has the numbers`);
-    const empty = make("p", { className: "empty", hidden: true, textContent: chart.from ? `no numbers from ${chart.from} yet` : "no data yet" });
+    const empty = make("p", { className: "empty", hidden: true, textContent: chart.from ? `No numbers from ${chart.from} yet.` : "No data yet." });
     const body = make("tbody");
     const head = make("tr", {}, ...["time", ...chart.series.map((one) => one[1])].map((text) => {
       const cell = make("th", { textContent: text });
@@ -105,13 +112,13 @@ export class Charts {
   #options(one) {
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), size: 4 }, font: "11px system-ui, sans-serif" };
     return {
-      width: Math.max(200, one.holder.clientWidth), height: HEIGHT, padding: [10, 10, 0, 0],
+      width: Math.max(200, one.holder.clientWidth), height: HEIGHT, padding: [10, 24, 0, 0],
       cursor: { y: false, sync: { key: "revision" }, drag: { x: false, y: false }, points: { size: 6 } },
       legend: { live: true },
-      scales: { x: { range: () => one.range }, y: { range: (plot, low, high) => [0, Math.max(1, (high ?? 1) * 1.1)] } },
+      scales: { x: { range: () => one.range }, y: one.chart.log ? { distr: 3, range: decades } : { range: (plot, low, high) => [0, Math.max(1, (high ?? 1) * 1.1)] } },
       axes: [
         { ...axis, space: 76, size: 26, values: (plot, ticks) => ticks.map((at) => tickText(plot, at, ticks[1] - ticks[0])) },
-        { ...axis, size: 44, space: 22, ...(one.chart.whole && { incrs: WHOLE }), values: (plot, ticks) => ticks.map(number) },
+        { ...axis, size: 44, space: 22, ...(one.chart.whole && { incrs: WHOLE }), values: (plot, ticks) => ticks.map(one.chart.log ? decade : number) },
       ],
       series: [
         { label: "time", value: (plot, at) => at == null ? "–" : clock(at) },

@@ -20,18 +20,18 @@ export class Nodes {
     if (!nodes || nodes === this.shown) return;
     this.shown = nodes;
     const { lines, count, next_pod: pod } = nodes;
-    // A node that says nothing of its size, and is asked for nothing, has nothing to show.
-    const told = lines.filter((one) => one.cpu_millicores || one.memory_bytes || one.requested_millicores || one.requested_bytes);
-    this.root.hidden = !told.length;
+    // A node without a size and without requests has nothing to show.
+    const sized = lines.filter((one) => one.cpu_millicores || one.memory_bytes || one.requested_millicores || one.requested_bytes);
+    this.root.hidden = !sized.length;
     // A scheduler leaves out nodes that are not ready, and most pods tainted ones, before it looks at scores.
     const isOpen = (one) => one.score != null && one.ready === "True" && !one.taints.length;
-    const best = Math.max(...told.filter(isOpen).map((one) => one.score));
-    const asked = pod.cpu_millicores || pod.memory_bytes ? `asks for ${many(number(pod.cpu_millicores / 1000), "core")} and ${size(pod.memory_bytes)}` : "asks for nothing";
+    const best = Math.max(...sized.filter(isOpen).map((one) => one.score));
+    const asked = pod.cpu_millicores || pod.memory_bytes ? `requests ${many(number(pod.cpu_millicores / 1000), "core")} and ${size(pod.memory_bytes)}` : "requests nothing";
     this.note.textContent = [
       count > lines.length ? `${lines.length} of ${count}.` : "",
-      told.some((one) => one.score != null) ? `Scores, of 10, are for the next pod of this revision, which ${asked}; more is better.` : "",
+      sized.some((one) => one.score != null) ? `Scores, of 10, are for the next pod of this revision, which ${asked}; more is better.` : "",
     ].filter(Boolean).join(" ");
-    this.keyed(this.list, told.map((one) => [one.name, { ...one, isBest: isOpen(one) && one.score === best }]), draw, "li");
+    this.keyed(this.list, sized.map((one) => [one.name, { ...one, isBest: isOpen(one) && one.score === best }]), draw, "li");
   }
 }
 
@@ -54,7 +54,7 @@ function draw(node, one) {
 
 function build(node) {
   const name = make("b"), state = make("span"), more = make("small");
-  const why = make("details", { hidden: true }, make("summary"), make("table", {}, make("thead", {}, heads("Score", "Points", "Counts", "Because")), make("tbody")));
+  const why = make("details", { hidden: true }, make("summary"), make("table", {}, make("thead", {}, heads("Score", "Points", "Weight", "Reason")), make("tbody")));
   node.parts = { name, state, more, cpu: amount("CPU"), memory: amount("Memory"), why };
   node.append(make("div", { className: "who" }, make("span", {}, name, " ", state), more), node.parts.cpu.root, node.parts.memory.root, why);
 }
@@ -74,7 +74,7 @@ function amount(title) {
 function fill(part, asked, used, whole, text, unit) {
   part.asked.style.width = `${share(asked, whole)}%`;
   part.used.style.width = `${share(used ?? 0, whole)}%`;
-  const parts = [`${text(asked)} asked for`, used == null ? "" : `${text(used)} in use`].filter(Boolean).join(", ");
+  const parts = [`${text(asked)} requested`, used == null ? "" : `${text(used)} in use`].filter(Boolean).join(", ");
   part.words.textContent = `${parts}${whole ? `, of ${text(whole)}` : ""} ${unit}`;
 }
 

@@ -19,7 +19,7 @@ def test_a_service_shows_its_url_traffic_and_conditions() -> None:
         }
     )
     assert (view["url"], view["ready"], view["name"]) == ("http://x", "True", "hello")
-    assert view["traffic"][1] == {"revision": "hello-00002", "percent": 0, "tag": ""}
+    assert view["traffic"][1] == {"revision": "hello-00002", "percent": 0, "tag": "", "is_latest": False}
     assert service_view({"metadata": META})["ready"] == "Unknown"
 
 

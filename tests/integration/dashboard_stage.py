@@ -1,0 +1,114 @@
+"""A dashboard served over a store in memory."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from serving.cluster.admission import admit
+from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object
+from serving.dashboard.main import Dashboard
+from serving.settings.dashboard import DashboardSettings
+
+TOKEN = "t" * 43
+API = "serving.knative.dev/v1"
+SCALE = "autoscaling.knative.dev/"
+
+
+class DashboardStage:
+    """A dashboard over a store with the service hello and its two revisions, and an HTTP server that stands for the activator."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.url = ""
+        self.asked: list[str] = []
+
+    async def fill(self) -> None:
+        template = {"metadata": {"annotations": {f"{SCALE}max-scale": "9"}}, "spec": {"containers": [{"image": "x"}]}}
+        metadata = {"namespace": "default", "name": "hello"}
+        spec = {"template": template, "traffic": [{"latestRevision": True, "percent": 100}]}
+        await self.cluster.create(
+            SERVING_SERVICE, {"apiVersion": API, "kind": "Service", "metadata": metadata, "spec": spec}
+        )
+        traffic = [{"revisionName": "hello-00002", "percent": 100, "latestRevision": True}]
+        status = {
+            "url": "http://hello.default.localhost:80",
+            "traffic": traffic,
+            "latestReadyRevisionName": "hello-00002",
+        }
+        await self.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
+        for name in ("hello-00001", "hello-00002"):
+            labels = {"serving.knative.dev/service": "hello"}
+            made = {"namespace": "default", "name": name, "labels": labels, "annotations": {f"{SCALE}max-scale": "9"}}
+            await self.cluster.create(
+                REVISION, {"apiVersion": API, "kind": "Revision", "metadata": made, "spec": template["spec"]}
+            )
+
+    async def act(self, action: str, *, token: str = TOKEN, **body: object) -> tuple[int, dict[str, str]]:
+        asked = {"namespace": "default", "service": "hello", **body}
+        headers = {"Authorization": f"Bearer {token}"}
+        url = f"{self.url}/actions/{action}"
+        async with aiohttp.ClientSession() as session, session.post(url, json=asked, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    async def status(self, path: str) -> int:
+        async with aiohttp.ClientSession() as session, session.get(self.url + path) as answer:
+            return answer.status
+
+    async def service(self) -> Object:
+        return await self.cluster.get(SERVING_SERVICE, "default", "hello")
+
+    async def patch_status(self, status: Object) -> None:
+        await self.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
+
+    async def events(self) -> list[tuple[str, str]]:
+        return [(one["reason"], one["message"]) for one in (await self.cluster.list(EVENT, "default")).items]
+
+    async def activator(self, request: web.Request) -> web.Response:
+        self.asked.append(f"{request.method} {request.path} {request.host}")
+        headers = {"X-Serving-Revision": "hello-00002", "X-Serving-Cold-Start": "true"}
+        return web.Response(text="hello", headers=headers)
+
+
+@contextlib.asynccontextmanager
+async def served(handler: Any) -> AsyncIterator[str]:  # noqa: ANN401 - aiohttp's many kinds of handlers
+    server = web.AppRunner(web.Application())
+    server.app.router.add_get("/{path:.*}", handler)
+    await server.setup()
+    await web.TCPSite(server, "127.0.0.1", 0).start()
+    try:
+        yield "{}:{}".format(*server.addresses[0][:2])
+    finally:
+        await server.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def staged(token: str = TOKEN, *, is_empty: bool = False) -> AsyncIterator[DashboardStage]:
+    stage, stop = DashboardStage(MemoryCluster(admit=admit)), asyncio.Event()
+    if not is_empty:
+        await stage.fill()
+    async with served(stage.activator) as activator, asyncio.TaskGroup() as group:
+        settings = DashboardSettings(
+            address="127.0.0.1:0",
+            # No autoscaler: its absence must not matter here.
+            autoscaler_url=f"http://{activator}/nothing",
+            activator_metrics_url="",
+            activator_address=activator,
+        )
+        dashboard = Dashboard(settings, stage.cluster, token=token)
+        group.create_task(dashboard.run(stop))
+        await dashboard.is_serving.wait()
+        stage.url = "http://{}:{}".format(*dashboard.address)
+        try:
+            # A page that opens before the cluster is synced refills its fields when the rest arrives.
+            async with asyncio.timeout(60):
+                while await stage.status("/healthz") != 200:  # noqa: ASYNC110 - asked as a supervisor would
+                    await asyncio.sleep(0.02)
+            yield stage
+        finally:
+            stop.set()

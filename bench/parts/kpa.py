@@ -2,17 +2,17 @@
 
 from bench.naive.kpa import NaiveKpa
 from bench.timing import Row, compare
-from serving.autoscaler.collection import Collection, Observation
 from serving.autoscaler.decide import decide, starting_state
+from serving.autoscaler.metric_windows import MetricWindows, Observation
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.spec import Metric, ScalingSpec, WindowKind
+from serving.scaling.spec import ScalingSpec, WindowKind
 
 __all__ = ["rows"]
 
 # Knative's defaults.
 SPEC = ScalingSpec(
-    metric=Metric.CONCURRENCY,
+    metric="concurrency",
     target_value=70.0,
     total_value=100.0,
     target_burst_capacity=211.0,
@@ -44,7 +44,7 @@ class _Ours:
     """A revision whose pods report once a second, and which is decided about every ``tick_s`` seconds."""
 
     def __init__(self, kind: WindowKind = WindowKind.LINEAR, *, pod_count: int = 1, tick_s: int = 1) -> None:
-        self.collection = Collection(
+        self.collection = MetricWindows(
             stable_window_s=SPEC.stable_window_s, panic_window_s=SPEC.panic_window_s, kind=kind
         )
         self.state = starting_state(ready_count=READY_COUNT, present_scale=READY_COUNT, spec=SPEC, now_s=0.0)
@@ -61,7 +61,7 @@ class _Ours:
 
     def query(self) -> Observation | NoData:
         """Ask the windows."""
-        return self.collection.query(self.now_s, SPEC.metric)
+        return self.collection.query(self.now_s)
 
     def decide(self, observed: Observation | NoData) -> None:
         """Decide on what they say."""

@@ -24,7 +24,6 @@ from serving.autoscaler.scaler import ScalerFacts
 from serving.autoscaler.sharing.client import Sharing
 from serving.autoscaler.sharing.groups import Group, group_of
 from serving.autoscaler.triggering import Requests, Triggers
-from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
 from serving.autoscaler.usage import Usages, container_uses, observed_pods, requests_of
 from serving.cluster.kinds import DEPLOYMENT, EVENT, POD, POD_METRICS, REVISION, SCALING_POLICY
 from serving.cluster.port import Cluster, EventType, Object
@@ -40,6 +39,7 @@ from serving.model.knative import (
     TrafficPath,
 )
 from serving.model.scalingpolicy import TargetRef
+from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["EventWriter", "PolicyClient", "Prober", "ScaleClient", "WriteCounts"]

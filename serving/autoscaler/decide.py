@@ -14,8 +14,8 @@ import math
 import msgspec
 
 from serving.autoscaler.burst import excess_burst_capacity
-from serving.autoscaler.collection import Observation
 from serving.autoscaler.delay import DelayWindow, slot_count
+from serving.autoscaler.metric_windows import Observation
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.spec import SAFE, KpaQuirks, ScalingSpec

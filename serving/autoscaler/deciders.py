@@ -3,7 +3,7 @@
 A decider keeps the windows of one revision. ``take`` records a second that is over; ``decide`` proposes a number of pods.
 ``present`` is the load that is inside now. It is decided on where averages would understate it: while nobody is served
 (``is_waiting``), since then nothing leaves the queue, and before the first second is over. So the proposal is for all who
-wait at once, not first for 1 and later for the rest. ``begin_anew`` forgets the seconds before a revision woke up, which
+wait at once, not first for 1 and later for the rest. ``reset_windows`` forgets the seconds before a revision woke up, which
 say nothing of what woke it.
 
 It does not know bounds, the gate to zero, or who told what.
@@ -15,13 +15,14 @@ from typing import Self
 import msgspec
 
 from serving.autoscaler.classic import ClassicDecision, ClassicMode, ClassicScaler
-from serving.autoscaler.collection import Collection, Observation, Windows
 from serving.autoscaler.decide import KpaState, ScaleDecision, ScaleLimit, decide, starting_state
 from serving.autoscaler.merge import Proposal
-from serving.autoscaler.sources import Load, Second
+from serving.autoscaler.metric_windows import MetricWindows, Observation, WindowContents
+from serving.autoscaler.sources import Second
+from serving.model.load.metric import LoadMetric
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.spec import KpaQuirks, Metric, ScalingSpec
+from serving.scaling.spec import KpaQuirks, ScalingSpec
 from serving.settings.classic import ClassicSettings
 
 __all__ = ["ClassicDecider", "Decided", "Decider", "Inside", "KpaDecider"]
@@ -34,12 +35,12 @@ _UNHEARD = NoData(missing="no stat in the stable window")
 class Inside(msgspec.Struct, frozen=True, kw_only=True):
     """The load that is inside now, and whether all of it waits because no pod is ready or wanted."""
 
-    present: Load
+    present: Stat
     is_waiting: bool
 
-    def amount(self, metric: Metric) -> float:
-        """The part of it that the metric counts."""
-        return self.present.request_count if metric is Metric.RPS else self.present.concurrency
+    def amount(self, metric: LoadMetric) -> float:
+        """The load that it is in the unit of the metric."""
+        return metric.of_stat(self.present)
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,15 +76,15 @@ class Decider(abc.ABC):
         """What the last decision left to the next; None of an algorithm whose state is its points."""
 
     @abc.abstractmethod
-    def windows(self, spec: ScalingSpec) -> Windows | None:
+    def windows(self, spec: ScalingSpec) -> WindowContents | None:
         """What the last decision looked at, until a second is taken; None of an algorithm that keeps points."""
 
     @abc.abstractmethod
-    def begin_anew(self, spec: ScalingSpec) -> None:
+    def reset_windows(self, spec: ScalingSpec) -> None:
         """Forget the load of the past, but not what was decided on it."""
 
     @abc.abstractmethod
-    def reshape(self, spec: ScalingSpec, now_s: float) -> None:
+    def resize(self, spec: ScalingSpec, now_s: float) -> None:
         """Follow numbers of the revision that have changed."""
 
 
@@ -94,21 +95,22 @@ class KpaDecider(Decider):
         self, spec: ScalingSpec, *, quirks: KpaQuirks, ready_count: int, present_scale: int, now_s: float
     ) -> None:
         self._quirks = quirks
-        self._collection = self._asked = self._new_collection(spec)
+        self._metric = spec.load_metric
+        self._windows = self._asked = self._new_windows(spec)
         self._state = starting_state(
             ready_count=ready_count, present_scale=present_scale, spec=spec, now_s=now_s, quirks=quirks
         )
 
     def __repr__(self) -> str:
         """One line."""
-        return f"KpaDecider({self._collection})"
+        return f"KpaDecider({self._windows})"
 
     @classmethod
-    def restored(cls, spec: ScalingSpec, *, quirks: KpaQuirks, state: KpaState, windows: Windows) -> Self:
+    def restored(cls, spec: ScalingSpec, *, quirks: KpaQuirks, state: KpaState, windows: WindowContents) -> Self:
         """One that goes on from a state and windows of which there is a record."""
         made = cls(spec, quirks=quirks, ready_count=0, present_scale=0, now_s=0.0)
         made._state = state
-        made._collection.restore(spec.metric, windows)
+        made._windows.restore(windows)
         return made
 
     @property
@@ -116,9 +118,10 @@ class KpaDecider(Decider):
         """What the last decision left to the next."""
         return self._state
 
-    def windows(self, spec: ScalingSpec) -> Windows:
+    def windows(self, spec: ScalingSpec) -> WindowContents:
         """What the last decision looked at, until a second is taken."""
-        return self._asked.windows(spec.metric)
+        del spec
+        return self._asked.contents()
 
     def target(self, spec: ScalingSpec) -> float:
         """Load that one pod should have."""
@@ -126,16 +129,14 @@ class KpaDecider(Decider):
 
     def take(self, second: Second) -> None:
         """Record a second that is over, in the bucket of the next: so the newest bucket is never one to come."""
-        load, at_s = second.load, second.number + 1.0
-        stat = Stat(pod="", at_s=at_s, concurrency=load.concurrency, request_count=load.request_count)
-        self._collection.record(stat, at_s)
+        self._windows.record(second.load, second.number + 1.0)
 
     def decide(self, spec: ScalingSpec, inside: Inside, *, ready_count: int, now_s: float) -> Decided:
         """How many pods are wanted now."""
-        self._asked = self._collection
-        observed = self._collection.query(now_s, spec.metric)
+        self._asked = self._windows
+        observed = self._windows.query(now_s)
         if inside.is_waiting or isinstance(observed, NoData):
-            observed = _at_least(observed, inside.amount(spec.metric))
+            observed = _at_least(observed, inside.amount(self._metric))
         self._state, detail = decide(
             self._state, observed=observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=self._quirks
         )
@@ -144,24 +145,29 @@ class KpaDecider(Decider):
         reason = detail.limited_by or detail.mode
         return Decided(proposal=Proposal(decider="kpa", desired=detail.desired_count, reason=reason), detail=detail)
 
-    def begin_anew(self, spec: ScalingSpec) -> None:
+    def reset_windows(self, spec: ScalingSpec) -> None:
         """Forget the load of the past, but not what was decided on it."""
-        self._collection = self._new_collection(spec)
+        self._windows = self._new_windows(spec)
 
-    def reshape(self, spec: ScalingSpec, now_s: float) -> None:
+    def resize(self, spec: ScalingSpec, now_s: float) -> None:
         """Follow numbers of the revision that have changed."""
-        self._collection.reshape(
+        if spec.load_metric is not self._metric:
+            self._metric = spec.load_metric
+            self._windows = self._new_windows(spec)
+            return
+        self._windows.resize(
             stable_window_s=spec.stable_window_s,
             panic_window_s=spec.panic_window_s,
             kind=spec.window_kind,
             now_s=now_s,
         )
 
-    def _new_collection(self, spec: ScalingSpec) -> Collection:
-        return Collection(
+    def _new_windows(self, spec: ScalingSpec) -> MetricWindows:
+        return MetricWindows(
             stable_window_s=spec.stable_window_s,
             panic_window_s=spec.panic_window_s,
             kind=spec.window_kind,
+            metric=spec.load_metric,
             quirks=self._quirks,
         )
 
@@ -203,13 +209,13 @@ class ClassicDecider(Decider):
     def take(self, second: Second) -> None:
         """Record a second that is over."""
         at_s = self._heard_s = second.number + 1.0
-        held = second.activators or Load()
+        held = second.activators or Stat()
         if not second.pods:
             self._record(_ACTIVATOR, held, at_s)
             return
         share = 1 / len(second.pods)
         for pod in second.pods:
-            load = Load(
+            load = Stat(
                 concurrency=pod.concurrency - pod.proxied_concurrency + held.concurrency * share,
                 request_count=pod.request_count - pod.proxied_request_count + held.request_count * share,
             )
@@ -238,13 +244,13 @@ class ClassicDecider(Decider):
             desired, reason = self._hold_count, ScaleLimit.START_HOLD
         return Decided(proposal=Proposal(decider="classic", desired=desired, reason=reason), detail=detail)
 
-    def begin_anew(self, spec: ScalingSpec) -> None:
+    def reset_windows(self, spec: ScalingSpec) -> None:
         """Nothing to forget: points of pods that are gone are few, and the original keeps them."""
 
-    def reshape(self, spec: ScalingSpec, now_s: float) -> None:
+    def resize(self, spec: ScalingSpec, now_s: float) -> None:
         """Nothing to follow: its windows stand in the settings."""
 
-    def _record(self, source: str, load: Load, at_s: float) -> None:
+    def _record(self, source: str, load: Stat, at_s: float) -> None:
         self._scaler.record(
             Stat(
                 pod=source,

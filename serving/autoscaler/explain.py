@@ -12,11 +12,10 @@ from serving.autoscaler.merge import MergeDecision, Proposal
 from serving.autoscaler.scaler import Inputs, Outcome
 from serving.autoscaler.zero import Action, GateReason
 from serving.model.nodata import NoData
-from serving.scaling.spec import Metric, ScalingSpec
+from serving.scaling.spec import ScalingSpec
 
 __all__ = ["explain", "headline"]
 
-_UNITS = {Metric.CONCURRENCY: "in flight", Metric.RPS: "requests a second"}
 _ACTIVATOR = "activator"
 
 
@@ -48,9 +47,9 @@ def _algorithm(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _load(inputs: Inputs, detail: ScaleDecision) -> str:
-    spec, unit = inputs.spec, _UNITS[inputs.spec.metric]
+    spec, unit = inputs.spec, inputs.spec.load_metric.unit
     if inputs.inside.is_waiting:
-        what = f"{_amount(inputs.inside.amount(spec.metric))} {unit} and nobody to serve them"
+        what = f"{_amount(inputs.inside.amount(spec.load_metric))} {unit} and nobody to serve them"
     else:
         is_panic = detail.mode is ScalerMode.PANIC and detail.observed_panic >= detail.observed_stable
         observed, window_s = (

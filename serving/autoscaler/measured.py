@@ -9,9 +9,9 @@ from serving.autoscaler.decide import ScaleDecision, ScalerMode
 from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.scaler import Outcome
 from serving.autoscaler.zero import Action
+from serving.model.load.requests import CONCURRENCY
 from serving.model.nodata import NoData
 from serving.model.revisionnumbers import RevisionNumbers
-from serving.scaling.spec import Metric
 
 __all__ = ["measured", "rule_of"]
 
@@ -21,9 +21,9 @@ _ACTIVATOR = "activator"
 def measured(revision: RevisionFacts, outcome: Outcome) -> RevisionNumbers:
     """What a decision about a revision says in numbers."""
     facts, merged, detail = outcome.facts, outcome.merged, outcome.decided.detail
-    is_rps, stable_load, panic_load, target_load, excess = False, None, None, None, None
+    metric, stable_load, panic_load, target_load, excess = CONCURRENCY.name, None, None, None, None
     if isinstance(detail, ScaleDecision):
-        is_rps = outcome.inputs.spec.metric is Metric.RPS
+        metric = outcome.inputs.spec.metric
         stable_load, panic_load = detail.observed_stable, detail.observed_panic
         target_load, excess = outcome.inputs.spec.target_value, detail.excess_burst_capacity
     elif isinstance(detail, ClassicDecision):
@@ -38,7 +38,7 @@ def measured(revision: RevisionFacts, outcome: Outcome) -> RevisionNumbers:
         ready_count=facts.ready_count,
         is_panic=not isinstance(detail, NoData) and detail.mode in (ScalerMode.PANIC, ClassicMode.PANIC),
         rule=rule_of(outcome),
-        is_rps=is_rps,
+        metric=metric,
         stable_load=stable_load,
         panic_load=panic_load,
         target_load=target_load,

@@ -14,10 +14,10 @@ import msgspec
 
 from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.triggers.points import UsagePoint
-from serving.autoscaler.triggers.policies import REGISTRY
 from serving.autoscaler.triggers.tick import Phase, TriggerState
 from serving.model.knative import RevisionKey
-from serving.model.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy
+from serving.model.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy, type_of_today
+from serving.scaling.triggertypes.policies import REGISTRY
 
 __all__ = [
     "Attachment",
@@ -145,7 +145,9 @@ def state_of(kept: Kept) -> TriggerState:
         phase_changed_at_s=_seconds(kept.phase_changed_at_ms),
         last_change_at_s=_seconds(kept.last_change_at_ms),
         points={
-            kind: tuple(UsagePoint(at_s=at_ms / 1000, usage_ratio=usage_ratio) for at_ms, usage_ratio in points)
+            type_of_today(kind): tuple(
+                UsagePoint(at_s=at_ms / 1000, usage_ratio=usage_ratio) for at_ms, usage_ratio in points
+            )
             for kind, points in kept.points.items()
         },
     )

@@ -14,24 +14,27 @@ from collections.abc import Sequence
 
 import msgspec
 
-from serving.autoscaler.collection import Windows
 from serving.autoscaler.decide import KpaState
 from serving.autoscaler.deciders import ClassicDecider, Decided, Decider, Inside, KpaDecider
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
+from serving.autoscaler.metric_windows import WindowContents
 from serving.autoscaler.path import wanted_path
 from serving.autoscaler.revision import RevisionFacts
-from serving.autoscaler.sources import Load, Sources
+from serving.autoscaler.sources import Sources
 from serving.autoscaler.zero import Action, GateDecision, GateFacts, GateState, InactiveReason, Phase, step
 from serving.model.knative import ServingState, TrafficPath
+from serving.model.load.requests import CONCURRENCY, RPS
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.resolve import classic_target
-from serving.scaling.spec import KpaQuirks, Metric, ScalingSpec
+from serving.scaling.spec import KpaQuirks, ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
 
 __all__ = ["Cause", "Inputs", "Outcome", "Scaler", "ScalerFacts", "Source", "conclude"]
 
 _WOKEN = Proposal(decider="activator", desired=1, reason="active at scale 0")
+# What an app reports may be 0 while it works on its last request; the pod stays for it.
+_BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
 
 
 class Source(enum.StrEnum):
@@ -131,7 +134,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.inputs.facts
 
     @property
-    def present(self) -> Load:
+    def present(self) -> Stat:
         """What was inside."""
         return self.inputs.inside.present
 
@@ -181,7 +184,7 @@ class Scaler:
         if revision.spec != self._spec:
             self._advance(now_s)
             self._spec = revision.spec
-            self._decider.reshape(revision.spec, now_s)
+            self._decider.resize(revision.spec, now_s)
 
     def record(self, stat: Stat, source: Source) -> bool:
         """Take a stat, stamped with the time of its receipt; whether there should be a decision at once.
@@ -196,7 +199,10 @@ class Scaler:
         self._sources.tell_activator(stat)
         if not stat.concurrency and not stat.request_count:
             return False
-        return self._inside(stat.at_s).amount(self._spec.metric) > (self._latest_count or 0) * self._target()
+        # Requests wake a revision whatever its metric is: while it has no pod, no app reports anything.
+        if stat.concurrency and not self._latest_count:
+            return True
+        return self._inside(stat.at_s).amount(self._spec.load_metric) > (self._latest_count or 0) * self._target()
 
     def forget_pod(self, name: str, now_s: float) -> None:
         """A pod is gone: its last report says nothing about the time after."""
@@ -222,10 +228,10 @@ class Scaler:
         self._latest_count = decided.desired_count
         self._gate, outcome = conclude(inputs, decided)
         if outcome.apply_count and not facts.present_scale:
-            self._decider.begin_anew(self._spec)
+            self._decider.reset_windows(self._spec)
         return outcome
 
-    def windows(self) -> Windows | None:
+    def windows(self) -> WindowContents | None:
         """What the latest decision looked at, in the same turn of the loop; None of the classic algorithm."""
         return self._decider.windows(self._spec)
 
@@ -236,7 +242,7 @@ class Scaler:
     def _inside(self, now_s: float) -> Inside:
         """What is inside now. Nobody is served while no pod is ready, or none was wanted when it came."""
         present = self._sources.present(now_s)
-        is_load = present.concurrency > 0 or (self._spec.metric is Metric.RPS and present.request_count > 0)
+        is_load = present.concurrency > 0 or self._spec.load_metric.of_stat(present) > 0
         return Inside(present=present, is_waiting=is_load and (self._facts.ready_count == 0 or self._latest_count == 0))
 
     def _target(self) -> float:
@@ -247,8 +253,10 @@ def conclude(inputs: Inputs, decided: Decided) -> tuple[GateState, Outcome]:
     """From the algorithm's proposal to what is to be done: the others' proposals, bounds, gate; and the gate after it."""
     facts, spec, now_s = inputs.facts, inputs.spec, inputs.at_s
     woken = (_WOKEN,) if facts.serving_state is ServingState.ACTIVE and facts.present_scale == 0 else ()
+    is_app_metric = spec.metric not in (CONCURRENCY.name, RPS.name)
+    busy = (_BUSY,) if is_app_metric and inputs.inside.present.concurrency > 0 else ()
     merged = merge(
-        (decided.proposal, *inputs.beside, *woken),
+        (decided.proposal, *inputs.beside, *woken, *busy),
         present_scale=facts.present_scale,
         spec=spec,
         is_initialized=inputs.gate.is_initialized,

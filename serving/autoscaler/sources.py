@@ -11,12 +11,13 @@ knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. It does 
 
 import math
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
 from serving.model.stat import Stat
 
-__all__ = ["REPORT_VALID_S", "Load", "Second", "Sources"]
+__all__ = ["REPORT_VALID_S", "Second", "Sources"]
 
 # Age up to which a pod's report counts, in seconds: one report a second, of which one may be lost and one late.
 REPORT_VALID_S = 2.5
@@ -27,13 +28,6 @@ _PRESENT_S = 0.9
 _SLOTS_PER_S = 20
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests in flight or waiting, and requests that came per second; each request counted once."""
-
-    concurrency: float = 0.0
-    request_count: float = 0.0
-
-
 class Second(msgspec.Struct, frozen=True, kw_only=True):
     """All that was told of one second of the clock. ``number`` 61 is the time from 61 s to 62 s."""
 
@@ -42,17 +36,13 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[Stat, ...]
     """The latest report of each pod, with the part that came through an activator."""
 
-    activators: Load | None
+    activators: Stat | None
     """What activators told; None if none told anything."""
 
     @property
-    def load(self) -> Load:
-        """All together. 5 in a pod, 3 of them by way of an activator that tells of 4: 5 - 3 + 4 = 6."""
-        held = self.activators or Load()
-        return Load(
-            concurrency=held.concurrency + sum(pod.concurrency - pod.proxied_concurrency for pod in self.pods),
-            request_count=held.request_count + sum(pod.request_count - pod.proxied_request_count for pod in self.pods),
-        )
+    def load(self) -> Stat:
+        """All together. 5 in a pod, 3 of them by way of an activator that reports 4: 5 - 3 + 4 = 6."""
+        return _sum((*self.pods, self.activators) if self.activators else self.pods)
 
 
 class Sources:
@@ -110,24 +100,21 @@ class Sources:
             self._forget(number)
         return found
 
-    def present(self, now_s: float) -> Load:
-        """What is inside now, as far as it was told; never below 0.
+    def present(self, now_s: float) -> Stat:
+        """What is inside now, as far as it was reported; never below 0.
 
-        For activators that is what they told within the last moment or in the whole second before, whichever is more: a
-        report that follows pokes leaves out what they told.
+        For activators that is what they reported within the last moment or in the whole second before, whichever is more:
+        a report that follows pokes leaves out what they said.
         """
-        concurrency = request_count = 0.0
-        for pod in self._pods.values():
-            if now_s - pod.at_s < REPORT_VALID_S:
-                concurrency += pod.concurrency - pod.proxied_concurrency
-                request_count += pod.request_count - pod.proxied_request_count
+        pods = _sum(pod for pod in self._pods.values() if now_s - pod.at_s < REPORT_VALID_S)
+        concurrency, request_count = pods.concurrency, pods.request_count
         before = math.floor(now_s) - 1
         for told in self._told.values():
             recent = [stat for stat in told if now_s - stat.at_s < _PRESENT_S]
             earlier = [stat for stat in told if math.floor(stat.at_s) == before]
             concurrency += max(_concurrency(recent), _concurrency(earlier))
             request_count += max(_requests(recent), _requests(earlier))
-        return Load(concurrency=max(0.0, concurrency), request_count=max(0.0, request_count))
+        return Stat(concurrency=max(0.0, concurrency), request_count=max(0.0, request_count), gauges=pods.gauges)
 
     def _over(self, number: int) -> Second | None:
         """What is known of a second that is over."""
@@ -136,7 +123,7 @@ class Sources:
         told = [stat for stats in self._told.values() for stat in stats if math.floor(stat.at_s) == number]
         if not pods and not told:
             return None
-        activators = Load(concurrency=_concurrency(told), request_count=_requests(told)) if told else None
+        activators = Stat(concurrency=_concurrency(told), request_count=_requests(told)) if told else None
         return Second(number=number, pods=pods, activators=activators)
 
     def _forget(self, number: int) -> None:
@@ -158,3 +145,15 @@ def _concurrency(stats: list[Stat]) -> float:
 
 def _requests(stats: list[Stat]) -> float:
     return sum(stat.request_count for stat in stats)
+
+
+def _sum(stats: Iterable[Stat]) -> Stat:
+    """Several reports as one, without what came through an activator."""
+    concurrency = request_count = 0.0
+    gauges: dict[str, float] = {}
+    for stat in stats:
+        concurrency += stat.concurrency - stat.proxied_concurrency
+        request_count += stat.request_count - stat.proxied_request_count
+        for name, value in stat.gauges.items():
+            gauges[name] = gauges.get(name, 0.0) + value
+    return Stat(concurrency=concurrency, request_count=request_count, gauges=gauges)

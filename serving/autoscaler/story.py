@@ -9,7 +9,7 @@ from collections import deque
 
 import msgspec
 
-from serving.autoscaler.collection import Windows
+from serving.autoscaler.metric_windows import WindowContents
 from serving.autoscaler.scaler import Outcome
 
 __all__ = ["Record", "Remembered", "Story"]
@@ -38,7 +38,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     revision: str
     told: Remembered
-    windows: Windows | None
+    windows: WindowContents | None
     """What the algorithm looked at; None of the classic one, whose answer can only be taken as it was."""
 
 

@@ -12,11 +12,11 @@ import msgspec
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.triggers.apply import Change
 from serving.autoscaler.triggers.evaluate import TriggerVerdict, Verdict
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.autoscaler.triggers.panic import PanicVerdict, panic
 from serving.autoscaler.triggers.tick import Rule, TickDecision, TriggerState, changed, decide
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import ScalingPolicySpec
+from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 
 __all__ = ["LastDecision", "Triggered", "reason_of"]
@@ -159,12 +159,17 @@ class Triggered:
 class _Compared(enum.StrEnum):
     """What a usage is a share of, in words."""
 
-    ROOM = "of the pods are occupied"
+    OCCUPANCY = "of the pods are occupied"
     CPU = "of the requested cpu"
     MEM = "of the requested memory"
 
 
-_COMPARED = {"room": _Compared.ROOM, "legacy": _Compared.ROOM, "cpu": _Compared.CPU, "mem": _Compared.MEM}
+_COMPARED = {
+    "occupancy": _Compared.OCCUPANCY,
+    "fixed-step": _Compared.OCCUPANCY,
+    "cpu": _Compared.CPU,
+    "mem": _Compared.MEM,
+}
 
 
 def reason_of(decision: TickDecision, *, spec: ScalingPolicySpec) -> str:

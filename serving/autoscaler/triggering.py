@@ -15,13 +15,13 @@ from serving.autoscaler.merge import Proposal
 from serving.autoscaler.policy import Policies, PolicyFacts, PolicyKey, kept_of, state_of
 from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.triggered import LastDecision, Triggered
-from serving.autoscaler.triggers.observation import ObservedPods
-from serving.autoscaler.triggers.policies import REGISTRY
 from serving.autoscaler.triggers.tick import TriggerState, rebased
 from serving.model.knative import RevisionKey, ServingState
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
 from serving.model.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy
+from serving.scaling.triggertypes.observation import ObservedPods
+from serving.scaling.triggertypes.policies import REGISTRY
 from serving.settings.triggers import TriggerSettings
 
 __all__ = ["Requests", "Triggers"]

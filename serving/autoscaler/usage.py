@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from serving.autoscaler.revision import Trouble
-from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_bytes, parse_millicores
 from serving.model.resources import Resources
 from serving.model.stat import Stat
+from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 
 __all__ = ["Usages", "container_uses", "observed_pods", "requests_of"]
 
@@ -105,7 +105,17 @@ def observed_pods(
         pending_count=sum(one is Trouble.PENDING for one in troubles),
         failing_count=sum(one is Trouble.FAILING for one in troubles),
         pods=tuple(found for name in names if (found := uses(name))),
+        gauges=_gauges(pods[name] for name in names if name in pods),
     )
+
+
+def _gauges(stats: Iterable[Stat]) -> dict[str, float]:
+    """What the apps of all ready pods report of themselves, added up by name."""
+    total: dict[str, float] = {}
+    for stat in stats:
+        for name, value in stat.gauges.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
 
 
 def _resources(written: Mapping[str, Any] | None) -> Resources:

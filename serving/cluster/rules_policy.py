@@ -18,11 +18,9 @@ from serving.model.scalingpolicy import (
     check_scaling_policy,
     target_problems,
 )
+from serving.scaling.triggertypes.policies import REGISTRY
 
-__all__ = ["POLICY_RULES", "TRIGGER_TYPES"]
-
-# The policies that ship; a type of one's own is added where the autoscaler registers it.
-TRIGGER_TYPES = frozenset({"cpu", "legacy", "mem", "room"})
+__all__ = ["POLICY_RULES"]
 
 # JSON values come as they are.
 # ruff: noqa: ANN401
@@ -60,7 +58,7 @@ def _is_usable(self: Any, _: Any, path: str) -> Iterator[Problem]:
     except msgspec.ValidationError as error:
         yield Problem(where=path, what=str(error), expected="a ScalingPolicy's spec")
         return
-    yield from check_scaling_policy(spec, known_types=TRIGGER_TYPES)
+    yield from check_scaling_policy(spec, known_types=REGISTRY.keys())
 
 
 _Row = tuple[str, tuple[Kind, ...], str, str, str, Callable[[Any, Any, str], Iterator[Problem]]]

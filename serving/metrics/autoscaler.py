@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from prometheus_client.core import Metric as Family
 
-from serving.metrics.names import AUTOSCALER_METRICS, OLD_REVISION_LABELS, REVISION_LABELS, Kind, Metric
+from serving.metrics.names import AUTOSCALER_METRICS, OLD_REVISION_LABELS, REVISION_LABELS, Kind, Metric, load_prefix
 from serving.metrics.page import Page, family_of
 from serving.metrics.reporter import Row, StatsReporter
+from serving.model.load.table import LOAD_METRICS
 from serving.model.revisionnumbers import PodCounts, RevisionNumbers
 
 __all__ = ["AutoscalerMetrics"]
@@ -80,11 +81,11 @@ class AutoscalerMetrics:
     def _loads(self) -> Iterator[tuple[str, list[Row]]]:
         """What no measure is needed for: the loads of the latest decisions."""
         latest = list(self._latest.values())
-        for unit, is_rps in (("concurrency", False), ("rps", True)):
-            of_unit = [one for one in latest if one.is_rps is is_rps]
-            yield f"kn_revision_{unit}_stable", _rows(of_unit, lambda one: one.stable_load)
-            yield f"kn_revision_{unit}_panic", _rows(of_unit, lambda one: one.panic_load)
-            yield f"kn_revision_{unit}_target", _rows(of_unit, lambda one: one.target_load)
+        for metric in LOAD_METRICS:
+            measured, prefix = [one for one in latest if one.metric == metric], load_prefix(metric)
+            yield f"{prefix}_stable", _rows(measured, lambda one: one.stable_load)
+            yield f"{prefix}_panic", _rows(measured, lambda one: one.panic_load)
+            yield f"{prefix}_target", _rows(measured, lambda one: one.target_load)
         pods = {key: self._pods(key) for key in self._latest}
         for state in ("not_ready", "pending", "terminating"):
             name = f"kn_revision_pods_{state}_count"

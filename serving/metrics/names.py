@@ -7,8 +7,12 @@ lists, and nothing that a client sends becomes a label. Needs msgspec only, so t
 """
 
 import enum
+from collections.abc import Iterator
 
 import msgspec
+
+from serving.model.load.requests import CONCURRENCY, RPS
+from serving.model.load.table import LOAD_METRICS
 
 __all__ = [
     "ACTIVATOR_METRICS",
@@ -24,6 +28,7 @@ __all__ = [
     "Kind",
     "Metric",
     "Table",
+    "load_prefix",
     "named",
 ]
 
@@ -68,6 +73,22 @@ def _counter(name: str, help_text: str, *labels: str, old_name: str = "") -> Met
 
 def _gauge(name: str, help_text: str, *labels: str, old_name: str = "") -> Metric:
     return Metric(name=name, kind=Kind.GAUGE, help_text=help_text, labels=labels, old_name=old_name)
+
+
+def load_prefix(metric: str) -> str:
+    """What the names of the gauges of a load metric begin with: ``kn_revision_queue_length``."""
+    return f"kn_revision_{metric.replace('-', '_')}"
+
+
+def _gauges_of_app_metrics() -> Iterator[Metric]:
+    """Three gauges of each load metric that is not one of Knative's."""
+    for metric in LOAD_METRICS.values():
+        if metric not in (CONCURRENCY, RPS):
+            name = load_prefix(metric.name)
+            text = f"Mean load ({metric.unit}) over the stable window, of revisions that scale on {metric.name}."
+            yield _gauge(f"{name}_stable", text, *REVISION_LABELS)
+            yield _gauge(f"{name}_panic", "The same over the panic window.", *REVISION_LABELS)
+            yield _gauge(f"{name}_target", f"Load ({metric.unit}) that a pod should have.", *REVISION_LABELS)
 
 
 def _histogram(name: str, help_text: str, *labels: str) -> Metric:
@@ -197,6 +218,7 @@ AUTOSCALER_METRICS = (
         *REVISION_LABELS,
         old_name="autoscaler_target_requests_per_second",
     ),
+    *_gauges_of_app_metrics(),
     _gauge(
         "kn_revision_capacity_excess",
         "Requests that may still arrive at once beyond the burst capacity asked for; below 0 there is too little room.",

@@ -19,7 +19,7 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision after one decision. Loads are requests in flight, or a second if ``is_rps``; None where nothing is known."""
+    """One revision after one decision. Loads are in the unit of the load metric; None where nothing is known."""
 
     namespace: str
     configuration: str
@@ -39,7 +39,9 @@ class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     """The rule that had the last word; one of a closed list."""
 
-    is_rps: bool = False
+    metric: str = "concurrency"
+    """Name of the load metric that scales it."""
+
     stable_load: float | None = None
     panic_load: float | None = None
     target_load: float | None = None

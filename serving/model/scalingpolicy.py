@@ -26,6 +26,7 @@ __all__ = [
     "check_scaling_policy",
     "limit_percent_of",
     "target_problems",
+    "type_of_today",
 ]
 
 """Of all that a policy can be attached to."""
@@ -42,18 +43,21 @@ _SECONDS_MAX = 86_400
 _TRIGGERS_MAX = 16
 _COUNT_MAX = 2**31 - 1
 # Types that watch the same thing under two names: an up trigger of one and a down trigger of the other may fight.
-_WATCHES = {"legacy": "room"}
+_WATCHES = {"fixed-step": "occupancy"}
 # What an old-style trigger may be called: it watches occupancy.
-_OLD_TYPES = ("legacy", "room")
+_OLD_TYPES = ("fixed-step", "occupancy")
+# What the types were called before; policies that say so go on.
+_OLD_SPELLINGS = {"room": "occupancy", "legacy": "fixed-step"}
 _NEEDED_REQUEST = {"cpu": "cpu_m", "mem": "memory_bytes"}
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """One condition under which pods are added or removed, and what it aims at."""
 
-    type: str = "room"
-    """What is watched, and how an amount follows from it: ``room`` (pods that hold a request), ``cpu``, ``mem`` (use of
-    what the pods request), ``legacy`` (as room, with a fixed amount), or a type of your own."""
+    type: str = "occupancy"
+    """What is watched, and how an amount follows from it: ``occupancy`` (pods that hold a request), ``cpu``, ``mem`` (use of
+    what the pods request), ``fixed-step`` (as occupancy, with a fixed amount), or a type of your own. ``room`` and
+    ``legacy`` are old spellings of the first and the last of these."""
 
     usage_percent: int
     """The usage that is aimed at, and from which a point counts: above it for up, below it for down. Range: 1 to 100."""
@@ -67,10 +71,15 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     limit_percent: int | None = None
     """Usage from which an up trigger acts at once, without points and during the cooldown. Range: from usage_percent to
-    1000; above 100 a room trigger never meets it. None: 90. A down trigger has none."""
+    1000; above 100 an occupancy trigger never meets it. None: 90. A down trigger has none."""
 
     delta: int = 0
-    """Pods that a legacy trigger adds (above 0, for up) or removes (below 0, for down). Other types do not read it."""
+    """Pods that a fixed-step trigger adds (above 0, for up) or removes (below 0, for down). Other types do not read it."""
+
+    def __post_init__(self) -> None:
+        """Take over an old spelling of the type as the one of today."""
+        if self.type in _OLD_SPELLINGS:
+            msgspec.structs.force_setattr(self, "type", _OLD_SPELLINGS[self.type])
 
 
 class Direction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -122,6 +131,11 @@ class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     panic_scale: bool = False
     """Whether a pod that takes its first request adds ``up.delta`` pods on the spot if more pods hold a request than the
     limit of ``up.trigger`` allows. Default: maestro, false; deprecated there."""
+
+
+def type_of_today(spelling: str) -> str:
+    """The name of a trigger type, from any of its spellings."""
+    return _OLD_SPELLINGS.get(spelling, spelling)
 
 
 def limit_percent_of(trigger: Trigger) -> int:
@@ -236,7 +250,7 @@ def _sign_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
         ("spec.down", spec.down, -1, "below 0: pods that are removed"),
     ):
         for path, trigger in _listed(direction, where):
-            if trigger.type == "legacy" and trigger.delta * sign <= 0:
+            if trigger.type == "fixed-step" and trigger.delta * sign <= 0:
                 yield Problem(
                     where=f"{path}.delta",
                     what=f"{trigger.delta} does nothing here",

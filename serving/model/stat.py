@@ -1,8 +1,13 @@
 """What a pod or an activator reports about its requests, once a period (1 s by default)."""
 
+from collections.abc import Mapping
+
 import msgspec
 
-__all__ = ["Stat"]
+__all__ = ["GAUGES_MAX", "Stat"]
+
+GAUGES_MAX = 16
+"""Most gauges that one pod reports; 16 names of 63 bytes fit a frame."""
 
 
 class Stat(msgspec.Struct, frozen=True, kw_only=True):
@@ -11,12 +16,14 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     ``at_s`` is the time of the report in seconds, stamped by whoever decides on it: clocks of pods are not trusted.
     ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count`` the
     number that arrived in it. The ``proxied_`` pair is the part of both that came through an activator, which
-    reports it too; load is summed without that part, so that each request counts once.
+    reports it too; load is summed without that part, so that each request counts once. ``gauges`` are numbers that the
+    app reports of itself, by name.
     """
 
-    pod: str
-    at_s: float
-    concurrency: float
-    request_count: float
+    pod: str = ""
+    at_s: float = 0.0
+    concurrency: float = 0.0
+    request_count: float = 0.0
     proxied_concurrency: float = 0.0
     proxied_request_count: float = 0.0
+    gauges: Mapping[str, float] = msgspec.field(default_factory=dict)

@@ -38,8 +38,8 @@ class Exchange:
     """One request and its answer."""
 
     __slots__ = (
-        *("answer_headers", "begun", "closing", "context", "head", "is_timed", "outcome", "peer", "request_complete"),
-        *("sent_s", "started_s", "status", "timeouts", "wait_until_s", "written_s"),
+        *("answer_headers", "answer_wire", "begun", "closing", "context", "head", "is_timed", "outcome", "peer"),
+        *("request_complete", "sent_s", "started_s", "status", "timeouts", "wait_until_s", "written_s"),
         *("_address", "_body", "_chunked_out", "_client", "_has_upstream_spoken", "_is_end_visible", "_keep", "_phase"),
         *("_repeated", "_tunnel_ends", "_upstream", "_wire", "_wiring"),
     )
@@ -58,6 +58,8 @@ class Exchange:
         self.wait_until_s = math.inf
         """Until when it may wait to be forwarded; then ``overdue`` is called. The handler sets it."""
         self.answer_headers = b""
+        self.answer_wire = b""
+        """The header lines of the upstream's answer, once it has begun."""
         """Header lines that the upstream's answer gets on its way, such as the revision's name. The handler's."""
         self.is_timed = False
         """Whether the answer tells in Server-Timing how long it waited here and for its upstream. The handler's."""
@@ -283,6 +285,7 @@ class Exchange:
         self._is_end_visible = framing is not Framing.CLOSE
         self._phase = _ANSWERING
         self._body.drop()
+        self.answer_wire = head.wire
         self.status = head.status
         self._keep = self.head.keep_alive and self.request_complete and not self.closing
         extra = self.answer_headers

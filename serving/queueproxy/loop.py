@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.aio.clock import wall_s
+from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import every
 from serving.proxy.server import HttpServer
 from serving.queueproxy.client import attempt
@@ -84,6 +84,7 @@ async def report_stats(spec: PodSpec, handler: PodHandler, link: Link, *, stop: 
                     proxied_concurrency=stat.proxied_concurrency,
                     request_count=stat.request_count,
                     proxied_request_count=stat.proxied_request_count,
+                    gauges=handler.gauges.current(now_s()),
                 )
             )
         )

@@ -14,6 +14,7 @@ from serving.proxy.lines import header_lines
 from serving.proxy.phase import Outcome
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.timeouts import Timeouts
+from serving.queueproxy.gauges import AppGauges
 from serving.queueproxy.podspec import PodSpec
 from serving.queueproxy.tally import RequestTally
 from serving.traffic.breaker import Admitted, Breaker, Queued
@@ -48,6 +49,8 @@ class PodHandler:
         self.last_request_s = -math.inf
         self.tally = RequestTally()
         """What became of the requests that ended."""
+        self.gauges = AppGauges()
+        """What the app reports of itself."""
         self._app = spec.app
         self._secret = spec.secret.encode()
         self._clock = clock
@@ -129,6 +132,7 @@ class PodHandler:
             return
         assert isinstance(marks, tuple)
         now_s = self._clock()
+        self.gauges.take(exchange.answer_wire, now_s)
         self.tally.note(exchange.status, now_s - exchange.started_s)
         self._meter.leave(now_s, proxied=marks[0])
         breaker = self._breaker

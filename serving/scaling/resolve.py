@@ -11,14 +11,18 @@ import functools
 from collections.abc import Mapping
 from typing import TypeVar
 
-from serving.scaling.spec import Metric, ScalingSpec, WindowKind, panic_window_s
+from serving.model.load.metric import LoadMetric
+from serving.model.load.requests import CONCURRENCY
+from serving.model.load.table import LOAD_METRICS
+from serving.scaling.spec import ScalingSpec, WindowKind, panic_window_s
 from serving.settings.annotations import ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import TARGET_MIN, AutoscalerSettings
 
 __all__ = ["classic_target", "resolve", "resolve_annotations"]
 
-# Knative holds requests a second to this share of their target, whatever the share for concurrency is set to.
-RPS_TARGET_RATIO = 0.7
+# Knative holds requests a second to this share of their target, whatever the share for concurrency is set to; so do we
+# hold every other load metric.
+OTHER_TARGET_RATIO = 0.7
 
 # Decisions about the same few revisions resolve the same few specs: reading them would be most of their cost.
 _SPECS_KEPT = 4096
@@ -40,14 +44,14 @@ def resolve(
 ) -> ScalingSpec:
     """The numbers of one revision. ``container_concurrency`` is requests at once per pod; 0 means no limit."""
     # The metric of an hpa may be any; nothing here measures it.
-    metric = Metric(scaling.metric) if scaling.metric in set(Metric) else Metric.CONCURRENCY
+    metric = LOAD_METRICS.get(scaling.metric or "", CONCURRENCY)
     total_value = _total_value(settings, scaling, metric, container_concurrency=container_concurrency)
-    usual_ratio = RPS_TARGET_RATIO if metric is Metric.RPS else settings.container_concurrency_target_ratio
+    usual_ratio = settings.container_concurrency_target_ratio if metric is CONCURRENCY else OTHER_TARGET_RATIO
     stable_window_s = _or(scaling.stable_window_s, settings.stable_window_s)
     panic_ratio = _or(scaling.panic_window_ratio, settings.panic_window_ratio)
     return ScalingSpec(
         class_name=scaling.class_name or settings.pod_autoscaler_class,
-        metric=metric,
+        metric=metric.name,
         # 100 requests at once per pod, held to 70 %: 70 is aimed at, 100 is what a burst may fill.
         target_value=max(TARGET_MIN, total_value * _or(scaling.target_utilization_ratio, usual_ratio)),
         total_value=total_value,
@@ -86,10 +90,10 @@ def classic_target(settings: AutoscalerSettings, *, container_concurrency: int) 
 
 
 def _total_value(
-    settings: AutoscalerSettings, scaling: ScalingAnnotations, metric: Metric, *, container_concurrency: int
+    settings: AutoscalerSettings, scaling: ScalingAnnotations, metric: LoadMetric, *, container_concurrency: int
 ) -> float:
-    if metric is Metric.RPS:
-        return _or(scaling.target, settings.requests_per_second_target_default)
+    if metric is not CONCURRENCY:
+        return _or(scaling.target, _or(metric.target_default, settings.requests_per_second_target_default))
     if not container_concurrency:
         return _or(scaling.target, settings.container_concurrency_target_default)
     # More than the hard limit never runs in a pod, so a higher target would never be met.
@@ -97,12 +101,12 @@ def _total_value(
 
 
 def _target_concurrency(
-    settings: AutoscalerSettings, scaling: ScalingAnnotations, metric: Metric, *, container_concurrency: int
+    settings: AutoscalerSettings, scaling: ScalingAnnotations, metric: LoadMetric, *, container_concurrency: int
 ) -> float:
     """Requests in flight that a pod should have; a target in another unit says nothing about them."""
-    if metric is not Metric.CONCURRENCY:
+    if metric is not CONCURRENCY:
         scaling = ScalingAnnotations()
-    total_value = _total_value(settings, scaling, Metric.CONCURRENCY, container_concurrency=container_concurrency)
+    total_value = _total_value(settings, scaling, CONCURRENCY, container_concurrency=container_concurrency)
     ratio = _or(scaling.target_utilization_ratio, settings.container_concurrency_target_ratio)
     return max(TARGET_MIN, total_value * ratio)
 

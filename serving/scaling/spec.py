@@ -10,20 +10,15 @@ import math
 
 import msgspec
 
+from serving.model.load.metric import LoadMetric
+from serving.model.load.table import LOAD_METRICS
 from serving.settings.autoscaler import KPA_CLASS
 from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
 
-__all__ = ["ORIGINAL", "SAFE", "KpaQuirks", "Metric", "ScalingSpec", "WindowKind", "panic_window_s"]
+__all__ = ["ORIGINAL", "SAFE", "KpaQuirks", "ScalingSpec", "WindowKind", "panic_window_s"]
 
 # Decimals that survive of a length in seconds: Go's durations count nanoseconds, and ratios such as 0.29 are not exact.
 _NANOSECOND_DIGITS = 9
-
-
-class Metric(enum.StrEnum):
-    """What is measured and held to the target."""
-
-    CONCURRENCY = "concurrency"
-    RPS = "rps"
 
 
 class WindowKind(enum.StrEnum):
@@ -36,14 +31,14 @@ class WindowKind(enum.StrEnum):
 class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The scaling numbers of one revision. Times are in seconds, shares are ratios; every field was checked."""
 
-    metric: Metric
-    """What is measured. Source: annotation ``metric``."""
+    metric: str
+    """Name of the load metric that is held to the target. Source: annotation ``metric``."""
 
     target_value: float
-    """Requests in flight, or a second, that one pod should have: the target times the utilisation. At least 0.01."""
+    """Load that one pod should have: the target times the utilisation. At least 0.01."""
 
     total_value: float
-    """Requests in flight, or a second, that one pod can take: the target before the utilisation. At least 0.01."""
+    """Load that one pod can take: the target before the utilisation. At least 0.01."""
 
     target_burst_capacity: float
     """Requests that may arrive at once and find a place, over all pods. 0: the activator leaves the path as soon as a
@@ -107,6 +102,11 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     target_concurrency: float = 70.0
     """Requests in flight that one pod should have, whatever the metric; ``target_value`` where that is concurrency."""
+
+    @property
+    def load_metric(self) -> LoadMetric:
+        """The load metric of that name."""
+        return LOAD_METRICS[self.metric]
 
 
 def panic_window_s(stable_window_s: float, ratio: float) -> float:

@@ -13,6 +13,7 @@ import msgspec
 
 from serving.model.errors import InvalidValue, Problem
 from serving.model.knative import AUTOSCALING_GROUP, PROGRESS_DEADLINE_ANNOTATION, ROLLOUT_DURATION_ANNOTATION
+from serving.model.load.table import LOAD_METRICS
 from serving.settings.autoscaler import HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field, Knob, Value, fields_of
 
@@ -37,7 +38,7 @@ class ScalingAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     """Who scales the revision; names outside knative.dev and serving.dev are left alone."""
 
     metric: Annotated[str | None, Knob(key="metric", unit=TEXT)] = None
-    """What is measured: concurrency or rps; an hpa takes any."""
+    """What is measured: concurrency, rps or queue-length; an hpa takes any."""
 
     metric_aggregation_algorithm: Annotated[
         str | None,
@@ -183,10 +184,9 @@ def _class_clashes(scaling: ScalingAnnotations, settings: AutoscalerSettings) ->
     name = scaling.class_name
     if name is not None and name.endswith(_OWN_CLASS_SUFFIX) and name not in known:
         yield _problem(f"{GROUP}class", f"{name!r} is not an autoscaler of Knative", "one of " + ", ".join(known))
-    metrics = ("concurrency", "rps")
     scales_itself = (name or settings.pod_autoscaler_class) != HPA_CLASS
-    if scales_itself and scaling.metric is not None and scaling.metric not in metrics:
-        yield _problem(f"{GROUP}metric", f"{scaling.metric!r} is not right", "one of " + ", ".join(metrics))
+    if scales_itself and scaling.metric is not None and scaling.metric not in LOAD_METRICS:
+        yield _problem(f"{GROUP}metric", f"{scaling.metric!r} is not right", "one of " + ", ".join(LOAD_METRICS))
     if scaling.metric == "":
         yield _problem(f"{GROUP}metric", "empty", "a metric's name")
 

@@ -48,7 +48,7 @@ class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     that have both."""
 
     old_trigger_becomes_room: bool = False
-    """The old-style trigger scales by the formula of type room, its ``delta`` is ignored. Off: by ``delta``, as
+    """The old-style trigger scales by the formula of type occupancy, its ``delta`` is ignored. Off: by ``delta``, as
     written."""
 
     down_may_reach_zero: bool = False

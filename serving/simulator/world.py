@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from serving.autoscaler.collection import Collection
 from serving.autoscaler.decide import KpaState, ScaleDecision, decide, is_poke, starting_state
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
+from serving.autoscaler.metric_windows import MetricWindows
 from serving.autoscaler.zero import Action, GateDecision, GateFacts, GateState, InactiveReason, Phase, step
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
@@ -67,10 +67,11 @@ class World:
             plan.settings, plan.scaling, container_concurrency=plan.container_concurrency, reachable=True
         )
         self._meter = Meter(now_s=0.0)
-        self._collection = Collection(
+        self._collection = MetricWindows(
             stable_window_s=self._spec.stable_window_s,
             panic_window_s=self._spec.panic_window_s,
             kind=self._spec.window_kind,
+            metric=self._spec.load_metric,
         )
         self._state: KpaState = starting_state(ready_count=0, present_scale=0, spec=self._spec, now_s=0.0)
         self._gate = GateState(since_s=0.0, phase=Phase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True)
@@ -151,7 +152,7 @@ class World:
     def _decide(self) -> None:
         now_s = self._engine.now_s
         ready_count = sum(self._pods.values())
-        observed = self._collection.query(now_s, self._spec.metric)
+        observed = self._collection.query(now_s)
         self._state, decision = decide(
             self._state, observed=observed, ready_count=ready_count, spec=self._spec, now_s=now_s
         )

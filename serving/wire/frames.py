@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from serving.model.errors import InvalidValue
+from serving.model.stat import GAUGES_MAX
 
 __all__ = [
     "ActivatorStats",
@@ -31,6 +32,8 @@ _AMOUNT_MAX = 1e12
 Amount = Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)]
 F = TypeVar("F")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+GaugeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_.-]{0,62}$")]
+Gauges = Annotated[dict[GaugeName, Amount], msgspec.Meta(max_length=GAUGES_MAX)]
 
 
 class PodStat(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +48,8 @@ class PodStat(msgspec.Struct, frozen=True, kw_only=True):
     proxied_concurrency: Amount = 0.0
     request_count: Amount = 0.0
     proxied_request_count: Amount = 0.0
+    gauges: Gauges = {}
+    """Numbers that the app reports of itself, by name."""
 
 
 class RevisionStat(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +80,7 @@ class RelayedStat(msgspec.Struct, frozen=True, kw_only=True):
     request_count: Amount = 0.0
     proxied_concurrency: Amount = 0.0
     proxied_request_count: Amount = 0.0
+    gauges: Gauges = {}
 
 
 class RelayedStats(msgspec.Struct, frozen=True, kw_only=True):

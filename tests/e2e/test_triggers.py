@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,30 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 CPU = {
     "max": 2,
-    "up": {"triggers": [{"type": "cpu", "usagePercent": 50, "timeSeconds": 3, "limitPercent": 1000}]},
+    "up": {
+        "triggers": [
+            {"type": "cpu", "usagePercent": 50, "timeSeconds": 3, "limitPercent": 1000},
+            # Its points stay for as long as an autoscaler may take to start.
+            {"type": "cpu", "usagePercent": 100, "timeSeconds": 120, "limitPercent": 1000},
+        ]
+    },
 }
 ROOM = {
-    "up": {"triggers": [{"type": "room", "usagePercent": 50, "timeSeconds": 1, "limitPercent": 50}]},
-    "down": {"triggers": [{"type": "room", "usagePercent": 30, "timeSeconds": 2}], "cooldownSeconds": 1},
+    "up": {"triggers": [{"type": "occupancy", "usagePercent": 50, "timeSeconds": 1, "limitPercent": 50}]},
+    "down": {"triggers": [{"type": "occupancy", "usagePercent": 30, "timeSeconds": 2}], "cooldownSeconds": 1},
 }
+
+
+REPORTER = """
+import http.server, os
+class Queue(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("endpoint-load-metrics", "TEXT named_metrics.queue_length=25")
+        self.send_header("content-length", "0")
+        self.end_headers()
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Queue).serve_forever()
+"""
 
 
 @pytest.fixture
@@ -92,11 +111,11 @@ async def test_an_app_that_burns_cpu_grows_and_its_points_outlive_the_autoscaler
         # One request, of the ten that a pod takes.
         burning = asyncio.create_task(up.get("/burn/12"))
         await until(cluster, POD, lambda pods: ready_count(pods) == 2)
-        await until(cluster, SCALING_POLICY, lambda found: len(point_times(found)) == 3)
+        await until(cluster, SCALING_POLICY, lambda found: len(point_times(found)) >= 3)
         killed_ms = wall_s() * 1000
         os.kill(up.children()["serving.autoscaler.main"], signal.SIGKILL)
         # Its successor adds points to those from before.
-        found = await until(cluster, SCALING_POLICY, lambda found: max(point_times(found)) > killed_ms)
+        found = await until(cluster, SCALING_POLICY, lambda found: max(point_times(found), default=0) > killed_ms)
         assert min(point_times(found)) < killed_ms
         assert (await burning)[0] == 200
 
@@ -111,3 +130,17 @@ async def test_an_occupancy_trigger_keeps_one_room_free(up: Up) -> None:
         await until(cluster, POD, lambda pods: ready_count(pods) == 2)
         assert (await sleeping)[0] == 200
         await until(cluster, POD, lambda pods: ready_count(pods) <= 1)
+
+
+async def test_a_queue_length_that_the_app_reports_scales_it(up: Up, tmp_path: Path) -> None:
+    """From a header of the app's answers through its queue-proxy, the stat frame and the decision to pods."""
+    program = tmp_path / "queue_app.py"
+    program.write_text(REPORTER)
+    scaling = {"autoscaling.knative.dev/metric": "queue-length", "autoscaling.knative.dev/target": "10"}
+    async with cluster_of(up) as cluster:
+        service = hello(**scaling, **{"serving.dev/command": f"{sys.executable} {program}"})
+        await cluster.create(SERVING_SERVICE, service)
+        await until_ready(cluster)
+        await up.answered(200)
+        # 25 queued at a target of 10, of which 70 % are aimed at: 25 / 7, so 4 pods for what one of them reports.
+        await until(cluster, POD, lambda pods: ready_count(pods) >= 4)

@@ -17,7 +17,7 @@ SETTINGS = AutoscalerSettings(
 )
 SPEC = {
     "targetRef": {"kind": "Revision", "name": NAME},
-    "up": {"triggers": [{"type": "room", "usagePercent": 50, "timeSeconds": 3, "limitPercent": 1000}]},
+    "up": {"triggers": [{"type": "occupancy", "usagePercent": 50, "timeSeconds": 3, "limitPercent": 1000}]},
 }
 
 
@@ -34,7 +34,9 @@ async def attach(store: Store) -> None:
 async def points(store: Store) -> dict[int, float]:
     """The points that the policy's status keeps, by time."""
     status: dict[str, Any] = (await store.cluster.get(SCALING_POLICY, "default", "p")).get("status") or {}
-    return {at_ms: usage for one in status.get("revisions") or () for at_ms, usage in one["points"].get("room", ())}
+    return {
+        at_ms: usage for one in status.get("revisions") or () for at_ms, usage in one["points"].get("occupancy", ())
+    }
 
 
 async def report(pod: ClientConnection) -> None:

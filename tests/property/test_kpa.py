@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from bench.naive.kpa import NaiveKpa
 from serving.autoscaler.bounds import Bound
-from serving.autoscaler.collection import Collection, Observation
 from serving.autoscaler.decide import KpaState, ScaleDecision, ScalerMode, decide, starting_state
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
+from serving.autoscaler.metric_windows import MetricWindows, Observation
 from serving.autoscaler.zero import PROOF_VALID_S, Action, GateFacts, GateReason, GateState, Phase, step
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec, WindowKind
@@ -67,14 +67,14 @@ def test_but_for_the_start_hold_it_is_the_naive_transcription(
 
 @given(loads=st.lists(st.none() | LOADS, min_size=1, max_size=100), ready=READY)
 def test_collection_and_decision_are_the_naive_transcription(loads: list[float | None], ready: int) -> None:
-    collection = Collection(stable_window_s=60, panic_window_s=6, kind=WindowKind.LINEAR)
+    collection = MetricWindows(stable_window_s=60, panic_window_s=6, kind=WindowKind.LINEAR)
     state = starting_state(ready_count=1, present_scale=0, spec=DEFAULTS, now_s=0.0)
     naive = NaiveKpa(DEFAULTS, ready_count=1, now_s=0.0)
     for second, load in enumerate(loads):
         if load is not None:
             collection.record(stat_of(load), float(second))
             naive.record(concurrency=load, request_count=0.0, now_s=second)
-        observed = collection.query(second, DEFAULTS.metric)
+        observed = collection.query(second)
         state, decision = decide(state, observed=observed, ready_count=ready, spec=DEFAULTS, now_s=second)
         expected = naive.scale_on_windows(ready=ready, now_s=second)
         if isinstance(decision, NoData):

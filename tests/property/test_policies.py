@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from serving.autoscaler.policy import Policies, kept_of, state_of
 from serving.autoscaler.triggered import Triggered
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.autoscaler.triggers.points import UsagePoint
 from serving.autoscaler.triggers.tick import Phase, TriggerState, rebased
+from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 from tests.unit.autoscaler.policy_builders import policy, revision
 from tests.unit.autoscaler.triggers.builders import policy as spec_of
@@ -22,7 +22,7 @@ STATES = st.builds(
     phase=st.sampled_from(Phase),
     phase_changed_at_s=st.none() | TIMES,
     last_change_at_s=st.none() | TIMES,
-    points=st.dictionaries(st.sampled_from(["room", "cpu", "mem"]), POINTS),
+    points=st.dictionaries(st.sampled_from(["occupancy", "cpu", "mem"]), POINTS),
 )
 NAMED = st.sampled_from(
     [("Service", "hello"), ("Configuration", "hello"), ("Revision", "hello-00001"), ("Service", "x")]

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from serving.autoscaler.triggers.apply import bounded_down_amount, bounded_up_amount, change_of
 from serving.autoscaler.triggers.evaluate import Verdict
-from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
 from serving.autoscaler.triggers.points import UsagePoint, Way, counted_points, examined_points, point_window, recorded
-from serving.autoscaler.triggers.policies import REGISTRY, RoomPolicy
 from serving.autoscaler.triggers.tick import Rule, TickDecision, TriggerState, changed, decide, rebased
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
 from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger, check_scaling_policy
+from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
+from serving.scaling.triggertypes.policies import REGISTRY, OccupancyPolicy
 from serving.settings.triggers import TriggerQuirks, TriggerSettings
 
 SETTINGS = TriggerSettings()
@@ -43,7 +43,7 @@ observations = st.builds(
 def triggers(way: Way) -> st.SearchStrategy[Trigger]:
     return st.builds(
         Trigger,
-        type=st.sampled_from(["room", "cpu", "legacy"]),
+        type=st.sampled_from(["occupancy", "cpu", "fixed-step"]),
         usage_percent=st.integers(51, 100) if way is Way.UP else st.integers(1, 50),
         threshold_percent=percents,
         time_s=st.integers(1, 200),
@@ -205,7 +205,7 @@ def test_more_occupied_pods_never_lead_to_fewer_pods(
     kept = tuple(
         UsagePoint(at_s=-10.0 * (index + 1), usage_ratio=usage / 100) for index, (usage, _) in enumerate(history)
     )
-    state = TriggerState(points={"room": kept}, last_change_at_s=0.0 if is_cooling else None)
+    state = TriggerState(points={"occupancy": kept}, last_change_at_s=0.0 if is_cooling else None)
     wishes = []
     for occupied in range(available + 1):
         observed = ObservedPods(occupied_count=occupied, idle_count=available - occupied)
@@ -217,7 +217,7 @@ def test_more_occupied_pods_never_lead_to_fewer_pods(
 @given(counts, counts, percents)
 def test_the_room_delta_solves_its_equation_to_half_a_pod(occupied: int, idle: int, usage: int) -> None:
     observed = ObservedPods(occupied_count=occupied, idle_count=idle)
-    delta = RoomPolicy().delta(Trigger(usage_percent=usage), observed, TriggerQuirks())
+    delta = OccupancyPolicy().delta(Trigger(usage_percent=usage), observed, TriggerQuirks())
     assert isinstance(delta, int)
     assert abs(observed.available_count + delta - Fraction(100 * occupied, usage)) <= Fraction(1, 2)
 
@@ -262,12 +262,12 @@ def test_points_are_counted_as_a_naive_recount_does(
     now_s = 0
     for after_s, percent in steps:
         now_s += after_s
-        points = recorded(points, {"room": percent / 100}, {"room": time_s}, now_s=now_s, settings=SETTINGS)
+        points = recorded(points, {"occupancy": percent / 100}, {"occupancy": time_s}, now_s=now_s, settings=SETTINGS)
         if not accepted or now_s - accepted[-1][0] >= PERIOD_S / 2:
             accepted.append((now_s, percent / 100))
         recent = [value for at_s, value in accepted if now_s - at_s < time_s][-(time_s // PERIOD_S) :]
         beyond = [value for value in recent if (value > usage / 100 if way is Way.UP else value < usage / 100)]
         window = point_window(asked, SETTINGS)
-        counted = counted_points(examined_points(points["room"], window, now_s), way, usage / 100)
+        counted = counted_points(examined_points(points["occupancy"], window, now_s), way, usage / 100)
         assert counted == len(beyond)
         assert (counted >= window.needed_count) == (len(beyond) * 100 >= threshold * (time_s // PERIOD_S))

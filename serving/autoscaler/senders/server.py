@@ -21,7 +21,8 @@ __all__ = ["ActivatorSender", "AutoscalerSender", "PodSender", "Record", "Sender
 
 _log = logging.getLogger("autoscaler")
 
-_POD_FRAME_BYTES_MAX = 1024
+# The largest frame of a pod: 16 gauges with names of 63 bytes, and five numbers.
+_POD_FRAME_BYTES_MAX = 2048
 # Frames of one connection that count within one second: an activator pokes each 50 ms for each of its revisions.
 _POD_FRAMES_PER_S_MAX = 10
 _ACTIVATOR_FRAMES_PER_S_MAX = 2000
@@ -100,6 +101,7 @@ class PodSender(Sender):
             request_count=told.request_count,
             proxied_concurrency=min(told.proxied_concurrency, told.concurrency),
             proxied_request_count=min(told.proxied_request_count, told.request_count),
+            gauges=told.gauges,
         )
         self._record(self._revision, stat, Source.POD)
 
@@ -136,6 +138,7 @@ class AutoscalerSender(Sender):
                 request_count=told.request_count,
                 proxied_concurrency=told.proxied_concurrency,
                 proxied_request_count=told.proxied_request_count,
+                gauges=told.gauges,
             )
             self._counts.relayed_stats += 1
             self._record((told.namespace, told.revision), stat, Source.ACTIVATOR if told.is_activator else Source.POD)

@@ -156,6 +156,7 @@ def _relayed(key: RevisionKey, stat: Stat, source: Source) -> RelayedStat:
         request_count=stat.request_count,
         proxied_concurrency=stat.proxied_concurrency,
         proxied_request_count=stat.proxied_request_count,
+        gauges=dict(stat.gauges),
     )
 
 

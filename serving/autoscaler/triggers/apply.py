@@ -12,8 +12,8 @@ import enum
 
 import msgspec
 
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.model.scalingpolicy import ScalingPolicySpec
+from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 
 __all__ = ["AppliedClamp", "Change", "Clamp", "bounded_down_amount", "bounded_up_amount", "change_of"]

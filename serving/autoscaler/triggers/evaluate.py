@@ -15,12 +15,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.autoscaler.triggers.arithmetic import bound_ratio
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.autoscaler.triggers.points import Points, Way, counted_points, examined_points, point_window
-from serving.autoscaler.triggers.policies import Policy
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import Direction, Trigger, limit_percent_of
+from serving.scaling.triggertypes.arithmetic import bound_ratio
+from serving.scaling.triggertypes.observation import ObservedPods
+from serving.scaling.triggertypes.policies import Policy
 from serving.settings.triggers import TriggerQuirks, TriggerSettings
 
 __all__ = [
@@ -102,16 +102,16 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def triggers_in_force(direction: Direction, way: Way, quirks: TriggerQuirks) -> tuple[Trigger, ...]:
-    """The triggers of a direction; without a list, the old-style one as a legacy trigger with the direction's amount.
+    """The triggers of a direction; without a list, the old-style one as a fixed-step trigger with the direction's amount.
 
-    Original: as a room trigger, whose amount follows from the occupancy.
+    Original: as an occupancy trigger, whose amount follows from the occupancy.
     """
     if direction.triggers or direction.trigger is None:
         return direction.triggers
     if quirks.old_trigger_becomes_room:
-        return (msgspec.structs.replace(direction.trigger, type="room"),)
+        return (msgspec.structs.replace(direction.trigger, type="occupancy"),)
     delta = direction.delta if way is Way.UP else -direction.delta
-    return (msgspec.structs.replace(direction.trigger, type="legacy", delta=delta),)
+    return (msgspec.structs.replace(direction.trigger, type="fixed-step", delta=delta),)
 
 
 def evaluate(triggers: tuple[Trigger, ...], way: Way, situation: Situation, *, cooldown_s: float) -> Evaluation:

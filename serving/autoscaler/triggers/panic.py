@@ -12,8 +12,8 @@ import enum
 import msgspec
 
 from serving.autoscaler.triggers.apply import Change, change_of
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.model.scalingpolicy import LIMIT_PERCENT_DEFAULT, ScalingPolicySpec, limit_percent_of
+from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 
 __all__ = ["PanicDecision", "PanicVerdict", "exceeds_panic_limit", "panic"]

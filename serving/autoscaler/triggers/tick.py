@@ -22,11 +22,11 @@ from serving.autoscaler.triggers.evaluate import (
     evaluate,
     triggers_in_force,
 )
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.autoscaler.triggers.points import Points, Way, recorded, stored_times
-from serving.autoscaler.triggers.policies import REGISTRY, Policy
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import ScalingPolicySpec, Trigger
+from serving.scaling.triggertypes.observation import ObservedPods
+from serving.scaling.triggertypes.policies import REGISTRY, Policy
 from serving.settings.triggers import TriggerSettings
 
 __all__ = ["Phase", "Rule", "TickDecision", "TriggerState", "changed", "decide", "rebased"]

@@ -8,10 +8,10 @@ decisions, steps with ``update_spec`` into the next spec, which has no answer, a
 
 from typing import Any
 
-from serving.autoscaler.collection import Observation
 from serving.autoscaler.decide import KpaState, decide, starting_state
+from serving.autoscaler.metric_windows import Observation
 from serving.model.nodata import NoData
-from serving.scaling.spec import ORIGINAL, Metric, ScalingSpec, WindowKind, panic_window_s
+from serving.scaling.spec import ORIGINAL, ScalingSpec, WindowKind, panic_window_s
 from tests.conformance.compare import same
 
 _PANIC_WINDOW_RATIO = 0.1
@@ -71,7 +71,7 @@ def _step(state: KpaState, step: dict[str, Any], spec: ScalingSpec) -> tuple[Kpa
 
 def _spec(fields: dict[str, Any]) -> ScalingSpec:
     return ScalingSpec(
-        metric=Metric(fields["scaling_metric"] or Metric.CONCURRENCY),
+        metric=(fields["scaling_metric"] or "concurrency"),
         target_value=fields["target_value"],
         total_value=fields["total_value"],
         target_burst_capacity=fields["target_burst_capacity"],

@@ -14,8 +14,6 @@ from typing import Any
 import msgspec
 
 from serving.autoscaler.triggers.apply import bounded_down_amount, bounded_up_amount
-from serving.autoscaler.triggers.arithmetic import bound_ratio, single
-from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
 from serving.autoscaler.triggers.panic import exceeds_panic_limit
 from serving.autoscaler.triggers.points import (
     UsagePoint,
@@ -25,11 +23,13 @@ from serving.autoscaler.triggers.points import (
     point_capacity,
     point_window,
 )
-from serving.autoscaler.triggers.policies import REGISTRY
 from serving.autoscaler.triggers.tick import Phase, TriggerState, decide
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
-from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger
+from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger, type_of_today
+from serving.scaling.triggertypes.arithmetic import bound_ratio, single
+from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
+from serving.scaling.triggertypes.policies import REGISTRY
 from serving.settings.triggers import ORIGINAL, TriggerSettings
 from tests.conformance.compare import same
 
@@ -56,7 +56,7 @@ def answer(case: Json) -> Json:
 
 
 def _delta(given: Json) -> Json:
-    policy = REGISTRY[given["type"]]
+    policy = REGISTRY[type_of_today(given["type"])]
     trigger = Trigger(
         type=given["type"], usage_percent=given.get("target_usage", 0), delta=given.get("trigger_delta", 0)
     )
@@ -94,6 +94,10 @@ def _capacity(given: Json) -> Json:
     return {"points": point_capacity(given["time"], given["watcher_period_s"])}
 
 
+# What the original calls the types whose names differ here.
+ORIGINAL_TYPES = {"occupancy": "room", "fixed-step": "legacy"}
+
+
 def _tick(given: Json) -> Json:
     settings = TriggerSettings(period_s=float(given["watcher_period_s"]), quirks=ORIGINAL)
     spec = ScalingPolicySpec(
@@ -106,7 +110,9 @@ def _tick(given: Json) -> Json:
     before = TriggerState(
         phase=Phase(given["state"]),
         last_change_at_s=-float(given["seconds_since_last_scale"]),
-        points={kind: _read_points(points) for kind, points in (given.get("points_before") or {}).items()},
+        points={
+            type_of_today(kind): _read_points(points) for kind, points in (given.get("points_before") or {}).items()
+        },
     )
     after, decision = decide(before, observed, spec, settings=settings, now_s=0.0)
     delta = decision.change.wanted_delta
@@ -115,7 +121,7 @@ def _tick(given: Json) -> Json:
         "changed_state": decision.phase_changed,
         "delta": delta,
         "in_sync": decision.in_sync,
-        "points_stored_after": {kind: len(points) for kind, points in after.points.items()},
+        "points_stored_after": {ORIGINAL_TYPES.get(kind, kind): len(points) for kind, points in after.points.items()},
         "rooms_to_create": min(bounded_up_amount(delta, **bounds), settings.max_scale_up_amount) if delta > 0 else 0,
         "rooms_to_delete": bounded_down_amount(-delta, **bounds) if delta < 0 else 0,
         "state_after": str(after.phase),

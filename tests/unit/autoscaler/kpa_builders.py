@@ -2,16 +2,16 @@
 
 import msgspec
 
-from serving.autoscaler.collection import Observation
 from serving.autoscaler.decide import KpaState, ScaleDecision, decide
+from serving.autoscaler.metric_windows import Observation
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.spec import SAFE, KpaQuirks, Metric, ScalingSpec, WindowKind
+from serving.scaling.spec import SAFE, KpaQuirks, ScalingSpec, WindowKind
 
 __all__ = ["CALM", "DEFAULTS", "decided", "spec_with", "stat_of"]
 
 DEFAULTS = ScalingSpec(
-    metric=Metric.CONCURRENCY,
+    metric="concurrency",
     target_value=70.0,
     total_value=100.0,
     target_burst_capacity=211.0,

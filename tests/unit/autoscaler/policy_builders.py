@@ -9,7 +9,7 @@ from serving.settings.autoscaler import KPA_CLASS, AutoscalerSettings
 
 Json = dict[str, object]
 _SETTINGS = AutoscalerSettings()
-ROOM_UP: Json = {"triggers": [{"type": "room", "usagePercent": 70, "timeSeconds": 10}], "cooldownSeconds": 60}
+ROOM_UP: Json = {"triggers": [{"type": "occupancy", "usagePercent": 70, "timeSeconds": 10}], "cooldownSeconds": 60}
 CPU_UP: Json = {"triggers": [{"type": "cpu", "usagePercent": 50, "timeSeconds": 10}], "cooldownSeconds": 60}
 
 

@@ -1,6 +1,5 @@
 import pytest
 
-from serving.autoscaler.collection import Observation
 from serving.autoscaler.decide import (
     KpaState,
     ScaleDecision,
@@ -11,6 +10,7 @@ from serving.autoscaler.decide import (
     is_worth_applying,
     starting_state,
 )
+from serving.autoscaler.metric_windows import Observation
 from serving.model.nodata import NoData
 from serving.scaling.spec import ORIGINAL, SAFE, KpaQuirks
 from tests.unit.autoscaler.kpa_builders import CALM, DEFAULTS, decided, spec_with, stat_of

@@ -9,18 +9,18 @@ import pytest
 
 from serving.autoscaler.bounds import Bound
 from serving.autoscaler.classic import ClassicDecision, ClassicLimit, ClassicMode
-from serving.autoscaler.collection import Observation
 from serving.autoscaler.decide import KpaState, ScaleLimit, decide
 from serving.autoscaler.deciders import Decided, Inside
 from serving.autoscaler.delay import DelayWindow
 from serving.autoscaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIMITS, explain
 from serving.autoscaler.merge import Proposal
+from serving.autoscaler.metric_windows import Observation
 from serving.autoscaler.scaler import Cause, Inputs, Outcome, ScalerFacts, conclude
-from serving.autoscaler.sources import Load
 from serving.autoscaler.zero import GateReason, GateState, Phase
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
-from serving.scaling.spec import SAFE, Metric
+from serving.model.stat import Stat
+from serving.scaling.spec import SAFE
 from tests.unit.autoscaler.kpa_builders import spec_with
 
 NOW_S = 1000.0
@@ -86,7 +86,7 @@ def outcome_of(
             has_public=proxied_s is not None,
             proxy_since_s=None if proxied_s is None else NOW_S - proxied_s,
         ),
-        inside=Inside(present=Load(concurrency=waiting, request_count=waiting), is_waiting=waiting > 0),
+        inside=Inside(present=Stat(concurrency=waiting, request_count=waiting), is_waiting=waiting > 0),
         beside=beside,
         spec=numbers,
         quirks=SAFE,
@@ -125,7 +125,7 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
     ),
     "requests a second": (
-        lambda: said(20.0, ready=1, metric=Metric.RPS, panic_threshold_ratio=10.0),
+        lambda: said(20.0, ready=1, metric="rps", panic_threshold_ratio=10.0),
         "1 → 3: stable; 60 s average 20.0 requests a second over 1 ready pod, target 7 each",
     ),
     "panic": (

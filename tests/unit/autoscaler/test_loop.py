@@ -203,13 +203,17 @@ def test_a_revision_that_changes_while_it_goes_into_reserve_keeps_its_pod() -> N
 def test_a_request_between_reserve_and_zero_has_a_pod_in_the_end() -> None:
     async def run() -> tuple[str, int]:
         async with awake("p") as stage:
+            woken = asyncio.Event()
 
             async def wake(_: Kind, subresource: Subresource | None) -> None:
                 if subresource == "scale":
                     await stage.store.wake()
+                    woken.set()
 
             stage.cluster.before = wake
-            await stage.report(70, p=0.0)
+            # When in its period the revision is decided on says in which second the scale is written.
+            while not woken.is_set():
+                await stage.report(1, p=0.0)
             stage.cluster.before = None
             await asyncio.sleep(2)
             return await stage.store.serving_state(), await stage.store.scale()

@@ -17,8 +17,8 @@ from tests.virtual_time import run_virtually
 
 Json = dict[str, Any]
 ROOM = {
-    "up": {"triggers": [{"type": "room", "usagePercent": 50, "timeSeconds": 10}], "cooldownSeconds": 60},
-    "down": {"triggers": [{"type": "room", "usagePercent": 20, "timeSeconds": 10}], "cooldownSeconds": 60},
+    "up": {"triggers": [{"type": "occupancy", "usagePercent": 50, "timeSeconds": 10}], "cooldownSeconds": 60},
+    "down": {"triggers": [{"type": "occupancy", "usagePercent": 20, "timeSeconds": 10}], "cooldownSeconds": 60},
 }
 CPU = {"up": {"triggers": [{"type": "cpu", "usagePercent": 50, "timeSeconds": 10, "limitPercent": 1000}]}}
 
@@ -162,11 +162,13 @@ def test_a_policy_that_is_deleted_holds_nothing() -> None:
 
 def test_the_next_autoscaler_has_the_points() -> None:
     async def run() -> tuple[int, int]:
-        slow = {"up": {"triggers": [{"type": "room", "usagePercent": 50, "timeSeconds": 60, "limitPercent": 1000}]}}
+        slow = {
+            "up": {"triggers": [{"type": "occupancy", "usagePercent": 50, "timeSeconds": 60, "limitPercent": 1000}]}
+        }
         async with awake("p") as stage:
             await attach(stage, slow)
             await stage.report(35, p=1.0)
-            before = len((await status(stage))["revisions"][0]["points"]["room"])
+            before = len((await status(stage))["revisions"][0]["points"]["occupancy"])
         # Its successor, over the same store.
         stop = asyncio.Event()
         stage.autoscaler = Autoscaler(stage.cluster, settings=AutoscalerSettings(), prove=stage.prove)
@@ -174,7 +176,7 @@ def test_the_next_autoscaler_has_the_points() -> None:
             group.create_task(stage.autoscaler.run(stop))
             await stage.synced()
             await stage.report(15, p=1.0)
-            after = len((await status(stage))["revisions"][0]["points"]["room"])
+            after = len((await status(stage))["revisions"][0]["points"]["occupancy"])
             stop.set()
         return before, after
 
@@ -210,7 +212,7 @@ def test_without_the_right_to_read_policies_requests_are_decided_on() -> None:
 
 def test_a_pod_that_takes_its_first_request_panics() -> None:
     async def run() -> tuple[int, float]:
-        panic = {"up": {"trigger": {"type": "legacy", "usagePercent": 50, "limitPercent": 60}, "delta": 3}}
+        panic = {"up": {"trigger": {"type": "fixed-step", "usagePercent": 50, "limitPercent": 60}, "delta": 3}}
         async with awake("p", "q") as stage:
             await attach(stage, {**panic, "panicScale": True})
             await stage.report(5, p=0.0, q=0.0)

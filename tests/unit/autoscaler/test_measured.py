@@ -8,7 +8,6 @@ from serving.autoscaler.measured import measured, rule_of
 from serving.autoscaler.merge import MergeDecision, Proposal
 from serving.autoscaler.scaler import Cause, Outcome, Scaler
 from serving.model.nodata import NoData
-from serving.scaling.spec import Metric
 from tests.unit.autoscaler.kpa_builders import DEFAULTS
 from tests.unit.autoscaler.scaler_builders import SETTINGS, World, facts_of, revision_with
 
@@ -35,15 +34,15 @@ def test_a_decision_says_what_it_saw_and_wants(outcome: Outcome) -> None:
     assert found.requested_count == found.ready_count == 2
     assert found.stable_load == pytest.approx(100.0)
     assert found.target_load == DEFAULTS.target_value
-    assert not found.is_rps
+    assert found.metric == "concurrency"
     assert found.rule == rule_of(outcome)
 
 
 def test_requests_a_second_are_told_apart() -> None:
-    revision = revision_with(msgspec.structs.replace(DEFAULTS, metric=Metric.RPS))
+    revision = revision_with(msgspec.structs.replace(DEFAULTS, metric="rps"))
     world = World(revision, facts_of(1))
     world.live(4, load=5.0)
-    assert measured(revision, world.outcomes[-1]).is_rps
+    assert measured(revision, world.outcomes[-1]).metric == "rps"
 
 
 def test_classic_has_its_own_target(outcome: Outcome) -> None:

@@ -55,9 +55,11 @@ def test_what_was_kept_is_read_back() -> None:
 
 
 def test_what_was_kept_stands_in_the_status() -> None:
-    kept = {"name": "hello-00001", "uid": "r1", "lastChangeAtMs": 1500, "points": {"room": [[1000, 0.5]]}}
+    kept = {"name": "hello-00001", "uid": "r1", "lastChangeAtMs": 1500, "points": {"occupancy": [[1000, 0.5]]}}
     found = policy(status={"revisions": [kept]})
-    assert found.kept == (Kept(name="hello-00001", uid="r1", last_change_at_ms=1500, points={"room": ((1000, 0.5),)}),)
+    assert found.kept == (
+        Kept(name="hello-00001", uid="r1", last_change_at_ms=1500, points={"occupancy": ((1000, 0.5),)}),
+    )
     assert state_of(found.kept[0]).last_change_at_s == 1.5
 
 

@@ -7,7 +7,7 @@ from serving.autoscaler.scaler import Cause, Outcome
 from serving.autoscaler.story import Record, Story
 from serving.model.errors import InvalidValue
 from serving.model.knative import ServingState
-from serving.scaling.spec import Metric, WindowKind
+from serving.scaling.spec import WindowKind
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.autoscaler.kpa_builders import spec_with
 from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with
@@ -56,7 +56,7 @@ def a_day(**changes: object) -> list[Record]:
     [
         {},
         {"window_kind": WindowKind.WEIGHTED_EXPONENTIAL},
-        {"metric": Metric.RPS},
+        {"metric": "rps"},
         {"scale_down_delay_s": 30.0, "max_scale": 20, "min_scale": 0, "activation_scale": 4},
         {"class_name": CLASSIC_CLASS},
     ],

@@ -8,7 +8,6 @@ from serving.autoscaler.scaler import Cause, Outcome, Source
 from serving.autoscaler.zero import GateReason, Phase
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
-from serving.scaling.spec import Metric
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.autoscaler.kpa_builders import spec_with
 from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with, told
@@ -113,10 +112,30 @@ def test_a_revision_in_reserve_that_nobody_wants_stays_at_zero() -> None:
 
 
 def test_requests_a_second_wake_too() -> None:
-    spec = spec_with(metric=Metric.RPS, target_value=10.0)
+    spec = spec_with(metric="rps", target_value=10.0)
     world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
     assert world.hear(told(1, requests=35), Source.ACTIVATOR)
     assert world.decide(Cause.LOAD).apply_count == 4
+
+
+def test_a_metric_that_the_app_reports_scales_and_requests_wake_it() -> None:
+    spec = spec_with(metric="queue-length", target_value=7.0)
+    world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
+    assert world.hear(told(1), Source.ACTIVATOR)
+    assert world.decide(Cause.LOAD).apply_count == 1
+    for _ in range(4):
+        world.hear(msgspec.structs.replace(told(1, by="pod-0"), gauges={"queue_length": 30.0}), Source.POD)
+        world.now_s += 1.0
+    assert world.decide().apply_count == 5
+
+
+def test_a_pod_stays_for_a_request_in_flight_although_the_app_reports_nothing() -> None:
+    spec = spec_with(metric="queue-length", target_value=7.0)
+    world = World(revision_with(spec), facts_of(1))
+    world.live(120, load=1.0)
+    assert world.facts.present_scale == 1
+    world.live(120, load=0.0)
+    assert world.facts.present_scale == 0
 
 
 def test_a_stat_of_nothing_is_no_news() -> None:
@@ -324,7 +343,7 @@ def test_the_classic_algorithm_does_not_follow_annotations_of_today() -> None:
 
 
 def test_what_it_is_fits_on_a_line() -> None:
-    assert repr(asleep().scaler).startswith("Scaler(inactive, None wanted, KpaDecider(Collection(")
+    assert repr(asleep().scaler).startswith("Scaler(inactive, None wanted, KpaDecider(MetricWindows(")
     assert "ClassicDecider(<ClassicScaler stable" in repr(asleep(class_name=CLASSIC_CLASS).scaler)
 
 

@@ -1,4 +1,4 @@
-from serving.autoscaler.sources import Load, Second, Sources
+from serving.autoscaler.sources import Second, Sources
 from serving.model.stat import Stat
 
 
@@ -60,7 +60,7 @@ def test_what_came_through_an_activator_is_left_to_it() -> None:
     sources = of_pods(stat(10.1, 5, proxied=3, requests=8))
     sources.tell_activator(stat(10.2, 4, by="activator", requests=3))
     (second,) = sources.complete(11.0)
-    assert second.load == Load(concurrency=6, request_count=8)
+    assert second.load == Stat(concurrency=6, request_count=8)
 
 
 def test_what_an_activator_tells_in_a_second_adds_up() -> None:
@@ -90,7 +90,7 @@ def test_time_that_goes_back_tells_nothing() -> None:
 
 def test_present_is_what_was_told_in_the_last_moment() -> None:
     sources = of_activators(stat(10.5, 100), stat(11.2, 20))
-    assert sources.present(11.3) == Load(concurrency=120, request_count=0)
+    assert sources.present(11.3) == Stat(concurrency=120, request_count=0)
 
 
 def test_present_holds_no_two_reports_of_one_activator() -> None:
@@ -104,12 +104,12 @@ def test_present_is_not_fooled_by_a_report_that_leaves_out_pokes() -> None:
 
 def test_present_counts_pods_while_their_report_is_valid() -> None:
     sources = of_pods(stat(10.0, 5, proxied=2, requests=4))
-    assert sources.present(12.4) == Load(concurrency=3, request_count=2)
-    assert sources.present(12.6) == Load()
+    assert sources.present(12.4) == Stat(concurrency=3, request_count=2)
+    assert sources.present(12.6) == Stat()
 
 
 def test_present_is_never_below_zero() -> None:
-    assert of_pods(stat(10.0, 1, proxied=2)).present(10.1) == Load()
+    assert of_pods(stat(10.0, 1, proxied=2)).present(10.1) == Stat()
 
 
 def test_a_pod_that_is_gone_counts_no_more() -> None:

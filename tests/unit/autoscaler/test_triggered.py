@@ -3,10 +3,10 @@ import pytest
 
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.triggered import Triggered, reason_of
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.autoscaler.triggers.tick import TriggerState, decide
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger
+from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 from tests.unit.autoscaler.triggers.builders import pods, policy, trigger, using
 
@@ -14,7 +14,7 @@ SETTINGS = TriggerSettings()
 UP = policy(up=(trigger(70, time_s=10),))
 BOTH = policy(up=(trigger(70, time_s=10),), down=(msgspec.structs.replace(trigger(30, time_s=10), limit_percent=None),))
 PANIC = ScalingPolicySpec(
-    up=Direction(trigger=Trigger(type="legacy", usage_percent=50, limit_percent=60), delta=3), panic_scale=True
+    up=Direction(trigger=Trigger(type="fixed-step", usage_percent=50, limit_percent=60), delta=3), panic_scale=True
 )
 
 

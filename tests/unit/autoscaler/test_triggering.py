@@ -6,16 +6,16 @@ from serving.autoscaler.merge import Proposal
 from serving.autoscaler.policy import PolicyKey
 from serving.autoscaler.revision import RevisionFacts
 from serving.autoscaler.triggering import Triggers
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.model.knative import RevisionKey, ServingState
 from serving.model.resources import Resources
+from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 from tests.unit.autoscaler.policy_builders import CPU_UP, ROOM_UP, policy, revision
 from tests.unit.autoscaler.triggers.builders import pods
 
 HELLO, KEY = revision(), ("default", "p")
 OFFSET_S = 1_000_000.0
-PANIC = {"trigger": {"type": "legacy", "usagePercent": 50, "limitPercent": 60}}
+PANIC = {"trigger": {"type": "fixed-step", "usagePercent": 50, "limitPercent": 60}}
 
 
 class Desk:
@@ -189,7 +189,7 @@ def test_the_status_says_what_was_decided_and_keeps_the_points() -> None:
     ]
     assert status["lastDecision"]["time"] == "at 1000005"
     assert (status["lastDecision"]["rule"], status["lastDecision"]["desired"]) == ("limit", 13)
-    assert status["revisions"][0]["points"] == {"room": ((1_000_005_000, 0.9),)}
+    assert status["revisions"][0]["points"] == {"occupancy": ((1_000_005_000, 0.9),)}
 
 
 def test_a_condition_keeps_the_time_of_its_change() -> None:
@@ -209,7 +209,7 @@ def test_a_wish_that_is_not_known_is_told_as_none() -> None:
 
 def test_points_survive_the_process() -> None:
     first, then = Desk(), Desk()
-    slow = {"triggers": [{"type": "room", "usagePercent": 70, "timeSeconds": 30, "limitPercent": 100}]}
+    slow = {"triggers": [{"type": "occupancy", "usagePercent": 70, "timeSeconds": 30, "limitPercent": 100}]}
     first.triggers.take_policy(policy(up=slow))
     for second in (100.0, 110.0):
         assert first.decide(now_s=second)[0].desired == 0, "two points of three are too few"
@@ -225,21 +225,21 @@ def test_points_survive_the_process() -> None:
 
 def test_what_was_kept_is_not_lost_to_what_is_written_meanwhile() -> None:
     desk = Desk()
-    kept = [{"name": "hello-00001", "uid": "r1", "points": {"room": [[1_000_000_000, 0.9]]}}]
+    kept = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
     desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}))
     # Another revision of the same service was decided on first.
     desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}))
     desk.decide(now_s=9.0)
-    assert len(desk.status()["revisions"][0]["points"]["room"]) == 1
+    assert len(desk.status()["revisions"][0]["points"]["occupancy"]) == 1
 
 
 def test_of_a_policy_that_another_one_writes_the_latest_is_kept() -> None:
     desk = Desk()
     desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}), is_ours=False)
-    kept = [{"name": "hello-00001", "uid": "r1", "points": {"room": [[1_000_000_000, 0.9]]}}]
+    kept = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
     desk.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}), is_ours=False)
     desk.decide(now_s=9.0)
-    assert len(desk.status()["revisions"][0]["points"]["room"]) == 1
+    assert len(desk.status()["revisions"][0]["points"]["occupancy"]) == 1
 
 
 def test_all_policies_can_be_looked_at_again() -> None:

@@ -1,8 +1,8 @@
 from serving.autoscaler.revision import Trouble
-from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
 from serving.autoscaler.usage import Usages, container_uses, observed_pods, requests_of
 from serving.model.resources import Resources
 from serving.model.stat import Stat
+from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 
 POD = ("default", "a")
 
@@ -106,3 +106,16 @@ def test_pods_with_a_measurement_are_compared() -> None:
         occupied_concurrency=0.5,
     )
     assert found.pods == (use,)
+
+
+def test_gauges_of_ready_pods_add_up() -> None:
+    stats = {name: Stat(pod=name, gauges={"queue_length": 5.0}) for name in ("a", "b", "gone")}
+    found = observed_pods(
+        present_scale=2,
+        ready=("a", "b", "silent"),
+        troubles=(),
+        pods=stats,
+        uses=lambda _: (),
+        occupied_concurrency=0.5,
+    )
+    assert found.gauges == {"queue_length": 10.0}

@@ -9,9 +9,9 @@ import msgspec
 from serving.autoscaler.entry import Entry
 from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, Trouble
 from serving.autoscaler.scaler import Cause, Outcome, Scaler, Source
-from serving.autoscaler.sources import Load
 from serving.autoscaler.writer import Writer
 from serving.model.knative import RevisionKey, ServingState, TrafficPath
+from serving.model.stat import Stat
 from tests.unit.autoscaler.policy_builders import revision
 from tests.unit.autoscaler.scaler_builders import SETTINGS, facts_of, told
 
@@ -154,7 +154,7 @@ def test_an_entry_knows_what_keeps_its_pods_from_starting() -> None:
 def unasked() -> World:
     """A revision in reserve that gets two pods, though there is no request."""
     world, outcome = wanting(2)
-    inside = msgspec.structs.replace(outcome.inputs.inside, present=Load())
+    inside = msgspec.structs.replace(outcome.inputs.inside, present=Stat())
     inputs = msgspec.structs.replace(outcome.inputs, inside=inside)
     world.entry.latest = msgspec.structs.replace(outcome, inputs=inputs)
     world.entry.revision = revision(state=ServingState.RESERVE)

@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -16,6 +16,7 @@ from serving.cluster.kinds import (
     Kind,
 )
 from serving.model.errors import Invalid
+from serving.scaling.triggertypes.policies import REGISTRY, Policy
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -198,9 +199,23 @@ def test_a_policy_gets_its_defaults() -> None:
     spec = {"targetRef": target, "up": {"triggers": [{"usagePercent": 70}]}}
     made = admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": spec})
     assert made["spec"]["targetRef"] == {"apiVersion": "serving.knative.dev/v1", **target}
-    trigger = {"type": "room", "usagePercent": 70, "thresholdPercent": 80, "timeSeconds": 600}
+    trigger = {"type": "occupancy", "usagePercent": 70, "thresholdPercent": 80, "timeSeconds": 600}
     up = {"triggers": [trigger], "cooldownSeconds": 600, "delta": 1}
     assert made["spec"] | {"targetRef": {}} == {"targetRef": {}, "up": up, "min": 0, "max": 0}
+
+
+def test_every_type_that_is_registered_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast("dict[str, Policy]", REGISTRY), "gpu", REGISTRY["occupancy"])
+    for kind in REGISTRY:
+        delta = {"delta": 1} if kind == "fixed-step" else {}
+        spec = {
+            "targetRef": {"kind": "Service", "name": "hello"},
+            "up": {"triggers": [{"type": kind, "usagePercent": 70, **delta}]},
+        }
+        assert (
+            admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": spec})["spec"]["up"]["triggers"][0]["type"]
+            == kind
+        )
 
 
 def test_a_secrets_texts_become_data() -> None:

@@ -37,7 +37,7 @@ def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
 
 def test_old_names_are_there_where_wanted() -> None:
     made = metrics(KEY, has_old_names=True)
-    made.decided(numbers(is_rps=True, stable_load=12.0))
+    made.decided(numbers(metric="rps", stable_load=12.0))
     page = made.page.text("")
     old = '{configuration_name="hello",namespace_name="default",revision_name="hello-00001"}'
     assert f"autoscaler_desired_pods{old} 3.0" in page

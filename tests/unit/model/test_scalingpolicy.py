@@ -10,12 +10,13 @@ from serving.model.scalingpolicy import (
     Trigger,
     check_scaling_policy,
     limit_percent_of,
+    type_of_today,
 )
 
-KNOWN = ("cpu", "legacy", "mem", "room")
+KNOWN = ("cpu", "fixed-step", "mem", "occupancy")
 
 
-def trigger(kind: str = "room", usage: int = 70, *, delta: int = 0, limit: int | None = None) -> Trigger:
+def trigger(kind: str = "occupancy", usage: int = 70, *, delta: int = 0, limit: int | None = None) -> Trigger:
     return Trigger(type=kind, usage_percent=usage, delta=delta, limit_percent=limit)
 
 
@@ -31,7 +32,7 @@ def test_a_manifest_is_read_in_percents_and_seconds() -> None:
     spec = msgspec.json.decode(
         b"""{"min": 100, "max": 1000,
              "up": {"cooldownSeconds": 300, "triggers": [
-               {"type": "room", "thresholdPercent": 80, "usagePercent": 70, "timeSeconds": 600, "limitPercent": 95}]},
+               {"type": "occupancy", "thresholdPercent": 80, "usagePercent": 70, "timeSeconds": 600, "limitPercent": 95}]},
              "down": {"cooldownSeconds": 300, "triggers": [{"type": "cpu", "usagePercent": 50, "timeSeconds": 900}]}}""",
         type=ScalingPolicySpec,
     )
@@ -40,7 +41,7 @@ def test_a_manifest_is_read_in_percents_and_seconds() -> None:
         max_count=1000,
         up=Direction(
             cooldown_s=300,
-            triggers=(Trigger(type="room", usage_percent=70, threshold_percent=80, time_s=600, limit_percent=95),),
+            triggers=(Trigger(type="occupancy", usage_percent=70, threshold_percent=80, time_s=600, limit_percent=95),),
         ),
         down=Direction(cooldown_s=300, triggers=(Trigger(type="cpu", usage_percent=50, time_s=900),)),
     )
@@ -52,7 +53,7 @@ def test_an_unknown_key_is_refused_with_its_path() -> None:
 
 
 def test_the_seed_policy_has_no_problems() -> None:
-    assert wrong(policy(up=(trigger("room"), trigger("mem")), down=(trigger("cpu", 50),))) == []
+    assert wrong(policy(up=(trigger("occupancy"), trigger("mem")), down=(trigger("cpu", 50),))) == []
 
 
 def test_a_policy_of_min_and_max_alone_has_no_problems() -> None:
@@ -97,7 +98,7 @@ def test_the_other_end_of_each_range_is_checked(bad: Trigger, field: str) -> Non
 def test_a_problem_says_what_would_be_right() -> None:
     (found,) = check_scaling_policy(policy(up=(trigger("rooms"),)), known_types=KNOWN)
     assert str(found) == (
-        "spec.up.triggers[0].type: 'rooms' is not a type of trigger here; expected cpu or legacy or mem or room"
+        "spec.up.triggers[0].type: 'rooms' is not a type of trigger here; expected cpu or fixed-step or mem or occupancy"
     )
 
 
@@ -132,16 +133,16 @@ def test_a_down_trigger_has_no_limit() -> None:
 
 
 def test_a_legacy_amount_has_the_sign_of_its_direction() -> None:
-    spec = policy(up=(trigger("legacy", delta=-1),), down=(trigger("legacy", 50, delta=1),))
+    spec = policy(up=(trigger("fixed-step", delta=-1),), down=(trigger("fixed-step", 50, delta=1),))
     assert wrong(spec) == ["spec.up.triggers[0].delta", "spec.down.triggers[0].delta"]
 
 
 def test_a_legacy_amount_is_not_0() -> None:
-    assert wrong(policy(up=(trigger("legacy"),))) == ["spec.up.triggers[0].delta"]
+    assert wrong(policy(up=(trigger("fixed-step"),))) == ["spec.up.triggers[0].delta"]
 
 
 def test_legacy_amounts_with_the_right_sign_are_fine() -> None:
-    assert wrong(policy(up=(trigger("legacy", delta=1),), down=(trigger("legacy", 50, delta=-1),))) == []
+    assert wrong(policy(up=(trigger("fixed-step", delta=1),), down=(trigger("fixed-step", 50, delta=-1),))) == []
 
 
 def test_down_usage_is_below_the_lowest_up_usage_of_its_type() -> None:
@@ -154,18 +155,18 @@ def test_down_usage_is_below_the_lowest_up_usage_of_its_type() -> None:
 
 
 def test_usages_of_different_types_are_not_compared() -> None:
-    assert wrong(policy(up=(trigger("room", 60),), down=(trigger("cpu", 80),))) == []
+    assert wrong(policy(up=(trigger("occupancy", 60),), down=(trigger("cpu", 80),))) == []
 
 
 def test_legacy_and_room_watch_the_same_thing() -> None:
-    assert wrong(policy(up=(trigger("room", 60),), down=(trigger("legacy", 80, delta=-1),))) == [
+    assert wrong(policy(up=(trigger("occupancy", 60),), down=(trigger("fixed-step", 80, delta=-1),))) == [
         "spec.down.triggers[0].usagePercent"
     ]
 
 
 def test_an_old_style_trigger_is_checked_as_others_are() -> None:
     spec = ScalingPolicySpec(
-        up=Direction(trigger=trigger("cpu", 60)), down=Direction(trigger=trigger("legacy", 80, limit=90))
+        up=Direction(trigger=trigger("cpu", 60)), down=Direction(trigger=trigger("fixed-step", 80, limit=90))
     )
     assert wrong(spec) == [
         "spec.up.trigger.type",
@@ -192,7 +193,7 @@ def test_an_old_style_down_trigger_next_to_a_list_is_refused() -> None:
 
 def test_cpu_and_mem_need_requests_on_every_container() -> None:
     requests = {"app": Resources(cpu_m=500), "sidecar": Resources(memory_bytes=1024, cpu_m=0)}
-    spec = policy(up=(trigger("cpu"), trigger("room")), down=(trigger("mem", 50),))
+    spec = policy(up=(trigger("cpu"), trigger("occupancy")), down=(trigger("mem", 50),))
     found = check_scaling_policy(spec, known_types=KNOWN, container_requests=requests)
     assert [(problem.where, problem.what) for problem in found] == [
         ("spec.up.triggers[0].type", "cpu needs requests.cpu, which container sidecar has not"),
@@ -202,3 +203,9 @@ def test_cpu_and_mem_need_requests_on_every_container() -> None:
 
 def test_requests_that_are_not_known_are_not_checked() -> None:
     assert wrong(policy(up=(trigger("cpu"),)), None) == []
+
+
+def test_old_spellings_of_types_are_taken_over() -> None:
+    spelled = [trigger(kind).type for kind in ("room", "legacy", "cpu")]
+    assert spelled == ["occupancy", "fixed-step", "cpu"]
+    assert [type_of_today(kind) for kind in ("room", "cpu")] == ["occupancy", "cpu"]

@@ -1,7 +1,7 @@
 import pytest
 
 from serving.scaling.resolve import classic_target, resolve
-from serving.scaling.spec import Metric, ScalingSpec, WindowKind
+from serving.scaling.spec import ScalingSpec, WindowKind
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
@@ -20,7 +20,7 @@ def spec(
 
 def test_without_annotations_the_settings_speak() -> None:
     found = spec()
-    assert (found.metric, found.total_value, found.target_value) == (Metric.CONCURRENCY, 100.0, 70.0)
+    assert (found.metric, found.total_value, found.target_value) == ("concurrency", 100.0, 70.0)
     assert (found.stable_window_s, found.panic_window_s, found.window_kind) == (60.0, 6.0, WindowKind.LINEAR)
     assert (found.min_scale, found.activation_scale, found.initial_scale) == (0, 1, 1)
     assert found.reachable
@@ -39,7 +39,7 @@ def test_a_target_above_the_hard_limit_is_the_hard_limit(target: float, total_va
 def test_requests_a_second_have_a_share_of_their_own() -> None:
     settings = AutoscalerSettings(container_concurrency_target_ratio=0.5)
     found = spec(ScalingAnnotations(metric="rps"), settings)
-    assert (found.metric, found.total_value, found.target_value) == (Metric.RPS, 200.0, 140.0)
+    assert (found.metric, found.total_value, found.target_value) == ("rps", 200.0, 140.0)
 
 
 def test_an_annotation_goes_before_a_setting() -> None:
@@ -90,4 +90,4 @@ def test_the_target_in_requests_at_once_needs_a_metric_in_that_unit() -> None:
 def test_a_metric_of_an_hpa_is_not_measured() -> None:
     asked = ScalingAnnotations(metric="cpu", class_name=HPA_CLASS)
     found = resolve(SETTINGS, asked, container_concurrency=0, reachable=True)
-    assert (found.class_name, found.metric) == (HPA_CLASS, Metric.CONCURRENCY)
+    assert (found.class_name, found.metric) == (HPA_CLASS, "concurrency")

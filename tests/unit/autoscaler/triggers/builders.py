@@ -1,10 +1,10 @@
 """Small builders for tests of triggers."""
 
-from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
 from serving.autoscaler.triggers.points import Points, UsagePoint
 from serving.autoscaler.triggers.tick import TickDecision, TriggerState, decide
 from serving.model.resources import Resources
 from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger
+from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 from serving.settings.triggers import TriggerSettings
 
 SETTINGS = TriggerSettings()
@@ -20,7 +20,7 @@ def using(cpu_m: int | None, requested_m: int | None, *, idle: int = 2, occupied
     return ObservedPods(idle_count=idle, occupied_count=occupied, pods=((container,),))
 
 
-def trigger(usage: int = 70, *, kind: str = "room", time_s: int = 100, limit: int | None = None) -> Trigger:
+def trigger(usage: int = 70, *, kind: str = "occupancy", time_s: int = 100, limit: int | None = None) -> Trigger:
     return Trigger(type=kind, usage_percent=usage, time_s=time_s, limit_percent=limit)
 
 

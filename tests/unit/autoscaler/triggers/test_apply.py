@@ -10,8 +10,8 @@ from serving.autoscaler.triggers.apply import (
     bounded_up_amount,
     change_of,
 )
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.model.scalingpolicy import ScalingPolicySpec
+from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import ORIGINAL, TriggerSettings
 from tests.unit.autoscaler.triggers.builders import SETTINGS, pods
 

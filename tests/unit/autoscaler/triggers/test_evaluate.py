@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from serving.autoscaler.triggers.evaluate import Evaluation, Situation, Verdict, evaluate, triggers_in_force
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.autoscaler.triggers.points import Points, Way
-from serving.autoscaler.triggers.policies import REGISTRY
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import Direction, Trigger
+from serving.scaling.triggertypes.observation import ObservedPods
+from serving.scaling.triggertypes.policies import REGISTRY
 from serving.settings.triggers import ORIGINAL, TriggerQuirks, TriggerSettings
 from tests.unit.autoscaler.triggers.builders import SETTINGS, pods, points, trigger, using
 
@@ -73,7 +73,7 @@ def test_a_verdict_shows_what_it_went_by() -> None:
     assert msgspec.structs.asdict(said) == {
         "way": Way.UP,
         "index": 0,
-        "type": "room",
+        "type": "occupancy",
         "verdict": Verdict.COOLDOWN,
         "observed_usage_ratio": 0.8,
         "target_usage_ratio": 0.7,
@@ -183,11 +183,11 @@ def test_no_triggers_are_in_sync() -> None:
 @pytest.mark.parametrize(("way", "delta"), [(Way.UP, 5), (Way.DOWN, -5)])
 def test_an_old_style_trigger_moves_by_the_delta_of_its_direction(way: Way, delta: int) -> None:
     (old,) = triggers_in_force(Direction(trigger=trigger(70), delta=5), way, TriggerQuirks())
-    assert (old.type, old.delta, old.usage_percent) == ("legacy", delta, 70)
+    assert (old.type, old.delta, old.usage_percent) == ("fixed-step", delta, 70)
 
 
 def test_an_old_style_trigger_of_the_original_is_a_room_trigger() -> None:
-    old = trigger(70, kind="legacy")
+    old = trigger(70, kind="fixed-step")
     assert triggers_in_force(Direction(trigger=old, delta=5), Way.UP, ORIGINAL) == (trigger(70),)
 
 

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from serving.autoscaler.triggers.apply import Clamp
-from serving.autoscaler.triggers.observation import ObservedPods
 from serving.autoscaler.triggers.panic import PanicDecision, PanicVerdict, exceeds_panic_limit, panic
 from serving.model.scalingpolicy import Direction, ScalingPolicySpec
+from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import ORIGINAL, TriggerSettings
 from tests.unit.autoscaler.triggers.builders import SETTINGS, pods, trigger
 

@@ -29,7 +29,9 @@ def with_quirks(**flags: bool) -> TriggerSettings:
 def record(
     before: Points, usage: float | NoData, *, now_s: float, time_s: int = 100, settings: TriggerSettings = SETTINGS
 ) -> Points:
-    return recorded({"room": before}, {"room": usage}, {"room": time_s}, now_s=now_s, settings=settings)["room"]
+    return recorded({"occupancy": before}, {"occupancy": usage}, {"occupancy": time_s}, now_s=now_s, settings=settings)[
+        "occupancy"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -80,11 +82,14 @@ def test_a_point_on_the_target_counts_for_neither_way() -> None:
 def test_points_are_kept_for_the_longest_time_of_their_type(*, quirk: bool, time_s: int) -> None:
     settings = with_quirks(stored_length_follows_last_trigger=quirk)
     times = stored_times([trigger(time_s=600)], [trigger(time_s=300), trigger(time_s=100)], settings)
-    assert times == {"room": time_s}
+    assert times == {"occupancy": time_s}
 
 
 def test_each_type_in_use_has_its_own_points() -> None:
-    assert stored_times([trigger(kind="cpu", time_s=20)], [trigger(time_s=30)], SETTINGS) == {"cpu": 20, "room": 30}
+    assert stored_times([trigger(kind="cpu", time_s=20)], [trigger(time_s=30)], SETTINGS) == {
+        "cpu": 20,
+        "occupancy": 30,
+    }
 
 
 def test_a_new_point_comes_first() -> None:
@@ -97,9 +102,9 @@ def test_a_type_without_points_begins_with_one() -> None:
 
 
 def test_types_that_no_trigger_uses_any_more_are_dropped() -> None:
-    assert recorded({"cpu": points(0.5)}, {"room": 0.1}, {"room": 100}, now_s=10.0, settings=SETTINGS).keys() == {
-        "room"
-    }
+    assert recorded(
+        {"cpu": points(0.5)}, {"occupancy": 0.1}, {"occupancy": 100}, now_s=10.0, settings=SETTINGS
+    ).keys() == {"occupancy"}
 
 
 def test_a_usage_that_is_not_known_adds_no_point() -> None:

@@ -18,8 +18,8 @@ EMPTY = pods(idle=9, occupied=1)
 ROOMS = policy(up=(trigger(70),), down=(trigger(50),), min_count=2, max_count=20)
 UNBOUNDED = policy(up=(trigger(70),), down=(trigger(50),))
 # As many points as an evaluation at 0 s needs beside its own.
-ABOVE = {"room": points(*[0.8] * 9, newest_s=-10.0)}
-BELOW = {"room": points(*[0.1] * 9, newest_s=-10.0)}
+ABOVE = {"occupancy": points(*[0.8] * 9, newest_s=-10.0)}
+BELOW = {"occupancy": points(*[0.1] * 9, newest_s=-10.0)}
 
 
 def test_the_worked_example_grows_by_one() -> None:
@@ -58,7 +58,7 @@ def test_nothing_is_decided_while_a_revision_comes_or_goes(phase: Phase) -> None
 
 def test_points_are_collected_while_a_revision_is_created() -> None:
     state = ran(ROOMS, FULL, TriggerState(phase=Phase.CREATING))
-    assert (state.phase, len(state.points["room"])) == (Phase.CREATING, 1)
+    assert (state.phase, len(state.points["occupancy"])) == (Phase.CREATING, 1)
 
 
 def test_below_min_pods_are_added_in_the_cooldown() -> None:
@@ -100,7 +100,7 @@ def test_too_few_occupied_pods_shrink_it() -> None:
 def test_a_wish_to_grow_that_must_wait_forbids_to_shrink() -> None:
     observed = using(100, 1000)
     spec = policy(up=(trigger(70),), down=(trigger(50, kind="cpu"),), min_count=2)
-    kept = {**ABOVE, "cpu": BELOW["room"]}
+    kept = {**ABOVE, "cpu": BELOW["occupancy"]}
     decision = run(spec, observed, TriggerState(points=kept, last_change_at_s=-10.0))
     assert (decision.rule, decision.change.delta, decision.desired_count) == (Rule.COOLDOWN, 0, 10)
 
@@ -129,7 +129,8 @@ def test_a_policy_that_may_go_to_zero_does_not_hold_the_last_idle_pod() -> None:
     spec = policy(up=(trigger(70),), down=(trigger(30),))
     assert run(spec, pods(idle=1)).desired_count == 0
     assert (
-        run(spec, pods(idle=1), TriggerState(points={"room": points(*[0.0] * 10, newest_s=-10.0)})).desired_count == 0
+        run(spec, pods(idle=1), TriggerState(points={"occupancy": points(*[0.0] * 10, newest_s=-10.0)})).desired_count
+        == 0
     )
     assert run(spec, pods(occupied=1)).desired_count == 1
     assert run(policy(up=(trigger(70),), down=(trigger(30),), min_count=1), pods(idle=1)).desired_count == 1
@@ -142,7 +143,7 @@ def test_a_policy_without_down_triggers_still_grows() -> None:
 
 @pytest.mark.parametrize(("settings", "desired"), [(SETTINGS, 1), (AS_ORIGINAL, 0)])
 def test_triggers_leave_the_last_pod_to_the_request_metrics(settings: TriggerSettings, desired: int) -> None:
-    kept = {"room": points(*[0.0] * 10, newest_s=-10.0)}
+    kept = {"occupancy": points(*[0.0] * 10, newest_s=-10.0)}
     assert run(UNBOUNDED, pods(idle=5), TriggerState(points=kept), settings=settings).desired_count == desired
 
 
@@ -154,7 +155,7 @@ def test_the_last_pod_is_not_even_asked_about() -> None:
 @pytest.mark.parametrize(("settings", "delta"), [(SETTINGS, 5), (AS_ORIGINAL, 1)])
 def test_an_old_style_trigger_scales_by_its_delta(settings: TriggerSettings, delta: int) -> None:
     up = Direction(trigger=trigger(70), delta=5)
-    kept = {kind: points(*[0.8] * 10, newest_s=-10.0) for kind in ("legacy", "room")}
+    kept = {kind: points(*[0.8] * 10, newest_s=-10.0) for kind in ("fixed-step", "occupancy")}
     decision = run(ScalingPolicySpec(up=up), FULL, TriggerState(points=kept), settings=settings)
     assert decision.change.delta == delta
 
@@ -164,7 +165,7 @@ def test_a_shorter_down_trigger_silences_up_triggers_only_in_the_original(
     settings: TriggerSettings, rule: Rule
 ) -> None:
     spec = policy(up=(trigger(70, time_s=600),), down=(trigger(50, time_s=100),), min_count=2)
-    kept = {"room": points(*[0.8] * 60, newest_s=-10.0)}
+    kept = {"occupancy": points(*[0.8] * 60, newest_s=-10.0)}
     assert run(spec, FULL, TriggerState(points=kept), settings=settings).rule is rule
 
 
@@ -224,14 +225,14 @@ def test_a_restart_that_looks_at_once_counts_no_point_twice() -> None:
 
 @pytest.mark.parametrize(("settings", "rule"), [(SETTINGS, Rule.IN_SYNC), (AS_ORIGINAL, Rule.POINTS)])
 def test_after_a_long_absence_old_points_act_only_in_the_original(settings: TriggerSettings, rule: Rule) -> None:
-    state = TriggerState(points={"room": points(*[0.8] * 11, newest_s=-3600.0)})
+    state = TriggerState(points={"occupancy": points(*[0.8] * 11, newest_s=-3600.0)})
     assert run(ROOMS, FULL, state, settings=settings).rule is rule
 
 
 def test_rebasing_moves_every_time() -> None:
-    state = TriggerState(phase_changed_at_s=5.0, last_change_at_s=6.0, points={"room": points(0.5, newest_s=7.0)})
+    state = TriggerState(phase_changed_at_s=5.0, last_change_at_s=6.0, points={"occupancy": points(0.5, newest_s=7.0)})
     assert rebased(state, by_s=10.0) == TriggerState(
-        phase_changed_at_s=15.0, last_change_at_s=16.0, points={"room": points(0.5, newest_s=17.0)}
+        phase_changed_at_s=15.0, last_change_at_s=16.0, points={"occupancy": points(0.5, newest_s=17.0)}
     )
 
 

@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
-from serving.autoscaler.triggers.arithmetic import Share, fraction_of_percent, round_half_away, share_of
-from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import Trigger
+from serving.scaling.triggertypes.arithmetic import Share, fraction_of_percent, round_half_away, share_of
+from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 from serving.settings.triggers import TriggerQuirks
 
-__all__ = ["REGISTRY", "LegacyPolicy", "Policy", "ResourcePolicy", "RoomPolicy"]
+__all__ = ["REGISTRY", "FixedStepPolicy", "OccupancyPolicy", "Policy", "ResourcePolicy"]
 
 
 class Policy(Protocol):
@@ -33,7 +33,7 @@ class Policy(Protocol):
         ...
 
 
-class RoomPolicy:
+class OccupancyPolicy:
     """Occupancy: the share of pods that hold a request."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
@@ -52,8 +52,8 @@ class RoomPolicy:
         return round_half_away((observed.occupied_count - target * available_count) / target)
 
 
-class LegacyPolicy:
-    """Occupancy as in type room, with an amount that is fixed in the trigger."""
+class FixedStepPolicy:
+    """Occupancy as in type occupancy, with an amount that is fixed in the trigger."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
         """Occupied over available pods. NoData without pods."""
@@ -123,8 +123,8 @@ def _no_target() -> NoData:
 
 
 REGISTRY: Mapping[str, Policy] = {
-    "room": RoomPolicy(),
-    "legacy": LegacyPolicy(),
+    "occupancy": OccupancyPolicy(),
+    "fixed-step": FixedStepPolicy(),
     "cpu": ResourcePolicy("cpu_m"),
     "mem": ResourcePolicy("memory_bytes"),
 }

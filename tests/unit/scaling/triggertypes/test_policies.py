@@ -3,19 +3,19 @@
 import msgspec
 import pytest
 
-from serving.autoscaler.triggers.observation import ContainerUse, ObservedPods
 from serving.autoscaler.triggers.points import UsagePoint
-from serving.autoscaler.triggers.policies import REGISTRY, LegacyPolicy, Policy, ResourcePolicy, RoomPolicy
 from serving.autoscaler.triggers.tick import Rule, TriggerState, decide
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
 from serving.model.scalingpolicy import Trigger, check_scaling_policy
+from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
+from serving.scaling.triggertypes.policies import REGISTRY, FixedStepPolicy, OccupancyPolicy, Policy, ResourcePolicy
 from serving.settings.triggers import ORIGINAL, TriggerQuirks, TriggerSettings
 from tests.unit.autoscaler.triggers.builders import pods, policy, trigger, using
 
 EXACT = TriggerQuirks()
 SINGLE = TriggerQuirks(single_precision=True)
-ROOM = RoomPolicy()
+ROOM = OccupancyPolicy()
 CPU = ResourcePolicy("cpu_m")
 
 
@@ -46,9 +46,9 @@ def test_a_target_of_0_has_no_delta() -> None:
 
 
 def test_legacy_watches_occupancy_and_moves_by_its_own_delta() -> None:
-    fixed = Trigger(type="legacy", usage_percent=70, delta=-3)
+    fixed = Trigger(type="fixed-step", usage_percent=70, delta=-3)
     observed = pods(idle=2, occupied=8)
-    legacy = LegacyPolicy()
+    legacy = FixedStepPolicy()
     assert (legacy.usage_ratio(observed, EXACT), legacy.delta(fixed, observed, EXACT)) == (0.8, -3)
 
 

@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from serving.autoscaler.triggers.arithmetic import bound_ratio, fraction_of_percent, round_half_away, share_of, single
 from serving.model.nodata import NoData
+from serving.scaling.triggertypes.arithmetic import bound_ratio, fraction_of_percent, round_half_away, share_of, single
 from serving.settings.triggers import ORIGINAL, TriggerQuirks
 
 EXACT = TriggerQuirks()

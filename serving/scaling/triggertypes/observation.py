@@ -40,7 +40,7 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
     """Containers of each pod that has a measurement, in a stable order."""
 
     gauges: dict[str, float] = msgspec.field(default_factory=dict)
-    """Anything else that was measured, by name: what policies of your own look at. Not read here."""
+    """What the apps of ready pods report of themselves, added up by name: for trigger types that look at them."""
 
     @property
     def available_count(self) -> int:

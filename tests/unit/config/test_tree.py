@@ -67,7 +67,10 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
                 "namespace": "elsewhere",
                 "resources": ["../config"],
                 "components": [f"../config/components/{name}" for name in COMPONENTS],
-                "images": [{"name": "serving", "newName": "registry.example/serving", "newTag": "9"}],
+                "images": [
+                    {"name": name, "newName": f"registry.example/{name}", "newTag": "9"}
+                    for name in ("serving", "serving-placement")
+                ],
             }
         )
     )
@@ -84,7 +87,7 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
             assert found[named(one)] == one
     assert {"Gateway", "PodMonitor"} <= {kind for kind, _, _ in found}
     assert found["Deployment", "elsewhere", "placement"]["spec"]["template"]["spec"]["containers"][0]["image"] == (
-        "registry.example/serving:9"
+        "registry.example/serving-placement:9"
     )
 
 

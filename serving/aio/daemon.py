@@ -5,7 +5,6 @@ Log lines are JSON, one object a line, on standard error.
 """
 
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -88,7 +87,7 @@ class _JsonLines(logging.Formatter):
         line.update({key: value for key, value in vars(record).items() if key not in _RECORD_KEYS})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return msgspec.json.encode(line, enc_hook=str).decode()
 
 
 def log_as_json(name: str, *, level: int = logging.INFO) -> None:

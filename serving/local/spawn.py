@@ -9,6 +9,7 @@ the child has reset it would be lost, and the pod would stay for its whole grace
 """
 
 import contextlib
+import encodings.idna  # noqa: F401 - loaded by the first connection otherwise, in each fork again
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import traceback
 from collections.abc import Iterator
 from typing import NoReturn
 
+import serving.wire.websocket  # noqa: F401 - as above
 from serving.local.deathwish import die_with_parent, name_process
 from serving.local.orders import Start
 from serving.model.errors import SettingsError

@@ -21,14 +21,17 @@ module before: loop, randomness and tokens are made after the fork.
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take long: see there.
+    import gc
+
+    # Before the imports below, which take long: see startup. They make no garbage, so looking for some is a waste of time.
     from serving.aio.startup import exit_on_signals
 
     exit_on_signals()
+    gc.disable()
 
 
 import asyncio
-import encodings.idna  # noqa: F401 - loaded by the first connection otherwise, in each fork anew
+import contextlib
 import gc
 import os
 import random
@@ -68,6 +71,7 @@ def main() -> int:
 def run(spec: PodSpec) -> int:
     """Run one pod's queue-proxy to its end; the exit code. Makes its own loop: there must be none yet."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(_GC_THRESHOLD)
     _raise_descriptor_limit()
 
@@ -98,9 +102,12 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     await admin_server.listen(_where(spec, "admin", spec.admin), admin)
     flushed = asyncio.Event()
 
+    known = asyncio.Event()
+
     def changed(ready: bool) -> None:  # noqa: FBT001 - the shape of a callback
         pipe.push(ready=ready)
         admin.readiness_changed()
+        known.set()
 
     def drained() -> None:
         pipe.push(ready=False, drained=True)
@@ -111,7 +118,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         tasks = [watch]
         reports = None
         if link is not None:
-            tasks.append(group.create_task(link.run(), name="stats connection"))
+            tasks.append(group.create_task(_connect(link, known, spec), name="stats connection"))
             reports = group.create_task(report_stats(spec, pod, link, stop=flushed), name="stats reports")
         await stop.wait()
         watch.cancel()
@@ -127,6 +134,14 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     await admin_server.finish(grace_s=_GOODBYE_S)
     if log is not None:
         await log.close()
+
+
+async def _connect(link: Link, known: asyncio.Event, spec: PodSpec) -> None:
+    """Keep the connection for statistics. Requests wait for the app's readiness and not for it, so that goes first."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(spec.settings.report_period_s):
+            await known.wait()
+    await link.run()
 
 
 def _where(spec: PodSpec, name: str, address: Address) -> socket.socket | Address:

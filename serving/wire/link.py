@@ -8,22 +8,20 @@ an autoscaler that was started again is not run over by all that wait for it.
 import asyncio
 import contextlib
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, WebSocketException
+
+if TYPE_CHECKING:
+    from serving.wire.websocket import Websocket
 
 __all__ = ["Link", "LinkSettings"]
 
 _log = logging.getLogger(__name__)
 
-_OPEN_MAX_S = 5.0
-# For a goodbye, which takes one round trip between two machines of a cluster; the other may be frozen.
-_CLOSE_MAX_S = 0.5
-# Nothing is said to us; this bounds what could be.
-_MESSAGE_BYTES_MAX = 4096
 # 2 to this is more than any pause.
 _DOUBLINGS_MAX = 16
 
@@ -103,7 +101,7 @@ class Link:
         while True:
             try:
                 await self._converse()
-            except (OSError, WebSocketException) as error:
+            except OSError as error:
                 self.failure_count += 1
                 # Once per loss, not once per attempt.
                 if self.failure_count == 1:
@@ -113,41 +111,45 @@ class Link:
 
     async def _converse(self) -> None:
         """One connection from its beginning to its end, which is an error: a link is wanted as long as it runs."""
-        async with connect(
-            self._url,
-            additional_headers={"Authorization": f"Bearer {self._token()}"},
-            compression=None,
-            open_timeout=_OPEN_MAX_S,
-            close_timeout=_CLOSE_MAX_S,
-            max_size=_MESSAGE_BYTES_MAX,
-            proxy=None,
-        ) as connection:
+        connect = await _library()
+        async with connect(self._url, token=self._token()) as socket:
             self.is_connected = True
             self.failure_count = 0
             _log.info("link.connected", extra={"url": self._url})
-            sending = asyncio.create_task(self._send_all(connection), name=f"send to {self._url}")
+            sending = asyncio.create_task(self._send_all(socket), name=f"send to {self._url}")
             try:
                 self._on_connected()
-                # Nothing is said to us: this lasts as long as the connection.
-                async for _ in connection:
-                    pass
+                reason = await socket.closed()
             finally:
                 self.is_connected = False
                 sending.cancel()
                 if not self._settings.wait:
                     self.dropped_count += len(self._frames)
                     self._frames.clear()
-        raise ConnectionError(f"closed by the other with {connection.close_code} {connection.close_reason}".rstrip())
+        raise ConnectionError(reason)
 
-    async def _send_all(self, connection: ClientConnection) -> None:
-        with contextlib.suppress(ConnectionClosed):
+    async def _send_all(self, socket: "Websocket") -> None:
+        with contextlib.suppress(ConnectionError):
             while True:
                 await self._has_frames.wait()
                 while self._frames:
                     frame = self._frames.popleft()
                     self.dropped_count += 1
-                    await connection.send(frame)
+                    await socket.send(frame)
                     self.dropped_count -= 1
                     self.sent_count += 1
                 self._has_frames.clear()
                 self._is_empty.set()
+
+
+async def _library() -> "Callable[..., contextlib.AbstractAsyncContextManager[Websocket]]":
+    """The websocket library's door. Its import takes 35 ms, which a starting queue-proxy does not wait for."""
+    if "serving.wire.websocket" not in sys.modules:
+        await asyncio.to_thread(_import)
+    return _import()
+
+
+def _import() -> "Callable[..., contextlib.AbstractAsyncContextManager[Websocket]]":
+    from serving.wire.websocket import connected  # noqa: PLC0415 - see _library
+
+    return connected

@@ -9,7 +9,7 @@ own holders (autoscaler, activator, controller, local) derive; a queue-proxy is 
 
 import hashlib
 import hmac
-from pathlib import Path
+import os
 
 from serving.model.errors import InvalidValue
 
@@ -67,14 +67,16 @@ def matches(given: str | bytes, expected: str | bytes) -> bool:
     return hmac.compare_digest(_bytes_of(given), _bytes_of(expected))
 
 
-def read_key(path: str | Path) -> bytes:
+def read_key(path: str | os.PathLike[str]) -> bytes:
     """The cluster key from its file.
 
     Raises:
         InvalidValue: when the file does not hold exactly 32 bytes.
         OSError: when it cannot be read.
     """
-    key = Path(path).read_bytes()
+    # Not pathlib, whose import takes 3 ms of a sidecar's start.
+    with open(path, "rb") as file:  # noqa: PTH123 - as above
+        key = file.read()
     if len(key) != KEY_BYTES:
         raise InvalidValue(text=f"{path} with {len(key)} bytes", expected=f"a key file of {KEY_BYTES} bytes")
     return key

@@ -1,0 +1,106 @@
+"""How long a queue-proxy takes as a container: from exec to "the app is ready", with an app that listens already.
+
+    python bench/sidecar_start.py [--rounds 20] [--json]
+
+Wall time and CPU time of the process, beside those of an interpreter that imports asyncio and uvloop and nothing of ours,
+in turns. On a machine that has other work the CPU time is the one to look at.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PEER = "import asyncio, uvloop, os; os.write({descriptor}, b'ready\\n')"
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[socket.socket]:
+    """An app that takes connections; the kernel does, and nothing is read."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def started(arguments: list[str], environment: dict[str, str], descriptor: int) -> tuple[float, float]:
+    """Milliseconds of wall and CPU time from exec to the first line in a pipe, and then to the end for the CPU's."""
+    reader, writer = os.pipe()
+    os.dup2(writer, descriptor, inheritable=True)
+    os.close(writer)
+    begun_s = time.perf_counter()
+    process = subprocess.Popen(arguments, env=environment, cwd=ROOT, pass_fds=[descriptor], stderr=subprocess.DEVNULL)
+    os.close(descriptor)
+    assert os.read(reader, 100), "it ended before it was ready"
+    wall_ms = 1000 * (time.perf_counter() - begun_s)
+    cpu_ms = cpu_of(process.pid)
+    process.kill()
+    process.wait()
+    os.close(reader)
+    return wall_ms, cpu_ms
+
+
+def cpu_of(pid: int) -> float:
+    """Milliseconds of CPU time that a process has used, to the nanosecond of the scheduler."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e6
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    descriptor = 50
+    found: dict[str, list[tuple[float, float]]] = {"queue-proxy": [], "import asyncio, uvloop": []}
+    with listening() as app, listening() as requests, listening() as admin:
+        free = [one.getsockname()[1] for one in (requests, admin)]
+        app_port = app.getsockname()[1]
+        requests.close()
+        admin.close()
+        environment = {
+            "PATH": os.environ["PATH"],
+            "SERVING_POD_NAMESPACE": "default",
+            "SERVING_POD_REVISION": "hello-00001",
+            "SERVING_POD_NAME": "hello-1",
+            "SERVING_POD_APP": f"127.0.0.1:{app_port}",
+            "SERVING_POD_LISTEN": f"127.0.0.1:{free[0]}",
+            "SERVING_POD_ADMIN_LISTEN": f"127.0.0.1:{free[1]}",
+            "SERVING_POD_STATS_URL": "ws://127.0.0.1:1/stats",
+            "SERVING_READY_FD": str(descriptor),
+        }
+        proxy = [sys.executable, "-m", "serving.queueproxy.main"]
+        peer = [sys.executable, "-c", PEER.format(descriptor=descriptor)]
+        for _ in range(arguments.rounds):
+            found["queue-proxy"].append(started(proxy, environment, descriptor))
+            found["import asyncio, uvloop"].append(started(peer, environment, descriptor))
+    report(found, as_json=arguments.json)
+
+
+def report(found: dict[str, list[tuple[float, float]]], *, as_json: bool) -> None:
+    """Print least and median of both times."""
+    numbers = {
+        name: {
+            "wall_ms_min": min(wall for wall, _ in times),
+            "wall_ms_median": statistics.median(wall for wall, _ in times),
+            "cpu_ms_min": min(cpu for _, cpu in times),
+            "cpu_ms_median": statistics.median(cpu for _, cpu in times),
+        }
+        for name, times in found.items()
+    }
+    if as_json:
+        print(json.dumps(numbers))
+        return
+    print(f"{'milliseconds from exec to ready':34}{'wall min':>10}{'median':>10}{'CPU min':>10}{'median':>10}")
+    for name, one in numbers.items():
+        print(f"{name:34}" + "".join(f"{value:10.0f}" for value in one.values()))
+
+
+if __name__ == "__main__":
+    main()

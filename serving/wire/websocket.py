@@ -1,0 +1,63 @@
+"""One websocket to another daemon, as a client: the door to the websocket library, with errors mapped to ``ConnectionError``."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+__all__ = ["Websocket", "connected"]
+
+_OPEN_MAX_S = 5.0
+# For the closing handshake, which takes one round trip between two machines of a cluster; the peer may be frozen.
+_CLOSE_MAX_S = 0.5
+# The peer sends nothing; this bounds what it could.
+_MESSAGE_BYTES_MAX = 4096
+
+
+class Websocket:
+    """An open connection."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+
+    async def send(self, frame: bytes) -> None:
+        """Send one binary message.
+
+        Raises:
+            ConnectionError: when the connection has ended.
+        """
+        try:
+            await self._connection.send(frame)
+        except ConnectionClosed as error:
+            raise ConnectionError(str(error)) from error
+
+    async def closed(self) -> str:
+        """Wait for the end of the connection and return its reason. What the peer sends is dropped."""
+        async for _ in self._connection:
+            pass
+        code, reason = self._connection.close_code, self._connection.close_reason
+        return f"closed by the peer with {code} {reason}".rstrip()
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str, *, token: str) -> AsyncIterator[Websocket]:
+    """A websocket for the time of an ``async with``.
+
+    Raises:
+        ConnectionError: when it cannot be opened, or fails meanwhile.
+    """
+    connecting = connect(
+        url,
+        additional_headers={"Authorization": f"Bearer {token}"},
+        compression=None,
+        open_timeout=_OPEN_MAX_S,
+        close_timeout=_CLOSE_MAX_S,
+        max_size=_MESSAGE_BYTES_MAX,
+        proxy=None,
+    )
+    try:
+        async with connecting as connection:
+            yield Websocket(connection)
+    except WebSocketException as error:
+        raise ConnectionError(str(error)) from error

@@ -11,7 +11,10 @@ import msgspec
 
 from serving.model.objects import Object, nested
 
-__all__ = ["Activators", "EndpointGroup", "EndpointGroups"]
+__all__ = ["ACTIVATOR_SERVICE", "Activators", "EndpointGroup", "EndpointGroups"]
+
+ACTIVATOR_SERVICE = "activator-service"
+"""The Service, in the system's namespace, that leads to the activators' inner listener."""
 
 # All of them in every public slice: with more, each change would be megabytes for a thousand services.
 _NAMED_MAX = 100

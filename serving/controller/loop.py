@@ -20,6 +20,7 @@ from serving.cluster.kinds import EVENT, KINDS, Kind
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
+from serving.controller.activators import ACTIVATOR_SERVICE
 from serving.controller.cache import ControllerCache, WorkKey
 from serving.controller.events import event_name, note_event
 from serving.controller.public import MANAGED_BY, MANAGER, SERVICE_NAME
@@ -40,8 +41,6 @@ _log = logging.getLogger(__name__)
 _KINDS: dict[ResourceKind, Kind] = {
     ResourceKind(kind.resource): kind for kind in KINDS if kind.resource in set(ResourceKind)
 }
-# The Service of config/ that leads to the activators' inner listener.
-_ACTIVATORS = "activator-internal"
 # Changes of children that come within this time are told together.
 _COMPANY_S = 0.05
 # Keys that are woken in one step: 1 µs each.
@@ -179,7 +178,7 @@ class Controller:
             self._cluster,
             _KINDS[ResourceKind.ENDPOINT_SLICE],
             system_namespace(),
-            label_selector=f"{SERVICE_NAME}={_ACTIVATORS}",
+            label_selector=f"{SERVICE_NAME}={ACTIVATOR_SERVICE}",
         )
         reflector.on_change(changed)
         return reflector

@@ -29,7 +29,9 @@ from serving.cluster.identity import system_namespace
 from serving.cluster.journal import Journal
 from serving.cluster.memory import MemoryCluster
 from serving.controller.client import ControllerConfig
+from serving.controller.io.view_writer import ViewWriter
 from serving.controller.loop import Controller
+from serving.local.activator_service import publish_activators
 from serving.local.host import Host
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
@@ -82,6 +84,8 @@ async def _body(stop: asyncio.Event) -> None:
             tasks.append(group.create_task(manager.run(), name="manager"))
             tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
             tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))
+            tasks.append(group.create_task(ViewWriter(cluster).run(), name="views"))
+            await publish_activators(cluster, system_namespace(), inner_port=settings.inner_port)
             controlling = group.create_task(controller.run(stop), name="controller")
             await until_rebuilt(cluster, within_s=_REBUILD_S)
             page = serve_page(metrics.page, sockets.get("control-metrics") or settings.metrics_address)

@@ -5,24 +5,32 @@ pods are gone, and refuse requests that could be answered.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from serving.aio.clock import now_s
-from serving.cluster.kinds import ENDPOINT_SLICE, POD, ROUTE
+from serving.cluster.kinds import DOMAIN_MAPPING, ENDPOINT_SLICE, POD, ROUTE
 from serving.cluster.port import Cluster, Object
 from serving.local.workloads import is_ready
 from serving.model.errors import ClusterError
+from serving.model.knative import REVISION_LABEL
+from serving.model.objects import conditions_of, nested
 
 __all__ = ["is_rebuilt", "until_rebuilt"]
 
 _PAUSE_S = 0.01
 
 
-def is_rebuilt(routes: list[Object], pods: list[Object], slices: list[Object]) -> bool:
-    """Whether each route says where its traffic goes, or why it goes nowhere, and each pod is ready and in a slice."""
-    if not all(map(_is_told, routes)):
+def is_rebuilt(
+    routes: list[Object], pods: list[Object], slices: list[Object], *, mappings: Sequence[Object] = ()
+) -> bool:
+    """Whether each route says where its traffic goes, or why it goes nowhere, and each pod is ready and in a slice.
+
+    ``slices`` are those of revisions. A DomainMapping has a status again.
+    """
+    if not all(map(_is_told, routes)) or not all(conditions_of(one) for one in mappings):
         return False
     endpoints = [one for whole in slices for one in whole.get("endpoints") or ()]
-    listed = {one["targetRef"]["name"] for one in endpoints if (one.get("conditions") or {}).get("ready")}
+    listed = {nested(one, "targetRef", "name") for one in endpoints if nested(one, "conditions", "ready")}
     return all(is_ready(pod) and pod["metadata"]["name"] in listed for pod in pods)
 
 
@@ -39,12 +47,13 @@ async def until_rebuilt(cluster: Cluster, *, within_s: float) -> None:
     while now_s() < until_s:
         await asyncio.sleep(_PAUSE_S)
         try:
-            routes, pods, slices = [(await cluster.list(kind)).items for kind in (ROUTE, POD, ENDPOINT_SLICE)]
+            routes, pods, mappings = [(await cluster.list(kind)).items for kind in (ROUTE, POD, DOMAIN_MAPPING)]
+            slices = (await cluster.list(ENDPOINT_SLICE, label_selector=REVISION_LABEL)).items
         except ClusterError:
             continue
         # Only those that were taken over: one that starts now is not what anybody remembers.
         old = [
             pod for pod in pods if pod["metadata"]["name"] in before and not pod["metadata"].get("deletionTimestamp")
         ]
-        if is_rebuilt(routes, old, slices):
+        if is_rebuilt(routes, old, slices, mappings=mappings):
             return

@@ -33,6 +33,7 @@ _STOP_S = 10.0
 # What was killed is gone by then, and whom that leaves behind is an orphan.
 _KILL_S = 0.05
 _TEMPLATE = "template"
+_PUBLIC_SERVICES = "SERVING_CONTROLLER_PUBLIC_SERVICES"
 _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
 # What daemons say when they would end in the same way at each start (``serving.aio.daemon``).
 _CANNOT_START_EXIT = 2
@@ -204,6 +205,7 @@ class Supervisor:
             **tls,
             # One machine has one user, who may map any host.
             _CLAIMS: os.environ.get(_CLAIMS, "true"),
+            _PUBLIC_SERVICES: os.environ.get(_PUBLIC_SERVICES, "true"),
             "KUBECONFIG": str(self._state.kubeconfig),
             "SERVING_KEY_FILE": str(self._state.key),
             "SERVING_STATE": str(self._state.path),

@@ -196,8 +196,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     public_services: Annotated[bool, Knob(key="public-services", unit=FLAG)] = False
     """Whether each revision and each route has a Service of its name in its namespace, whose slices name the activators or
-    the pods; it needs the Service activator-internal in the system's namespace. Default: ours, off, for one machine has no
-    names of services; the Deployment of the controller in config/ turns it on."""
+    the pods; it needs the Service activator-service in the system's namespace. Default: ours, off; ``serving up`` and the
+    Deployment of the controller in config/ turn it on."""
 
     gateway: Annotated[str, Knob(key="gateway", unit=_GATEWAY_NAME)] = ""
     """Gateway of the Gateway API (gateway.networking.k8s.io/v1) to which each public route gets an HTTPRoute, and each of

@@ -247,7 +247,7 @@ class Stage:
 
     async def set_activators(self, addresses: Sequence[str]) -> None:
         """Say who the activators are, as the endpoints of their Service; on our own server they carry traffic."""
-        name = "activator-internal"
+        name = "activator-service"
         body = {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",

@@ -3,7 +3,7 @@
 from serving.controller.activators import Activators
 from serving.model.objects import Object
 
-KEY = ("knative-serving", "activator-internal-x")
+KEY = ("knative-serving", "activator-service-x")
 
 
 def a_slice(*addresses: str, port: int = 8081, family: str = "IPv4", **conditions: bool) -> Object:

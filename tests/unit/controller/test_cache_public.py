@@ -23,7 +23,7 @@ from tests.unit.controller.builders import (
 ROUTE: WorkKey = (ResourceKind.ROUTE, "default", "hello")
 REVISION: WorkKey = (ResourceKind.REVISION, "default", "hello-00001")
 PUBLIC = msgspec.structs.replace(SETTINGS, public_services=True)
-ACTIVATORS = ("knative-serving", "activator-internal-x")
+ACTIVATORS = ("knative-serving", "activator-service-x")
 READY = [{"type": "Ready", "status": "True"}]
 
 

@@ -25,7 +25,7 @@ from serving.model.errors import ClusterError, ServingError
 from serving.model.event import Words, about, new_event
 from serving.model.knative import SERVICE_LABEL
 
-__all__ = ["Actions"]
+__all__ = ["DashboardActions"]
 
 _log = logging.getLogger("dashboard")
 
@@ -38,31 +38,31 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
 _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
-class _Wake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _WakeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which service is meant."""
 
     namespace: _Name
     service: _Name
 
 
-class _Scale(_Wake, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ScaleRequest(_WakeRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds of its pods; None leaves one as it is, 0 is "may go to zero" and "no limit"."""
 
     min: _Count | None = None
     max: _Count | None = None
 
 
-class _Traffic(_Wake, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _TrafficRequest(_WakeRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Percent by name of revision; "@latest" is the newest ready one."""
 
     shares: dict[str, _Percent]
 
 
-_BODIES: Mapping[str, type[_Wake]] = {"scale": _Scale, "traffic": _Traffic, "wake": _Wake}
+_BODIES: Mapping[str, type[_WakeRequest]] = {"scale": _ScaleRequest, "traffic": _TrafficRequest, "wake": _WakeRequest}
 
 
-class Actions:
-    """Acts in a cluster for whom the gate lets in. ``activator_address`` is the host and port of the public listener."""
+class DashboardActions:
+    """Carries out actions of authorised users. ``activator_address`` is the host and port of the public listener."""
 
     def __init__(self, cluster: Cluster, gate: Gate, *, activator_address: str) -> None:
         self._cluster = cluster
@@ -71,15 +71,15 @@ class Actions:
         self._event_count = 0
 
     def __repr__(self) -> str:
-        return f"Actions({self._gate})"
+        return f"DashboardActions({self._gate})"
 
     @property
     def is_open(self) -> bool:
-        """Whether there is anybody who may act."""
+        """Whether a token is configured."""
         return self._gate.is_open
 
     async def answer(self, request: web.Request) -> web.Response:
-        """One request to act. The answer has ``said``, or ``error``."""
+        """Answer one action request with ``said`` or ``error``."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         refused = self._gate.judge(headers, now_s=now_s())
         name = request.match_info["action"]
@@ -96,7 +96,7 @@ class Actions:
         except (ServingError, msgspec.DecodeError) as error:
             return self._failed(name, 400, str(error))
         except (aiohttp.ClientError, OSError) as error:
-            # A timeout has no words of its own.
+            # A timeout has an empty message.
             why = str(error) or type(error).__name__
             return self._failed(name, 502, f"no answer through the activator: {why}")
         _log.info("action.done", extra={"action": name, "peer": request.remote or "", "said": said})
@@ -106,18 +106,18 @@ class Actions:
         _log.warning("action.failed", extra={"action": name, "error": why})
         return _said(status, error=why)
 
-    async def _act(self, asked: _Wake) -> str:
+    async def _act(self, asked: _WakeRequest) -> str:
         service = await self._cluster.get(SERVING_SERVICE, asked.namespace, asked.service)
-        if isinstance(asked, _Scale):
+        if isinstance(asked, _ScaleRequest):
             reason, said = "ScaleAsked", await self._scale(service, asked)
-        elif isinstance(asked, _Traffic):
+        elif isinstance(asked, _TrafficRequest):
             reason, said = "TrafficAsked", await self._traffic(service, asked)
         else:
             reason, said = "WakeAsked", await self._wake(service, asked)
-        await self._tell(service, reason, said)
+        await self._record_event(service, reason, said)
         return said
 
-    async def _scale(self, service: Object, asked: _Scale) -> str:
+    async def _scale(self, service: Object, asked: _ScaleRequest) -> str:
         if asked.min is None and asked.max is None:
             raise ServingError("nothing to change; expected min, max or both")
         await self._patch(asked, scale_patch(service, low=asked.min, high=asked.max))
@@ -125,7 +125,7 @@ class Actions:
         most = "" if asked.max is None else f"at most {_pods(asked.max)}" if asked.max else "no limit of pods"
         return f"{asked.service}: {', '.join(filter(None, (least, most)))}, as a new revision"
 
-    async def _traffic(self, service: Object, asked: _Traffic) -> str:
+    async def _traffic(self, service: Object, asked: _TrafficRequest) -> str:
         found = await self._cluster.list(REVISION, asked.namespace, label_selector=f"{SERVICE_LABEL}={asked.service}")
         names = [one["metadata"]["name"] for one in found.items]
         unknown = [one for one in asked.shares if one != LATEST and one not in names]
@@ -137,10 +137,10 @@ class Actions:
         shares = ", ".join(f"{percent} % to {one}" for one, percent in asked.shares.items() if percent)
         return f"{asked.service}: {shares}"
 
-    async def _patch(self, asked: _Wake, patch: Object) -> None:
+    async def _patch(self, asked: _WakeRequest, patch: Object) -> None:
         await self._cluster.patch(SERVING_SERVICE, asked.namespace, asked.service, patch=patch)
 
-    async def _wake(self, service: Object, asked: _Wake) -> str:
+    async def _wake(self, service: Object, asked: _WakeRequest) -> str:
         host = urlsplit(str((service.get("status") or {}).get("url", ""))).netloc
         if not host:
             raise ServingError(f"{asked.service} has no address yet: its Route is not ready")
@@ -156,8 +156,8 @@ class Actions:
             who = answer.headers.get("X-Serving-Revision") or asked.service
         return f"{who} answered {status} in {took_s * 1000:.0f} ms{', a cold start' if is_cold else ''}"
 
-    async def _tell(self, service: Object, reason: str, said: str) -> None:
-        """An Event of the service. What was done stays done without it."""
+    async def _record_event(self, service: Object, reason: str, said: str) -> None:
+        """Record an Event of the service. A failure to record it does not undo the action."""
         try:
             async with asyncio.timeout(_WAKE_WITHIN_S):
                 await self._cluster.create(EVENT, self._event(service, reason, said))
@@ -168,7 +168,7 @@ class Actions:
         self._event_count += 1
         return new_event(
             about(service),
-            Words(reason=reason, message=f"asked for at the dashboard: {said}"),
+            Words(reason=reason, message=f"requested in the dashboard: {said}"),
             suffix=f"{int(wall_s() * 1000):x}-{self._event_count}",
             component="dashboard",
             now=stamp(),

@@ -1,25 +1,25 @@
-"""What the dashboard knows: objects with a version each, the last decisions, and an hour of numbers.
+"""The state of the dashboard: versioned objects, recent decisions, and an hour of samples.
 
-Pure: objects, samples, decisions and readings of metrics go in; what has changed since a version comes out, so that each
-page gets what is new for it. ``tick`` makes one row of each revision out of what was told last.
+Pure. Objects, samples, decisions and metric readings go in; the changes since a version come out, so that each open page
+receives only what it lacks. ``tick`` builds one row per revision from the latest samples.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from serving.dashboard.history import History
+from serving.dashboard.history import RevisionHistory
 from serving.dashboard.nodes import Nodes
-from serving.dashboard.requests import Seen
+from serving.dashboard.requests import RequestRates
 from serving.dashboard.views import View
 from serving.settings.placement import PlacementSettings
 
 __all__ = ["Board"]
 
 _DECISIONS_MAX = 200
-# Deletions that are remembered for pages that have not heard of them; a page that is older starts anew.
+# Deletions kept for pages that have not received them. A page that is further behind receives everything again.
 _GONE_MAX = 10_000
-# A revision of which nobody told for so long is drawn as unknown, in seconds: decisions come each 2 s.
+# A sample older than this, in seconds, is drawn as unknown: decisions arrive every 2 s.
 _SAMPLE_VALID_S = 10.0
 
 _Key = tuple[str, str]
@@ -27,18 +27,18 @@ _Key = tuple[str, str]
 
 
 class Board:
-    """All of it, of one cluster. ``rows_max`` bounds the numbers of each revision."""
+    """The state of one cluster. ``rows_max`` bounds the history of each revision."""
 
     def __init__(self, rows_max: int, placement: PlacementSettings | None = None) -> None:
         self.nodes = Nodes(placement or PlacementSettings())
         self.version = 0
-        self.history = History(rows_max)
+        self.history = RevisionHistory(rows_max)
         self._views: dict[_Key, tuple[int, View]] = {}
         self._gone: deque[tuple[int, _Key]] = deque(maxlen=_GONE_MAX)
         self._pods: dict[str, dict[str, View]] = {}
         self._revision_of_pod: dict[str, str] = {}
         self._samples: dict[str, Mapping[str, Any]] = {}
-        self._requests: Mapping[str, Seen] | None = None
+        self._requests: Mapping[str, RequestRates] | None = None
         self._decisions: dict[str, deque[Mapping[str, Any]]] = {}
         self._rows: dict[str, list[float | None]] = {}
 
@@ -46,7 +46,7 @@ class Board:
         return f"Board({len(self._views)} objects at {self.version}, {self.history})"
 
     def put(self, kind: str, key: str, view: View | None) -> None:
-        """An object as it is now; None when it is gone."""
+        """Store the current view of an object; None deletes it."""
         if kind == "pod":
             self._put_pod(key, view)
             return
@@ -61,34 +61,34 @@ class Board:
             self.version += 1
             self._views[kind, key] = (self.version, view)
 
-    def sample(self, told: Mapping[str, Any]) -> None:
-        """Numbers of a decision, as the autoscaler tells them."""
-        self._samples[f"{told['namespace']}/{told['revision']}"] = told
+    def sample(self, sample: Mapping[str, Any]) -> None:
+        """Store the autoscaler's latest sample of a revision."""
+        self._samples[f"{sample['namespace']}/{sample['revision']}"] = sample
 
-    def decision(self, told: Mapping[str, Any]) -> View:
-        """A decision as the autoscaler tells it; what the page gets of it."""
-        key = f"{told['namespace']}/{told['revision']}"
-        outcome = told["told"]["outcome"]
+    def decision(self, event: Mapping[str, Any]) -> View:
+        """Store a decision event of the autoscaler; returns what the page shows of it."""
+        key = f"{event['namespace']}/{event['revision']}"
+        outcome = event["told"]["outcome"]
         wanted = outcome["gate"]["wanted"]
         seen = {
             "key": key,
-            "at_s": told["told"]["since_wall_s"],
-            "sentence": told["sentence"],
+            "at_s": event["told"]["since_wall_s"],
+            "sentence": event["sentence"],
             "is_change": outcome["apply_count"] is not None,
             "wanted": wanted if isinstance(wanted, int) else None,
         }
         decisions = self._decisions.setdefault(key, deque(maxlen=_DECISIONS_MAX))
-        # A stream that was cut off tells some again.
+        # A stream that reconnects repeats recent decisions.
         if all(one["at_s"] != seen["at_s"] for one in decisions):
             decisions.append(seen)
         return seen
 
-    def requests(self, seen: Mapping[str, Seen] | None) -> None:
-        """What the activators counted since the tick before; None while none of them says anything."""
+    def requests(self, seen: Mapping[str, RequestRates] | None) -> None:
+        """Store the activators' rates since the last tick; None while no activator answers."""
         self._requests = seen
 
     def tick(self, at_s: float) -> dict[str, list[float | None]]:
-        """Make a row of each revision; those that are not as they were."""
+        """Build a row for each revision; returns the rows that changed."""
         before = self._rows
         self._rows = {key: self._row(key, at_s) for kind, key in self._views if kind == "revision"}
         self.history.add(at_s, self._rows)
@@ -100,7 +100,7 @@ class Board:
         return self._rows
 
     def since(self, version: int) -> list[View]:
-        """Objects that changed after a version, and those that are gone since. 0 is all."""
+        """Objects changed or deleted after a version; 0 returns all objects."""
         if self._gone and len(self._gone) == _GONE_MAX and version < self._gone[0][0]:
             version = 0
         changed = [
@@ -114,7 +114,7 @@ class Board:
         return gone + changed
 
     def pods(self, revision: str) -> list[View]:
-        """The pods of a revision by name, with what runs in each; None where nobody told."""
+        """The pods of a revision by name, with the requests each one runs; None where no sample says."""
         running = (self._samples.get(revision) or {}).get("pods", {})
         pods = self._pods.get(revision, {})
         return [{**pods[key], "running": running.get(pods[key]["name"])} for key in sorted(pods)]
@@ -150,14 +150,14 @@ class Board:
         starting_count = sum(not pod["ready"] and not pod["ending"] for pod in pods)
         sample = self._samples.get(key)
         if sample is None or at_s - sample["at_wall_s"] > _SAMPLE_VALID_S:
-            told: list[float | None] = [None] * 4
+            load: list[float | None] = [None] * 4
             desired = is_panic = None
         else:
-            told = [sample[name] for name in ("running", "held", "target", "observed_stable")]
+            load = [sample[name] for name in ("running", "held", "target", "observed_stable")]
             desired, is_panic = sample["desired_count"], float(sample["is_panic"])
-        seen = Seen() if self._requests is None else self._requests.get(key, Seen())
+        seen = RequestRates() if self._requests is None else self._requests.get(key, RequestRates())
         if self._requests is not None:
-            # The activators know how many wait; the autoscaler's number counts some that it was told of twice.
-            told[1] = seen.waiting
-        row = [*told, desired, float(ready_count), float(starting_count), is_panic, *seen.rates, *seen.quantiles_s]
+            # The activators count exactly how many requests wait; the autoscaler's number counts some of them twice.
+            load[1] = seen.waiting
+        row = [*load, desired, float(ready_count), float(starting_count), is_panic, *seen.rates, *seen.quantiles_s]
         return [None if value is None else round(value, 4) for value in row]

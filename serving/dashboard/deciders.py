@@ -1,8 +1,8 @@
-"""What all autoscalers decide, as it is decided: a stream of events from each address that the autoscaler's name stands for.
+"""Decision streams of all autoscalers: one event stream per address that the autoscaler's name resolves to.
 
-Several autoscalers share the revisions out. A headless Service is one name of all of them, and each is asked for what is its
-own; one that has nothing says where to ask, which is followed only where the name has a single address. A stream that ends is
-asked for again from when it began, so that nothing is missed.
+Several autoscalers share the revisions. A headless Service resolves to all of them, and each one streams its own decisions.
+An autoscaler without shards redirects to one that has them; the dashboard follows the redirect only if the name has a single
+address. A stream that ends is requested again from the time it began, so no decision is lost.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ __all__ = ["Deciders"]
 _log = logging.getLogger("dashboard")
 
 _RETRY_S = 1.0
-# How often to see whether there are others.
+# How often the name is resolved again.
 _LOOK_S = 5.0
 _TEMPORARY_REDIRECT = 307
 
 
 class Deciders:
-    """Of one URL, or several with commas between. ``run`` it.
+    """The streams of one URL, or of several separated by commas. Run it with ``run``.
 
     ``on_event`` gets the kind (sample, decision) and the content of each event from ``since_s`` (epoch) on.
     """
@@ -41,35 +41,35 @@ class Deciders:
         self._urls = [URL(one.strip()) for one in urls.split(",") if one.strip()]
         self._since_s = since_s
         self._on_event = on_event
-        self._followed: dict[_Place, asyncio.Task[None]] = {}
+        self._followed: dict[_DecisionSource, asyncio.Task[None]] = {}
 
     def __repr__(self) -> str:
         return f"Deciders({', '.join(sorted(str(one.url) for one in self._followed))})"
 
     async def run(self) -> None:
-        """Follow each autoscaler that is there, until cancelled."""
+        """Follow every autoscaler until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._keep(await self._places(), group)
                 await asyncio.sleep(_LOOK_S if self._followed else _RETRY_S)
 
-    async def _places(self) -> set["_Place"]:
+    async def _places(self) -> set["_DecisionSource"]:
         found: list[tuple[URL, str]] = []
         for url in self._urls:
             try:
                 found += [(url.with_host(host) / "decisions", url.authority) for host in await addresses_of(url)]
             except OSError as error:
                 _log.debug("autoscaler.unknown", extra={"url": str(url), "error": str(error)})
-        return {_Place(url=url, host=host, is_alone=len(found) == 1) for url, host in found}
+        return {_DecisionSource(url=url, host=host, is_alone=len(found) == 1) for url, host in found}
 
-    def _keep(self, wanted: set["_Place"], group: asyncio.TaskGroup) -> None:
-        """Follow these and no others; all anew where one has become several, because they are asked differently."""
+    def _keep(self, wanted: set["_DecisionSource"], group: asyncio.TaskGroup) -> None:
+        """Follow exactly these sources. A change from one to several restarts all, because redirects are handled differently."""
         for gone in self._followed.keys() - wanted:
             self._followed.pop(gone).cancel()
         for place in wanted - self._followed.keys():
             self._followed[place] = group.create_task(self._follow(place), name=f"follow {place.url}")
 
-    async def _follow(self, place: "_Place") -> None:
+    async def _follow(self, place: "_DecisionSource") -> None:
         since_s = self._since_s
         while True:
             began_s = wall_s()
@@ -79,7 +79,7 @@ class Deciders:
                 async with self._session.get(
                     place.url, params=asked, headers=headers, allow_redirects=place.is_alone
                 ) as answer:
-                    # One that has nothing now may have something later, of which all is new to us.
+                    # An autoscaler without shards may receive some later; all their decisions are then new.
                     if answer.status != _TEMPORARY_REDIRECT:
                         answer.raise_for_status()
                         since_s = began_s
@@ -98,7 +98,7 @@ class Deciders:
                 self._on_event(event, _decoded(value))
 
 
-class _Place(msgspec.Struct, frozen=True, kw_only=True):
+class _DecisionSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where one autoscaler is asked, by which Host, and whether it is the only one that is known."""
 
     url: URL

@@ -1,6 +1,6 @@
-"""What the dashboard is fed with: objects by watches, decisions by the autoscaler's events, counters by the activator's page.
+"""Feeds the dashboard: objects by watches, decisions by the autoscalers' event streams, counters by the activators' metrics.
 
-Each source is followed on its own and comes back by itself: while the autoscaler restarts, objects go on being shown.
+Each source reconnects on its own: while the autoscaler restarts, the page keeps showing objects.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ def _put_revision(board: Board, key: Key, found: Object | None) -> None:
 
 def _put_pod(board: Board, key: Key, found: Object | None) -> None:
     board.put("pod", "/".join(key), None if found is None else pod_view(found))
-    # Also those of others: they take of a node what they ask for.
+    # Pods of other owners count too: their requests take room on nodes.
     board.nodes.put_pod(key, found)
 
 
@@ -63,7 +63,7 @@ _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
 
 
 class Feed:
-    """Fills a board. ``on_tick`` is told each row time with the rows that changed, ``on_decision`` each decision."""
+    """Fills a board. ``on_tick`` receives the time of each tick and the rows that changed, ``on_decision`` each decision."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Feed:
         ):
             tasks = [group.create_task(one.run(), name=f"dashboard {one.kind.plural}") for one in self._reflectors]
             since_s = wall_s() - _PAST_S
-            deciders = Deciders(session, self._settings.autoscaler_url, since_s=since_s, on_event=self._told)
+            deciders = Deciders(session, self._settings.autoscaler_url, since_s=since_s, on_event=self._take_event)
             tasks.append(group.create_task(deciders.run(), name="dashboard decisions"))
             tasks.append(group.create_task(self._look_at_nodes(), name="dashboard node use"))
             tasks.append(group.create_task(self._tick(session, stop), name="dashboard rows"))
@@ -121,15 +121,15 @@ class Feed:
             try:
                 listing = await self._cluster.list(NODE_METRICS)
             except ClusterError as error:
-                # Not every cluster measures: then nothing is said of it.
+                # A cluster without metrics-server has no use to show.
                 _log.debug("use.unknown", extra={"error": str(error)})
             else:
                 self._board.nodes.measured(listing.items, wall_s())
-                # A system that has just begun measures soon.
+                # A metrics-server that has just started answers soon.
                 wait_s = _USES_PERIOD_S if listing.items else PERIOD_S
             await asyncio.sleep(wait_s)
 
-    def _told(self, event: str, content: Any) -> None:  # noqa: ANN401 - JSON
+    def _take_event(self, event: str, content: Any) -> None:  # noqa: ANN401 - JSON
         if event == "sample":
             self._board.sample(content)
         else:

@@ -1,7 +1,7 @@
-"""Who may act: the holder of the token, from our own page, a bounded number of times.
+"""Authorises actions: the holder of the token, from this page, a bounded number of times a minute.
 
-Input: a request's headers and the time. Output: None, or why not. A browser sends a token of a header for nobody but our
-own script, so that no other site can act in a person's name; Origin, Sec-Fetch-Site and the content type are looked at besides.
+Input: a request's headers and the time. Output: None, or the reason to refuse. A browser adds a header's token only for this
+page's own script, so no other site can act for the user; the gate also checks Origin, Sec-Fetch-Site and the content type.
 """
 
 import hmac
@@ -11,23 +11,23 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-__all__ = ["Gate", "Refusal"]
+__all__ = ["Gate", "GateRefusal"]
 
 _PERIOD_S = 60.0
-# Actions by the token, and tries with a wrong one, in a minute: more is a mistake of a script, or a guess.
+# Actions with the token, and attempts with a wrong one, a minute. More is a faulty script or a guess.
 _ACTIONS_MAX = 30
 _WRONG_MAX = 10
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request may not act: an HTTP status and a sentence."""
+class GateRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """The reason to refuse a request: an HTTP status and a sentence."""
 
     status: int
     why: str
 
 
 class Gate:
-    """Judges requests to act. Without a ``token`` nobody may."""
+    """Authorises action requests. Without a ``token`` it refuses all of them."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -39,46 +39,48 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a token at all."""
+        """Whether a token is configured."""
         return bool(self._token)
 
-    def judge(self, headers: Mapping[str, str], *, now_s: float) -> Refusal | None:
-        """None if the request may act, which counts as one action. Names of headers in small letters."""
+    def judge(self, headers: Mapping[str, str], *, now_s: float) -> GateRefusal | None:
+        """None if the request may act, which counts as one action. Header names are lower case."""
         refused = self._unfit(headers) or self._unknown(headers, now_s)
         if refused is None and _is_full(self._actions, now_s):
-            refused = Refusal(status=429, why=f"more than {_ACTIONS_MAX} actions in a minute; try again soon")
+            refused = GateRefusal(status=429, why=f"more than {_ACTIONS_MAX} actions in a minute; try again soon")
         if refused is None:
             self._actions.append(now_s)
         return refused
 
-    def _unfit(self, headers: Mapping[str, str]) -> Refusal | None:
-        """Why such a request is not taken from anybody."""
+    def _unfit(self, headers: Mapping[str, str]) -> GateRefusal | None:
+        """The reason to refuse such a request from any caller."""
         if not self._token:
-            return Refusal(status=403, why="this dashboard is read-only: it was started without token-file")
+            return GateRefusal(status=403, why="this dashboard is read-only: it was started without token-file")
         foreign = _foreign(headers)
         if foreign:
-            return Refusal(status=403, why=foreign)
+            return GateRefusal(status=403, why=foreign)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            return Refusal(status=415, why=f"{kind or 'no content type'} is not taken; expected application/json")
+            return GateRefusal(
+                status=415, why=f"{kind or 'no content type'} is not accepted; expected application/json"
+            )
         return None
 
-    def _unknown(self, headers: Mapping[str, str], now_s: float) -> Refusal | None:
-        """Why the token is not taken."""
+    def _unknown(self, headers: Mapping[str, str], now_s: float) -> GateRefusal | None:
+        """The reason to refuse the token."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        # Compared whole, whatever it is: the time says nothing about the token.
+        # Constant time: the duration reveals nothing about the token.
         is_right = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)
         if scheme.lower() == "bearer" and is_right:
             return None
         if _is_full(self._wrong, now_s):
-            return Refusal(status=429, why="too many wrong tokens; try again in a minute")
+            return GateRefusal(status=429, why="too many wrong tokens; try again in a minute")
         self._wrong.append(now_s)
-        why = "this token is not right" if given else "no token was given"
-        return Refusal(status=401, why=f"{why}; `serving dashboard --token` prints it")
+        why = "the token is wrong" if given else "the token is missing"
+        return GateRefusal(status=401, why=f"{why}; `serving dashboard --token` prints it")
 
 
 def _foreign(headers: Mapping[str, str]) -> str:
-    """Why the request comes from another site; "" if it does not."""
+    """Evidence that the request comes from another site; "" if there is none."""
     site = headers.get("sec-fetch-site", "same-origin")
     if site not in {"same-origin", "none"}:
         return f"the request comes from another site ({site})"

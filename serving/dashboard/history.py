@@ -8,7 +8,7 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 
-__all__ = ["COLUMNS", "History"]
+__all__ = ["COLUMNS", "RevisionHistory"]
 
 COLUMNS = (
     *("running", "held", "target", "observed"),
@@ -16,13 +16,13 @@ COLUMNS = (
     *("rps_2xx", "rps_3xx", "rps_4xx", "rps_5xx"),
     *("p50_s", "p95_s", "p99_s"),
 )
-"""What a row has, in this order: requests in flight, counts of pods, answers a second by class, seconds."""
+"""The columns of a row: requests in flight, pod counts, responses a second by class, latencies in seconds."""
 
 _BUNCH = 128
 
 
-class History:
-    """Rows of all revisions, ``rows_max`` of each at most."""
+class RevisionHistory:
+    """Rows of all revisions, at most ``rows_max`` of each."""
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
@@ -30,10 +30,10 @@ class History:
         self._columns: dict[str, tuple[array[float], ...]] = {}
 
     def __repr__(self) -> str:
-        return f"History({len(self._columns)} revisions, {len(self._times)} rows)"
+        return f"RevisionHistory({len(self._columns)} revisions, {len(self._times)} rows)"
 
     def add(self, at_s: float, rows: Mapping[str, Sequence[float | None]]) -> None:
-        """One row of each revision. One that is not among them is gone, with its past."""
+        """Append one row per revision. A revision without a row is deleted with its history."""
         self._times.append(at_s)
         for key in [key for key in self._columns if key not in rows]:
             del self._columns[key]
@@ -47,7 +47,7 @@ class History:
             self._drop()
 
     def read(self, key: str) -> dict[str, list[float]]:
-        """The columns of a revision by name, and ``at_s``; empty ones if it is not known."""
+        """The columns of a revision by name, and ``at_s``; empty columns for an unknown revision."""
         columns = self._columns.get(key) or tuple(array("f") for _ in COLUMNS)
         count = min(len(columns[0]), self._rows_max)
         found = {name: list(column[len(column) - count :]) for name, column in zip(COLUMNS, columns, strict=True)}

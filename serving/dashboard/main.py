@@ -1,4 +1,4 @@
-"""``python -m serving.dashboard.main``: a page that shows services, pods, and why they scaled; its token lets people act.
+"""``python -m serving.dashboard.main``: a page that shows services, pods and why they scaled, with actions behind a token.
 
 Environment:
 
@@ -27,7 +27,7 @@ from aiohttp import web
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster
-from serving.dashboard.actions import Actions
+from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import Board
 from serving.dashboard.feed import PERIOD_S, Feed
 from serving.dashboard.gate import Gate
@@ -48,7 +48,7 @@ _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 
 
 class Dashboard:
-    """All parts, wired. ``address`` is where it listens once ``is_serving`` is set; who has the ``token`` may act, "" is nobody."""
+    """The wired dashboard. ``address`` is where it listens once ``is_serving`` is set; the ``token`` authorises actions, "" disables them."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Dashboard:
     ) -> None:
         self._settings = settings
         self._board = Board(int(_HISTORY_S / PERIOD_S), placement)
-        actions = Actions(cluster, Gate(token), activator_address=settings.activator_address)
+        actions = DashboardActions(cluster, Gate(token), activator_address=settings.activator_address)
         self._pages = Pages(self._board, settings, is_well=lambda: self._feed.is_synced, actions=actions)
         self._feed = Feed(
             cluster, self._board, settings=settings, on_tick=self._pages.tick, on_decision=self._pages.decide
@@ -69,14 +69,14 @@ class Dashboard:
         self.is_serving = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
-        """Follow and show until ``stop`` is set. ``listener`` is a bound socket in the place of the address."""
+        """Run until ``stop`` is set. ``listener`` is a bound socket that replaces the address."""
         async with self._served(listener) as self.address:
             self.is_serving.set()
             await self._feed.run(stop)
 
     @contextlib.asynccontextmanager
     async def _served(self, listener: socket.socket | None) -> AsyncIterator[tuple[str, int]]:
-        # Pages stay connected for good: they are told that it ends by its end.
+        # Pages stay connected for ever; closing their connection is how they learn of the end.
         runner = web.AppRunner(self._pages.application(), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         host, _, port = self._settings.address.rpartition(":")
@@ -107,7 +107,7 @@ def read_token(path: str) -> str:
 
 
 def main() -> int:
-    """Run until told to stop; returns the exit code."""
+    """Run until a signal; returns the exit code."""
     try:
         settings = load(DASHBOARD, registry=DAEMONS, environment=os.environ).settings
         placement = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings

@@ -1,8 +1,8 @@
-"""Nodes with what their pods ask for, what they use, and how they score for the next pod of a revision.
+"""Nodes with their pods' requests, their use, and their scores for the next pod of a revision.
 
-Pure: Nodes, all Pods, Revisions and NodeMetrics go in as the API has them; lines for the page and the terminal come out. It
-counts and scores with the code of the scheduler extender (``serving.placement``), under the settings of that: what is shown
-here is what a scheduler is told there.
+Pure: Nodes, all Pods, Revisions and NodeMetrics go in as API objects; lines for the page and the terminal come out. Requests
+and scores come from the scheduler extender's code and settings (``serving.placement``), so the page shows what a scheduler
+receives.
 """
 
 import itertools
@@ -29,11 +29,11 @@ from serving.settings.placement import PlacementSettings, read_weights
 __all__ = ["NODES_MAX", "Nodes"]
 
 NODES_MAX = 100
-"""Most nodes that are told of at once; of more than these, the nodes of the revision's pods and the best for the next one."""
+"""Most nodes in one answer. Beyond it: the nodes of the revision's pods, then the best-scored ones."""
 
 # metrics-server measures each 15 s; four of its rounds.
 _VALID_S = 60.0
-# How long a score stands while nothing changes: that of a measured load also depends on how old it is.
+# How long a score stays valid while nothing changes: scores of measured load depend on its age.
 _STANDS_S = 10.0
 _KEPT_MAX = 100
 _SCORE_MAX = 10.0
@@ -41,16 +41,16 @@ _OVER = ("Succeeded", "Failed")
 _WITH_SCIPY = frozenset({"LowRiskOverCommitment"})
 
 
-class _Asking(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of a revision: since when it is there, what it asks for, and its node, "" while it has none."""
+class _PodDemand(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of a revision: its creation time, its requests, and its node, "" while unscheduled."""
 
     created: str
     demand: Demand
     node: str
 
 
-class _Used(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest measurement of a node, its own word for when, and since when we have it."""
+class _NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest measurement of a node, its timestamp, and when the dashboard received it."""
 
     stamp: str
     at_s: float
@@ -58,17 +58,17 @@ class _Used(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Nodes:
-    """All nodes. Times are the caller's, in seconds."""
+    """All nodes of a cluster. Times come from the caller, in seconds."""
 
     def __init__(self, settings: PlacementSettings) -> None:
         self._views: dict[str, View] = {}
         self._book = NodeBook()
         self._loads = NodeLoads(settings.load_samples_max)
-        self._used: dict[str, _Used] = {}
-        self._pods: dict[str, dict[tuple[str, str], _Asking]] = {}
+        self._used: dict[str, _NodeUsage] = {}
+        self._pods: dict[str, dict[tuple[str, str], _PodDemand]] = {}
         self._revision_of_pod: dict[tuple[str, str], str] = {}
         self._revisions: dict[str, Demand] = {}
-        # Pods of revisions, by what they ask for: they are many, and ask for the same.
+        # Number of pods by demand: pods are many, distinct demands are few.
         self._demands: Counter[Demand] = Counter()
         self._weights = read_weights(settings.score_weights) or PROVIDERS[settings.provider]
         self._scorer = _scorer(settings)
@@ -79,7 +79,7 @@ class Nodes:
         return f"Nodes({len(self._views)} nodes, {len(self._used)} measured)"
 
     def put_node(self, name: str, found: Mapping[str, Any] | None) -> None:
-        """A Node as it is now; None when it is gone."""
+        """Store the current Node; None deletes it."""
         self._kept.clear()
         if found is None:
             self._views.pop(name, None)
@@ -89,7 +89,7 @@ class Nodes:
             self._book.take_node(node_of(found))
 
     def put_pod(self, key: tuple[str, str], found: Mapping[str, Any] | None) -> None:
-        """Any Pod as it is now, by namespace and name; None when it is gone."""
+        """Store the current Pod, of any owner, by namespace and name; None deletes it."""
         before = self._revision_of_pod.pop(key, None)
         if before is not None:
             demand = self._pods[before].pop(key).demand
@@ -108,7 +108,7 @@ class Nodes:
             self._put_asking(key, found, demand_of(found) if facts is None else facts.demand)
 
     def put_revision(self, key: str, found: Mapping[str, Any] | None) -> None:
-        """A Revision as it is now, by "namespace/name"; None when it is gone."""
+        """Store the current Revision by "namespace/name"; None deletes it."""
         self._kept.pop(key, None)
         if found is None:
             self._revisions.pop(key, None)
@@ -116,7 +116,7 @@ class Nodes:
             self._revisions[key] = demand_of(found)
 
     def measured(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
-        """All NodeMetrics that there are. A measurement counts once; a node without one is forgotten."""
+        """Replace all NodeMetrics. A repeated measurement keeps its age; a node without one loses its use."""
         listed = list(items)
         self._book.take_usages(self._loads.take(listed, self._book.node, now_s))
         before, self._used = self._used, {}
@@ -125,13 +125,13 @@ class Nodes:
             known = before.get(name)
             if known is None or known.stamp != stamp:
                 cpu, memory = amount(usage.get("cpu"), is_cpu=True), amount(usage.get("memory"), is_cpu=False)
-                known = _Used(stamp=stamp, at_s=now_s, amounts={"cpu_millicores": cpu, "memory_bytes": memory})
+                known = _NodeUsage(stamp=stamp, at_s=now_s, amounts={"cpu_millicores": cpu, "memory_bytes": memory})
             self._used[name] = known
 
     def shown(self, revision: str, now_s: float) -> View:
-        """``lines`` of nodes by name, of how many (``count``), and what the ``next_pod`` asks for that they score for.
+        """``lines`` of nodes by name, the ``count`` of all nodes, and the requests of the ``next_pod`` that scores are for.
 
-        Scores are there where at least two nodes say their size. The same object for as long as it says the same.
+        Nodes have scores if at least two nodes report their size. Returns the identical object until something changes.
         """
         table = self._book.table()
         if self._kept_for is None or self._kept_for[0] is not table or now_s - self._kept_for[1] >= _STANDS_S:
@@ -149,7 +149,7 @@ class Nodes:
         if name is None or (found.get("status") or {}).get("phase") in _OVER:
             return
         revision = f"{key[0]}/{name}"
-        self._pods.setdefault(revision, {})[key] = _Asking(
+        self._pods.setdefault(revision, {})[key] = _PodDemand(
             created=str(metadata.get("creationTimestamp", "")),
             demand=demand,
             node=(found.get("spec") or {}).get("nodeName", ""),
@@ -176,7 +176,7 @@ class Nodes:
         }
 
     def _totals(self, scores: Scores) -> list[float]:
-        """What a scheduler is told of each node, before it is rounded: 0 to 10."""
+        """The score of each node as a scheduler receives it, 0 to 10, before rounding."""
         weights = [self._weights.get(part.name, 0) for part in scores.parts]
         points = np.zeros(scores.table.node_count)
         for weight, part in zip(weights, scores.parts, strict=True):
@@ -213,7 +213,7 @@ class Nodes:
     def _next_pod(self, revision: str) -> Demand:
         pods = self._pods.get(revision)
         if pods:
-            # As they are, with the sidecar; a revision at zero says what its own containers ask for.
+            # A running pod includes the sidecar's requests; a revision at zero has only its own containers' requests.
             return max(pods.values(), key=lambda pod: pod.created).demand
         if revision in self._revisions:
             return self._revisions[revision]
@@ -221,7 +221,7 @@ class Nodes:
 
 
 def _middle(demands: Mapping[Demand, int]) -> Demand:
-    """The middle of what pods ask for, amount by amount, by how many ask for it; of none, a pod that asks for nothing."""
+    """The median demand, resource by resource, weighted by pods; an empty demand without pods."""
     if not demands:
         return Demand()
     half = (sum(demands.values()) + 1) // 2
@@ -234,7 +234,7 @@ def _middle(demands: Mapping[Demand, int]) -> Demand:
 
 
 def _scorer(settings: PlacementSettings) -> Scorer:
-    """All scores at once: which of them count is said by their weights. Without scipy those that need it are left out."""
+    """A scorer of all scores; weights decide which ones count. Scores that need scipy are left out without it."""
 
     def scoring(names: Iterable[str]) -> Scorer:
         weights = ", ".join(f"{name}=1" for name in names)

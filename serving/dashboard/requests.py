@@ -1,8 +1,7 @@
-"""Answers a second by class, latencies, and what waits, out of the activators' counters.
+"""Response rates by class, latencies and queue lengths from the activators' counters.
 
-Input: their pages of metrics by source, each time they are read. Output: for each revision what happened since the reading
-before, at all of them together; one that is new or comes back counts from its second reading on. It does not know where
-pages come from.
+Input: the metrics page of each activator at each reading. Output: the change of each revision since the reading before, summed
+over all activators; an activator that is new or restarted counts from its second reading. Pure: pages are text.
 """
 
 import math
@@ -13,11 +12,11 @@ import msgspec
 
 from serving.dashboard.quantiles import quantile
 
-__all__ = ["Page", "Requests", "Seen", "parse"]
+__all__ = ["MetricsReading", "RequestRates", "Requests", "parse"]
 
 _LINE = re.compile(r"^([a-zA-Z_:][\w:]*)\{(.*)\} ([^ ]+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-# Names that the same thing has had: today's Knative, 2018's, ours.
+# The names of one metric in today's Knative, in Knative of 2018, and here.
 _FAMILIES = {
     "http_server_request_duration_seconds",
     "kn_serving_invocation_duration_seconds",
@@ -35,17 +34,17 @@ Buckets = dict[tuple[str, str], dict[float, float]]
 """Cumulative counts by bound, by revision and class of status."""
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """What one page says: histograms of requests, and how many wait for a pod now by revision."""
+class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of one metrics page: histograms of requests, and the requests that wait now, by revision."""
 
     buckets: Buckets
     waiting: dict[str, float]
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to one revision: answers a second of 2xx to 5xx, seconds at the quantiles, and how many wait for a pod.
+class RequestRates(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates of one revision: responses a second by class 2xx to 5xx, latencies at the quantiles, and requests that wait.
 
-    None where there is no reading before.
+    None where there is no earlier reading.
     """
 
     rates: tuple[float | None, ...] = (None,) * len(_CLASSES)
@@ -53,26 +52,26 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     waiting: float = 0.0
 
 
-class _Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source said, and when, in seconds."""
+class _CounterReading(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of one activator, and its time in seconds."""
 
     at_s: float
-    page: Page
+    page: MetricsReading
 
 
 class Requests:
-    """Keeps the reading before of each source."""
+    """Keeps the last reading of each activator."""
 
     def __init__(self) -> None:
-        self._before: dict[str, _Reading] = {}
+        self._before: dict[str, _CounterReading] = {}
 
     def __repr__(self) -> str:
         return f"Requests({len(self._before)} sources)"
 
-    def read(self, pages: Mapping[str, str], at_s: float) -> dict[str, Seen]:
+    def read(self, pages: Mapping[str, str], at_s: float) -> dict[str, RequestRates]:
         """By "namespace/revision", what happened since the last readings, and what waits now. ``pages`` by source."""
         before = self._before
-        self._before = {source: _Reading(at_s=at_s, page=parse(page)) for source, page in pages.items()}
+        self._before = {source: _CounterReading(at_s=at_s, page=parse(page)) for source, page in pages.items()}
         rates: dict[str, list[float]] = {}
         grown: dict[str, list[dict[float, float]]] = {}
         waiting: dict[str, float] = {}
@@ -87,17 +86,17 @@ class Requests:
                 place = _CLASSES.index(status)
                 rates.setdefault(key, [0.0] * len(_CLASSES))[place] += came.get(math.inf, 0.0) / (at_s - last.at_s)
                 grown.setdefault(key, []).append(came)
-        found = {key: Seen(waiting=count) for key, count in waiting.items()}
+        found = {key: RequestRates(waiting=count) for key, count in waiting.items()}
         for key, one in rates.items():
             came_in_all = sorted(_sum(grown[key]).items())
             quantiles_s = tuple(quantile(came_in_all, ratio) for ratio in QUANTILES)
-            found[key] = Seen(rates=tuple(one), quantiles_s=quantiles_s, waiting=waiting.get(key, 0.0))
+            found[key] = RequestRates(rates=tuple(one), quantiles_s=quantiles_s, waiting=waiting.get(key, 0.0))
         return found
 
 
-def parse(text: str) -> Page:
+def parse(text: str) -> MetricsReading:
     """The histograms of requests on a page, those of several spellings added up, and what waits."""
-    found = Page(buckets={}, waiting={})
+    found = MetricsReading(buckets={}, waiting={})
     for line in text.splitlines():
         match = _LINE.match(line)
         family = "" if match is None else match[1].removesuffix("_bucket")
@@ -120,7 +119,7 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _grown(now: Mapping[float, float], before: Mapping[float, float]) -> dict[float, float]:
-    """What came to each bucket; a counter that fell began anew."""
+    """The increase of each bucket; a counter that fell was reset."""
     is_new = any(now.get(bound, 0.0) < count for bound, count in before.items())
     return {bound: count - (0.0 if is_new else before.get(bound, 0.0)) for bound, count in now.items()}
 

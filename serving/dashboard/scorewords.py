@@ -1,4 +1,4 @@
-"""What a node's score for a pod comes from, in words for people."""
+"""The reasons of node scores as sentences."""
 
 from collections.abc import Mapping
 
@@ -20,11 +20,11 @@ SCORE_WORDS: Mapping[str, str] = {
     "LowRiskOverCommitment": "low risk",
     "LoadVariationRiskBalancing": "steady load",
 }
-"""Node scores by the names that settings give them."""
+"""Display names of node scores by their names in the settings."""
 
 
 def sentence_of(why: msgspec.Struct) -> str:
-    """One score of one node, as a sentence with its numbers; "" for a kind that is not known here."""
+    """The reason of one score of one node as a sentence with its numbers; "" for an unknown kind."""
     if isinstance(why, FitWhy):
         return (
             f"with the pod {why.cpu.total / 1000:g} of {why.cpu.allocatable / 1000:g} cores ({why.cpu.score} of 10) and "
@@ -32,7 +32,7 @@ def sentence_of(why: msgspec.Struct) -> str:
         )
     if isinstance(why, BalancedWhy):
         full = f"; {' and '.join(why.full)} full" if why.full else ""
-        return f"with the pod {why.cpu_ratio:.0%} of cpu and {why.memory_ratio:.0%} of memory are asked for{full}"
+        return f"with the pod {why.cpu_ratio:.0%} of cpu and {why.memory_ratio:.0%} of memory are requested{full}"
     if isinstance(why, LowRiskWhy):
         zero = f", forced to 0: {why.forced_zero.replace('_', ' ')}" if why.forced_zero else ""
         return f"risk of overuse: cpu {why.cpu.risk:.2f}, memory {why.memory.risk:.2f}; {why.worst} decides{zero}"

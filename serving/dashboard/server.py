@@ -1,10 +1,11 @@
-"""The page and what it is fed with: static files, one hour of a revision, and server-sent events.
+"""HTTP server of the page: static files, the history of a revision, and server-sent events.
 
-``/`` is the page; ``/events?revision=NAMESPACE/NAME`` brings everything once and then what changes, with the pods of that
-revision; ``/history?revision=`` its hour; ``/state`` everything once as JSON, for the terminal; ``/healthz``.
+``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
+revision; ``/history?revision=`` returns its last hour; ``/state`` returns everything once as JSON, for the terminal;
+``/healthz``.
 
-Nothing can be changed here but by the holder of the token (``actions``). A request whose Host is none of ours is refused, so
-that no other site can read the page by rebinding its name; there are no cookies; the page may load nothing but its own files.
+Only the holder of the token can change anything (``actions``). The server refuses a request for an unknown Host, so another
+site cannot read the page by DNS rebinding. It sets no cookies, and the page loads only its own files.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from serving.aio.clock import wall_s
-from serving.dashboard.actions import Actions
+from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import Board
 from serving.dashboard.history import COLUMNS
 from serving.dashboard.views import View
@@ -36,15 +37,15 @@ HEADERS = {
 }
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
-# An action names a service and a share of each of its revisions.
+# The largest body names a share for each revision of a service.
 _BODY_BYTES_MAX = 64 * 1024
-# Events that wait for a page; one that is further behind begins anew by connecting again.
+# Events queued for a page; a page that is further behind is disconnected and starts over.
 _WAITING_MAX = 30
 _encode = msgspec.json.Encoder().encode
 
 
-class _Page:
-    """One open page: what it has, what it looks at, and what waits for it."""
+class _OpenPage:
+    """One open page: the version it has, the revision it shows, and the events queued for it."""
 
     def __init__(self, revision: str, version: int) -> None:
         self.revision = revision
@@ -61,7 +62,7 @@ class _Page:
 
 
 class Pages:
-    """All open pages over one board."""
+    """Serves all open pages of one board."""
 
     def __init__(
         self,
@@ -69,14 +70,14 @@ class Pages:
         settings: DashboardSettings,
         *,
         is_well: Callable[[], bool],
-        actions: Actions | None = None,
+        actions: DashboardActions | None = None,
     ) -> None:
         self._board = board
         self._actions = actions if actions is not None and actions.is_open else None
         self._is_well = is_well
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
         self._pages_max = settings.connections_max
-        self._pages: set[_Page] = set()
+        self._pages: set[_OpenPage] = set()
         folder = importlib.resources.files("serving.dashboard") / "static"
         self._files = {one.name: one.read_bytes() for one in folder.iterdir() if one.name.rsplit(".", 1)[-1] in _TYPES}
 
@@ -84,7 +85,7 @@ class Pages:
         return f"Pages({len(self._pages)} open, {self._board})"
 
     def application(self) -> web.Application:
-        """What aiohttp serves."""
+        """The aiohttp application."""
         app = web.Application(middlewares=[self._guard], client_max_size=_BODY_BYTES_MAX)
         app.on_response_prepare.append(_add_headers)
         app.router.add_get("/", self._file)
@@ -98,7 +99,7 @@ class Pages:
         return app
 
     def tick(self, at_s: float, rows: dict[str, list[float | None]]) -> None:
-        """Tell all pages what has changed."""
+        """Send the changes to all pages."""
         changes: dict[int, list[View]] = {}
         for page in self._pages:
             if page.version not in changes:
@@ -116,7 +117,7 @@ class Pages:
             page.version = self._board.version
 
     def decide(self, decision: View) -> None:
-        """Tell all pages a decision."""
+        """Send a decision to all pages."""
         for page in self._pages:
             page.send("decision", decision)
 
@@ -125,7 +126,7 @@ class Pages:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         host = request.host.lower()
-        # A port may follow the name, also that of an IPv6 address in brackets.
+        # The name may carry a port, as may an IPv6 address in brackets.
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         if name not in self._hosts:
             text = f"{name!r} is not one of this dashboard's host names; add it to host-names\n"
@@ -135,7 +136,7 @@ class Pages:
     async def _file(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info.get("name", "index.html")
         if name not in self._files:
-            raise web.HTTPNotFound(text="there is no such file\n")
+            raise web.HTTPNotFound(text="no such file\n")
         return web.Response(body=self._files[name], content_type=_TYPES[name.rsplit(".", 1)[-1]], charset="utf-8")
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
@@ -157,7 +158,7 @@ class Pages:
             raise web.HTTPServiceUnavailable(text="too many pages are open\n")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        page = _Page(request.query.get("revision", ""), self._board.version)
+        page = _OpenPage(request.query.get("revision", ""), self._board.version)
         page.send("all", self._all(page.revision))
         self._pages.add(page)
         try:

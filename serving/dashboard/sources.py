@@ -1,7 +1,7 @@
-"""The activators' pages of metrics, read at once: those of each URL, and of each address that its name stands for.
+"""Reads the metrics of all activators at once: of each URL, and of each address that its name resolves to.
 
-A headless Service of a cluster is one name of all activators, so that each is asked by its address. One that does not answer is
-left out; that nobody does is an error.
+A headless Service resolves to all activators, so each is asked by its address. An activator that does not answer is left out;
+it is an error if none answers.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ _PAGE_BYTES_MAX = 32 * 2**20
 
 
 async def read_pages(session: aiohttp.ClientSession, urls: str) -> dict[str, str]:
-    """By address, the pages of ``urls``, which commas separate; nothing for "".
+    """The metrics pages of ``urls`` (separated by commas) by address; {} for "".
 
     Raises:
-        OSError: no name is known or nobody answers.
+        OSError: no name resolves, or no activator answers.
     """
     asked = [URL(one.strip()) for one in urls.split(",") if one.strip()]
     found = await asyncio.gather(*(addresses_of(url) for url in asked), return_exceptions=True)
@@ -35,7 +35,7 @@ async def read_pages(session: aiohttp.ClientSession, urls: str) -> dict[str, str
     errors += [one for one in answers if isinstance(one, BaseException)]
     pages = {str(place): page for (_, place), page in zip(places, answers, strict=True) if isinstance(page, str)}
     for error in errors:
-        # Only what a network may do is the network's fault.
+        # Any other exception is a bug and is raised.
         if not isinstance(error, aiohttp.ClientError | OSError):
             raise error
     if errors and not pages:
@@ -44,7 +44,7 @@ async def read_pages(session: aiohttp.ClientSession, urls: str) -> dict[str, str
 
 
 async def addresses_of(url: URL) -> list[str]:
-    """Where a URL's name leads. One family only: both of them lead to the same process. Raises ``OSError`` for an unknown one."""
+    """The addresses of a URL's host, of one family: both families lead to the same process. Raises ``OSError`` if it is unknown."""
     found = await asyncio.get_running_loop().getaddrinfo(url.host or "", url.port or 80, type=socket.SOCK_STREAM)
     family = socket.AF_INET if any(one[0] == socket.AF_INET for one in found) else socket.AF_INET6
     return sorted({str(one[4][0]) for one in found if one[0] == family})

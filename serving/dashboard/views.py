@@ -1,7 +1,7 @@
-"""Objects of the API as the page shows them: a few fields each, flat, and nothing that is secret.
+"""Views of API objects for the page: a few flat fields each, and nothing secret.
 
-Input: objects as the API has them. Output: plain dicts for JSON; None for what is not shown. No environment, no command and
-no annotation but those about scaling leaves the cluster by this door.
+Input: API objects. Output: plain dicts for JSON; None for objects that the page does not show. No environment variable, no
+command and no annotation except scaling ones passes this module.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _SCALING = f"{AUTOSCALING_GROUP}/"
 
 
 def service_view(found: Mapping[str, Any]) -> View:
-    """A Service with its traffic."""
+    """The view of a Service, with its traffic."""
     status = found.get("status") or {}
     traffic = [
         {
@@ -42,7 +42,7 @@ def service_view(found: Mapping[str, Any]) -> View:
 
 
 def revision_view(found: Mapping[str, Any]) -> View:
-    """A Revision."""
+    """The view of a Revision."""
     metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
     annotations = metadata.get("annotations") or {}
     return {
@@ -60,7 +60,7 @@ def revision_view(found: Mapping[str, Any]) -> View:
 
 
 def pod_view(found: Mapping[str, Any]) -> View | None:
-    """A Pod of a revision."""
+    """The view of a Pod; None unless it belongs to a revision."""
     metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
@@ -83,7 +83,7 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
 
 
 def lean_pod(found: Mapping[str, Any]) -> View:
-    """A Pod with nothing but what is looked at here and by nodes: all pods of a cluster are followed, and are large."""
+    """A Pod reduced to the fields that the dashboard reads: it caches every pod of the cluster, and pods are large."""
     metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
     labels = metadata.get("labels") or {}
     return {
@@ -117,7 +117,7 @@ def lean_pod(found: Mapping[str, Any]) -> View:
 
 
 def node_view(found: Mapping[str, Any]) -> View:
-    """A Node."""
+    """The view of a Node."""
     status, spec = found.get("status") or {}, found.get("spec") or {}
     allocatable = status.get("allocatable") or {}
     return {
@@ -149,9 +149,9 @@ def _status_of(status: Mapping[str, Any], condition: str) -> str:
 
 
 def amount(text: object, *, is_cpu: bool) -> int:
-    """A quantity in millicores or bytes; 0 for none and for one that cannot be read."""
+    """A quantity in millicores or bytes; 0 if it is missing or unreadable."""
     try:
         return 0 if text is None else (parse_millicores if is_cpu else parse_bytes)(str(text))
     except InvalidValue:
-        # Another's object may say what it likes; a page must not fail on it.
+        # Objects of other projects may hold anything; the page must not fail on them.
         return 0

@@ -21,7 +21,7 @@ async def test_scale_sets_the_bounds_and_leaves_an_event() -> None:
         assert (status, answer["said"]) == (200, "hello: at least 1 pod, at most 4 pods, as a new revision")
         annotations = (await stage.service())["spec"]["template"]["metadata"]["annotations"]
         assert (annotations[f"{SCALE}min-scale"], annotations[f"{SCALE}max-scale"]) == ("1", "4")
-        assert await stage.events() == [("ScaleAsked", f"asked for at the dashboard: {answer['said']}")]
+        assert await stage.events() == [("ScaleAsked", f"requested in the dashboard: {answer['said']}")]
         assert "expected at most 4" in (await stage.act("scale", min=5))[1]["error"]
         assert (await stage.act("scale"))[1]["error"] == "nothing to change; expected min, max or both"
 
@@ -111,7 +111,7 @@ def _act(window: Browser, url: str) -> None:
     said = "return document.getElementById('done').textContent.includes(arguments[0])"
     press = "document.querySelector('#scale button').click()"
     window.run(press)
-    window.until(said, "no token was given")
+    window.until(said, "the token is missing")
     typed = "const field = document.getElementById('token'); field.value = arguments[0]; field.dispatchEvent(new Event('input'))"
     window.run(typed, TOKEN)
     window.run(press)

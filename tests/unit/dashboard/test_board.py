@@ -1,7 +1,7 @@
 from typing import Any
 
 from serving.dashboard.board import Board
-from serving.dashboard.requests import Seen
+from serving.dashboard.requests import RequestRates
 
 KEY = "default/hello-00001"
 
@@ -51,7 +51,7 @@ def test_a_row_is_made_of_pods_the_last_sample_and_what_was_counted() -> None:
     made.put("pod", "default/b", pod("b", ready=False))
     made.put("pod", "default/c", pod("c", ending=True))
     made.sample(sample())
-    made.requests({KEY: Seen(rates=(5.0, 0.0, 0.0, 1.0), quantiles_s=(0.1, None, None), waiting=4.0)})
+    made.requests({KEY: RequestRates(rates=(5.0, 0.0, 0.0, 1.0), quantiles_s=(0.1, None, None), waiting=4.0)})
     row = [3.0, 4.0, 7.0, 2.5, 2, 1.0, 1.0, 1.0, 5.0, 0.0, 0.0, 1.0, 0.1, None, None]
     assert made.tick(2.0) == {KEY: row}
     assert made.rows == {KEY: row}

@@ -1,6 +1,6 @@
 import pytest
 
-from serving.dashboard.gate import Gate, Refusal
+from serving.dashboard.gate import Gate, GateRefusal
 
 TOKEN = "t" * 43
 JSON = {"content-type": "application/json", "host": "localhost:6090"}
@@ -27,7 +27,7 @@ def test_without_a_token_nobody_may_whatever_they_send() -> None:
     assert not gate.is_open
     assert repr(gate) == "Gate(read-only)"
     why = "this dashboard is read-only: it was started without token-file"
-    assert gate.judge({**JSON, "authorization": "Bearer "}, now_s=0.0) == Refusal(status=403, why=why)
+    assert gate.judge({**JSON, "authorization": "Bearer "}, now_s=0.0) == GateRefusal(status=403, why=why)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from serving.dashboard.quantiles import quantile
-from serving.dashboard.requests import Page, Requests, Seen, parse
+from serving.dashboard.requests import MetricsReading, RequestRates, Requests, parse
 
 KEY = "default/hello-00001"
 LABELS = 'kn_namespace_name="default",kn_revision_name="hello-00001"'
@@ -40,7 +40,7 @@ def test_a_counter_that_begins_anew_counts_from_zero() -> None:
 def test_what_waits_at_all_activators_is_added_up_from_the_first_reading_on() -> None:
     waiting = f"serving_requests_waiting{{{LABELS}}} "
     found = Requests().read({"a": f"{waiting}2.0", "b": f"{waiting}3.0\nserving_requests_waiting{{}} 9"}, 0.0)
-    assert found == {KEY: Seen(waiting=5.0)}
+    assert found == {KEY: RequestRates(waiting=5.0)}
 
 
 def test_several_activators_are_added_up_and_one_that_comes_back_makes_no_spike() -> None:
@@ -60,7 +60,7 @@ def test_nothing_new_has_no_latency() -> None:
     requests = Requests()
     requests.read({"a": page(9, 9, 9, 9)}, 0.0)
     assert requests.read({"a": page(9, 9, 9, 9)}, 2.0) == {
-        KEY: Seen(rates=(0, 0, 0, 0), quantiles_s=(None, None, None))
+        KEY: RequestRates(rates=(0, 0, 0, 0), quantiles_s=(None, None, None))
     }
     assert requests.read({"a": page(9, 9, 9, 9)}, 2.0) == {}
 
@@ -72,4 +72,4 @@ def test_other_names_of_the_same_thing_are_understood_and_others_left_out() -> N
         'activator_request_latencies_bucket{namespace_name="a",revision_name="b",response_code_class="1xx",le="+Inf"} 3\n'
         '# HELP x y\nother_bucket{le="1"} 3\n'
     )
-    assert parse(old) == Page(buckets={("a/b", "5"): {float("inf"): 3.0}}, waiting={})
+    assert parse(old) == MetricsReading(buckets={("a/b", "5"): {float("inf"): 3.0}}, waiting={})

@@ -28,7 +28,7 @@ def test_each_score_that_there_is_says_why() -> None:
     assert SCORE_WORDS.keys() == NODE_SCORES.keys()
     said = sentences(Usage(mean_percent=20.0, deviation_percent=5.0))
     assert said["least requested"] == "with the pod 2 of 4 cores (5 of 10) and 4 of 8 GiB (5 of 10)"
-    assert said["balanced"] == "with the pod 50% of cpu and 50% of memory are asked for"
+    assert said["balanced"] == "with the pod 50% of cpu and 50% of memory are requested"
     assert said["low risk"].startswith("risk of overuse: cpu 0.")
     assert said["steady load"] == "measured load with the pod: cpu 70% ± 5%, memory 70% ± 5%; the worse decides"
 

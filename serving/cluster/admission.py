@@ -1,9 +1,9 @@
-"""What stands between a write and the store: defaults, the schema, the rules; and what the writer should be told.
+"""Admission: complete and check an object before the store takes it.
 
-``admit`` makes of an object as written the object as stored, or raises ``Invalid`` with everything that is wrong. Its
-defaults are the CRD's and Knative's (pkg/apis/serving/v1, ``*_defaults.go``). ``unknown`` lists fields that would be
-dropped. Kinds without a CRD, Kubernetes' own, pass as they are, but for
-a Secret's texts. Pure but for reading the CRDs once.
+``admit`` turns an object as written into the object as stored, or raises ``Invalid`` with everything that is wrong. Defaults
+are the CRD's and Knative's (``defaults.py``), rules are the CRD's CEL (``validations.py``) and those that CEL cannot state
+(``rules.py``). ``unknown`` lists the fields that would be dropped. Kubernetes' own kinds, which have no CRD, pass
+unchanged, except that a Secret's texts are encoded. Pure except for reading the CRDs once.
 """
 
 import base64
@@ -11,18 +11,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from serving.cluster.crds import crds
-from serving.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
-from serving.cluster.port import Object, Subresource
-from serving.cluster.rules import rule_breaches
+from serving.cluster.defaults import fill_in_defaults
+from serving.cluster.kinds import CONFIGURATION, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
+from serving.cluster.port import Subresource
+from serving.cluster.requester import acting_user
+from serving.cluster.rules import own_problems
 from serving.cluster.schema import breaches, completed, unknown_fields
+from serving.cluster.userinfo import user_info_problems, with_user_info
+from serving.cluster.validations import ABSENT, rule_problems
 from serving.model.errors import Invalid, Problem
+from serving.model.objects import Object, name_of
 from serving.settings.annotations import read_annotations, read_rollout_duration
 from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["admit", "annotation_warnings", "unknown"]
 
-_CONTAINER = "user-container"
-_PORT = 8080
 _OWN_PARTS = frozenset({"apiVersion", "kind", "metadata"})
 _METADATA = frozenset(
     {
@@ -57,33 +60,48 @@ def admit(
     # What a write has not touched was completed and checked when it was written.
     same = frozenset(key for key, value in new.items() if old is not None and value is old.get(key))
     whole = _completed(kind, new, same, old=old or {})
+    if subresource is None:
+        whole = with_user_info(kind, whole, old, user=acting_user())
     parts = [key for key in whole if key not in _OWN_PARTS and key not in same]
     properties = crd.schema.get("properties", {})
     before = old or {}
     problems = [one for key in parts for one in breaches(properties.get(key, {}), whole[key], key, old=before.get(key))]
+    if not problems and subresource is None:
+        problems = _rule_problems(kind, whole, old, scaling=scaling, is_one_machine=is_one_machine)
     if problems:
-        raise _invalid(kind, whole, problems, texts=[f"{one.where}: {one.what}" for one in problems])
-    if subresource is None:
-        broken = [*rule_breaches(kind, whole, old), *(_beyond_processes(kind, whole) if is_one_machine else ())]
-        annotations = list(_annotation_problems(kind, whole, scaling))
-        if broken or annotations:
-            # Knative puts what is wrong before where it is.
-            texts = [*(f"{one.what}: {one.where}" for one in broken), *map(str, annotations)]
-            raise _invalid(kind, whole, [*broken, *annotations], texts=texts)
+        raise _invalid(kind, name_of(whole), problems)
     return whole
 
 
-def _invalid(kind: Kind, whole: Object, problems: Sequence[Problem], *, texts: Sequence[str]) -> Invalid:
-    name = whole.get("metadata", {}).get("name", "")
+def _rule_problems(
+    kind: Kind, whole: Object, old: Object | None, *, scaling: AutoscalerSettings, is_one_machine: bool
+) -> list[Problem]:
+    """What is wrong with an object that keeps its schema; each place by the first rule that it breaks."""
+    found = [
+        *rule_problems(crds()[kind].rules, whole, ABSENT if old is None else old),
+        *own_problems(kind, whole),
+        *user_info_problems(kind, whole, old),
+        *(_beyond_processes(kind, whole) if is_one_machine else ()),
+    ]
+    by_place = {problem.where: problem for problem in reversed(found)}
+    return [*(one for one in found if by_place[one.where] is one), *_annotation_problems(kind, whole, scaling)]
+
+
+def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
+    """The error of an object, worded as a kube-apiserver words it."""
     title = f"{kind.name}.{kind.group}" if kind.group else kind.name
-    return Invalid(f'{title} "{name}" is invalid: {"; ".join(texts)}', problems)
+    texts = list(dict.fromkeys(f"{one.where}: {one.what}" for one in problems))
+    said = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    return Invalid(f'{title} "{name}" is invalid: {said}', problems)
 
 
 def unknown(kind: Kind, body: Object) -> list[str]:
     """The paths of fields that would be dropped, in the order of the object."""
     found = [f"metadata.{key}" for key in body.get("metadata") or {} if key not in _METADATA]
     crd = crds().get(kind)
-    return found if crd is None else [*unknown_fields(crd.schema, body), *found]
+    # The schema of metadata names only what rules read.
+    rest = {key: value for key, value in body.items() if key != "metadata"}
+    return found if crd is None else [*unknown_fields(crd.schema, rest), *found]
 
 
 def _beyond_processes(kind: Kind, whole: Object) -> Iterator[Problem]:
@@ -96,7 +114,9 @@ def _beyond_processes(kind: Kind, whole: Object) -> Iterator[Problem]:
         found = found.get(key) if isinstance(found, dict) else None
     if isinstance(found, dict) and found.get("initContainers"):
         where = ".".join((*path, "initContainers"))
-        yield Problem(where=where, what="must not set the field(s)", expected="containers only, on one machine")
+        yield Problem(
+            where=where, what="Forbidden: must not set the field(s)", expected="containers only, on one machine"
+        )
 
 
 def annotation_warnings(kind: Kind, body: Object) -> list[str]:
@@ -133,14 +153,7 @@ def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -
     result |= completed({"type": "object", "properties": wanted}, rest, old)
     spec = result.get("spec")
     if isinstance(spec, dict) and "spec" not in same:
-        if kind in {SERVING_SERVICE, CONFIGURATION}:
-            _fill_pod(_below(_below(spec, "template"), "spec"))
-        if kind == REVISION:
-            _fill_pod(spec)
-        if kind in {SERVING_SERVICE, ROUTE}:
-            _fill_traffic(kind, spec)
-        if kind == DOMAIN_MAPPING and not _below(spec, "ref").get("namespace") and _below(spec, "ref"):
-            spec["ref"]["namespace"] = _below(result, "metadata").get("namespace") or "default"
+        fill_in_defaults(kind, result, spec)
     return result
 
 
@@ -149,35 +162,7 @@ def _with_encoded_data(secret: Object) -> Object:
     texts = secret["stringData"] or {}
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         problem = Problem(where="stringData", what="Invalid value: not a map of texts", expected="texts by key")
-        raise _invalid(SECRET, secret, [problem], texts=[f"{problem.where}: {problem.what}"])
+        raise _invalid(SECRET, name_of(secret), [problem])
     data = {**(secret.get("data") or {})}
     data |= {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
     return {key: value for key, value in secret.items() if key != "stringData"} | {"data": data}
-
-
-def _below(value: dict[str, Any], key: str) -> dict[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _fill_pod(pod: dict[str, Any]) -> None:
-    """Names of containers and the port of a single one, as Knative and its Deployments have them."""
-    given = pod.get("containers")
-    containers = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
-    taken = {one.get("name") for one in containers}
-    spare = (name for number in range(len(containers) * 2) if (name := f"{_CONTAINER}-{number}") not in taken)
-    for container in containers:
-        if not container.get("name"):
-            container["name"] = _CONTAINER if len(containers) == 1 else next(spare)
-    if len(containers) == 1 and not containers[0].get("ports"):
-        containers[0]["ports"] = [{"containerPort": _PORT, "name": "http1", "protocol": "TCP"}]
-
-
-def _fill_traffic(kind: Kind, spec: dict[str, Any]) -> None:
-    """All to the latest where a Service says nothing, and ``latestRevision`` where a target does not say it."""
-    if kind == SERVING_SERVICE and spec.get("traffic") == []:
-        spec["traffic"] = [{"latestRevision": True, "percent": 100}]
-    targets = spec.get("traffic")
-    for target in targets if isinstance(targets, list) else ():
-        if isinstance(target, dict) and "latestRevision" not in target:
-            target["latestRevision"] = not target.get("revisionName")

@@ -1,7 +1,7 @@
-"""The custom resources as ``config/crd/*.yaml`` define them: schema, printer columns, subresources.
+"""The custom resources as ``config/crd/*.yaml`` define them: schema, rules, printer columns, subresources.
 
 Input: the YAML files, from the installed package or the checkout; output: a record for each kind. The names in them must
-be those of ``kinds.py``; a file that does not fit is our bug and stops the start.
+be those of ``kinds.py``; a file that does not match is an internal error and stops the start.
 """
 
 import functools
@@ -14,6 +14,7 @@ import yaml
 
 from serving.cluster.kinds import KINDS, Kind
 from serving.cluster.schema import Schema
+from serving.cluster.validations import RuleTree, rule_tree
 
 __all__ = ["Column", "Crd", "crd_folder", "crds", "parse_crd"]
 
@@ -38,6 +39,7 @@ class Crd(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Kind
     schema: Schema
+    rules: RuleTree | None
     columns: tuple[Column, ...]
     has_status: bool
 
@@ -65,6 +67,7 @@ def parse_crd(text: str) -> Crd:
     return Crd(
         kind=kind,
         schema=version["schema"]["openAPIV3Schema"],
+        rules=rule_tree(version["schema"]["openAPIV3Schema"]),
         columns=tuple(msgspec.convert(version.get("additionalPrinterColumns", ()), type=tuple[Column, ...])),
         has_status="status" in version.get("subresources", {}),
     )

@@ -80,7 +80,7 @@ def _text_at(whole: Object, path: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def encode(whole: Object) -> bytes:
+def encode(whole: object) -> bytes:
     """JSON. Raises ``Invalid`` for what JSON cannot say: YAML and Python can."""
     try:
         return _encoder.encode(whole)

@@ -151,7 +151,10 @@ async def test_what_is_wrong_is_told(kubectl: Kubectl, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text(SERVICE.replace("image: gcr.io/x/hello, ", ""), encoding="utf-8")
     code, printed = await kubectl.tried("apply", "-f", "bad.yaml")
     assert code != 0
-    assert 'The Service "hello" is invalid: spec.template.spec.containers[0].image: missing field(s)' in printed
+    assert (
+        'The Service "hello" is invalid: spec.template.spec.containers[0].image: Required value: missing field(s)'
+        in printed
+    )
 
 
 async def test_an_unknown_field_is_refused_or_told(kubectl: Kubectl, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from serving.cluster.kinds import CONFIGURATION, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.located import located
 from serving.cluster.port import Object
-from serving.cluster.rules import located
 
 __all__ = ["effectless"]
 

@@ -28,6 +28,7 @@ from serving.cluster.api.status import Fault, refusal, refusal_code
 from serving.cluster.api.watching import stream_watch, watch_options
 from serving.cluster.kinds import POD
 from serving.cluster.port import Cluster, Object, Subresource
+from serving.cluster.requester import ADMIN_USER, acting_as
 from serving.model.errors import ClusterError, NotFound, Unsupported
 
 __all__ = ["ApiOptions", "application"]
@@ -115,7 +116,8 @@ class _Api:
                 if request.path not in _HEALTH_PATHS:
                     in_path = request.match_info.get("token", "")
                     check_token(request.headers.get("Authorization", ""), in_path, token=self._options.token)
-                return await handler(request)
+                with acting_as(ADMIN_USER):
+                    return await handler(request)
             except (ClusterError, Fault) as error:
                 return json_answer(refusal(error, await _subject(request)), status=refusal_code(error))
             except web.HTTPException as error:

@@ -43,9 +43,16 @@ def test_a_service_gets_the_defaults_of_knative() -> None:
         "image": "x",
         "name": "user-container",
         "ports": [{"containerPort": 8080, "name": "http1", "protocol": "TCP"}],
+        "readinessProbe": {"tcpSocket": {"port": 0}, "successThreshold": 1},
+    }
+    pod = {
+        "containers": [container],
+        "containerConcurrency": 0,
+        "enableServiceLinks": False,
+        "timeoutSeconds": 300,
     }
     assert spec == {
-        "template": {"spec": {"containers": [container], "containerConcurrency": 0, "timeoutSeconds": 300}},
+        "template": {"spec": pod},
         "traffic": [{"latestRevision": True, "percent": 100}],
     }
 
@@ -98,7 +105,7 @@ def test_a_configuration_has_no_traffic() -> None:
 
 
 def test_a_route_gets_no_target_that_it_did_not_ask_for() -> None:
-    with pytest.raises(Invalid, match=r"Traffic targets sum to 0, want 100: spec\.traffic"):
+    with pytest.raises(Invalid, match=r"spec\.traffic: Invalid value: Traffic targets sum to 0, want 100"):
         admit(ROUTE, {"metadata": {"name": "hello"}, "spec": {}})
 
 
@@ -135,8 +142,10 @@ def test_a_wrong_type_is_said_with_the_kind_and_name() -> None:
         admit(SERVING_SERVICE, service(timeoutSeconds="5"))
 
 
-def test_a_broken_rule_is_said_as_knative_says_it() -> None:
-    with pytest.raises(Invalid, match=r'"hello" is invalid: missing field\(s\): spec.template.spec.containers$'):
+def test_a_broken_rule_is_worded_as_a_kube_apiserver_words_it() -> None:
+    with pytest.raises(
+        Invalid, match=r'"hello" is invalid: spec.template.spec.containers: Required value: missing field\(s\): '
+    ):
         admit(SERVING_SERVICE, service(containers=[]))
 
 
@@ -190,7 +199,7 @@ def test_a_status_keeps_what_the_schema_does_not_know() -> None:
 
 def test_a_change_of_a_revision_is_refused() -> None:
     old = admit(REVISION, {"metadata": {"name": "r"}, "spec": {"containers": [{"image": "x"}]}})
-    with pytest.raises(Invalid, match=r"Immutable fields changed \(-old \+new\): timeoutSeconds: spec"):
+    with pytest.raises(Invalid, match=r"spec\.timeoutSeconds: Invalid value: 5: immutable"):
         admit(REVISION, old | {"spec": old["spec"] | {"timeoutSeconds": 5}}, old)
 
 
@@ -259,7 +268,9 @@ def test_manifests_that_people_have_are_taken_without_an_unknown_field(path: Pat
 
 def test_a_policy_for_what_cannot_be_scaled_is_told_so() -> None:
     policy = {"metadata": {"name": "p"}, "spec": {"targetRef": {"apiVersion": "v1", "kind": "Service", "name": "a"}}}
-    with pytest.raises(Invalid, match=r"there is no Service to scale in v1: spec\.targetRef\.apiVersion"):
+    with pytest.raises(
+        Invalid, match=r'spec\.targetRef\.apiVersion: Invalid value: "v1": must be serving.knative.dev/v1'
+    ):
         admit(SCALING_POLICY, policy)
 
 
@@ -282,7 +293,7 @@ def test_containers_that_run_before_stay_as_they_were_written() -> None:
 
 @pytest.mark.parametrize("kind", [SERVING_SERVICE, CONFIGURATION])
 def test_one_machine_refuses_containers_that_run_before(kind: Kind) -> None:
-    with pytest.raises(Invalid, match=r"must not set the field\(s\): spec.template.spec.initContainers"):
+    with pytest.raises(Invalid, match=r"spec.template.spec.initContainers: Forbidden: must not set the field\(s\)"):
         admit(kind, service(initContainers=INIT), is_one_machine=True)
     assert admit(kind, service(), is_one_machine=True)
 

@@ -26,8 +26,6 @@ __all__ = ["BEGIN", "END", "PAGE", "page_with_tables", "tables"]
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "kubernetes.md"
 BEGIN, END = "<!-- made by tests/unit/config/differences.py -->", "<!-- end -->"
 _SPEC: Mapping[str, Any] = crds()[REVISION].schema["properties"]["spec"]
-# Set by whoever makes the pod, and so refused of users as a field that is not there.
-_REFUSED = re.compile(r"must not set the field\(s\): (.+)")
 
 
 def tables() -> str:
@@ -69,8 +67,13 @@ def _of_kubernetes(prefix: str, model: Any, schema: Mapping[str, Any]) -> Iterat
 
 
 def _refused() -> set[str]:
-    messages = [rule.get("message", "") for rule in _SPEC["x-kubernetes-validations"]]
-    return {name for message in messages if (found := _REFUSED.match(message)) for name in found[1].split(", ")}
+    """Fields of a pod that the definition forbids."""
+    forbidden = "FieldValueForbidden"
+    return {
+        name
+        for name, schema in _SPEC["properties"].items()
+        if forbidden in [rule.get("reason") for rule in schema.get("x-kubernetes-validations", ())]
+    }
 
 
 def _is_refused_here(name: str) -> bool:

@@ -1,0 +1,85 @@
+"""Defaults that no schema can state: they depend on other fields, or on the object's own metadata.
+
+Input: the spec of an object whose schema defaults are filled in, and the kind; the spec is changed in place. Filling in
+twice changes nothing. Follows knative/serving 98e5ef90, pkg/apis/serving/v1 and v1beta1, ``*_defaults.go``.
+"""
+
+from typing import Any
+
+from serving.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SERVING_SERVICE, Kind
+from serving.model.objects import Object, namespace_of
+
+__all__ = ["fill_in_defaults"]
+
+_CONTAINER = "user-container"
+_PORT = 8080
+_TIMEOUT_S = 300
+_HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
+
+
+def fill_in_defaults(kind: Kind, whole: Object, spec: dict[str, Any]) -> None:
+    """Complete a spec."""
+    if kind in {SERVING_SERVICE, CONFIGURATION}:
+        _fill_pod(_object_at(_object_at(spec, "template"), "spec"))
+    if kind == REVISION:
+        _fill_pod(spec)
+    if kind in {SERVING_SERVICE, ROUTE}:
+        _fill_traffic(kind, spec)
+    reference = _object_at(spec, "ref")
+    if kind == DOMAIN_MAPPING and reference and not reference.get("namespace"):
+        reference["namespace"] = namespace_of(whole) or "default"
+
+
+def _object_at(value: dict[str, Any], key: str) -> dict[str, Any]:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _objects_at(value: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    found = value.get(key)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _fill_pod(pod: dict[str, Any]) -> None:
+    if pod.get("timeoutSeconds") == 0:
+        # Go clients send 0 for a field that they leave out.
+        pod["timeoutSeconds"] = _TIMEOUT_S
+    containers = _objects_at(pod, "containers")
+    taken = {one.get("name") for one in containers}
+    spare = (name for number in range(len(containers) * 2) if (name := f"{_CONTAINER}-{number}") not in taken)
+    is_alone = len(containers) == 1
+    for container in containers:
+        if not container.get("name"):
+            container["name"] = _CONTAINER if is_alone else next(spare)
+        if is_alone and not container.get("ports"):
+            container["ports"] = [{"containerPort": _PORT, "name": "http1", "protocol": "TCP"}]
+        for port in _objects_at(container, "ports"):
+            if port.get("containerPort") == 0:
+                port["containerPort"] = _PORT
+        if is_alone or container.get("ports"):
+            _fill_readiness(container)
+
+
+def _fill_readiness(container: dict[str, Any]) -> None:
+    """Complete the readiness probe of a container that serves. Port 0 stands for the container's own port."""
+    probe = container.get("readinessProbe")
+    if probe is None:
+        probe = container["readinessProbe"] = {}
+    if not isinstance(probe, dict):
+        return
+    if not any(handler in probe for handler in _HANDLERS):
+        probe["tcpSocket"] = {"port": 0}
+    if not probe.get("successThreshold"):
+        probe["successThreshold"] = 1
+    if probe.get("periodSeconds"):
+        probe["failureThreshold"] = probe.get("failureThreshold") or 3
+        probe["timeoutSeconds"] = probe.get("timeoutSeconds") or 1
+
+
+def _fill_traffic(kind: Kind, spec: dict[str, Any]) -> None:
+    """Send everything to the latest revision where a Service names no target, and complete ``latestRevision``."""
+    if kind == SERVING_SERVICE and spec.get("traffic") == []:
+        spec["traffic"] = [{"latestRevision": True, "percent": 100}]
+    for target in _objects_at(spec, "traffic"):
+        if "latestRevision" not in target:
+            target["latestRevision"] = not target.get("revisionName")

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from serving.local.mounts import MountPoint
+
 __all__ = [
     "CannotStart",
     "Ended",
@@ -42,6 +44,7 @@ class Start(_Message, frozen=True, kw_only=True):
     """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
 
     ``folder`` is where it is started, ``log`` the file that its output is added to. The environment is all that it gets.
+    ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``.
     """
 
     pod: str
@@ -50,6 +53,8 @@ class Start(_Message, frozen=True, kw_only=True):
     log: str
     folder: str = "/"
     arguments: tuple[str, ...] = ()
+    mounts: tuple[MountPoint, ...] = ()
+    new_root: str = ""
 
 
 class Send(_Message, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ from serving.local.limits import memory_limit_bytes, warnings_of
 from serving.local.orders import Start
 from serving.local.places import Place
 from serving.local.podevents import pod_event
-from serving.local.podfolder import make_folder, mount, remove_folder
+from serving.local.podfolder import make_folder, mount, mount_points, remove_folder, root_folder
 from serving.local.podplan import Life, app_plan, name_of, pod_status, proxy_environment, serves, speaks_http2
 from serving.local.probeplan import listening_probe, probe_plans
 from serving.local.snapshot import path_of_snapshot
@@ -236,6 +236,8 @@ class PodRun:
                 environment=plan.environment,
                 folder=plan.folder,
                 log=str(self._logs / f"{name}.log"),
+                mounts=mount_points(self._folder, container, self._manifest["spec"].get("volumes", ())),
+                new_root=str(root_folder(self._folder)),
             ),
             on_life=lambda life: self._note_life(name, life),
             on_warning=self._warn_later,

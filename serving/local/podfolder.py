@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from serving.cluster.port import Object
+from serving.local.mounts import MountPoint
 from serving.model.errors import InvalidValue
 
 __all__ = [
@@ -19,8 +20,10 @@ __all__ = [
     "keep_previous",
     "make_folder",
     "mount",
+    "mount_points",
     "previous_of",
     "remove_folder",
+    "root_folder",
     "rotate",
     "size_of",
     "tail",
@@ -32,6 +35,7 @@ _TAIL_BYTES = 2048
 _TAIL_LINES = 10
 _PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
 _VOLUMES = ".volumes"
+_ROOT = ".root"
 
 
 def make_folder(path: Path) -> None:
@@ -43,6 +47,7 @@ def mount(folder: Path, volumes: Mapping[str, Mapping[str, bytes]], mounts: Iter
     """Write the files of volumes, by name, and link each mount to its volume. Raises ``InvalidValue``, ``OSError``."""
     for name, files in volumes.items():
         make_folder(folder / _VOLUMES / name)
+        make_folder(root_folder(folder))
         for path, content in files.items():
             _write(folder / _VOLUMES / name / path, content)
     for one in mounts:
@@ -51,6 +56,24 @@ def mount(folder: Path, volumes: Mapping[str, Mapping[str, bytes]], mounts: Iter
         place.parent.mkdir(parents=True, exist_ok=True)
         if not place.is_symlink() and not place.exists():
             place.symlink_to(os.path.relpath(target, place.parent))
+
+
+def mount_points(folder: Path, container: Object, volumes: Iterable[Object]) -> tuple[MountPoint, ...]:
+    """The mounts of a container at their own paths. What comes from the API is read-only, as Kubernetes has it."""
+    writable = {one["name"] for one in volumes if "emptyDir" in one}
+    return tuple(
+        MountPoint(
+            source=str(_inside(folder / _VOLUMES / one["name"], one.get("subPath", ""))),
+            target="/" + one["mountPath"].strip("/"),
+            read_only=bool(one.get("readOnly")) or one["name"] not in writable,
+        )
+        for one in container.get("volumeMounts", ())
+    )
+
+
+def root_folder(folder: Path) -> Path:
+    """An empty folder of a pod, at which the root of a container with mounts is built."""
+    return folder / _ROOT
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -3,7 +3,7 @@
 Input: the pod, its revision's own numbers, the addresses that were found for it; output: what to execute with which
 environment, and the pod's status at each step. It starts nothing. An app's environment is what its manifest says, and
 PORT, HOME, HOSTNAME and PATH; nothing else leaks into it. HOME is the pod's own folder, which has what is mounted: a volume at
-/etc/config is found at $HOME/etc/config, because there is no container here that could have an /etc of its own.
+/etc/config is also found at $HOME/etc/config, where the kernel allows no mount namespace (``mounts.py``).
 """
 
 import re

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.local.deathwish import die_with_parent, name_process
+from serving.local.mounts import show_at_own_paths
 from serving.local.orders import Start
 from serving.model.errors import SettingsError
 from serving.queueproxy.main import run
@@ -41,12 +42,12 @@ def exec_app(order: Start) -> int:
         process = subprocess.Popen(  # noqa: S603 - the user's own command
             order.arguments,
             env=order.environment,
-            cwd=order.folder,
+            cwd=None if order.mounts else order.folder,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=_become_child,  # noqa: PLW1509 - one thread, by design
+            preexec_fn=lambda: _become_app(order),  # noqa: PLW1509 - one thread, by design
         )
     # The template waits for all its children; this object must not.
     process.returncode = 0
@@ -103,6 +104,18 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _become_app(order: Start) -> None:
+    """Right after a fork: see the mounts at their own paths, if the kernel allows it."""
+    if order.mounts:
+        try:
+            show_at_own_paths(order.mounts, new_root=order.new_root, folder=order.folder)
+        except OSError as error:
+            os.write(2, f"serving: volumes are only below $HOME, without a mount namespace: {error}\n".encode())
+            os.chdir(order.folder)
+    # Last: a new user namespace takes the parent-death signal away.
+    _become_child()
 
 
 def _become_child() -> None:

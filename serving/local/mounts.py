@@ -1,0 +1,123 @@
+"""Show a container's volumes at their own paths, by a mount namespace of its own (mount_namespaces(7)).
+
+A container that mounts a volume at ``/etc/config`` reads it there, as in a container image. Runs between fork and exec, as
+root or in a user namespace: a new root on tmpfs gets everything that the old one has, folder by folder where a mount is
+below, and the volumes in addition. The rest of the machine is the same files as before; only names beside a mount, in
+the folders that lead to it, are new ones that end with the process. Where the kernel refuses, ``OSError``: then the volumes
+are only below ``$HOME``.
+"""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["MountPoint", "show_at_own_paths"]
+
+# Loaded here, not after a fork: between fork and exec only what is safe may run.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+# <linux/sched.h>, <linux/mount.h>
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
+_MS_UNBINDABLE, _MS_PRIVATE = 1 << 17, 1 << 18
+_MNT_DETACH = 2
+# What a remount in a user namespace must not take away: nosuid, nodev, noexec.
+_KEPT_FLAGS = 2 | 4 | 8
+
+
+class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file or folder ``source`` that a container sees at ``target``, an absolute path."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+class _Folder:
+    """A folder of the new root that leads to mounts, by the names in it."""
+
+    def __init__(self) -> None:
+        self.folders: dict[str, _Folder] = {}
+        self.mounts: dict[str, MountPoint] = {}
+
+
+def show_at_own_paths(mounts: Sequence[MountPoint], *, new_root: str, folder: str) -> None:
+    """Give this process a root with these mounts and go to ``folder``. ``new_root`` is an empty folder to build it at."""
+    _unshare()
+    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+    _mount("tmpfs", new_root, kind="tmpfs")
+    # Else each folder that contains it would be bound with all that is in it by then.
+    _mount("none", new_root, flags=_MS_UNBINDABLE)
+    _fill(Path("/"), _tree(mounts), Path(new_root), passed=new_root)
+    os.chdir(new_root)
+    _checked(_LIBC.pivot_root(b".", b"."), "pivot_root")
+    _checked(_LIBC.umount2(b".", _MNT_DETACH), "umount2")
+    os.chdir(folder)
+
+
+def _tree(mounts: Sequence[MountPoint]) -> _Folder:
+    """The folders that lead to the mounts. A mount below another one is left out: its files are below ``$HOME``."""
+    root = _Folder()
+    for mount in sorted(mounts, key=lambda one: len(one.target)):
+        *parents, name = [part for part in mount.target.split("/") if part]
+        here = root
+        for part in parents:
+            if part in here.mounts:
+                break
+            here = here.folders.setdefault(part, _Folder())
+        else:
+            if name not in here.folders:
+                here.mounts[name] = mount
+    return root
+
+
+def _fill(source: Path, wanted: _Folder, target: Path, *, passed: str) -> None:
+    for entry in os.scandir(source) if source.is_dir() else ():
+        if entry.name not in wanted.folders and entry.name not in wanted.mounts and entry.path != passed:
+            _copy(entry, target / entry.name)
+    for name, below in wanted.folders.items():
+        (target / name).mkdir()
+        # Through links: /var/run may be /run.
+        _fill(source / name, below, target / name, passed=passed)
+    for name, mount in wanted.mounts.items():
+        _bind(mount.source, target / name)
+        if mount.read_only:
+            flags = os.statvfs(target / name).f_flag & _KEPT_FLAGS
+            _mount("none", str(target / name), flags=_MS_BIND | _MS_REMOUNT | _MS_RDONLY | flags)
+
+
+def _copy(entry: "os.DirEntry[str]", target: Path) -> None:
+    if entry.is_symlink():
+        target.symlink_to(Path(entry.path).readlink())
+    else:
+        _bind(entry.path, target)
+
+
+def _bind(source: str, target: Path) -> None:
+    if Path(source).is_dir():
+        target.mkdir()
+    else:
+        target.touch()
+    _mount(source, str(target), flags=_MS_BIND | _MS_REC)
+
+
+def _unshare() -> None:
+    if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWNS) == 0:
+        return
+    user, group = os.geteuid(), os.getegid()
+    _checked(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        Path(f"/proc/self/{name}").write_text(text)
+
+
+def _mount(source: str, target: str, *, kind: str = "none", flags: int = 0) -> None:
+    result = _LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), None)
+    _checked(result, target)
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

@@ -36,7 +36,7 @@ from bench.shares import cpu_shares
 from serving.aio.clock import now_s, stamp, steady_s
 from serving.aio.collecting import collect_in_small_steps
 from serving.autoscaler.loop import Autoscaler
-from serving.autoscaler.scaler import Source
+from serving.autoscaler.scaler import StatSource
 from serving.cluster.admission import admit
 from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster
@@ -221,7 +221,7 @@ async def measure(cluster: Cluster, count: int) -> dict[str, Any]:
         name = revisions[number]["metadata"]["name"]
         await cluster.patch(REVISION, NAMESPACE, name, patch={"spec": {"servingState": "Active"}})
         stat = Stat(pod="activator", at_s=now_s(), concurrency=1.0, request_count=1.0)
-        autoscaler.record((NAMESPACE, name), stat, Source.ACTIVATOR)
+        autoscaler.record((NAMESPACE, name), stat, StatSource.ACTIVATOR)
 
     began_s, began_cpu_s = now_s(), time.process_time()
     with cpu_shares() as shares:

@@ -6,8 +6,8 @@ from bench.naive.scores import NaiveNode, NaivePod, balanced, least_requested, l
 from bench.timing import Row, compare
 from serving.model.nodata import NoData
 from serving.scheduler.metrics import NodeUsage, Usage
-from serving.scheduler.nodes import Node, NodeTable, node_table
-from serving.scheduler.pod import Demand
+from serving.scheduler.nodes import NodeTable, ScoredNode, node_table
+from serving.scheduler.pod import PodDemand
 from serving.scheduler.provider import Scorer, Scores
 from serving.settings.placement import ORIGINAL, PlacementSettings
 
@@ -16,7 +16,7 @@ __all__ = ["rows"]
 NODE_COUNT = 5000
 WEIGHTS = "LeastRequested=1, MostRequested=1, BalancedResourceAllocation=1, LowRiskOverCommitment=1"
 SETTINGS = PlacementSettings(score_weights=WEIGHTS)
-POD = Demand(
+POD = PodDemand(
     nonzero_cpu_m=500,
     nonzero_memory_bytes=2**30,
     request_cpu_m=500,
@@ -26,10 +26,10 @@ POD = Demand(
 )
 
 
-def _demand(dice: random.Random, allocatable: tuple[int, int]) -> Demand:
+def _demand(dice: random.Random, allocatable: tuple[int, int]) -> PodDemand:
     cpu_m, memory_bytes = (int(amount * dice.uniform(0.1, 0.9)) for amount in allocatable)
     limit_cpu_m, limit_memory_bytes = (int(amount * dice.uniform(1, 2)) for amount in (cpu_m, memory_bytes))
-    return Demand(
+    return PodDemand(
         nonzero_cpu_m=cpu_m,
         nonzero_memory_bytes=memory_bytes,
         request_cpu_m=cpu_m,
@@ -39,10 +39,10 @@ def _demand(dice: random.Random, allocatable: tuple[int, int]) -> Demand:
     )
 
 
-def _node(index: int, dice: random.Random) -> Node:
+def _node(index: int, dice: random.Random) -> ScoredNode:
     allocatable = (1000 * dice.choice((4, 8, 16, 64)), 2**30 * dice.choice((8, 32, 64, 256)))
     usage = [Usage(mean_percent=dice.uniform(1, 95), deviation_percent=dice.uniform(0.5, 20)) for _ in range(2)]
-    return Node(
+    return ScoredNode(
         name=f"node-{index}",
         allocatable_cpu_m=allocatable[0],
         allocatable_memory_bytes=allocatable[1],
@@ -54,7 +54,7 @@ def _node(index: int, dice: random.Random) -> Node:
 class _Ours:
     """Scores by the product."""
 
-    def __init__(self, nodes: list[Node], settings: PlacementSettings) -> None:
+    def __init__(self, nodes: list[ScoredNode], settings: PlacementSettings) -> None:
         self.nodes = nodes
         self.scorer = Scorer(settings)
         self.table = node_table(nodes, version=0)
@@ -81,7 +81,7 @@ class _Ours:
 class _Peer:
     """Scores by the naive transcription."""
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[ScoredNode]) -> None:
         self.nodes = [_naive(node) for node in nodes]
         self.pod = _naive_pod(POD)
 
@@ -97,7 +97,7 @@ class _Peer:
         ]
 
 
-def _naive_pod(demand: Demand) -> NaivePod:
+def _naive_pod(demand: PodDemand) -> NaivePod:
     return NaivePod(
         nonzero=(demand.nonzero_cpu_m, demand.nonzero_memory_bytes),
         request=(demand.request_cpu_m, demand.request_memory_bytes),
@@ -105,7 +105,7 @@ def _naive_pod(demand: Demand) -> NaivePod:
     )
 
 
-def _naive(node: Node) -> NaiveNode:
+def _naive(node: ScoredNode) -> NaiveNode:
     assert not isinstance(node.usage, NoData)
     cpu, memory = (
         None if isinstance(usage, NoData) else (usage.mean_percent, usage.deviation_percent)

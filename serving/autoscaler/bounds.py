@@ -11,10 +11,10 @@ import msgspec
 
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["Bound", "Bounded", "bounded", "ready_count_min"]
+__all__ = ["Bounded", "ScaleBound", "bounded", "ready_count_min"]
 
 
-class Bound(enum.StrEnum):
+class ScaleBound(enum.StrEnum):
     """What changed a count."""
 
     MIN_SCALE = "min-scale"
@@ -26,7 +26,7 @@ class Bounded(msgspec.Struct, frozen=True, kw_only=True):
     """A count within its bounds, and the bound that changed it, or None. ``count_max`` 0 means no maximum."""
 
     count: int
-    limited_by: Bound | None
+    limited_by: ScaleBound | None
     count_min: int
     count_max: int
 
@@ -42,7 +42,7 @@ def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
     if kept < count_min:
         kept, limited_by = count_min, lower
     if 0 < spec.max_scale < kept:
-        kept, limited_by = spec.max_scale, Bound.MAX_SCALE
+        kept, limited_by = spec.max_scale, ScaleBound.MAX_SCALE
     return Bounded(
         count=kept,
         limited_by=None if kept == count else limited_by,
@@ -61,9 +61,9 @@ def ready_count_min(spec: ScalingSpec, *, is_initialized: bool) -> int:
     return max(min_scale, 1 if is_initialized else spec.initial_scale)
 
 
-def _minimum(spec: ScalingSpec, *, is_initialized: bool) -> tuple[int, Bound | None]:
+def _minimum(spec: ScalingSpec, *, is_initialized: bool) -> tuple[int, ScaleBound | None]:
     if not spec.reachable:
         return 0, None
     if not is_initialized and spec.initial_scale > max(spec.min_scale, 1):
-        return spec.initial_scale, Bound.INITIAL_SCALE
-    return spec.min_scale, Bound.MIN_SCALE
+        return spec.initial_scale, ScaleBound.INITIAL_SCALE
+    return spec.min_scale, ScaleBound.MIN_SCALE

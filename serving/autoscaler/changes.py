@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.revision import RevisionFacts
+from serving.autoscaler.revision import ScaledRevision
 from serving.model.event import About, Words, new_event
 from serving.model.knative import SERVING_API_VERSION
 
-__all__ = ["EventBudget", "Leave", "scale_event"]
+__all__ = ["EventBudget", "EventPermit", "scale_event"]
 
 _COMPONENT = "serving-autoscaler"
 _BURST = 5
@@ -22,7 +22,7 @@ _REFILL_S = 30.0
 _NUMBERS = 20
 
 
-class Leave(msgspec.Struct, frozen=True, kw_only=True):
+class EventPermit(msgspec.Struct, frozen=True, kw_only=True):
     """Leave to say something: the number of the Event, and how many changes before it were left out."""
 
     number: int
@@ -48,7 +48,7 @@ class EventBudget:
         """One line."""
         return f"EventBudget({len(self._purses)} revisions)"
 
-    def take(self, uid: str, now_s: float) -> Leave | None:
+    def take(self, uid: str, now_s: float) -> EventPermit | None:
         """Leave for a revision to say something now; None if it said too much of late."""
         purse = self._purses.get(uid) or _Purse(tokens=_BURST, at_s=now_s)
         tokens = min(_BURST, purse.tokens + (now_s - purse.at_s) / _REFILL_S)
@@ -58,14 +58,14 @@ class EventBudget:
             return None
         number = (purse.number + 1) % _NUMBERS
         self._purses[uid] = _Purse(tokens=tokens - 1, at_s=now_s, number=number)
-        return Leave(number=purse.number, left_out_count=purse.left_out_count)
+        return EventPermit(number=purse.number, left_out_count=purse.left_out_count)
 
     def forget(self, uid: str) -> None:
         """A revision is gone."""
         self._purses.pop(uid, None)
 
 
-def scale_event(revision: RevisionFacts, sentence: str, *, leave: Leave, now: str) -> dict[str, Any]:
+def scale_event(revision: ScaledRevision, sentence: str, *, leave: EventPermit, now: str) -> dict[str, Any]:
     """The Event of one change; ``now`` is the time as the API writes it."""
     namespace, name = revision.key
     of = About(

@@ -155,10 +155,10 @@ class ClassicScaler:
             panic_count_max=self._panic_count_max,
         )
 
-    def _stable_demand(self, sums: WindowSums, target: float, rate_max: float) -> "_Demand":
+    def _stable_demand(self, sums: WindowSums, target: float, rate_max: float) -> "_ClassicDemand":
         """The demand of the stable window, from the fast sum unless its ceiling could hang on the order of additions."""
 
-        def demand(stable_sum: float) -> _Demand:
+        def demand(stable_sum: float) -> _ClassicDemand:
             found = _demand(
                 stable_sum, sums.stable_point_count, sums.stable_pod_count, target=target, rate_max=rate_max
             )
@@ -172,7 +172,7 @@ class ClassicScaler:
         return demand(self._points.stable_sum_in_order())
 
 
-class _Demand(msgspec.Struct, frozen=True, kw_only=True):
+class _ClassicDemand(msgspec.Struct, frozen=True, kw_only=True):
     """What one window asks for: mean requests in flight per point, and pods before the ceiling."""
 
     concurrency: float
@@ -182,16 +182,18 @@ class _Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 def _demand(
     concurrency_sum: float, point_count: int, pod_count: int, *, target: float, rate_max: float
-) -> _Demand | None:
+) -> _ClassicDemand | None:
     """Mean over points, not pods. Worked: mean 15 over 3 pods, target 10: ratio 1.5, so 4.5 pods. None without points."""
     if not point_count:
         return None
     concurrency = concurrency_sum / point_count
     ratio = concurrency / target
-    return _Demand(concurrency=concurrency, pod_count=min(ratio, rate_max) * pod_count, is_clamped=ratio > rate_max)
+    return _ClassicDemand(
+        concurrency=concurrency, pod_count=min(ratio, rate_max) * pod_count, is_clamped=ratio > rate_max
+    )
 
 
-def _limit(demand: _Demand | None, wanted_count: float) -> ClassicLimit | None:
+def _limit(demand: _ClassicDemand | None, wanted_count: float) -> ClassicLimit | None:
     if wanted_count <= 0:
         return ClassicLimit.AT_LEAST_ONE
     if demand is None or demand.pod_count < wanted_count:

@@ -16,11 +16,11 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.autoscaler.changes import EventBudget, scale_event
-from serving.autoscaler.entry import Entry
+from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.policy import PolicyKey, policy_of
-from serving.autoscaler.revision import DeploymentFacts, RevisionFacts
-from serving.autoscaler.scaler import ScalerFacts
+from serving.autoscaler.revision import ScaledDeployment, ScaledRevision
+from serving.autoscaler.scaler import ScalerView
 from serving.autoscaler.sharing.client import Sharing
 from serving.autoscaler.sharing.groups import Group, group_of
 from serving.autoscaler.triggering import Requests, Triggers
@@ -83,7 +83,7 @@ class ScaleClient:
         self.counts = WriteCounts()
         self._cluster = cluster
 
-    async def reserve(self, revision: RevisionFacts) -> tuple[bool, Object | None]:
+    async def reserve(self, revision: ScaledRevision) -> tuple[bool, Object | None]:
         """Put a revision into reserve if it is as it was seen: whether it was, and the object as it is now."""
         patch = {
             "metadata": {"resourceVersion": revision.resource_version},
@@ -99,7 +99,7 @@ class ScaleClient:
         self.counts.reserve_writes += 1
         return True, written
 
-    async def wake(self, revision: RevisionFacts) -> Object | None:
+    async def wake(self, revision: ScaledRevision) -> Object | None:
         """Take a revision out of reserve if it is as it was seen; None if it is not, or is gone."""
         patch = {
             "metadata": {"resourceVersion": revision.resource_version},
@@ -112,7 +112,7 @@ class ScaleClient:
         self.counts.wake_writes += 1
         return written
 
-    async def lead(self, revision: RevisionFacts, path: TrafficPath) -> Object | None:
+    async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Object | None:
         """Say which path requests to a revision should take; None if it is not as it was seen, or is gone."""
         said = path.value if path is TrafficPath.SERVE else None
         patch = {
@@ -125,7 +125,7 @@ class ScaleClient:
         self.counts.path_writes += 1
         return written
 
-    async def scale(self, deployment: DeploymentFacts, count: int) -> str | None:
+    async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
         """Set a Deployment's scale if it is as it was seen; its version after that, None if it is not, or is gone.
 
         A Deployment changes with each pod that becomes ready: what was written for that reason alone is written again.
@@ -182,7 +182,7 @@ class EventWriter:
     def __repr__(self) -> str:
         return f"EventWriter({self._budget})"
 
-    def add(self, revision: RevisionFacts, sentence: str) -> None:
+    def add(self, revision: ScaledRevision, sentence: str) -> None:
         """A change; left out when its revision, or all together, say too much."""
         leave = self._budget.take(revision.uid, now_s())
         if leave is None or self._waiting.full():
@@ -191,7 +191,7 @@ class EventWriter:
         event = scale_event(revision, sentence, leave=leave, now=stamp())
         self._waiting.put_nowait((group_of(revision.key, revision), event))
 
-    def forget(self, revision: RevisionFacts) -> None:
+    def forget(self, revision: ScaledRevision) -> None:
         """A revision is gone, and with it what it may still say."""
         self._budget.forget(revision.uid)
 
@@ -239,7 +239,7 @@ class PolicyClient:
         self.policies.on_change(self._changed)
 
     def proposals(
-        self, entry: Entry, facts: ScalerFacts, pods: Mapping[tuple[str, str], Object]
+        self, entry: RevisionEntry, facts: ScalerView, pods: Mapping[tuple[str, str], Object]
     ) -> tuple[Proposal, ...]:
         """What the policy of a revision wants. ``pods`` are all Pods."""
         revision, scaler, at_s = entry.revision, entry.scaler, now_s()

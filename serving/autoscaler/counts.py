@@ -2,10 +2,10 @@
 
 import msgspec
 
-__all__ = ["Counts"]
+__all__ = ["DecisionCounts"]
 
 
-class Counts(msgspec.Struct, kw_only=True):
+class DecisionCounts(msgspec.Struct, kw_only=True):
     """What happened since the start."""
 
     decisions: int = 0

@@ -3,21 +3,22 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from serving.autoscaler.decision_history import DecisionHistory
 from serving.autoscaler.path import PublicSlices
 from serving.autoscaler.podstates import PodStates
-from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, Trouble, pod_of
-from serving.autoscaler.scaler import Cause, Outcome, Scaler, ScalerFacts
-from serving.autoscaler.story import Story
+from serving.autoscaler.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
+from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, ScalerView
 
-__all__ = ["Entry"]
+__all__ = ["RevisionEntry"]
 
 
-class Entry:
+class RevisionEntry:
     """One revision. ``cause`` is why its next decision was asked for; None: its period will be over."""
 
     __slots__ = (
         "cause",
         "deployment",
+        "history",
         "latest",
         "pod_states",
         "proved_at_s",
@@ -25,26 +26,25 @@ class Entry:
         "ready_names",
         "revision",
         "scaler",
-        "story",
         "troubles",
     )
 
     def __init__(self, decisions_max: int) -> None:
-        self.revision: RevisionFacts | None = None
-        self.deployment: DeploymentFacts | None = None
+        self.revision: ScaledRevision | None = None
+        self.deployment: ScaledDeployment | None = None
         self.ready_names: set[str] = set()
         self.troubles: dict[str, Trouble] = {}
         self.pod_states = PodStates()
         self.scaler: Scaler | None = None
         self.proved_at_s: float | None = None
         self.public = PublicSlices()
-        self.cause: Cause | None = None
-        self.latest: Outcome | None = None
-        self.story = Story(decisions_max)
+        self.cause: DecisionCause | None = None
+        self.latest: ScalerOutcome | None = None
+        self.history = DecisionHistory(decisions_max)
 
     def __repr__(self) -> str:
         """One line."""
-        return f"Entry({len(self.ready_names)} ready pods, {self.scaler!r})"
+        return f"RevisionEntry({len(self.ready_names)} ready pods, {self.scaler!r})"
 
     @property
     def is_empty(self) -> bool:
@@ -52,7 +52,7 @@ class Entry:
         is_known = self.revision is not None or self.deployment is not None or self.public.is_there
         return not is_known and not self.ready_names
 
-    def take_pod(self, pod: PodFacts, *, is_gone: bool) -> None:
+    def take_pod(self, pod: ScaledPod, *, is_gone: bool) -> None:
         """A pod's state, and what keeps it from starting, if anything does."""
         self.pod_states.take(pod, is_gone=is_gone)
         if pod.trouble is None or is_gone:
@@ -60,17 +60,17 @@ class Entry:
         else:
             self.troubles[pod.name] = pod.trouble
 
-    def ready_pods(self, namespace: str, pods: Mapping[tuple[str, str], dict[str, Any]]) -> Iterator[PodFacts]:
+    def ready_pods(self, namespace: str, pods: Mapping[tuple[str, str], dict[str, Any]]) -> Iterator[ScaledPod]:
         """The pods that are ready, of all that there are, by name."""
         found = (pods.get((namespace, name)) for name in sorted(self.ready_names))
         yield from (facts for pod in found if pod is not None and (facts := pod_of(pod)) is not None)
 
-    def facts(self) -> ScalerFacts | None:
+    def facts(self) -> ScalerView | None:
         """What a decision has to know; None until all of it is there."""
         revision, deployment = self.revision, self.deployment
         if revision is None or deployment is None or deployment.revision_uid != revision.uid:
             return None
-        return ScalerFacts(
+        return ScalerView(
             present_scale=deployment.replica_count,
             ready_count=len(self.ready_names),
             serving_state=revision.serving_state,

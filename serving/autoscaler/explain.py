@@ -1,16 +1,16 @@
 """A decision as one sentence with its numbers: for ``serving why``, the dashboard, Events and the log, all from here.
 
-Input: an ``Outcome``. Output: "3 → 8: panic; 6 s average 41.0 in flight over 3 ready pods, target 7 each; limited by
+Input: an ``ScalerOutcome``. Output: "3 → 8: panic; 6 s average 41.0 in flight over 3 ready pods, target 7 each; limited by
 max-scale 8". The parts stand in the order in which the count came about: algorithm and the rule that limited it, the other
 deciders, the bounds, the gate to zero. A part that changed nothing is not said. Nothing is computed here.
 """
 
-from serving.autoscaler.bounds import Bound, Bounded
+from serving.autoscaler.bounds import Bounded, ScaleBound
 from serving.autoscaler.classic import ClassicDecision, ClassicLimit, ClassicMode
 from serving.autoscaler.decide import ScaleDecision, ScaleLimit, ScalerMode
 from serving.autoscaler.merge import MergeDecision, Proposal
-from serving.autoscaler.scaler import Inputs, Outcome
-from serving.autoscaler.zero import Action, GateReason
+from serving.autoscaler.scaler import DecisionInputs, ScalerOutcome
+from serving.autoscaler.zero import GateAction, GateReason
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
 
@@ -19,16 +19,16 @@ __all__ = ["explain", "headline"]
 _ACTIVATOR = "activator"
 
 
-def explain(outcome: Outcome) -> str:
+def explain(outcome: ScalerOutcome) -> str:
     """The whole sentence."""
     parts = (*_algorithm(outcome), *_others(outcome), *_gate(outcome))
     return f"{headline(outcome)}: {'; '.join(part for part in parts if part)}"
 
 
-def headline(outcome: Outcome) -> str:
+def headline(outcome: ScalerOutcome) -> str:
     """What is to be done with the number of pods: "3 → 8", "stays 3", "stays 1, heading for 0"."""
     present, gate = outcome.facts.present_scale, outcome.gate
-    if gate.action is Action.APPLY:
+    if gate.action is GateAction.APPLY:
         return f"{present} → {gate.wanted}"
     is_settled = isinstance(gate.wanted, NoData) or gate.wanted == present
     return f"stays {present}" if is_settled else f"stays {present}, heading for {gate.wanted}"
@@ -37,7 +37,7 @@ def headline(outcome: Outcome) -> str:
 # The algorithm.
 
 
-def _algorithm(outcome: Outcome) -> tuple[str, ...]:
+def _algorithm(outcome: ScalerOutcome) -> tuple[str, ...]:
     inputs, detail = outcome.inputs, outcome.decided.detail
     if isinstance(detail, NoData):
         return (f"no data ({detail.missing})",)
@@ -46,7 +46,7 @@ def _algorithm(outcome: Outcome) -> tuple[str, ...]:
     return (detail.mode, _load(inputs, detail), _limit(inputs.spec, detail))
 
 
-def _load(inputs: Inputs, detail: ScaleDecision) -> str:
+def _load(inputs: DecisionInputs, detail: ScaleDecision) -> str:
     spec, unit = inputs.spec, inputs.spec.load_metric.unit
     if inputs.inside.is_waiting:
         what = f"{_amount(inputs.inside.amount(spec.load_metric))} {unit} and nobody to serve them"
@@ -103,14 +103,14 @@ _CLASSIC_LIMITS = {
 # The others, and the bounds.
 
 
-def _others(outcome: Outcome) -> tuple[str, ...]:
+def _others(outcome: ScalerOutcome) -> tuple[str, ...]:
     merged = outcome.merged
     if isinstance(merged, NoData):
         return ()
     return (*_decided_by(outcome, merged), _bound(merged.bounds))
 
 
-def _decided_by(outcome: Outcome, merged: MergeDecision) -> tuple[str, ...]:
+def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...]:
     algorithm = outcome.decided.proposal.decider
     if merged.decided_by is None:
         return (f"{merged.present_scale} kept because {' and '.join(merged.silent)} cannot be heard",)
@@ -131,16 +131,16 @@ def _bound(bounds: Bounded) -> str:
 
 
 _BOUNDS = {
-    Bound.MIN_SCALE: "raised to min-scale {bounds.count_min}",
-    Bound.INITIAL_SCALE: "raised to initial-scale {bounds.count_min}, which must be ready once",
-    Bound.MAX_SCALE: "limited by max-scale {bounds.count_max}",
+    ScaleBound.MIN_SCALE: "raised to min-scale {bounds.count_min}",
+    ScaleBound.INITIAL_SCALE: "raised to initial-scale {bounds.count_min}, which must be ready once",
+    ScaleBound.MAX_SCALE: "limited by max-scale {bounds.count_max}",
 }
 
 
 # The gate to zero, step by step.
 
 
-def _gate(outcome: Outcome) -> tuple[str, ...]:
+def _gate(outcome: ScalerOutcome) -> tuple[str, ...]:
     spec, rest_s = outcome.inputs.spec, outcome.gate.recheck_in_s or 0.0
     said = _GATE[outcome.gate.reason].format(spec=spec, rest_s=rest_s)
     return (said, "into reserve first") if outcome.to_reserve else (said,)

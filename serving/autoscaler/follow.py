@@ -12,13 +12,13 @@ import msgspec
 
 from serving.model.knative import RevisionKey
 
-__all__ = ["Followers", "Wish", "Write", "asked", "event_bytes", "wish_of"]
+__all__ = ["FollowRequest", "Followers", "Write", "asked", "event_bytes", "wish_of"]
 
 Write = Callable[[bytes], bool]
 """Takes the bytes of an event; whether there was room."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a follower wants: one revision or, with None, all; and samples of each decision, or the log only."""
 
     key: RevisionKey | None = None
@@ -41,11 +41,11 @@ def asked(target: str) -> tuple[str, dict[str, str]]:
     return url.path, {name: values[0] if len(values) == 1 else "" for name, values in found.items()}
 
 
-def wish_of(names: Mapping[str, str]) -> Wish:
+def wish_of(names: Mapping[str, str]) -> FollowRequest:
     """The wish of a query: ``namespace``, ``revision`` and ``samples``, each if it is wanted."""
     namespace, revision = names.get("namespace"), names.get("revision")
     key = (namespace or "default", revision) if revision else None
-    return Wish(key=key, namespace=namespace, samples="samples" in names)
+    return FollowRequest(key=key, namespace=namespace, samples="samples" in names)
 
 
 class Followers:
@@ -54,7 +54,7 @@ class Followers:
     __slots__ = ("_wishes",)
 
     def __init__(self) -> None:
-        self._wishes: dict[Write, Wish] = {}
+        self._wishes: dict[Write, FollowRequest] = {}
 
     def __len__(self) -> int:
         """How many there are."""
@@ -69,7 +69,7 @@ class Followers:
         """Whether anybody wants each decision."""
         return any(wish.samples for wish in self._wishes.values())
 
-    def add(self, wish: Wish, write: Write) -> Callable[[], None]:
+    def add(self, wish: FollowRequest, write: Write) -> Callable[[], None]:
         """Let somebody follow; the answer ends it."""
         self._wishes[write] = wish
 

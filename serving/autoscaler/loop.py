@@ -15,23 +15,23 @@ import msgspec
 from serving.aio.clock import now_s, wall_s
 from serving.aio.turns import turn
 from serving.autoscaler.client import PolicyClient, ScaleClient
-from serving.autoscaler.counts import Counts
-from serving.autoscaler.entry import Entry
+from serving.autoscaler.counts import DecisionCounts
+from serving.autoscaler.decision_events import DecisionEvent
+from serving.autoscaler.decision_history import HistoryEntry
+from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.path import PUBLIC_SLICES, public_slice_of
 from serving.autoscaler.revision import (
-    PodFacts,
-    RevisionFacts,
+    ScaledPod,
+    ScaledRevision,
     deployment_of,
     is_older,
     pod_of,
     revision_of,
     turn_ratio,
 )
-from serving.autoscaler.scaler import Cause, Outcome, Scaler, Source
+from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
 from serving.autoscaler.sharing.client import Sharing
 from serving.autoscaler.sharing.groups import Group, group_of
-from serving.autoscaler.story import Remembered
-from serving.autoscaler.telling import Made
 from serving.autoscaler.usage import requests_of
 from serving.autoscaler.writer import Writer
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION
@@ -62,9 +62,8 @@ _PATIENCE = WorkQueueSettings(retry_max_s=2.0)
 class Autoscaler:
     """All revisions of a cluster. ``run`` it; ``record`` and ``decisions`` work at any time.
 
-    ``prove`` asks whether the activator is in the path; ``on_decision`` is told each decision, ``on_gone`` each revision
-    that is gone, and neither must wait.
-    ``sharing`` says which revisions are ours; the others are followed and not decided on. None: all are.
+    ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and ``on_gone`` each deleted
+    revision, and neither may wait. ``sharing`` says which revisions this autoscaler decides on; None: all of them.
     """
 
     def __init__(
@@ -73,16 +72,16 @@ class Autoscaler:
         *,
         settings: AutoscalerSettings,
         prove: Callable[[], Awaitable[bool]],
-        on_decision: Callable[[Made], None] | None = None,
-        on_gone: Callable[[RevisionFacts], None] | None = None,
+        on_decision: Callable[[DecisionEvent], None] | None = None,
+        on_gone: Callable[[ScaledRevision], None] | None = None,
         sharing: Sharing | None = None,
     ) -> None:
-        self.counts = Counts()
+        self.counts = DecisionCounts()
         self._sharing = sharing or Sharing()
         self._client = ScaleClient(cluster)
         self._settings = settings
         self._on_decision, self._on_gone = on_decision, on_gone
-        self._entries: dict[RevisionKey, Entry] = {}
+        self._entries: dict[RevisionKey, RevisionEntry] = {}
         self._writes: WorkQueue[RevisionKey] = WorkQueue("autoscaler", settings=_PATIENCE, on_error=self._write_failed)
         self._soon: WorkQueue[RevisionKey] = WorkQueue("autoscaler soon")
         self._periodic: WorkQueue[RevisionKey] = WorkQueue("autoscaler periodic")
@@ -156,15 +155,15 @@ class Autoscaler:
         entry = self._entries.get(key)
         return group_of(key, None if entry is None else entry.revision)
 
-    def record(self, key: RevisionKey, stat: Stat, source: Source) -> None:
+    def record(self, key: RevisionKey, stat: Stat, source: StatSource) -> None:
         """A stat, stamped with the time of its receipt; if it cannot wait, there is a decision at once."""
         entry = self._entries.get(key)
         if entry is None or entry.scaler is None:
             self.counts.unknown_stats += 1
         elif entry.scaler.record(stat, source) or (
-            source is Source.POD and self._policies.triggers.hear(key, stat.pod, concurrency=stat.concurrency)
+            source is StatSource.POD and self._policies.triggers.hear(key, stat.pod, concurrency=stat.concurrency)
         ):
-            self.decide_soon(key, Cause.LOAD)
+            self.decide_soon(key, DecisionCause.LOAD)
 
     def numbers(self) -> dict[str, int]:
         """All counts by name, for metrics."""
@@ -180,10 +179,10 @@ class Autoscaler:
         """All revisions of ours of which anything is known."""
         return sorted(key for key in self._entries if self._sharing.is_ours(self.group(key)))
 
-    def decisions(self, key: RevisionKey) -> list[Remembered]:
+    def decisions(self, key: RevisionKey) -> list[HistoryEntry]:
         """The last decisions about a revision, oldest first."""
         entry = self._entries.get(key)
-        return entry.story.told() if entry else []
+        return entry.history.entries() if entry else []
 
     def pod_counts(self, key: RevisionKey) -> PodCounts:
         """How many pods of a revision are not ready, and why."""
@@ -211,7 +210,7 @@ class Autoscaler:
             await turn()
         _log.info("autoscaler.synced", extra={"revisions": self.revision_count})
 
-    def _make_scaler(self, key: RevisionKey, entry: Entry, *, is_restart: bool) -> None:
+    def _make_scaler(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
         facts = entry.facts()
         if facts is None or entry.revision is None or entry.scaler is not None:
             return
@@ -236,7 +235,7 @@ class Autoscaler:
         else:
             self.take_revision(key, entry, found)
 
-    def take_revision(self, key: RevisionKey, entry: Entry, found: RevisionFacts) -> None:
+    def take_revision(self, key: RevisionKey, entry: RevisionEntry, found: ScaledRevision) -> None:
         """A revision as it is now, by a watch or by the answer to a call."""
         before = entry.revision
         if before is not None and is_older(found.resource_version, before.resource_version):
@@ -251,7 +250,7 @@ class Autoscaler:
         else:
             entry.scaler.follow(found, now_s())
             if before is None or (before.serving_state, before.spec) != (found.serving_state, found.spec):
-                self.decide_soon(key, Cause.CHANGE)
+                self.decide_soon(key, DecisionCause.CHANGE)
 
     def _deployment_changed(self, change: CacheChange) -> None:
         found = deployment_of(change.new)
@@ -269,7 +268,7 @@ class Autoscaler:
         if self._is_synced and entry.scaler is None:
             self._make_scaler(found.key, entry, is_restart=False)
         elif before is None or before.replica_count != found.replica_count:
-            self.decide_soon(found.key, Cause.CHANGE)
+            self.decide_soon(found.key, DecisionCause.CHANGE)
 
     def _pod_changed(self, change: CacheChange) -> None:
         found = pod_of(change.new)
@@ -287,7 +286,7 @@ class Autoscaler:
             self._drop_if_empty(found.key, entry)
             return
         (entry.ready_names.add if is_ready else entry.ready_names.discard)(found.name)
-        self.decide_soon(found.key, Cause.CHANGE)
+        self.decide_soon(found.key, DecisionCause.CHANGE)
         self._drop_if_empty(found.key, entry)
 
     def _slice_changed(self, change: CacheChange) -> None:
@@ -296,29 +295,29 @@ class Autoscaler:
             return
         entry = self._entry(found.key)
         if entry.public.take(found, now_s(), is_gone=change.type is EventType.DELETED):
-            self.decide_soon(found.key, Cause.CHANGE)
+            self.decide_soon(found.key, DecisionCause.CHANGE)
         self._drop_if_empty(found.key, entry)
 
-    def _entry(self, key: RevisionKey) -> Entry:
+    def _entry(self, key: RevisionKey) -> RevisionEntry:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = Entry(self._settings.decisions_kept)
+            entry = self._entries[key] = RevisionEntry(self._settings.decisions_kept)
         return entry
 
-    def _stop(self, key: RevisionKey, entry: Entry) -> None:
+    def _stop(self, key: RevisionKey, entry: RevisionEntry) -> None:
         """Decide no more about a revision."""
         entry.scaler, entry.latest = None, None
         for queue in (self._soon, self._periodic, self._writes):
             queue.forget(key)
         self._policies.triggers.forget(key)
 
-    def _drop_if_empty(self, key: RevisionKey, entry: Entry) -> None:
+    def _drop_if_empty(self, key: RevisionKey, entry: RevisionEntry) -> None:
         if entry.is_empty:
             self._entries.pop(key, None)
 
     # Decisions.
 
-    def decide_soon(self, key: RevisionKey, cause: Cause) -> None:
+    def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
         """Decide in this turn of the loop if the last decision is long enough ago, else as soon as it is."""
         entry = self._entries.get(key)
         if entry is None or entry.scaler is None:
@@ -338,7 +337,7 @@ class Autoscaler:
         if entry is None or entry.scaler is None:
             return None
         self._soon.forget(key)
-        cause, entry.cause = entry.cause or Cause.PERIOD, None
+        cause, entry.cause = entry.cause or DecisionCause.PERIOD, None
         wait_s = self._settings.decision_period_s
         try:
             outcome = self._outcome(key, entry, cause)
@@ -350,7 +349,7 @@ class Autoscaler:
             _log.exception("scale.undecided", extra={"namespace": key[0], "revision": key[1]})
         return wait_s
 
-    def _outcome(self, key: RevisionKey, entry: Entry, cause: Cause) -> Outcome | None:
+    def _outcome(self, key: RevisionKey, entry: RevisionEntry, cause: DecisionCause) -> ScalerOutcome | None:
         facts, scaler = entry.facts(), entry.scaler
         if facts is None or scaler is None or not self._sharing.is_ours(group_of(key, entry.revision)):
             return None
@@ -358,10 +357,12 @@ class Autoscaler:
         outcome = scaler.tick(facts, cause, now_s(), proposals=proposals)
         self.counts.decisions += 1
         at_wall_s = wall_s()
-        told = entry.story.add(outcome, at_wall_s=at_wall_s)
+        remembered = entry.history.add(outcome, at_wall_s=at_wall_s)
         if entry.revision is not None and self._on_decision is not None:
             self._on_decision(
-                Made(revision=entry.revision, scaler=scaler, outcome=outcome, told=told, at_wall_s=at_wall_s)
+                DecisionEvent(
+                    revision=entry.revision, scaler=scaler, outcome=outcome, entry=remembered, at_wall_s=at_wall_s
+                )
             )
         entry.latest = outcome
         if outcome.apply_count is not None or outcome.to_prove or outcome.path is not facts.path:
@@ -384,9 +385,9 @@ class Autoscaler:
         entry = self._entries.get(key)
         if entry is not None:
             entry.proved_at_s = now_s()
-            self._outcome(key, entry, Cause.PROOF)
+            self._outcome(key, entry, DecisionCause.PROOF)
 
-    def pods_of(self, key: RevisionKey, entry: Entry) -> Iterable[PodFacts]:
+    def pods_of(self, key: RevisionKey, entry: RevisionEntry) -> Iterable[ScaledPod]:
         """The ready pods of a revision."""
         return entry.ready_pods(key[0], self._pods.cache)
 

@@ -32,15 +32,21 @@ from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
 from serving.autoscaler.client import EventWriter, Prober
+from serving.autoscaler.decision_events import (
+    DECISION_LOG,
+    DECISION_LOG_FILES,
+    DecisionBook,
+    DecisionEvent,
+    DecisionPublisher,
+)
 from serving.autoscaler.follow import Followers
 from serving.autoscaler.hosts import host_names_of
 from serving.autoscaler.loop import Autoscaler
 from serving.autoscaler.measured import measured
-from serving.autoscaler.revision import RevisionFacts
+from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.senders.client import TokenReviewer
 from serving.autoscaler.server import StatsServer
 from serving.autoscaler.sharing.client import Relay, Sharing, sharing_out
-from serving.autoscaler.telling import DECISION_LOG, DECISION_LOG_FILES, DecisionBook, Made, Teller
 from serving.cluster.configmaps import followed
 from serving.cluster.identity import lease_times, new_identity, system_namespace, user_agent
 from serving.cluster.kube import KubeCluster
@@ -83,7 +89,7 @@ class AutoscalerDaemon:
         followers = Followers()
         self._sharing = Sharing()
         self._events = EventWriter(cluster, self._sharing)
-        self._teller = Teller(followers, log=log, change=self._changed)
+        self._publisher = DecisionPublisher(followers, log=log, change=self._changed)
         self.autoscaler = Autoscaler(
             cluster,
             settings=settings,
@@ -160,11 +166,11 @@ class AutoscalerDaemon:
         await self.autoscaler.lost(shard)
         self.server.end_followers()
 
-    def _decided(self, made: Made) -> None:
-        self._teller.tell(made)
-        self.metrics.decided(measured(made.revision, made.outcome))
+    def _decided(self, event: DecisionEvent) -> None:
+        self._publisher.publish(event)
+        self.metrics.decided(measured(event.revision, event.outcome))
 
-    def _changed(self, revision: RevisionFacts, sentence: str) -> None:
+    def _changed(self, revision: ScaledRevision, sentence: str) -> None:
         namespace, name = revision.key
         _log.info("scale.decided", extra={"namespace": namespace, "revision": name, "sentence": sentence})
         self._events.add(revision, sentence)

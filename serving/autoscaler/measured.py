@@ -1,14 +1,14 @@
 """A decision in numbers, for those who measure, and the one rule that had the last word on it.
 
-Input: a revision and an ``Outcome``. Output: ``RevisionNumbers``. The rule is one of a closed list, whatever policies are
+Input: a revision and an ``ScalerOutcome``. Output: ``RevisionNumbers``. The rule is one of a closed list, whatever policies are
 called: the gate to zero, a bound, somebody's silence, the activator's wake, a policy, or the algorithm's own limit or mode.
 """
 
 from serving.autoscaler.classic import ClassicDecision, ClassicMode
 from serving.autoscaler.decide import ScaleDecision, ScalerMode
-from serving.autoscaler.revision import RevisionFacts
-from serving.autoscaler.scaler import Outcome
-from serving.autoscaler.zero import Action
+from serving.autoscaler.revision import ScaledRevision
+from serving.autoscaler.scaler import ScalerOutcome
+from serving.autoscaler.zero import GateAction
 from serving.model.load.requests import CONCURRENCY
 from serving.model.nodata import NoData
 from serving.model.revisionnumbers import RevisionNumbers
@@ -18,7 +18,7 @@ __all__ = ["measured", "rule_of"]
 _ACTIVATOR = "activator"
 
 
-def measured(revision: RevisionFacts, outcome: Outcome) -> RevisionNumbers:
+def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumbers:
     """What a decision about a revision says in numbers."""
     facts, merged, detail = outcome.facts, outcome.merged, outcome.decided.detail
     metric, stable_load, panic_load, target_load, excess = CONCURRENCY.name, None, None, None, None
@@ -46,12 +46,12 @@ def measured(revision: RevisionFacts, outcome: Outcome) -> RevisionNumbers:
     )
 
 
-def rule_of(outcome: Outcome) -> str:
+def rule_of(outcome: ScalerOutcome) -> str:
     """The rule that had the last word, from the last in the chain to the first."""
     merged, decided = outcome.merged, outcome.decided
     if isinstance(merged, NoData):
         return "no-data"
-    if outcome.gate.action is not Action.APPLY and merged.desired_count == 0 and outcome.facts.present_scale:
+    if outcome.gate.action is not GateAction.APPLY and merged.desired_count == 0 and outcome.facts.present_scale:
         return "gate-to-zero"
     if merged.bounds.limited_by is not None:
         return merged.bounds.limited_by.value

@@ -11,7 +11,7 @@ import math
 
 import msgspec
 
-from serving.autoscaler.window import Seen, window_of
+from serving.autoscaler.window import SeenBuckets, window_of
 from serving.model.load.metric import LoadMetric
 from serving.model.load.requests import CONCURRENCY
 from serving.model.nodata import NoData
@@ -35,8 +35,8 @@ class WindowContents(msgspec.Struct, frozen=True, kw_only=True):
 
     stable_window_s: float
     panic_window_s: float
-    stable: Seen
-    panic: Seen
+    stable: SeenBuckets
+    panic: SeenBuckets
 
 
 class MetricWindows:

@@ -8,7 +8,7 @@ phase says; one that runs is ready or not. Pods that have ended are in none. Not
 import enum
 from collections import Counter
 
-from serving.autoscaler.revision import PodFacts
+from serving.autoscaler.revision import ScaledPod
 from serving.model.revisionnumbers import PodCounts
 
 __all__ = ["PodState", "PodStates", "state_of"]
@@ -25,7 +25,7 @@ class PodState(enum.StrEnum):
     TERMINATING = "terminating"
 
 
-def state_of(pod: PodFacts) -> PodState | None:
+def state_of(pod: ScaledPod) -> PodState | None:
     """The state of a pod; None if it has ended and stays as an object."""
     if pod.is_ending:
         return PodState.TERMINATING
@@ -48,7 +48,7 @@ class PodStates:
         """One line."""
         return f"PodStates({len(self._by_name)} pods)"
 
-    def take(self, pod: PodFacts, *, is_gone: bool) -> None:
+    def take(self, pod: ScaledPod, *, is_gone: bool) -> None:
         """A pod as it is now, or that it is gone."""
         state = None if is_gone else state_of(pod)
         if state is None:

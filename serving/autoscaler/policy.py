@@ -3,7 +3,7 @@
 Input: policies as the API has them, and revisions. Output: the policy of a revision, and an ``Attachment`` for each
 policy. Of several policies for one target the oldest has it; the others wait, and are told so. A revision with policies
 of several levels follows the closest: its own, its Configuration's, its Service's. What an autoscaler wrote into a
-policy's status before it ended is read back (``Kept``). Nothing is decided here.
+policy's status before it ended is read back (``KeptState``). Nothing is decided here.
 """
 
 import enum
@@ -12,19 +12,19 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.revision import RevisionFacts
+from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.triggers.points import UsagePoint
-from serving.autoscaler.triggers.tick import Phase, TriggerState
+from serving.autoscaler.triggers.tick import TriggerPhase, TriggerState
 from serving.model.knative import RevisionKey
 from serving.model.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy, type_of_today
 from serving.scaling.triggertypes.policies import REGISTRY
 
 __all__ = [
     "Attachment",
-    "Kept",
+    "KeptState",
     "Policies",
-    "PolicyFacts",
     "PolicyKey",
+    "PolicyView",
     "Reason",
     "kept_of",
     "policy_of",
@@ -48,7 +48,7 @@ class Reason(enum.StrEnum):
     NO_REQUESTS = "NoRequests"
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class KeptState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What an evaluation of one revision needs from those before it, as a status keeps it.
 
     Times are whole milliseconds since the epoch. ``points`` are pairs of time and usage, newest first, by type.
@@ -56,13 +56,13 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
     name: str
     uid: str = ""
-    phase: Phase = Phase.IN_SYNC
+    phase: TriggerPhase = TriggerPhase.IN_SYNC
     phase_changed_at_ms: int | None = None
     last_change_at_ms: int | None = None
     points: dict[str, tuple[tuple[int, float], ...]] = msgspec.field(default_factory=dict)
 
 
-class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     """A policy. ``spec`` is None if it cannot be used, for ``problem``; a server may know less than we do."""
 
     key: PolicyKey
@@ -73,7 +73,7 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     spec: ScalingPolicySpec | None
     problem: str
     conditions: tuple[Mapping[str, Any], ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptState, ...]
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,13 +84,13 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-def policy_of(found: Mapping[str, Any]) -> PolicyFacts | None:
+def policy_of(found: Mapping[str, Any]) -> PolicyView | None:
     """A ScalingPolicy; None if it goes away."""
     metadata, status = found["metadata"], found.get("status") or {}
     if metadata.get("deletionTimestamp"):
         return None
     spec, problem = _spec_of(found.get("spec") or {})
-    return PolicyFacts(
+    return PolicyView(
         key=(metadata.get("namespace", ""), metadata["name"]),
         uid=metadata.get("uid", ""),
         created=metadata.get("creationTimestamp") or "",
@@ -114,17 +114,17 @@ def _spec_of(written: Mapping[str, Any]) -> tuple[ScalingPolicySpec | None, str]
     return spec, "; ".join(problems)
 
 
-def _kept_in(written: object) -> tuple[Kept, ...]:
+def _kept_in(written: object) -> tuple[KeptState, ...]:
     """What can be read of it: whoever broke it loses points, no more."""
     try:
-        return msgspec.convert(written or (), type=tuple[Kept, ...])
+        return msgspec.convert(written or (), type=tuple[KeptState, ...])
     except msgspec.ValidationError:
         return ()
 
 
-def kept_of(revision: RevisionFacts, state: TriggerState) -> Kept:
+def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
     """A state, on the wall clock already, as a status keeps it."""
-    return Kept(
+    return KeptState(
         name=revision.key[1],
         uid=revision.uid,
         phase=state.phase,
@@ -138,7 +138,7 @@ def kept_of(revision: RevisionFacts, state: TriggerState) -> Kept:
     )
 
 
-def state_of(kept: Kept) -> TriggerState:
+def state_of(kept: KeptState) -> TriggerState:
     """The state that was kept, on the wall clock."""
     return TriggerState(
         phase=kept.phase,
@@ -161,7 +161,7 @@ def _seconds(at_ms: int | None) -> float | None:
     return None if at_ms is None else at_ms / 1000
 
 
-def targets_of(revision: RevisionFacts) -> tuple[_Target, ...]:
+def targets_of(revision: ScaledRevision) -> tuple[_Target, ...]:
     """What a policy for this revision may name, the closest first."""
     namespace, name = revision.key
     named = (("Revision", name), ("Configuration", revision.configuration), ("Service", revision.service))
@@ -174,8 +174,8 @@ class Policies:
     __slots__ = ("_by_key", "_by_target")
 
     def __init__(self) -> None:
-        self._by_key: dict[PolicyKey, PolicyFacts] = {}
-        self._by_target: dict[_Target, list[PolicyFacts]] = {}
+        self._by_key: dict[PolicyKey, PolicyView] = {}
+        self._by_target: dict[_Target, list[PolicyView]] = {}
 
     def __len__(self) -> int:
         """How many there are."""
@@ -189,11 +189,11 @@ class Policies:
         """All of them."""
         return tuple(self._by_key)
 
-    def get(self, key: PolicyKey) -> PolicyFacts | None:
+    def get(self, key: PolicyKey) -> PolicyView | None:
         """A policy as it was seen last."""
         return self._by_key.get(key)
 
-    def take(self, policy: PolicyFacts) -> set[PolicyKey]:
+    def take(self, policy: PolicyView) -> set[PolicyKey]:
         """A policy that is new or has changed; the policies about which there may be something else to say now."""
         touched = self.drop(policy.key)
         self._by_key[policy.key] = policy
@@ -215,7 +215,7 @@ class Policies:
             del self._by_target[_target_of(policy)]
         return {one.key for one in rivals}
 
-    def holder(self, revision: RevisionFacts) -> PolicyFacts | None:
+    def holder(self, revision: ScaledRevision) -> PolicyView | None:
         """The policy that a revision follows; None if it has none."""
         for target in targets_of(revision):
             rivals = self._by_target.get(target)
@@ -224,7 +224,7 @@ class Policies:
         return None
 
     def attachment(
-        self, policy: PolicyFacts, *, revisions: Collection[RevisionKey], problems: Collection[str]
+        self, policy: PolicyView, *, revisions: Collection[RevisionKey], problems: Collection[str]
     ) -> Attachment:
         """What to tell a policy. ``revisions`` follow it; ``problems`` are of those that would but cannot."""
         if policy.spec is None:
@@ -244,5 +244,5 @@ class Policies:
         return Attachment(is_attached=False, reason=Reason.TARGET_NOT_FOUND, message=message)
 
 
-def _target_of(policy: PolicyFacts) -> _Target:
+def _target_of(policy: PolicyView) -> _Target:
     return (policy.key[0], policy.target.kind, policy.target.name)

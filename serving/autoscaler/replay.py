@@ -18,25 +18,25 @@ import msgspec
 
 from serving.autoscaler.decide import KpaState
 from serving.autoscaler.deciders import Decided, KpaDecider
-from serving.autoscaler.scaler import Inputs, Outcome, conclude
-from serving.autoscaler.story import Record
+from serving.autoscaler.decision_history import DecisionRecord
+from serving.autoscaler.scaler import DecisionInputs, ScalerOutcome, conclude
 from serving.autoscaler.zero import GateState
 from serving.model.errors import InvalidValue
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["Answer", "again", "changed_spec", "otherwise", "read_record"]
+__all__ = ["ReplayedDecision", "again", "changed_spec", "otherwise", "read_record"]
 
 # What the metric counts is not in a record of the other one.
 _FIXED = {"metric"}
 _FIELDS = {field.name: field.type for field in msgspec.structs.fields(ScalingSpec) if field.name not in _FIXED}
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayedDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Two decisions at one moment of the record: ``first`` with the numbers as they were, ``second`` with the others."""
 
-    record: Record
-    first: Outcome
-    second: Outcome
+    record: DecisionRecord
+    first: ScalerOutcome
+    second: ScalerOutcome
 
     @property
     def is_same(self) -> bool:
@@ -44,15 +44,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return self.first.gate == self.second.gate and self.first.is_like(self.second)
 
 
-class _State(msgspec.Struct, frozen=True, kw_only=True):
+class _ReplayState(msgspec.Struct, frozen=True, kw_only=True):
     kpa: KpaState | None
     gate: GateState
 
 
-def read_record(line: bytes | str) -> Record:
+def read_record(line: bytes | str) -> DecisionRecord:
     """A line of the log. Raises ``InvalidValue`` if it is none."""
     try:
-        return msgspec.json.decode(line, type=Record)
+        return msgspec.json.decode(line, type=DecisionRecord)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InvalidValue(text=str(error), expected="a line of the decision log") from error
 
@@ -71,39 +71,39 @@ def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:
     return msgspec.structs.replace(spec, **found)
 
 
-def again(record: Record) -> Outcome:
+def again(record: DecisionRecord) -> ScalerOutcome:
     """The decision of a record, made again from what it brings."""
-    inputs = record.told.outcome.inputs
+    inputs = record.entry.outcome.inputs
     return _decide(record, inputs)[1]
 
 
-def otherwise(records: Iterable[Record], changes: Mapping[str, str]) -> Iterator[Answer]:
+def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> Iterator[ReplayedDecision]:
     """Each decision with the numbers as they were and with the others; one revision at a time may be in ``records``."""
-    states: tuple[_State, _State] | None = None
+    states: tuple[_ReplayState, _ReplayState] | None = None
     for record in records:
-        inputs = record.told.outcome.inputs
+        inputs = record.entry.outcome.inputs
         if states is None or (inputs.kpa is None) != (states[0].kpa is None):
-            states = (_State(kpa=inputs.kpa, gate=inputs.gate),) * 2
+            states = (_ReplayState(kpa=inputs.kpa, gate=inputs.gate),) * 2
         others = changed_spec(inputs.spec, changes)
         first_state, first = _decide(record, _with(inputs, states[0], inputs.spec))
         second_state, second = _decide(record, _with(inputs, states[1], others))
         states = (first_state, second_state)
-        yield Answer(record=record, first=first, second=second)
+        yield ReplayedDecision(record=record, first=first, second=second)
 
 
-def _with(inputs: Inputs, state: _State, spec: ScalingSpec) -> Inputs:
+def _with(inputs: DecisionInputs, state: _ReplayState, spec: ScalingSpec) -> DecisionInputs:
     return msgspec.structs.replace(inputs, kpa=state.kpa, gate=state.gate, spec=spec)
 
 
-def _decide(record: Record, inputs: Inputs) -> tuple[_State, Outcome]:
+def _decide(record: DecisionRecord, inputs: DecisionInputs) -> tuple[_ReplayState, ScalerOutcome]:
     kpa, decided = _decided(record, inputs)
     gate, outcome = conclude(inputs, decided)
-    return _State(kpa=kpa, gate=gate), outcome
+    return _ReplayState(kpa=kpa, gate=gate), outcome
 
 
-def _decided(record: Record, inputs: Inputs) -> tuple[KpaState | None, Decided]:
+def _decided(record: DecisionRecord, inputs: DecisionInputs) -> tuple[KpaState | None, Decided]:
     if inputs.kpa is None or record.windows is None:
-        return inputs.kpa, record.told.outcome.decided
+        return inputs.kpa, record.entry.outcome.decided
     decider = KpaDecider.restored(inputs.spec, quirks=inputs.quirks, state=inputs.kpa, windows=record.windows)
     decided = decider.decide(inputs.spec, inputs.inside, ready_count=inputs.facts.ready_count, now_s=inputs.at_s)
     return decider.state, decided

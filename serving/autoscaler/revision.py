@@ -29,9 +29,9 @@ from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
 
 __all__ = [
-    "DeploymentFacts",
-    "PodFacts",
-    "RevisionFacts",
+    "ScaledDeployment",
+    "ScaledPod",
+    "ScaledRevision",
     "Trouble",
     "deployment_of",
     "is_older",
@@ -47,7 +47,7 @@ _CRC_RANGE = 2**32
 _OURS = (KPA_CLASS, CLASSIC_CLASS)
 
 
-class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
     """A revision that is ours to scale. ``was_ready`` says that it had its first pods ready once."""
 
     key: RevisionKey
@@ -68,7 +68,7 @@ class RevisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The path that was written last."""
 
 
-class DeploymentFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
     """The Deployment of a revision. ``replica_count`` is what its scale says; unset means 1."""
 
     name: str
@@ -88,7 +88,7 @@ class Trouble(enum.StrEnum):
     """One of its containers cannot be started, or ended and waits to be started again."""
 
 
-class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod of a revision. One that is being deleted is not ready, whatever it says of itself."""
 
     name: str
@@ -105,7 +105,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What keeps it from starting; None if nothing does, or if it is ready or ending."""
 
 
-def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> RevisionFacts | None:
+def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:
     """A Revision; None if it goes away, or if another autoscaler (an hpa, say) has it."""
     metadata, spec = found["metadata"], found.get("spec") or {}
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
@@ -119,7 +119,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Revis
     )
     if metadata.get("deletionTimestamp") or scaling.class_name not in _OURS:
         return None
-    return RevisionFacts(
+    return ScaledRevision(
         key=(metadata.get("namespace", ""), metadata["name"]),
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
@@ -134,7 +134,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Revis
     )
 
 
-def deployment_of(found: Mapping[str, Any]) -> DeploymentFacts | None:
+def deployment_of(found: Mapping[str, Any]) -> ScaledDeployment | None:
     """A Deployment that a revision owns; None for any other, also for one that only carries the label."""
     metadata = found["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
@@ -145,7 +145,7 @@ def deployment_of(found: Mapping[str, Any]) -> DeploymentFacts | None:
     if revision is None or uid is None:
         return None
     replicas = (found.get("spec") or {}).get("replicas")
-    return DeploymentFacts(
+    return ScaledDeployment(
         name=metadata["name"],
         key=(metadata.get("namespace", ""), revision),
         revision_uid=uid,
@@ -154,7 +154,7 @@ def deployment_of(found: Mapping[str, Any]) -> DeploymentFacts | None:
     )
 
 
-def pod_of(found: Mapping[str, Any]) -> PodFacts | None:
+def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
     """A Pod of a revision; None for any other."""
     metadata = found["metadata"]
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
@@ -162,7 +162,7 @@ def pod_of(found: Mapping[str, Any]) -> PodFacts | None:
         return None
     is_ending = bool(metadata.get("deletionTimestamp"))
     is_ready = not is_ending and _is_true(found, "Ready")
-    return PodFacts(
+    return ScaledPod(
         name=metadata["name"],
         key=(metadata.get("namespace", ""), revision),
         is_ready=is_ready,

@@ -10,17 +10,17 @@ import msgspec
 
 from serving.autoscaler.classic import ClassicDecision, ClassicMode
 from serving.autoscaler.decide import ScaleDecision, ScalerMode
-from serving.autoscaler.scaler import Outcome
+from serving.autoscaler.scaler import ScalerOutcome
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 
-__all__ = ["Sample", "sample_of"]
+__all__ = ["DecisionSample", "sample_of"]
 
 # Pods that a sample names; a page that shows more shows none well.
 _PODS_MAX = 200
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionSample(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers at ``at_wall_s``, in seconds since the epoch. Concurrencies are requests in flight, counts are pods."""
 
     namespace: str
@@ -47,7 +47,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Requests in flight by pod, the first 200 by name."""
 
 
-def sample_of(outcome: Outcome, pods: Mapping[str, Stat], *, key: tuple[str, str], at_wall_s: float) -> Sample:
+def sample_of(
+    outcome: ScalerOutcome, pods: Mapping[str, Stat], *, key: tuple[str, str], at_wall_s: float
+) -> DecisionSample:
     """The numbers of a decision."""
     detail = outcome.decided.detail
     stable = panic = None
@@ -60,7 +62,7 @@ def sample_of(outcome: Outcome, pods: Mapping[str, Stat], *, key: tuple[str, str
         target, is_panic = detail.target_concurrency, detail.mode is ClassicMode.PANIC
     running = sum(stat.concurrency for stat in pods.values())
     merged = outcome.merged
-    return Sample(
+    return DecisionSample(
         namespace=key[0],
         revision=key[1],
         at_wall_s=at_wall_s,

@@ -1,6 +1,6 @@
 """All decisions about one revision: what its sources tell goes in, what is to be done to it comes out.
 
-Input: stats, when each was received, and what the cluster says (scale, ready pods, serving state). Output: an ``Outcome``
+Input: stats, when each was received, and what the cluster says (scale, ready pods, serving state). Output: an ``ScalerOutcome``
 with the count to apply, whether the revision goes into reserve, whether the hand-off has to be proved, when to look again,
 and every value on the way there. A stat says by the answer of ``record`` whether a decision should come at once.
 
@@ -19,9 +19,9 @@ from serving.autoscaler.deciders import ClassicDecider, Decided, Decider, Inside
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.autoscaler.metric_windows import WindowContents
 from serving.autoscaler.path import wanted_path
-from serving.autoscaler.revision import RevisionFacts
+from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.sources import Sources
-from serving.autoscaler.zero import Action, GateDecision, GateFacts, GateState, InactiveReason, Phase, step
+from serving.autoscaler.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, InactiveReason, step
 from serving.model.knative import ServingState, TrafficPath
 from serving.model.load.requests import CONCURRENCY, RPS
 from serving.model.nodata import NoData
@@ -30,21 +30,21 @@ from serving.scaling.resolve import classic_target
 from serving.scaling.spec import KpaQuirks, ScalingSpec
 from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
 
-__all__ = ["Cause", "Inputs", "Outcome", "Scaler", "ScalerFacts", "Source", "conclude"]
+__all__ = ["DecisionCause", "DecisionInputs", "Scaler", "ScalerOutcome", "ScalerView", "StatSource", "conclude"]
 
 _WOKEN = Proposal(decider="activator", desired=1, reason="active at scale 0")
 # What an app reports may be 0 while it works on its last request; the pod stays for it.
 _BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
 
 
-class Source(enum.StrEnum):
+class StatSource(enum.StrEnum):
     """Who told a stat: a pod tells its state, an activator what is new."""
 
     POD = "pod"
     ACTIVATOR = "activator"
 
 
-class Cause(enum.StrEnum):
+class DecisionCause(enum.StrEnum):
     """Why there was a decision."""
 
     PERIOD = "period"
@@ -53,7 +53,7 @@ class Cause(enum.StrEnum):
     PROOF = "proof"
 
 
-class ScalerFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     """What the cluster says of a revision at one time."""
 
     present_scale: int
@@ -75,12 +75,12 @@ class ScalerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The path that was written last."""
 
 
-class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision is made of, but for the windows, which are asked for when somebody keeps a record."""
 
     at_s: float
-    cause: Cause
-    facts: ScalerFacts
+    cause: DecisionCause
+    facts: ScalerView
     inside: Inside
     beside: tuple[Proposal, ...]
     """Proposals of deciders beside the algorithm."""
@@ -93,10 +93,10 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     gate: GateState
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """One decision: what it is made of, what to do, and how it came about."""
 
-    inputs: Inputs
+    inputs: DecisionInputs
 
     apply_count: int | None
     """Scale to set; None to leave it."""
@@ -116,7 +116,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     decided: Decided
     merged: MergeDecision | NoData
     gate: GateDecision
-    phase: Phase
+    phase: GatePhase
 
     @property
     def at_s(self) -> float:
@@ -124,12 +124,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.inputs.at_s
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> DecisionCause:
         """Why it was made."""
         return self.inputs.cause
 
     @property
-    def facts(self) -> ScalerFacts:
+    def facts(self) -> ScalerView:
         """What the cluster said."""
         return self.inputs.facts
 
@@ -138,7 +138,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         """What was inside."""
         return self.inputs.inside.present
 
-    def is_like(self, other: "Outcome") -> bool:
+    def is_like(self, other: "ScalerOutcome") -> bool:
         """Whether another decision said the same, so that one of them is enough to remember."""
         return (
             self.gate == other.gate
@@ -154,8 +154,8 @@ class Scaler:
 
     def __init__(
         self,
-        revision: RevisionFacts,
-        facts: ScalerFacts,
+        revision: ScaledRevision,
+        facts: ScalerView,
         settings: AutoscalerSettings,
         *,
         is_restart: bool,
@@ -179,21 +179,21 @@ class Scaler:
         """The latest report of each pod that still counts."""
         return self._sources.pods
 
-    def follow(self, revision: RevisionFacts, now_s: float) -> None:
+    def follow(self, revision: ScaledRevision, now_s: float) -> None:
         """Take over numbers of the revision that have changed."""
         if revision.spec != self._spec:
             self._advance(now_s)
             self._spec = revision.spec
             self._decider.resize(revision.spec, now_s)
 
-    def record(self, stat: Stat, source: Source) -> bool:
+    def record(self, stat: Stat, source: StatSource) -> bool:
         """Take a stat, stamped with the time of its receipt; whether there should be a decision at once.
 
         That is so when there is load and nothing was wanted, and when an activator has more inside than what was wanted
         is for: 71 requests, with 1 pod wanted for 70.
         """
         self._advance(stat.at_s)
-        if source is Source.POD:
+        if source is StatSource.POD:
             self._sources.tell_pod(stat)
             return stat.concurrency > stat.proxied_concurrency and not self._latest_count
         self._sources.tell_activator(stat)
@@ -209,11 +209,13 @@ class Scaler:
         self._advance(now_s)
         self._sources.forget_pod(name)
 
-    def tick(self, facts: ScalerFacts, cause: Cause, now_s: float, *, proposals: Sequence[Proposal] = ()) -> Outcome:
+    def tick(
+        self, facts: ScalerView, cause: DecisionCause, now_s: float, *, proposals: Sequence[Proposal] = ()
+    ) -> ScalerOutcome:
         """Decide. ``proposals`` are those of deciders beside the algorithm."""
         self._advance(now_s)
         self._facts = facts
-        inputs = Inputs(
+        inputs = DecisionInputs(
             at_s=now_s,
             cause=cause,
             facts=facts,
@@ -249,7 +251,7 @@ class Scaler:
         return self._decider.target(self._spec)
 
 
-def conclude(inputs: Inputs, decided: Decided) -> tuple[GateState, Outcome]:
+def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, ScalerOutcome]:
     """From the algorithm's proposal to what is to be done: the others' proposals, bounds, gate; and the gate after it."""
     facts, spec, now_s = inputs.facts, inputs.spec, inputs.at_s
     woken = (_WOKEN,) if facts.serving_state is ServingState.ACTIVE and facts.present_scale == 0 else ()
@@ -263,7 +265,7 @@ def conclude(inputs: Inputs, decided: Decided) -> tuple[GateState, Outcome]:
     )
     # Without a public Service they have been in the path for the grace period, always.
     proxy_since_s = facts.proxy_since_s if facts.has_public else now_s - spec.scale_to_zero_grace_s
-    gate_facts = GateFacts(
+    gate_facts = GateInputs(
         desired=merged if isinstance(merged, NoData) else merged.desired_count,
         present_scale=facts.present_scale,
         ready_count=facts.ready_count,
@@ -271,7 +273,7 @@ def conclude(inputs: Inputs, decided: Decided) -> tuple[GateState, Outcome]:
         proved_at_s=_proof(facts),
     )
     state, gate = step(inputs.gate, gate_facts, spec=spec, now_s=now_s, quirks=inputs.quirks)
-    apply_count = gate.wanted if gate.action is Action.APPLY and isinstance(gate.wanted, int) else None
+    apply_count = gate.wanted if gate.action is GateAction.APPLY and isinstance(gate.wanted, int) else None
     path = wanted_path(
         decided,
         present=facts.path,
@@ -279,12 +281,12 @@ def conclude(inputs: Inputs, decided: Decided) -> tuple[GateState, Outcome]:
         is_inactive=state.is_inactive,
         ready_count=facts.ready_count,
     )
-    outcome = Outcome(
+    outcome = ScalerOutcome(
         # The gate's story is for its own errors, and longer than all the rest.
         inputs=msgspec.structs.replace(inputs, gate=msgspec.structs.replace(inputs.gate, story=())),
         apply_count=apply_count,
         to_reserve=apply_count == 0 and facts.serving_state is ServingState.ACTIVE,
-        to_prove=gate.action is Action.PROBE and proxy_since_s is not None,
+        to_prove=gate.action is GateAction.PROBE and proxy_since_s is not None,
         path=path if facts.has_public else facts.path,
         recheck_in_s=gate.recheck_in_s,
         decided=decided,
@@ -295,7 +297,7 @@ def conclude(inputs: Inputs, decided: Decided) -> tuple[GateState, Outcome]:
     return state, outcome
 
 
-def _proof(facts: ScalerFacts) -> float | None:
+def _proof(facts: ScalerView) -> float | None:
     """When the activators were proved to be in the path; a probe that was answered while pods were there proves nothing."""
     if not facts.has_public or facts.proved_at_s is None:
         return facts.proved_at_s
@@ -304,7 +306,7 @@ def _proof(facts: ScalerFacts) -> float | None:
 
 
 def _decider_of(
-    revision: RevisionFacts, facts: ScalerFacts, settings: AutoscalerSettings, *, hold: bool, now_s: float
+    revision: ScaledRevision, facts: ScalerView, settings: AutoscalerSettings, *, hold: bool, now_s: float
 ) -> Decider:
     present_scale = facts.present_scale if hold else 0
     if revision.class_name == CLASSIC_CLASS:
@@ -319,14 +321,14 @@ def _decider_of(
     )
 
 
-def _starting_gate(revision: RevisionFacts, facts: ScalerFacts, now_s: float) -> GateState:
+def _starting_gate(revision: ScaledRevision, facts: ScalerView, now_s: float) -> GateState:
     """The gate as the revision says that it was left. A revision with pods has to be idle for a whole window again."""
     if revision.serving_state is not ServingState.ACTIVE:
-        phase, reason = Phase.INACTIVE, InactiveReason.NO_TRAFFIC
+        phase, reason = GatePhase.INACTIVE, InactiveReason.NO_TRAFFIC
     elif facts.ready_count and revision.was_ready:
-        phase, reason = Phase.ACTIVE, None
+        phase, reason = GatePhase.ACTIVE, None
     else:
-        phase, reason = Phase.ACTIVATING, InactiveReason.QUEUED
+        phase, reason = GatePhase.ACTIVATING, InactiveReason.QUEUED
     return GateState(since_s=now_s, phase=phase, reason=reason, is_initialized=revision.was_ready)
 
 

@@ -23,14 +23,14 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from serving.aio.clock import now_s
-from serving.autoscaler.connection.server import Connection
+from serving.autoscaler.connection.server import StatsConnection
+from serving.autoscaler.decision_events import DecisionBook
 from serving.autoscaler.follow import asked
 from serving.autoscaler.hosts import is_own_host
 from serving.autoscaler.senders.client import TokenReviewer
-from serving.autoscaler.senders.review import Claim, claim_of
+from serving.autoscaler.senders.review import PodClaim, claim_of
 from serving.autoscaler.senders.server import ActivatorSender, AutoscalerSender, PodSender, Record, Sender
 from serving.autoscaler.servercounts import ServerCounts
-from serving.autoscaler.telling import DecisionBook
 from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token
 
 __all__ = ["StatsServer"]
@@ -75,8 +75,8 @@ class StatsServer:
         self._page = page
         self._is_well = is_well
         self._connections_max = connections_max
-        self._all: set[Connection] = set()
-        self._senders: dict[tuple[str, ...], Connection] = {}
+        self._all: set[StatsConnection] = set()
+        self._senders: dict[tuple[str, ...], StatsConnection] = {}
 
     def __repr__(self) -> str:
         return f"StatsServer({len(self._all)} connections, {self.counts.frames} frames)"
@@ -99,9 +99,9 @@ class StatsServer:
         """Listen on a bound socket or an address while the context lasts; gives the address."""
         loop = asyncio.get_running_loop()
         if isinstance(where, socket.socket):
-            server = await loop.create_server(lambda: Connection(self), sock=where, backlog=_BACKLOG)
+            server = await loop.create_server(lambda: StatsConnection(self), sock=where, backlog=_BACKLOG)
         else:
-            server = await loop.create_server(lambda: Connection(self), *where, backlog=_BACKLOG)
+            server = await loop.create_server(lambda: StatsConnection(self), *where, backlog=_BACKLOG)
         looking = asyncio.create_task(self._look(), name="silent connections")
         try:
             yield server.sockets[0].getsockname()[:2]
@@ -118,18 +118,18 @@ class StatsServer:
             if one.is_follower:
                 one.abort()
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: StatsConnection) -> None:
         """A connection was accepted."""
         self._all.add(connection)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: StatsConnection) -> None:
         """A connection has ended."""
         self._all.discard(connection)
         sender = connection.sender
         if sender is not None and self._senders.get(sender.identity) is connection:
             del self._senders[sender.identity]
 
-    def answer(self, protocol: ServerProtocol, request: Request, connection: Connection) -> Response | None:
+    def answer(self, protocol: ServerProtocol, request: Request, connection: StatsConnection) -> Response | None:
         """The answer to a request's head; a switch to websockets for those who may speak. None: it follows later."""
         path, names = asked(request.path)
         match path:
@@ -142,7 +142,7 @@ class StatsServer:
                 return self._told(protocol, request, connection, path=path)
         return protocol.reject(http.HTTPStatus.NOT_FOUND, "there are /stats, /healthz, /metrics and /decisions\n")
 
-    def _told(self, protocol: ServerProtocol, request: Request, connection: Connection, *, path: str) -> Response:
+    def _told(self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, path: str) -> Response:
         """What people are told, unless another site's script may be asking, whose name was bound to our address."""
         if not all(is_own_host(one, self.host_names) for one in request.headers.get_all("Host")):
             return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a host name of ours: see host-names\n")
@@ -154,12 +154,12 @@ class StatsServer:
             response.headers["Location"] = f"http://{address}{request.path}"
             return response
         if "follow" not in names:
-            return _typed(protocol, self._decisions.told(names).decode(), "application/json")
+            return _typed(protocol, self._decisions.encoded(names).decode(), "application/json")
         connection.follow(lambda: self._decisions.follow(names, connection.write))
         return Response(http.HTTPStatus.OK, "OK", Headers({"Content-Type": "text/event-stream"}))
 
     def _let_in(
-        self, protocol: ServerProtocol, request: Request, connection: Connection, *, names: dict[str, str]
+        self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, names: dict[str, str]
     ) -> Response | None:
         sender, claim, token = self._sender(names, request), claim_of(names), _token_of(request)
         if sender is not None or claim is None or token is None or self.reviewer is None:
@@ -176,7 +176,7 @@ class StatsServer:
         return None
 
     def _answered(
-        self, protocol: ServerProtocol, request: Request, connection: Connection, *, sender: Sender | None
+        self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, sender: Sender | None
     ) -> Response:
         if sender is None:
             self.counts.unauthorized_connections += 1
@@ -208,12 +208,12 @@ class StatsServer:
             sender = AutoscalerSender(self.counts, self.relayed, name=names["autoscaler"])
         elif names.keys() == {"namespace", "revision", "pod"}:
             expected = pod_token(self._key, namespace=names["namespace"], revision=names["revision"], pod=names["pod"])
-            sender = self._pod_sender(Claim(**names))
+            sender = self._pod_sender(PodClaim(**names))
         else:
             return None
         return sender if matches(token, expected) else None
 
-    def _pod_sender(self, claim: Claim) -> Sender:
+    def _pod_sender(self, claim: PodClaim) -> Sender:
         return PodSender(self.counts, self.record, revision=(claim.namespace, claim.revision), pod=claim.pod)
 
     async def _look(self) -> None:

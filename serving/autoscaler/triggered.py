@@ -10,10 +10,10 @@ import enum
 import msgspec
 
 from serving.autoscaler.merge import Proposal
-from serving.autoscaler.triggers.apply import Change
-from serving.autoscaler.triggers.evaluate import TriggerVerdict, Verdict
+from serving.autoscaler.triggers.apply import ScaleChange
+from serving.autoscaler.triggers.evaluate import TriggerVerdict, VerdictKind
 from serving.autoscaler.triggers.panic import PanicVerdict, panic
-from serving.autoscaler.triggers.tick import Rule, TickDecision, TriggerState, changed, decide
+from serving.autoscaler.triggers.tick import TickDecision, TriggerRule, TriggerState, changed, decide
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import ScalingPolicySpec
 from serving.scaling.triggertypes.observation import ObservedPods
@@ -25,7 +25,7 @@ __all__ = ["LastDecision", "Triggered", "reason_of"]
 _PERIODS_MISSED_MAX = 1.0
 
 
-class _Wish(msgspec.Struct, frozen=True):
+class _HeldProposal(msgspec.Struct, frozen=True):
     """A change that was decided and is not seen yet."""
 
     at_s: float
@@ -69,7 +69,7 @@ class Triggered:
         self._name = name
         self._spec = spec
         self._settings = settings
-        self._wish: _Wish | None = None
+        self._wish: _HeldProposal | None = None
         self._occupied: set[str] = set()
         self._is_panic_asked = False
         self._panic_until_s: float | None = None
@@ -112,7 +112,7 @@ class Triggered:
         reason = reason_of(decision, spec=self._spec)
         self.last = LastDecision(revision=revision, at_s=now_s, decision=decision, reason=reason)
         delta = decision.change.delta
-        self._wish = _Wish(now_s, observed.available_count, delta) if delta else None
+        self._wish = _HeldProposal(now_s, observed.available_count, delta) if delta else None
         period_s = self._settings.period_s
         is_far_behind = now_s - self.due_s > period_s * _PERIODS_MISSED_MAX
         self.due_s = (now_s if is_far_behind else self.due_s) + period_s
@@ -146,7 +146,9 @@ class Triggered:
         found: list[Proposal] = []
         if self.last is not None:
             wanted = self.last.decision.desired_count
-            is_content = self.last.decision.rule is Rule.IN_SYNC and not _is_at_max(self.last.decision, self._spec)
+            is_content = self.last.decision.rule is TriggerRule.IN_SYNC and not _is_at_max(
+                self.last.decision, self._spec
+            )
             found.append(
                 Proposal(decider=f"policy {self._name}", desired=wanted, reason=self.last.reason, is_content=is_content)
             )
@@ -189,15 +191,15 @@ def _rule(decision: TickDecision, spec: ScalingPolicySpec) -> str:
     acting, rule = decision.acting, decision.rule
     if acting is not None:
         return f"{rule}: {_trigger(acting)}"
-    if rule is Rule.COOLDOWN:
-        waiting = next(one for one in decision.verdicts if one.verdict is Verdict.COOLDOWN)
+    if rule is TriggerRule.COOLDOWN:
+        waiting = next(one for one in decision.verdicts if one.verdict is VerdictKind.COOLDOWN)
         return f"{rule}: {_trigger(waiting)}, {waiting.cooldown_left_s:.0f} s more"
-    if rule is Rule.BELOW_MIN:
+    if rule is TriggerRule.BELOW_MIN:
         return f"{rule}: {decision.observed_count} of at least {spec.min_count}"
-    if rule is Rule.ABOVE_MAX:
+    if rule is TriggerRule.ABOVE_MAX:
         return f"{rule}: {decision.observed_count} of at most {spec.max_count}"
     known = [_usage(kind, usage) for kind, usage in decision.usages.items() if not isinstance(usage, NoData)]
-    if known and rule is Rule.IN_SYNC and _is_at_max(decision, spec):
+    if known and rule is TriggerRule.IN_SYNC and _is_at_max(decision, spec):
         return f"at its max {spec.max_count}: {' and '.join(known)}"
     return f"{rule}: {' and '.join(known)}" if known else str(rule)
 
@@ -208,7 +210,7 @@ def _is_at_max(decision: TickDecision, spec: ScalingPolicySpec) -> bool:
 
 def _trigger(said: TriggerVerdict) -> str:
     usage = _usage(said.type, said.observed_usage_ratio)
-    if said.verdict is Verdict.LIMIT and said.limit_ratio is not None:
+    if said.verdict is VerdictKind.LIMIT and said.limit_ratio is not None:
         return f"{usage}, limit {_percent(said.limit_ratio)}"
     points = f"{said.counted_count} of {said.examined_count} points {'above' if said.way == 'up' else 'below'} it"
     return f"{usage}, aims at {_percent(said.target_usage_ratio)}, {points}"
@@ -223,5 +225,5 @@ def _percent(ratio: float) -> str:
     return f"{ratio * 100:.0f} %"
 
 
-def _clamps(change: Change) -> list[str]:
+def _clamps(change: ScaleChange) -> list[str]:
     return [f"{one.clamp} makes it {one.amount_after}" for one in change.clamps]

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from serving.autoscaler.merge import Proposal
-from serving.autoscaler.policy import Policies, PolicyFacts, PolicyKey, kept_of, state_of
-from serving.autoscaler.revision import RevisionFacts
+from serving.autoscaler.policy import Policies, PolicyKey, PolicyView, kept_of, state_of
+from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.triggered import LastDecision, Triggered
 from serving.autoscaler.triggers.tick import TriggerState, rebased
 from serving.model.knative import RevisionKey, ServingState
@@ -40,7 +40,7 @@ class _Held:
 
     __slots__ = ("is_asleep", "policy", "problem", "revision", "triggered")
 
-    def __init__(self, revision: RevisionFacts, policy: PolicyFacts, triggered: Triggered, *, problem: str) -> None:
+    def __init__(self, revision: ScaledRevision, policy: PolicyView, triggered: Triggered, *, problem: str) -> None:
         self.revision = revision
         self.policy = policy
         self.triggered = triggered
@@ -81,7 +81,7 @@ class Triggers:
         """Whether any revision follows a policy that looks at cpu or memory."""
         return any(held.policy.spec is not None and _looks_at_usage(held.policy.spec) for held in self._held.values())
 
-    def take_policy(self, policy: PolicyFacts, *, is_ours: bool = True) -> None:
+    def take_policy(self, policy: PolicyView, *, is_ours: bool = True) -> None:
         """A policy that is new or has changed; ``is_ours`` says that nobody else writes its status."""
         before = self._policies.get(policy.key)
         if is_ours and before is not None and before.uid == policy.uid:
@@ -126,7 +126,7 @@ class Triggers:
 
     def proposals(
         self,
-        revision: RevisionFacts,
+        revision: ScaledRevision,
         observe: Callable[[], ObservedPods],
         *,
         present_scale: int,
@@ -197,7 +197,7 @@ class Triggers:
             ],
         }
 
-    def _hold(self, revision: RevisionFacts, *, now_s: float, wall_offset_s: float) -> _Held | None:
+    def _hold(self, revision: ScaledRevision, *, now_s: float, wall_offset_s: float) -> _Held | None:
         """A revision with the policy that it follows now."""
         held = self._held.get(revision.key)
         policy = self._policies.holder(revision) if len(self._policies) and revision.spec.reachable else None
@@ -217,7 +217,7 @@ class Triggers:
                 self._on_news(policy.key)
         return held
 
-    def _begin(self, revision: RevisionFacts, policy: PolicyFacts, *, now_s: float, wall_offset_s: float) -> _Held:
+    def _begin(self, revision: ScaledRevision, policy: PolicyView, *, now_s: float, wall_offset_s: float) -> _Held:
         """Follow a policy, from where another process left it if one did."""
         assert policy.spec is not None, "only a policy that can be used holds for anything"
         kept = next((one for one in policy.kept if one.uid == revision.uid), None)
@@ -225,7 +225,7 @@ class Triggers:
         triggered = Triggered(policy.key[1], policy.spec, self._settings, state=state, now_s=now_s)
         return _Held(revision, policy, triggered, problem=self._problem(revision, policy.spec))
 
-    def _problem(self, revision: RevisionFacts, spec: ScalingPolicySpec) -> str:
+    def _problem(self, revision: ScaledRevision, spec: ScalingPolicySpec) -> str:
         """Why a revision cannot follow a policy; "" if it can."""
         if not _looks_at_usage(spec):
             return ""
@@ -233,7 +233,7 @@ class Triggers:
         return "; ".join(f"revision {revision.key[1]}: {one}" for one in found)
 
 
-def _is_same(one: PolicyFacts, other: PolicyFacts) -> bool:
+def _is_same(one: PolicyView, other: PolicyView) -> bool:
     return (one.uid, one.spec, one.problem) == (other.uid, other.spec, other.problem)
 
 

@@ -24,7 +24,7 @@ _VALID_S = 60.0
 _PodKey = tuple[str, str]
 
 
-class _Measured(msgspec.Struct, frozen=True):
+class _MeasuredPod(msgspec.Struct, frozen=True):
     """A measurement: its own word for when, and since when we have it."""
 
     stamp: str
@@ -38,7 +38,7 @@ class Usages:
     __slots__ = ("_by_pod",)
 
     def __init__(self) -> None:
-        self._by_pod: dict[_PodKey, _Measured] = {}
+        self._by_pod: dict[_PodKey, _MeasuredPod] = {}
 
     def __len__(self) -> int:
         """Pods that have one."""
@@ -56,7 +56,7 @@ class Usages:
             key = (str(metadata.get("namespace", "")), str(metadata.get("name", "")))
             stamp, old = str(item.get("timestamp", "")), before.get(key)
             since_s = old.since_s if old is not None and old.stamp == stamp else now_s
-            self._by_pod[key] = _Measured(stamp, since_s, tuple(item.get("containers") or ()))
+            self._by_pod[key] = _MeasuredPod(stamp, since_s, tuple(item.get("containers") or ()))
 
     def used(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
         """What each container of a pod uses; empty if nobody has measured it of late."""

@@ -7,7 +7,7 @@ it has served nobody in the last seconds. Whoever takes pods away honours the co
 
 from collections.abc import Iterable, Mapping
 
-from serving.autoscaler.revision import PodFacts
+from serving.autoscaler.revision import ScaledPod
 from serving.model.stat import Stat
 
 __all__ = ["VICTIM_COST", "cost_changes"]
@@ -17,7 +17,7 @@ VICTIM_COST = "-1"
 
 
 def cost_changes(
-    pods: Iterable[PodFacts], reports: Mapping[str, Stat], *, victim_count: int
+    pods: Iterable[ScaledPod], reports: Mapping[str, Stat], *, victim_count: int
 ) -> list[tuple[str, str | None]]:
     """Pods and their new cost; None takes the annotation away.
 
@@ -25,7 +25,7 @@ def cost_changes(
     name, so that the same ones are chosen again by a decision that repeats.
     """
 
-    def load(pod: PodFacts) -> float:
+    def load(pod: ScaledPod) -> float:
         report = reports.get(pod.name)
         return report.concurrency if report else 0.0
 

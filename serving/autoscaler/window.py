@@ -17,7 +17,7 @@ import msgspec
 
 from serving.scaling.spec import SAFE, KpaQuirks, WindowKind
 
-__all__ = ["LinearWindow", "Seen", "WeightedWindow", "Window", "window_of"]
+__all__ = ["LinearWindow", "SeenBuckets", "WeightedWindow", "Window", "window_of"]
 
 # Six decimals of a linear average, as the original keeps them: less load than that is none.
 _AVERAGE_SCALE = 1e6
@@ -30,7 +30,7 @@ _SMOOTHING_MIN = 0.2
 _WEIGHED_BUCKETS_MAX = 200
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class SeenBuckets(msgspec.Struct, frozen=True, kw_only=True):
     """Buckets of a window, oldest first, and the number of the first of them."""
 
     first: int
@@ -95,14 +95,14 @@ class Window(abc.ABC):
                 self._first = bucket
         self._ring[bucket % self._bucket_count] += value
 
-    def seen(self) -> "Seen":
+    def seen(self) -> "SeenBuckets":
         """What it holds, for a record of it; an empty one if nothing ever came."""
         if self._last is None:
-            return Seen(first=0, values=())
+            return SeenBuckets(first=0, values=())
         count = self._seen_bucket_count
-        return Seen(first=self._last - count + 1, values=tuple(reversed(self._newest_first(count))))
+        return SeenBuckets(first=self._last - count + 1, values=tuple(reversed(self._newest_first(count))))
 
-    def restore(self, seen: "Seen") -> None:
+    def restore(self, seen: "SeenBuckets") -> None:
         """Record again what another window held: the averages are the same to the last bit."""
         for age, value in enumerate(seen.values):
             self.record_in(seen.first + age, value)

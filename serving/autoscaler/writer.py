@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from serving.autoscaler.entry import Entry
-from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, is_older, revision_of
-from serving.autoscaler.scaler import Cause, Outcome
+from serving.autoscaler.entry import RevisionEntry
+from serving.autoscaler.revision import ScaledDeployment, ScaledPod, ScaledRevision, is_older, revision_of
+from serving.autoscaler.scaler import DecisionCause, ScalerOutcome
 from serving.autoscaler.victims import cost_changes
 from serving.model.knative import RevisionKey, ServingState, TrafficPath
 from serving.settings.autoscaler import AutoscalerSettings
@@ -25,19 +25,19 @@ __all__ = ["Calls", "Decides", "Writer"]
 class Calls(Protocol):
     """The writes there are; ``client.ScaleClient``."""
 
-    async def reserve(self, revision: RevisionFacts) -> tuple[bool, Mapping[str, Any] | None]:
+    async def reserve(self, revision: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
         """Put a revision into reserve if it is as it was seen: whether it was, and the object as it is now."""
         ...
 
-    async def wake(self, revision: RevisionFacts) -> Mapping[str, Any] | None:
+    async def wake(self, revision: ScaledRevision) -> Mapping[str, Any] | None:
         """Take a revision out of reserve if it is as it was seen; None if it is not."""
         ...
 
-    async def lead(self, revision: RevisionFacts, path: TrafficPath) -> Mapping[str, Any] | None:
+    async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Mapping[str, Any] | None:
         """Say which path requests to a revision should take; None if it is not as it was seen."""
         ...
 
-    async def scale(self, deployment: DeploymentFacts, count: int) -> str | None:
+    async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
         """Set a scale; the version after that."""
         ...
 
@@ -49,7 +49,7 @@ class Calls(Protocol):
 class Decides(Protocol):
     """What the loop does when a write has taught something; ``loop.Autoscaler``."""
 
-    def decide_soon(self, key: RevisionKey, cause: Cause) -> None:
+    def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
         """Decide as soon as may be."""
         ...
 
@@ -57,11 +57,11 @@ class Decides(Protocol):
         """The activator is in the path: decide on that at once."""
         ...
 
-    def take_revision(self, key: RevisionKey, entry: Entry, found: RevisionFacts) -> None:
+    def take_revision(self, key: RevisionKey, entry: RevisionEntry, found: ScaledRevision) -> None:
         """A revision as it is now."""
         ...
 
-    def pods_of(self, key: RevisionKey, entry: Entry) -> Iterable[PodFacts]:
+    def pods_of(self, key: RevisionKey, entry: RevisionEntry) -> Iterable[ScaledPod]:
         """Its ready pods."""
         ...
 
@@ -73,7 +73,7 @@ class Writer:
         self,
         calls: Calls,
         decides: Decides,
-        entries: Mapping[RevisionKey, Entry],
+        entries: Mapping[RevisionKey, RevisionEntry],
         *,
         prove: Callable[[], Awaitable[bool]],
         settings: AutoscalerSettings,
@@ -103,13 +103,13 @@ class Writer:
         await self._lead(key)
         return None
 
-    async def _apply(self, key: RevisionKey, entry: Entry, latest: Outcome, *, count: int) -> None:
+    async def _apply(self, key: RevisionKey, entry: RevisionEntry, latest: ScalerOutcome, *, count: int) -> None:
         if not latest.to_reserve or await self._reserve(key, entry):
             await self._scale(key, entry, count)
         if count and not latest.present.concurrency:
             await self._wake(key, entry)
 
-    def _latest(self, key: RevisionKey) -> Outcome | None:
+    def _latest(self, key: RevisionKey) -> ScalerOutcome | None:
         entry = self._entries.get(key)
         return None if entry is None else entry.latest
 
@@ -137,7 +137,7 @@ class Writer:
         self.proof_count += 1
         self._decides.proved(key)
 
-    async def _reserve(self, key: RevisionKey, entry: Entry) -> bool:
+    async def _reserve(self, key: RevisionKey, entry: RevisionEntry) -> bool:
         """Mark the revision as without pods; whether it is. Somebody who changed it meanwhile may have woken it."""
         revision = entry.revision
         if revision is None or revision.serving_state is not ServingState.ACTIVE:
@@ -148,10 +148,10 @@ class Writer:
             # What a call answered is known before the watch brings it.
             self._decides.take_revision(key, entry, facts)
         if not written:
-            self._decides.decide_soon(key, Cause.CHANGE)
+            self._decides.decide_soon(key, DecisionCause.CHANGE)
         return written
 
-    async def _wake(self, key: RevisionKey, entry: Entry) -> None:
+    async def _wake(self, key: RevisionKey, entry: RevisionEntry) -> None:
         """Take a revision out of reserve that gets pods without a request: no activator will do it."""
         revision = entry.revision
         if revision is None or revision.serving_state is not ServingState.RESERVE:
@@ -161,7 +161,7 @@ class Writer:
         if facts is not None and entry.revision is revision:
             self._decides.take_revision(key, entry, facts)
 
-    async def _scale(self, key: RevisionKey, entry: Entry, count: int) -> None:
+    async def _scale(self, key: RevisionKey, entry: RevisionEntry, count: int) -> None:
         deployment = entry.deployment
         if deployment is None or entry.scaler is None:
             return

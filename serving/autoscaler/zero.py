@@ -21,14 +21,14 @@ __all__ = [
     "PROBE_PERIOD_S",
     "PROOF_VALID_S",
     "TRANSITIONS",
-    "Action",
     "Event",
+    "GateAction",
     "GateDecision",
-    "GateFacts",
+    "GateInputs",
+    "GatePhase",
     "GateReason",
     "GateState",
     "InactiveReason",
-    "Phase",
     "advance",
     "step",
 ]
@@ -47,7 +47,7 @@ _RECHECK_MIN_S = 1.0
 _STORY_MAX = 32
 
 
-class Phase(enum.StrEnum):
+class GatePhase(enum.StrEnum):
     """Where a revision is between its first pod and none. Inactive and proved are both "not Active"."""
 
     ACTIVATING = "activating"
@@ -67,24 +67,24 @@ class Event(enum.StrEnum):
     HAND_OFF_IN_DOUBT = "hand-off in doubt"
 
 
-TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
-    (Phase.ACTIVATING, Event.QUEUED): Phase.ACTIVATING,
-    (Phase.ACTIVATING, Event.READY): Phase.ACTIVE,
-    (Phase.ACTIVATING, Event.IDLE): Phase.INACTIVE,
-    (Phase.ACTIVATING, Event.TIMED_OUT): Phase.INACTIVE,
-    (Phase.ACTIVE, Event.QUEUED): Phase.ACTIVATING,
-    (Phase.ACTIVE, Event.READY): Phase.ACTIVE,
-    (Phase.ACTIVE, Event.IDLE): Phase.INACTIVE,
-    (Phase.INACTIVE, Event.QUEUED): Phase.ACTIVATING,
-    (Phase.INACTIVE, Event.READY): Phase.ACTIVE,
-    (Phase.INACTIVE, Event.IDLE): Phase.INACTIVE,
-    (Phase.INACTIVE, Event.HAND_OFF_PROVED): Phase.PROVED,
-    (Phase.INACTIVE, Event.HAND_OFF_IN_DOUBT): Phase.INACTIVE,
-    (Phase.PROVED, Event.QUEUED): Phase.ACTIVATING,
-    (Phase.PROVED, Event.READY): Phase.ACTIVE,
-    (Phase.PROVED, Event.IDLE): Phase.PROVED,
-    (Phase.PROVED, Event.HAND_OFF_PROVED): Phase.PROVED,
-    (Phase.PROVED, Event.HAND_OFF_IN_DOUBT): Phase.INACTIVE,
+TRANSITIONS: dict[tuple[GatePhase, Event], GatePhase] = {
+    (GatePhase.ACTIVATING, Event.QUEUED): GatePhase.ACTIVATING,
+    (GatePhase.ACTIVATING, Event.READY): GatePhase.ACTIVE,
+    (GatePhase.ACTIVATING, Event.IDLE): GatePhase.INACTIVE,
+    (GatePhase.ACTIVATING, Event.TIMED_OUT): GatePhase.INACTIVE,
+    (GatePhase.ACTIVE, Event.QUEUED): GatePhase.ACTIVATING,
+    (GatePhase.ACTIVE, Event.READY): GatePhase.ACTIVE,
+    (GatePhase.ACTIVE, Event.IDLE): GatePhase.INACTIVE,
+    (GatePhase.INACTIVE, Event.QUEUED): GatePhase.ACTIVATING,
+    (GatePhase.INACTIVE, Event.READY): GatePhase.ACTIVE,
+    (GatePhase.INACTIVE, Event.IDLE): GatePhase.INACTIVE,
+    (GatePhase.INACTIVE, Event.HAND_OFF_PROVED): GatePhase.PROVED,
+    (GatePhase.INACTIVE, Event.HAND_OFF_IN_DOUBT): GatePhase.INACTIVE,
+    (GatePhase.PROVED, Event.QUEUED): GatePhase.ACTIVATING,
+    (GatePhase.PROVED, Event.READY): GatePhase.ACTIVE,
+    (GatePhase.PROVED, Event.IDLE): GatePhase.PROVED,
+    (GatePhase.PROVED, Event.HAND_OFF_PROVED): GatePhase.PROVED,
+    (GatePhase.PROVED, Event.HAND_OFF_IN_DOUBT): GatePhase.INACTIVE,
 }
 
 # The pairs that are missing never come about: only what is being activated times out, and no hand-off is under way while
@@ -104,8 +104,13 @@ _REASONS = {
     Event.IDLE: InactiveReason.NO_TRAFFIC,
     Event.TIMED_OUT: InactiveReason.TIMED_OUT,
 }
-_NOT_ACTIVE = (Phase.INACTIVE, Phase.PROVED)
-_ACTIVE_STATUS = {Phase.ACTIVATING: "Unknown", Phase.ACTIVE: "True", Phase.INACTIVE: "False", Phase.PROVED: "False"}
+_NOT_ACTIVE = (GatePhase.INACTIVE, GatePhase.PROVED)
+_ACTIVE_STATUS = {
+    GatePhase.ACTIVATING: "Unknown",
+    GatePhase.ACTIVE: "True",
+    GatePhase.INACTIVE: "False",
+    GatePhase.PROVED: "False",
+}
 
 
 class GateState(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +119,7 @@ class GateState(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float
     """Time at which the condition Active got its present status."""
 
-    phase: Phase = Phase.ACTIVATING
+    phase: GatePhase = GatePhase.ACTIVATING
 
     reason: InactiveReason | None = InactiveReason.QUEUED
     """Why the revision is not active; None when it is."""
@@ -136,7 +141,7 @@ class GateState(msgspec.Struct, frozen=True, kw_only=True):
         return self.phase in _NOT_ACTIVE
 
 
-class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
+class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What the gate must know about one revision at one time."""
 
     desired: int | NoData
@@ -158,7 +163,7 @@ class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Last time that the service answered a probe as the activator does; None if it never did."""
 
 
-class Action(enum.StrEnum):
+class GateAction(enum.StrEnum):
     """What the shell has to do."""
 
     APPLY = "apply"
@@ -187,7 +192,7 @@ class GateReason(enum.StrEnum):
 class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What to do now, and why."""
 
-    action: Action
+    action: GateAction
     reason: GateReason
 
     wanted: int | NoData
@@ -220,7 +225,7 @@ def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
 
 
 def step(
-    state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
+    state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
 ) -> tuple[GateState, GateDecision]:
     """One look at a revision: weigh the proof, decide, then settle the condition Active by what was decided."""
     if state.is_inactive:
@@ -234,7 +239,7 @@ def step(
     return state, decision
 
 
-def _proof(state: GateState, facts: GateFacts, *, now_s: float) -> Event:
+def _proof(state: GateState, facts: GateInputs, *, now_s: float) -> Event:
     """A proof counts if it is fresh and was taken since the revision became inactive."""
     proved_at_s = facts.proved_at_s
     if proved_at_s is not None and proved_at_s >= state.since_s and now_s - proved_at_s <= PROOF_VALID_S:
@@ -242,11 +247,11 @@ def _proof(state: GateState, facts: GateFacts, *, now_s: float) -> Event:
     return Event.HAND_OFF_IN_DOUBT
 
 
-def _decide(state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks) -> GateDecision:
+def _decide(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks) -> GateDecision:
     desired = facts.desired
     if isinstance(desired, NoData):
-        if state.phase is not Phase.ACTIVATING:
-            return GateDecision(action=Action.HOLD, reason=GateReason.NO_DECISION, wanted=_UNDECIDED)
+        if state.phase is not GatePhase.ACTIVATING:
+            return GateDecision(action=GateAction.HOLD, reason=GateReason.NO_DECISION, wanted=_UNDECIDED)
         # Pods that were started before there was any decision: the minimum holds, and they may time out.
         desired = bounded(0, spec=spec, is_initialized=state.is_initialized).count
     if desired > 0:
@@ -257,30 +262,30 @@ def _decide(state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: flo
 
 
 def _toward_zero(
-    state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
+    state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> GateDecision:
-    if state.phase is Phase.ACTIVATING:
+    if state.phase is GatePhase.ACTIVATING:
         return _while_activating(state, facts, spec=spec, now_s=now_s, quirks=quirks)
-    if state.phase is Phase.ACTIVE:
+    if state.phase is GatePhase.ACTIVE:
         return _while_active(state, facts, spec=spec, now_s=now_s)
     if facts.present_scale == 0:
         return _hold_zero(GateReason.ALREADY_ZERO)
     is_proof_needed = spec.target_burst_capacity >= 0 or not quirks.zero_without_proof
-    if is_proof_needed and state.phase is not Phase.PROVED:
+    if is_proof_needed and state.phase is not GatePhase.PROVED:
         return GateDecision(
-            action=Action.PROBE, reason=GateReason.HAND_OFF_IN_DOUBT, wanted=0, recheck_in_s=PROBE_PERIOD_S
+            action=GateAction.PROBE, reason=GateReason.HAND_OFF_IN_DOUBT, wanted=0, recheck_in_s=PROBE_PERIOD_S
         )
     return _while_inactive(state, facts, spec=spec, now_s=now_s)
 
 
 def _while_activating(
-    state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
+    state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> GateDecision:
     """0 only when the first pods had their deadline of 600 s and 30 s more; before that nothing is decided."""
     rest_s = spec.progress_deadline_s + _ACTIVATION_BUFFER_S - (now_s - state.since_s)
     if rest_s >= 0:
         return GateDecision(
-            action=Action.HOLD,
+            action=GateAction.HOLD,
             reason=GateReason.ACTIVATION_PENDING,
             wanted=_UNDECIDED,
             recheck_in_s=max(rest_s, _RECHECK_MIN_S),
@@ -291,7 +296,7 @@ def _while_activating(
     return _apply(0, GateReason.ACTIVATION_FAILED, facts)
 
 
-def _while_active(state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float) -> GateDecision:
+def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
     """1 pod for the rest of the stable window; then inactive, which puts the activators in the path."""
     rest_s = spec.stable_window_s - (now_s - state.since_s)
     if rest_s > 0:
@@ -300,7 +305,7 @@ def _while_active(state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_
     return _hold_zero(GateReason.MARKED_INACTIVE, recheck_in_s=_INACTIVE_RECHECK_S if is_in_path else None)
 
 
-def _while_inactive(state: GateState, facts: GateFacts, *, spec: ScalingSpec, now_s: float) -> GateDecision:
+def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
     """0 after grace and retention; without retention already when the activators are the endpoints for the grace."""
     inactive_s = now_s - state.since_s
     grace_s = spec.scale_to_zero_grace_s
@@ -316,16 +321,16 @@ def _while_inactive(state: GateState, facts: GateFacts, *, spec: ScalingSpec, no
     return _hold_zero(GateReason.GRACE, recheck_in_s=min(rest_s, grace_s - proxied_s))
 
 
-def _apply(count: int, reason: GateReason, facts: GateFacts, *, recheck_in_s: float | None = None) -> GateDecision:
+def _apply(count: int, reason: GateReason, facts: GateInputs, *, recheck_in_s: float | None = None) -> GateDecision:
     """Set the scale to ``count``, or hold if it is there."""
     present_scale = 1 if facts.present_scale is None else facts.present_scale
-    action = Action.HOLD if count == present_scale else Action.APPLY
+    action = GateAction.HOLD if count == present_scale else GateAction.APPLY
     return GateDecision(action=action, reason=reason, wanted=count, recheck_in_s=recheck_in_s)
 
 
 def _hold_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> GateDecision:
     """0 is wanted, but not applied."""
-    return GateDecision(action=Action.HOLD, reason=reason, wanted=0, recheck_in_s=recheck_in_s)
+    return GateDecision(action=GateAction.HOLD, reason=reason, wanted=0, recheck_in_s=recheck_in_s)
 
 
 def _activity(state: GateState, wanted: int | NoData, *, ready_count: int, count_min: int) -> Event:
@@ -334,7 +339,7 @@ def _activity(state: GateState, wanted: int | NoData, *, ready_count: int, count
     Without a decision a revision that is not active stays so.
     """
     if wanted == 0 or count_min == 0:
-        return Event.TIMED_OUT if state.phase is Phase.ACTIVATING and count_min > 0 else Event.IDLE
+        return Event.TIMED_OUT if state.phase is GatePhase.ACTIVATING and count_min > 0 else Event.IDLE
     if isinstance(wanted, NoData) and state.is_inactive:
         return Event.IDLE
     return Event.READY if ready_count >= count_min else Event.QUEUED

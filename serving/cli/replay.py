@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import msgspec
 
+from serving.autoscaler.decision_history import DecisionRecord
 from serving.autoscaler.explain import explain
-from serving.autoscaler.replay import Answer, again, otherwise, read_record
-from serving.autoscaler.story import Record
+from serving.autoscaler.replay import ReplayedDecision, again, otherwise, read_record
 from serving.cli.api import fail
 from serving.model.errors import InvalidValue
 
@@ -29,7 +29,7 @@ def replay(files: tuple[Path, ...], changes: tuple[str, ...]) -> None:
     With the same numbers every answer must be the same, else the command ends with 1. With --set, each moment is decided
     with both numbers, load and pods being as they were.
     """
-    by_revision: dict[tuple[str, str], list[Record]] = {}
+    by_revision: dict[tuple[str, str], list[DecisionRecord]] = {}
     for record in _read(files):
         by_revision.setdefault((record.namespace, record.revision), []).append(record)
     if not changes:
@@ -41,17 +41,17 @@ def replay(files: tuple[Path, ...], changes: tuple[str, ...]) -> None:
         fail(f"--set: {error}")
 
 
-def _verify(by_revision: dict[tuple[str, str], list[Record]]) -> None:
+def _verify(by_revision: dict[tuple[str, str], list[DecisionRecord]]) -> None:
     count = different = kept = 0
     for records in by_revision.values():
         for record in records:
             count += 1
             kept += record.windows is None
-            found, then = again(record), record.told.outcome
+            found, then = again(record), record.entry.outcome
             if found != then:
                 different += 1
                 click.echo(
-                    f"{record.told.at_wall_s:.3f} {record.revision}\n  then {explain(then)}\n  now  {explain(found)}"
+                    f"{record.entry.at_wall_s:.3f} {record.revision}\n  then {explain(then)}\n  now  {explain(found)}"
                 )
                 for name, before, after in _differences(msgspec.to_builtins(then), msgspec.to_builtins(found), ""):
                     click.echo(f"  {name}: {before} then, {after} now")
@@ -61,7 +61,7 @@ def _verify(by_revision: dict[tuple[str, str], list[Record]]) -> None:
         sys.exit(_EXIT_DIFFERENT)
 
 
-def _what_if(by_revision: dict[tuple[str, str], list[Record]], changes: dict[str, str]) -> None:
+def _what_if(by_revision: dict[tuple[str, str], list[DecisionRecord]], changes: dict[str, str]) -> None:
     count = different = 0
     for (namespace, revision), records in sorted(by_revision.items()):
         answers = list(otherwise(records, changes))
@@ -72,14 +72,14 @@ def _what_if(by_revision: dict[tuple[str, str], list[Record]], changes: dict[str
     click.echo(f"with {text}: {different} of {count} decisions about {len(by_revision)} revisions differ")
 
 
-def _tell(who: str, answers: list[Answer]) -> None:
+def _tell(who: str, answers: list[ReplayedDecision]) -> None:
     for answer in answers:
         if not answer.is_same:
-            click.echo(f"{answer.record.told.at_wall_s:.3f} {who}\n  as it was {explain(answer.first)}")
+            click.echo(f"{answer.record.entry.at_wall_s:.3f} {who}\n  as it was {explain(answer.first)}")
             click.echo(f"  otherwise {explain(answer.second)}")
 
 
-def _read(files: tuple[Path, ...]) -> Iterator[Record]:
+def _read(files: tuple[Path, ...]) -> Iterator[DecisionRecord]:
     for path in files:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):

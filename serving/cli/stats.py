@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from serving.autoscaler.telling import Explained
+from serving.autoscaler.decision_events import ExplainedDecision
 from serving.cli.api import fail
 from serving.local.state import default_state_path
 
@@ -37,10 +37,10 @@ class Stats:
     def __init__(self, url: str | None, state_path: Path | None) -> None:
         self._url = (url or url_of("stats", state_path)).rstrip("/")
 
-    def decisions(self, **names: str) -> list[Explained]:
+    def decisions(self, **names: str) -> list[ExplainedDecision]:
         """Those that are remembered, oldest first."""
         with self._get(names, timeout_s=_TIMEOUT_S) as answer:
-            return msgspec.json.decode(answer.read(), type=list[Explained])
+            return msgspec.json.decode(answer.read(), type=list[ExplainedDecision])
 
     def events(self, **names: str) -> Iterator[tuple[str, bytes]]:
         """Kind and body of each event, until the autoscaler ends."""

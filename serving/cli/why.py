@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from serving.autoscaler.decision_events import DECISION_LOG, DECISION_LOG_FILES, ExplainedDecision, explained
 from serving.autoscaler.replay import read_record
-from serving.autoscaler.telling import DECISION_LOG, DECISION_LOG_FILES, Explained, explained
 from serving.cli.api import Api, api_options, fail, fail_usage
 from serving.cli.progress import say_aside
 from serving.cli.stats import Stats, autoscaler_option
@@ -54,7 +54,7 @@ def why(*, api: Api, name: str, since: str, follow: bool, output: str, autoscale
     remembered = [one for one in stats.decisions(namespace=api.namespace) if one.revision in ours]
     if api.state_path is not None and not autoscaler:
         remembered = merged(remembered, _logged(api.state_path, ours))
-    _print((one for one in remembered if one.told.at_wall_s >= since_s), output)
+    _print((one for one in remembered if one.entry.at_wall_s >= since_s), output)
     unready = unready_lines(api, name)
     if output == "text":
         click.echo("".join(f"{line}\n" for line in unready), nl=False)
@@ -62,26 +62,26 @@ def why(*, api: Api, name: str, since: str, follow: bool, output: str, autoscale
         fail(ours.nothing())
     if follow:
         events = stats.events(namespace=api.namespace, since=f"{time.time()}")
-        decided = (msgspec.json.decode(body, type=Explained) for event, body in events if event == "decision")
-        _print((one for one in decided if one.revision in ours and not one.told.repeated_count), output)
+        decided = (msgspec.json.decode(body, type=ExplainedDecision) for event, body in events if event == "decision")
+        _print((one for one in decided if one.revision in ours and not one.entry.repeated_count), output)
 
 
-def line_of(one: Explained) -> str:
+def line_of(one: ExplainedDecision) -> str:
     """One line: when, who, what, why, and how often it was said since."""
-    told = one.told
-    again = f" ({told.repeated_count} times more, until {_clock(told.at_wall_s)})" if told.repeated_count else ""
-    return f"{_clock(told.since_wall_s)} {one.revision} {one.sentence}{again}"
+    entry = one.entry
+    again = f" ({entry.repeated_count} times more, until {_clock(entry.at_wall_s)})" if entry.repeated_count else ""
+    return f"{_clock(entry.since_wall_s)} {one.revision} {one.sentence}{again}"
 
 
-def merged(remembered: list[Explained], logged: Iterable[Explained]) -> list[Explained]:
+def merged(remembered: list[ExplainedDecision], logged: Iterable[ExplainedDecision]) -> list[ExplainedDecision]:
     """What was logged of a revision before the first thing that is remembered of it, then what is remembered."""
     first_s: dict[str, float] = {}
     for one in remembered:
-        first_s.setdefault(one.revision, one.told.since_wall_s)
-    older = [one for one in logged if one.told.at_wall_s < first_s.get(one.revision, float("inf"))]
+        first_s.setdefault(one.revision, one.entry.since_wall_s)
+    older = [one for one in logged if one.entry.at_wall_s < first_s.get(one.revision, float("inf"))]
     # Samples repeat what was said.
-    older = [one for one in older if not one.told.repeated_count]
-    return sorted((*older, *remembered), key=lambda one: one.told.since_wall_s)
+    older = [one for one in older if not one.entry.repeated_count]
+    return sorted((*older, *remembered), key=lambda one: one.entry.since_wall_s)
 
 
 def log_files(state_path: Path) -> list[Path]:
@@ -142,7 +142,7 @@ def _event_line(one: Said) -> str:
     return f"{_clock(one.at_s)} {one.revision} {one.sentence}"
 
 
-def _logged(state_path: Path, ours: _Ours) -> Iterator[Explained]:
+def _logged(state_path: Path, ours: _Ours) -> Iterator[ExplainedDecision]:
     for path in log_files(state_path):
         with path.open("rb") as file:
             for line in file:
@@ -152,10 +152,10 @@ def _logged(state_path: Path, ours: _Ours) -> Iterator[Explained]:
                     # The end of a line that a crash cut off, or of another version.
                     continue
                 if record.revision in ours:
-                    yield explained((record.namespace, record.revision), record.told)
+                    yield explained((record.namespace, record.revision), record.entry)
 
 
-def _print(found: Iterable[Explained], output: str) -> None:
+def _print(found: Iterable[ExplainedDecision], output: str) -> None:
     for one in found:
         click.echo(line_of(one) if output == "text" else msgspec.json.encode(one).decode())
 

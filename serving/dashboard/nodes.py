@@ -21,7 +21,7 @@ from serving.placement.book import NodeBook
 from serving.placement.facts import demand_of, node_of, pod_of
 from serving.placement.load import NodeLoads
 from serving.scheduler.nodes import NodeTable
-from serving.scheduler.pod import Demand
+from serving.scheduler.pod import PodDemand
 from serving.scheduler.provider import PROVIDERS, ScorePart, Scorer, Scores
 from serving.scheduler.score import NODE_SCORES
 from serving.settings.placement import PlacementSettings, read_weights
@@ -41,11 +41,11 @@ _OVER = ("Succeeded", "Failed")
 _WITH_SCIPY = frozenset({"LowRiskOverCommitment"})
 
 
-class _PodDemand(msgspec.Struct, frozen=True, kw_only=True):
+class _PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
     """A pod of a revision: its creation time, its requests, and its node, "" while unscheduled."""
 
     created: str
-    demand: Demand
+    demand: PodDemand
     node: str
 
 
@@ -65,11 +65,11 @@ class Nodes:
         self._book = NodeBook()
         self._loads = NodeLoads(settings.load_samples_max)
         self._used: dict[str, _NodeUsage] = {}
-        self._pods: dict[str, dict[tuple[str, str], _PodDemand]] = {}
+        self._pods: dict[str, dict[tuple[str, str], _PodOnNode]] = {}
         self._revision_of_pod: dict[tuple[str, str], str] = {}
-        self._revisions: dict[str, Demand] = {}
+        self._revisions: dict[str, PodDemand] = {}
         # Number of pods by demand: pods are many, distinct demands are few.
-        self._demands: Counter[Demand] = Counter()
+        self._demands: Counter[PodDemand] = Counter()
         self._weights = read_weights(settings.score_weights) or PROVIDERS[settings.provider]
         self._scorer = _scorer(settings)
         self._kept: dict[str, View] = {}
@@ -143,13 +143,13 @@ class Nodes:
             self._kept[revision] = self._shown(revision, table, now_s)
         return self._kept[revision]
 
-    def _put_asking(self, key: tuple[str, str], found: Mapping[str, Any], demand: Demand) -> None:
+    def _put_asking(self, key: tuple[str, str], found: Mapping[str, Any], demand: PodDemand) -> None:
         metadata = found["metadata"]
         name = (metadata.get("labels") or {}).get(REVISION_LABEL)
         if name is None or (found.get("status") or {}).get("phase") in _OVER:
             return
         revision = f"{key[0]}/{name}"
-        self._pods.setdefault(revision, {})[key] = _PodDemand(
+        self._pods.setdefault(revision, {})[key] = _PodOnNode(
             created=str(metadata.get("creationTimestamp", "")),
             demand=demand,
             node=(found.get("spec") or {}).get("nodeName", ""),
@@ -210,7 +210,7 @@ class Nodes:
             "why": sentence_of(part.why),
         }
 
-    def _next_pod(self, revision: str) -> Demand:
+    def _next_pod(self, revision: str) -> PodDemand:
         pods = self._pods.get(revision)
         if pods:
             # A running pod includes the sidecar's requests; a revision at zero has only its own containers' requests.
@@ -220,17 +220,17 @@ class Nodes:
         return _middle(self._demands)
 
 
-def _middle(demands: Mapping[Demand, int]) -> Demand:
+def _middle(demands: Mapping[PodDemand, int]) -> PodDemand:
     """The median demand, resource by resource, weighted by pods; an empty demand without pods."""
     if not demands:
-        return Demand()
+        return PodDemand()
     half = (sum(demands.values()) + 1) // 2
     found: dict[str, int] = {}
-    for name in Demand.__struct_fields__:
+    for name in PodDemand.__struct_fields__:
         asked = sorted((getattr(demand, name), count) for demand, count in demands.items())
         passed = itertools.accumulate(count for _, count in asked)
         found[name] = next(one for (one, _), up_to in zip(asked, passed, strict=True) if up_to >= half)
-    return Demand(**found)
+    return PodDemand(**found)
 
 
 def _scorer(settings: PlacementSettings) -> Scorer:

@@ -7,13 +7,15 @@ pkg/controller/controller.go.
 
 from collections.abc import Sequence
 
-from serving.nodegroup.records import Node
+from serving.nodegroup.records import GroupNode
 from serving.settings.nodegroup import NodeGroupSettings
 
 __all__ = ["renewal_is_due"]
 
 
-def renewal_is_due(untainted: Sequence[Node], *, tainted_count: int, settings: NodeGroupSettings, now_s: float) -> bool:
+def renewal_is_due(
+    untainted: Sequence[GroupNode], *, tainted_count: int, settings: NodeGroupSettings, now_s: float
+) -> bool:
     """Whether one node should be added to let an old one go.
 
     Only at exactly the minimum, which must not be 0, and while no node is on its way out. A node is too old beyond the

@@ -19,28 +19,28 @@ from serving.nodegroup.plan import (
     DeleteNodes,
     Drain,
     Effect,
+    GroupLimit,
+    GroupPlan,
     IncreaseSize,
-    Limit,
     PassError,
-    Plan,
     Taint,
     Untaint,
 )
 from serving.nodegroup.reaper import Reaped, reap_force_tainted, reap_tainted
 from serving.nodegroup.records import CloudGroup, Failures, Snapshot
-from serving.nodegroup.rules import Course, Verdict, judge
+from serving.nodegroup.rules import Course, RuleVerdict, judge
 from serving.nodegroup.scale_down import Shrinkage, shrink
-from serving.nodegroup.scale_up import Bound, Growth, grow, nodes_to_untaint
+from serving.nodegroup.scale_up import Growth, GrowthBound, grow, nodes_to_untaint
 from serving.nodegroup.view import GroupView, node_capacity, view_of, with_cloud_bounds
 from serving.settings.nodegroup import NodeGroupSettings
 
 __all__ = ["decide"]
 
 # Bounds of growth that time lifts by itself: waiting for it is no error.
-_PASSING = frozenset({Limit.LOCK, Limit.NODES_ON_THEIR_WAY})
+_PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})
 
 
-class _Actions(msgspec.Struct, frozen=True, kw_only=True):
+class _GroupActions(msgspec.Struct, frozen=True, kw_only=True):
     """What each part of the pass does."""
 
     force_reaped: Reaped = Reaped()
@@ -51,7 +51,7 @@ class _Actions(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide(
     state: NodeGroupState, snapshot: Snapshot, settings: NodeGroupSettings, *, now_s: float
-) -> tuple[NodeGroupState, Plan]:
+) -> tuple[NodeGroupState, GroupPlan]:
     """What to do about a group now. ``now_s`` is in unix seconds, as the nodes' creation times and taints are.
 
     10 untainted nodes of 4000 m with 44,000 m asked of them are at 110 %; with a threshold of 70 % the rules want
@@ -85,14 +85,14 @@ def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failur
     )
 
 
-def _act(state: NodeGroupState, view: GroupView, verdict: Verdict) -> _Actions:
+def _act(state: NodeGroupState, view: GroupView, verdict: RuleVerdict) -> _GroupActions:
     """Turn the verdict into names and numbers.
 
     Nodes that come back are chosen before the reaper looks, and the reaper's deletions leave room in the cloud's bounds
     for what is added or tainted after it.
     """
     if verdict.course is Course.STOP:
-        return _Actions()
+        return _GroupActions()
     stops_reaping = view.settings.quirks.scale_up_stops_reaping and verdict.delta > 0
     force_reaped = Reaped()
     if not (stops_reaping and verdict.course is Course.GROW_TO_MIN):
@@ -112,7 +112,7 @@ def _act(state: NodeGroupState, view: GroupView, verdict: Verdict) -> _Actions:
         more_bounds=_bounds_of_the_moment(state, view, verdict, untainted=untainted),
     )
     shrinkage = shrink(view, -verdict.delta, cloud) if verdict.delta < 0 else Shrinkage()
-    return _Actions(force_reaped=force_reaped, growth=growth, reaped=reaped, shrinkage=shrinkage)
+    return _GroupActions(force_reaped=force_reaped, growth=growth, reaped=reaped, shrinkage=shrinkage)
 
 
 def _lowered(cloud: CloudGroup, reaped: Reaped) -> CloudGroup:
@@ -120,33 +120,33 @@ def _lowered(cloud: CloudGroup, reaped: Reaped) -> CloudGroup:
 
 
 def _bounds_of_the_moment(
-    state: NodeGroupState, view: GroupView, verdict: Verdict, *, untainted: Sequence[str]
-) -> list[Bound]:
+    state: NodeGroupState, view: GroupView, verdict: RuleVerdict, *, untainted: Sequence[str]
+) -> list[GrowthBound]:
     """What the breaker allows; and below the minimum, where no lock stopped the pass, the lock and what is coming."""
-    bounds: list[Bound] = []
+    bounds: list[GrowthBound] = []
     allowed = allowance(state.breaker)
     if allowed is not None:
-        bounds.append(Bound(limit=Limit.BREAKER, count=allowed))
+        bounds.append(GrowthBound(limit=GroupLimit.BREAKER, count=allowed))
     if verdict.course is Course.GROW_TO_MIN and not view.settings.quirks.below_min_asks_every_pass:
         cool_down_s = view.settings.scale_up_cool_down_period_s
         if lock_in_force(state.lock, cool_down_s=cool_down_s, now_s=view.now_s):
-            bounds.append(Bound(limit=Limit.LOCK, count=0))
+            bounds.append(GrowthBound(limit=GroupLimit.LOCK, count=0))
         open_count = verdict.delta - len(untainted) - view.coming_count
-        bounds.append(Bound(limit=Limit.NODES_ON_THEIR_WAY, count=open_count))
+        bounds.append(GrowthBound(limit=GroupLimit.NODES_ON_THEIR_WAY, count=open_count))
     return bounds
 
 
-def _plan(view: GroupView, verdict: Verdict, actions: _Actions) -> Plan:
+def _plan(view: GroupView, verdict: RuleVerdict, actions: _GroupActions) -> GroupPlan:
     effects = _effects(view, actions)
     is_dry = view.settings.dry_mode
     growth = actions.growth
-    refused = [Limit.CLOUD_MIN] if actions.force_reaped.is_refused or actions.reaped.is_refused else []
+    refused = [GroupLimit.CLOUD_MIN] if actions.force_reaped.is_refused or actions.reaped.is_refused else []
     error, requested_delta = verdict.error, verdict.requested_delta
     if verdict.course is Course.GROW_TO_MIN:
         is_stuck = growth.is_refused and not _PASSING.intersection(growth.limits)
         error = PassError.CANNOT_GROW if is_stuck else None
         requested_delta = 0 if is_stuck else growth.count
-    return Plan(
+    return GroupPlan(
         requested_delta=requested_delta,
         decided_by=verdict.decided_by,
         wanted=verdict.wanted,
@@ -164,7 +164,7 @@ def _plan(view: GroupView, verdict: Verdict, actions: _Actions) -> Plan:
     )
 
 
-def _effects(view: GroupView, actions: _Actions) -> tuple[Effect, ...]:
+def _effects(view: GroupView, actions: _GroupActions) -> tuple[Effect, ...]:
     """Sick nodes first; then capacity comes back before any goes, and deletions make room for growth."""
     effects: list[Effect] = [_taint(name, view) for name in view.unhealthy_tainted]
     effects += [Untaint(node_name=name) for name in actions.growth.untainted]
@@ -182,7 +182,9 @@ def _taint(name: str, view: GroupView) -> Taint:
     return Taint(node_name=name, at_s=int(view.now_s), effect=view.settings.taint_effect)
 
 
-def _remembered(state: NodeGroupState, view: GroupView, verdict: Verdict, *, actions: _Actions) -> NodeGroupState:
+def _remembered(
+    state: NodeGroupState, view: GroupView, verdict: RuleVerdict, *, actions: _GroupActions
+) -> NodeGroupState:
     """The state after the plan, taken as carried out."""
     added, is_dry = actions.growth.added_count, view.settings.dry_mode
     lock, breaker = verdict.lock, state.breaker
@@ -199,7 +201,7 @@ def _remembered(state: NodeGroupState, view: GroupView, verdict: Verdict, *, act
     )
 
 
-def _dry_taints(state: NodeGroupState, view: GroupView, actions: _Actions) -> Mapping[str, float | None]:
+def _dry_taints(state: NodeGroupState, view: GroupView, actions: _GroupActions) -> Mapping[str, float | None]:
     at_s = int(view.now_s)
     return {
         **state.dry_taints,

@@ -6,7 +6,7 @@ bounds, no lock and no cloud. Source: atlassian/escalator 043bb1b, pkg/controlle
 
 import math
 
-from serving.nodegroup.plan import Rule, Wanted
+from serving.nodegroup.plan import GroupRule, WantedNodes
 from serving.nodegroup.records import Amount
 from serving.nodegroup.utilisation import FromZero, Utilisation
 from serving.settings.nodegroup import NodeGroupSettings
@@ -62,27 +62,27 @@ def threshold_delta(
     node_count: int,
     node_capacity: Amount,
     settings: NodeGroupSettings,
-) -> Wanted:
+) -> WantedNodes:
     """What the thresholds want. A utilisation equal to a threshold has not crossed it: 70 % at 70 is left alone."""
     threshold = settings.scale_up_threshold_percent
     if isinstance(usage, FromZero):
         delta = from_zero_delta(request, node_capacity=node_capacity, threshold_percent=threshold)
-        return Wanted(rule=Rule.FROM_ZERO, delta=delta)
+        return WantedNodes(rule=GroupRule.FROM_ZERO, delta=delta)
     if usage.percent < settings.taint_lower_capacity_threshold_percent:
-        return Wanted(
-            rule=Rule.TAINT_LOWER,
+        return WantedNodes(
+            rule=GroupRule.TAINT_LOWER,
             delta=-_spare_count(settings.fast_node_removal_rate, usage, node_count, settings=settings),
         )
     if usage.percent < settings.taint_upper_capacity_threshold_percent:
-        return Wanted(
-            rule=Rule.TAINT_UPPER,
+        return WantedNodes(
+            rule=GroupRule.TAINT_UPPER,
             delta=-_spare_count(settings.slow_node_removal_rate, usage, node_count, settings=settings),
         )
     if usage.percent > threshold:
         delta = scale_up_delta(usage, node_count=node_count, threshold_percent=threshold)
         assert delta >= 0, "above the threshold nothing can be negative"
-        return Wanted(rule=Rule.SCALE_UP, delta=delta)
-    return Wanted(rule=Rule.STEADY, delta=0)
+        return WantedNodes(rule=GroupRule.SCALE_UP, delta=delta)
+    return WantedNodes(rule=GroupRule.STEADY, delta=0)
 
 
 def _spare_count(rate: int, usage: Utilisation, node_count: int, *, settings: NodeGroupSettings) -> int:

@@ -8,24 +8,24 @@ fault is elsewhere. Source: atlassian/escalator 043bb1b, pkg/controller/controll
 import math
 from collections.abc import Iterable, Sequence
 
-from serving.nodegroup.records import Node
+from serving.nodegroup.records import GroupNode
 from serving.nodegroup.states import newest_first
 from serving.settings.nodegroup import NodeGroupSettings
 
 __all__ = ["group_is_healthy", "is_old_enough", "is_unhealthy", "unhealthy_names"]
 
 
-def is_old_enough(node: Node, *, grace_s: float, now_s: float) -> bool:
+def is_old_enough(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
     """Whether a node's health counts yet: from exactly the grace period on."""
     return now_s - node.created_at_s >= grace_s
 
 
-def is_unhealthy(node: Node, *, grace_s: float, now_s: float) -> bool:
+def is_unhealthy(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
     """Whether a node should be ready by now and is not. A cordoned node is somebody's work in progress: it is not."""
     return not node.is_cordoned and not node.is_ready and is_old_enough(node, grace_s=grace_s, now_s=now_s)
 
 
-def unhealthy_names(nodes: Iterable[Node], *, settings: NodeGroupSettings, now_s: float) -> frozenset[str]:
+def unhealthy_names(nodes: Iterable[GroupNode], *, settings: NodeGroupSettings, now_s: float) -> frozenset[str]:
     """Names of the unhealthy nodes; none if nobody asked to look (grace period 0)."""
     grace_s = settings.unhealthy_node_grace_period_s
     if grace_s == 0:
@@ -33,7 +33,7 @@ def unhealthy_names(nodes: Iterable[Node], *, settings: NodeGroupSettings, now_s
     return frozenset(node.name for node in nodes if is_unhealthy(node, grace_s=grace_s, now_s=now_s))
 
 
-def group_is_healthy(nodes: Sequence[Node], *, settings: NodeGroupSettings, now_s: float) -> bool:
+def group_is_healthy(nodes: Sequence[GroupNode], *, settings: NodeGroupSettings, now_s: float) -> bool:
     """Whether at most the allowed percentage of the newest nodes is unhealthy.
 
     Of 10 nodes that are old enough the newest 25 % are ceil(2.5) = 3; with 1 of them unhealthy that is 33 %, cut off,

@@ -17,16 +17,16 @@ __all__ = [
     "DeleteNodes",
     "Drain",
     "Effect",
+    "GroupLimit",
+    "GroupPlan",
+    "GroupRule",
     "IncreaseSize",
-    "Kept",
     "KeptFor",
-    "Limit",
+    "KeptNodes",
     "PassError",
-    "Plan",
-    "Rule",
     "Taint",
     "Untaint",
-    "Wanted",
+    "WantedNodes",
 ]
 
 
@@ -65,7 +65,7 @@ class IncreaseSize(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 Effect = Taint | Untaint | Drain | DeleteNodes | IncreaseSize
 
 
-class Rule(enum.StrEnum):
+class GroupRule(enum.StrEnum):
     """Who asks for a change of size, in the order in which a pass asks them."""
 
     EMPTY = "empty"
@@ -84,14 +84,14 @@ class Rule(enum.StrEnum):
     NO_CAPACITY = "no-capacity"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedNodes(msgspec.Struct, frozen=True, kw_only=True):
     """By how many nodes one rule would change the group."""
 
-    rule: Rule
+    rule: GroupRule
     delta: int
 
 
-class Limit(enum.StrEnum):
+class GroupLimit(enum.StrEnum):
     """What kept a plan from doing all that was asked of it."""
 
     MIN_NODES = "min-nodes"
@@ -116,7 +116,7 @@ class KeptFor(enum.StrEnum):
     CLOUD_MIN = "cloud group at its minimum"
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class KeptNodes(msgspec.Struct, frozen=True, kw_only=True):
     """One node that is to go and stays for now."""
 
     node_name: str
@@ -131,7 +131,7 @@ class PassError(enum.StrEnum):
     CANNOT_GROW = "below the minimum, and the group cannot grow"
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a pass decided.
 
     ``requested_delta`` is what the rules asked for, not what could be done: the ``limits`` say what stood in the way.
@@ -141,12 +141,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     requested_delta: int
-    decided_by: Rule
-    wanted: tuple[Wanted, ...] = ()
+    decided_by: GroupRule
+    wanted: tuple[WantedNodes, ...] = ()
     effects: tuple[Effect, ...] = ()
     withheld: tuple[Effect, ...] = ()
-    limits: tuple[Limit, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    limits: tuple[GroupLimit, ...] = ()
+    kept: tuple[KeptNodes, ...] = ()
     error: PassError | None = None
     usage: Utilisation | FromZero | None = None
     request: Amount = Amount()

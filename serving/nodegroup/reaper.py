@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from serving.nodegroup.plan import Kept, KeptFor
-from serving.nodegroup.records import CloudGroup, Node
+from serving.nodegroup.plan import KeptFor, KeptNodes
+from serving.nodegroup.records import CloudGroup, GroupNode
 from serving.nodegroup.view import GroupView
 from serving.settings.nodegroup import NodeGroupSettings
 
@@ -22,7 +22,7 @@ class Reaped(msgspec.Struct, frozen=True, kw_only=True):
 
     deleted: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptNodes, ...] = ()
     is_refused: bool = False
 
 
@@ -33,7 +33,7 @@ class Fate(msgspec.Struct, frozen=True, kw_only=True):
     drain: bool = False
 
 
-def fate_of_tainted(node: Node, view: GroupView) -> Fate:
+def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
     """What becomes of one tainted node: protected ones stay, and so does one whose taint does not say since when."""
     if node.is_protected:
         return Fate(keep=KeptFor.PROTECTED)
@@ -60,9 +60,9 @@ def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -
     return Fate()
 
 
-def reap_tainted(nodes: Sequence[Node], view: GroupView, cloud: CloudGroup, *, keep_healthy: bool) -> Reaped:
+def reap_tainted(nodes: Sequence[GroupNode], view: GroupView, cloud: CloudGroup, *, keep_healthy: bool) -> Reaped:
     """Delete and drain among the tainted nodes. ``keep_healthy``: the group is sick, so only sick nodes may go."""
-    fates: list[tuple[Node, Fate]] = []
+    fates: list[tuple[GroupNode, Fate]] = []
     for node in nodes:
         is_spared = keep_healthy and node.name not in view.unhealthy
         fates.append((node, Fate(keep=KeptFor.HEALTHY) if is_spared else fate_of_tainted(node, view)))
@@ -71,7 +71,7 @@ def reap_tainted(nodes: Sequence[Node], view: GroupView, cloud: CloudGroup, *, k
 
 def reap_force_tainted(view: GroupView, cloud: CloudGroup) -> Reaped:
     """Delete the force-tainted nodes that are empty, without any grace."""
-    fates: list[tuple[Node, Fate]] = []
+    fates: list[tuple[GroupNode, Fate]] = []
     for node in view.parts.force_tainted:
         if node.is_protected and not view.settings.quirks.force_taint_overrides_no_delete:
             fate = Fate(keep=KeptFor.PROTECTED)
@@ -81,7 +81,7 @@ def reap_force_tainted(view: GroupView, cloud: CloudGroup) -> Reaped:
     return _within_cloud_min(fates, view, cloud)
 
 
-def _within_cloud_min(fates: Sequence[tuple[Node, Fate]], view: GroupView, cloud: CloudGroup) -> Reaped:
+def _within_cloud_min(fates: Sequence[tuple[GroupNode, Fate]], view: GroupView, cloud: CloudGroup) -> Reaped:
     """As many as the cloud's minimum leaves: with a target of 5 and a minimum of 3 two may go, whatever is due.
 
     Draining takes part: a node that could not be deleted anyway is not emptied.
@@ -95,13 +95,13 @@ def _within_cloud_min(fates: Sequence[tuple[Node, Fate]], view: GroupView, cloud
         going = _most_dispensable_first(due, view)[:room]
     drained = _most_dispensable_first(draining, view)[: room - len(going)]
     going_names, drained_names = ({node.name for node in nodes} for nodes in (going, drained))
-    kept: list[Kept] = []
+    kept: list[KeptNodes] = []
     for node, fate in fates:
         if node.name in going_names:
             continue
         is_drain_refused = fate.drain and node.name not in drained_names
         reason = KeptFor.CLOUD_MIN if fate.keep is None or is_drain_refused else fate.keep
-        kept.append(Kept(node_name=node.name, reason=reason))
+        kept.append(KeptNodes(node_name=node.name, reason=reason))
     return Reaped(
         deleted=tuple(node.name for node in going),
         drained=tuple(node.name for node in drained),
@@ -110,7 +110,7 @@ def _within_cloud_min(fates: Sequence[tuple[Node, Fate]], view: GroupView, cloud
     )
 
 
-def _most_dispensable_first(nodes: Sequence[Node], view: GroupView) -> list[Node]:
+def _most_dispensable_first(nodes: Sequence[GroupNode], view: GroupView) -> list[GroupNode]:
     """Nodes on which nothing failed lately, then the empty ones, then those tainted longest, then by name."""
     return sorted(
         nodes,

@@ -16,9 +16,9 @@ __all__ = [
     "CloudGroup",
     "Expression",
     "Failures",
-    "Node",
+    "GroupNode",
+    "GroupPod",
     "Placement",
-    "Pod",
     "PodPhase",
     "RemovalTaint",
     "Snapshot",
@@ -50,7 +50,7 @@ class RemovalTaint(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float | None
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class GroupNode(msgspec.Struct, frozen=True, kw_only=True):
     """One node. ``is_protected``: its no-delete annotation is not empty. ``is_ready``: its Ready condition is True."""
 
     name: str
@@ -99,7 +99,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     is_static: bool = False
 
 
-class Pod(msgspec.Struct, frozen=True, kw_only=True):
+class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
     """One pod. ``node_name`` is None until it is bound; ``is_scheduled`` is its PodScheduled condition being True."""
 
     name: str
@@ -138,7 +138,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     which nodes are not empty. Pods of DaemonSets need not be left out.
     """
 
-    nodes: tuple[Node, ...]
-    pods: tuple[Pod, ...]
+    nodes: tuple[GroupNode, ...]
+    pods: tuple[GroupPod, ...]
     cloud: CloudGroup
     failures: Failures = Failures()

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 import msgspec
 
 from serving.nodegroup.delta import nodes_to_add
-from serving.nodegroup.plan import Limit
+from serving.nodegroup.plan import GroupLimit
 from serving.nodegroup.states import newest_first
 from serving.nodegroup.view import GroupView
 
-__all__ = ["Bound", "Growth", "grow", "nodes_to_untaint"]
+__all__ = ["Growth", "GrowthBound", "grow", "nodes_to_untaint"]
 
 
-class Bound(msgspec.Struct, frozen=True, kw_only=True):
+class GrowthBound(msgspec.Struct, frozen=True, kw_only=True):
     """At most ``count`` nodes may be asked for, because of ``limit``."""
 
-    limit: Limit
+    limit: GroupLimit
     count: int
 
 
@@ -28,7 +28,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
     untainted: tuple[str, ...] = ()
     added_count: int = 0
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[GroupLimit, ...] = ()
 
     @property
     def is_refused(self) -> bool:
@@ -56,7 +56,7 @@ def grow(
     untainted: tuple[str, ...],
     *,
     target_size: int,
-    more_bounds: Sequence[Bound] = (),
+    more_bounds: Sequence[GrowthBound] = (),
 ) -> Growth:
     """Ask the cloud for what untainting leaves open, as far as every bound allows.
 
@@ -67,10 +67,10 @@ def grow(
     if remaining <= 0:
         return Growth(untainted=untainted)
     cloud_room = nodes_to_add(remaining, target_size=target_size, max_size=view.cloud.max_size)
-    bounds = [Bound(limit=Limit.CLOUD_MAX, count=cloud_room), *more_bounds]
+    bounds = [GrowthBound(limit=GroupLimit.CLOUD_MAX, count=cloud_room), *more_bounds]
     if not view.settings.quirks.scale_up_ignores_max_nodes:
         taken = len(view.parts.untainted) + len(untainted) + view.coming_count
-        bounds.append(Bound(limit=Limit.MAX_NODES, count=view.settings.max_nodes - taken))
+        bounds.append(GrowthBound(limit=GroupLimit.MAX_NODES, count=view.settings.max_nodes - taken))
     added = max(0, min(remaining, *(bound.count for bound in bounds)))
     return Growth(
         untainted=untainted,

@@ -8,13 +8,13 @@ pkg/k8s/util.go; what differs is behind quirks.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from serving.nodegroup.records import Amount, Node, Pod, PodPhase
+from serving.nodegroup.records import Amount, GroupNode, GroupPod, PodPhase
 from serving.settings.nodegroup_quirks import NodeGroupQuirks
 
 __all__ = ["free_amounts", "starving_pods"]
 
 
-def free_amounts(nodes: Iterable[Node], pods: Iterable[Pod]) -> dict[str, Amount]:
+def free_amounts(nodes: Iterable[GroupNode], pods: Iterable[GroupPod]) -> dict[str, Amount]:
     """What is left on each node: its allocatable minus the requests of pods scheduled to it that are not finished."""
     taken: dict[str, Amount] = defaultdict(Amount)
     for pod in pods:
@@ -24,7 +24,7 @@ def free_amounts(nodes: Iterable[Node], pods: Iterable[Pod]) -> dict[str, Amount
 
 
 def starving_pods(
-    pods: Sequence[Pod], *, free: Mapping[str, Amount], largest: Sequence[Amount], quirks: NodeGroupQuirks
+    pods: Sequence[GroupPod], *, free: Mapping[str, Amount], largest: Sequence[Amount], quirks: NodeGroupQuirks
 ) -> tuple[str, ...]:
     """Names of pending pods for which no untainted node has room, in the order of the input.
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from serving.nodegroup.records import Node, RemovalTaint
+from serving.nodegroup.records import GroupNode, RemovalTaint
 
 __all__ = [
     "STATES",
@@ -43,7 +43,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     grows, ``is_reaped`` once its grace is over.
     """
 
-    applies: Callable[[Node], bool]
+    applies: Callable[[GroupNode], bool]
     is_capacity: bool = False
     may_be_tainted: bool = False
     may_be_untainted: bool = False
@@ -63,7 +63,7 @@ STATES: Final[Mapping[NodeState, Traits]] = {
 }
 
 
-def state_of(node: Node) -> NodeState:
+def state_of(node: GroupNode) -> NodeState:
     """The first state of the table that applies: a cordoned node is cordoned, whatever taints it has."""
     return next(state for state, traits in STATES.items() if traits.applies(node))
 
@@ -71,15 +71,15 @@ def state_of(node: Node) -> NodeState:
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes of a group by state, each part in the order of the input."""
 
-    untainted: tuple[Node, ...] = ()
-    tainted: tuple[Node, ...] = ()
-    force_tainted: tuple[Node, ...] = ()
-    cordoned: tuple[Node, ...] = ()
+    untainted: tuple[GroupNode, ...] = ()
+    tainted: tuple[GroupNode, ...] = ()
+    force_tainted: tuple[GroupNode, ...] = ()
+    cordoned: tuple[GroupNode, ...] = ()
 
 
-def partition(nodes: Iterable[Node]) -> Partition:
+def partition(nodes: Iterable[GroupNode]) -> Partition:
     """Every node in exactly one part."""
-    parts: dict[NodeState, list[Node]] = {state: [] for state in NodeState}
+    parts: dict[NodeState, list[GroupNode]] = {state: [] for state in NodeState}
     for node in nodes:
         parts[state_of(node)].append(node)
     return Partition(
@@ -90,17 +90,17 @@ def partition(nodes: Iterable[Node]) -> Partition:
     )
 
 
-def oldest_first(nodes: Iterable[Node], *, last: Collection[str] = ()) -> list[Node]:
+def oldest_first(nodes: Iterable[GroupNode], *, last: Collection[str] = ()) -> list[GroupNode]:
     """By creation time, then by name; nodes named in ``last`` come after all others."""
     return sorted(nodes, key=lambda node: (node.name in last, node.created_at_s, node.name))
 
 
-def newest_first(nodes: Iterable[Node], *, last: Collection[str] = ()) -> list[Node]:
+def newest_first(nodes: Iterable[GroupNode], *, last: Collection[str] = ()) -> list[GroupNode]:
     """By creation time backwards, then by name; nodes named in ``last`` come after all others."""
     return sorted(nodes, key=lambda node: (node.name in last, -node.created_at_s, node.name))
 
 
-def as_in_dry_mode(node: Node, taints: Mapping[str, float | None], *, ignore_real_state: bool) -> Node:
+def as_in_dry_mode(node: GroupNode, taints: Mapping[str, float | None], *, ignore_real_state: bool) -> GroupNode:
     """The node as it would be if the plans of a dry run had been carried out.
 
     ``taints`` holds what the run has done so far: the time of a taint, None for an untaint. ``ignore_real_state`` is

@@ -13,7 +13,7 @@ import msgspec
 from serving.nodegroup.health import group_is_healthy, unhealthy_names
 from serving.nodegroup.membership import holds_a_node, is_finished, node_belongs, pod_belongs
 from serving.nodegroup.memory import NodeGroupState
-from serving.nodegroup.records import Amount, CloudGroup, Node, Pod, RemovalTaint, Snapshot
+from serving.nodegroup.records import Amount, CloudGroup, GroupNode, GroupPod, RemovalTaint, Snapshot
 from serving.nodegroup.states import Partition, as_in_dry_mode, oldest_first, partition
 from serving.settings.nodegroup import NodeGroupSettings
 
@@ -30,8 +30,8 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: NodeGroupSettings
     cloud: CloudGroup
-    nodes: tuple[Node, ...]
-    pods: tuple[Pod, ...]
+    nodes: tuple[GroupNode, ...]
+    pods: tuple[GroupPod, ...]
     parts: Partition
     pod_counts: Mapping[str, int]
     failed: frozenset[str]
@@ -47,7 +47,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
         """Machines that the cloud aims at and that are not nodes yet."""
         return max(0, self.cloud.target_size - len(self.nodes))
 
-    def is_empty(self, node: Node) -> bool:
+    def is_empty(self, node: GroupNode) -> bool:
         """Whether no pod would be lost with the node."""
         return self.pod_counts.get(node.name, 0) == 0
 
@@ -111,10 +111,12 @@ def node_capacity(state: NodeGroupState, view: GroupView) -> Amount:
     return state.node_capacity
 
 
-def _sorted_pods(pods: Iterable[Pod], settings: NodeGroupSettings) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+def _sorted_pods(
+    pods: Iterable[GroupPod], settings: NodeGroupSettings
+) -> tuple[tuple[GroupPod, ...], tuple[GroupPod, ...]]:
     """The group's pods, and others that would be lost with their node."""
-    own: list[Pod] = []
-    foreign: list[Pod] = []
+    own: list[GroupPod] = []
+    foreign: list[GroupPod] = []
     for pod in pods:
         if is_finished(pod.phase):
             continue
@@ -130,7 +132,7 @@ def _sorted_pods(pods: Iterable[Pod], settings: NodeGroupSettings) -> tuple[tupl
     return tuple(own), tuple(foreign)
 
 
-def _as_seen(node: Node, state: NodeGroupState, settings: NodeGroupSettings) -> Node:
+def _as_seen(node: GroupNode, state: NodeGroupState, settings: NodeGroupSettings) -> GroupNode:
     if not settings.dry_mode:
         return node
     ignore = settings.quirks.dry_mode_ignores_real_state
@@ -138,7 +140,7 @@ def _as_seen(node: Node, state: NodeGroupState, settings: NodeGroupSettings) -> 
 
 
 def _to_taint_as_unhealthy(
-    nodes: Sequence[Node], unhealthy: frozenset[str], *, is_healthy: bool, settings: NodeGroupSettings
+    nodes: Sequence[GroupNode], unhealthy: frozenset[str], *, is_healthy: bool, settings: NodeGroupSettings
 ) -> tuple[str, ...]:
     """Names of the unhealthy nodes to taint now, oldest first.
 

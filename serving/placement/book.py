@@ -8,14 +8,14 @@ changed are made anew. A pod on a node that is not known yet is remembered. It k
 from collections.abc import Mapping
 
 from serving.model.nodata import NoData
-from serving.placement.facts import NodeFacts, PodFacts
+from serving.placement.facts import NodeFacts, PlacedPod
 from serving.scheduler.metrics import NodeUsage
-from serving.scheduler.nodes import Node, NodeTable, node_table
-from serving.scheduler.pod import Demand, total_demand
+from serving.scheduler.nodes import NodeTable, ScoredNode, node_table
+from serving.scheduler.pod import PodDemand, total_demand
 
 __all__ = ["NodeBook"]
 
-_NOTHING = Demand()
+_NOTHING = PodDemand()
 _UNMEASURED = NoData(missing="entry for the node among the metrics")
 
 
@@ -24,8 +24,8 @@ class NodeBook:
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeFacts] = {}
-        self._pods: dict[tuple[str, str], PodFacts] = {}
-        self._by_node: dict[str, dict[tuple[str, str], Demand]] = {}
+        self._pods: dict[tuple[str, str], PlacedPod] = {}
+        self._by_node: dict[str, dict[tuple[str, str], PodDemand]] = {}
         self._usages: dict[str, NodeUsage] = {}
         self._dirty: set[str] = set()
         self._is_other_set = True
@@ -57,7 +57,7 @@ class NodeBook:
         if self._nodes.pop(name, None) is not None:
             self._is_other_set = True
 
-    def take_pod(self, pod: PodFacts) -> None:
+    def take_pod(self, pod: PlacedPod) -> None:
         """A pod that is on a node, or has changed."""
         before = self._pods.get(pod.key)
         if before == pod:
@@ -96,9 +96,9 @@ class NodeBook:
         self._is_other_set = False
         return self._table
 
-    def _row(self, name: str) -> Node:
+    def _row(self, name: str) -> ScoredNode:
         node, pods = self._nodes[name], self._by_node.get(name)
-        return Node(
+        return ScoredNode(
             name=name,
             allocatable_cpu_m=node.allocatable_cpu_m,
             allocatable_memory_bytes=node.allocatable_memory_bytes,

@@ -15,15 +15,15 @@ from serving.model.errors import InvalidValue
 from serving.placement.book import NodeBook
 from serving.placement.facts import demand_of
 from serving.scheduler.nodes import NodeTable
-from serving.scheduler.pod import Demand
+from serving.scheduler.pod import PodDemand
 from serving.scheduler.provider import Scorer, Scores
 
-__all__ = ["Call", "Extender", "read_call"]
+__all__ = ["Extender", "ExtenderCall", "read_call"]
 
 _EXPECTED = "a kube-scheduler's ExtenderArgs: an object with Pod, and NodeNames or Nodes"
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ExtenderCall(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that waits for a node, and the nodes that are left for it, in the scheduler's order."""
 
     pod: Mapping[str, Any]
@@ -34,7 +34,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[Mapping[str, Any], ...] = ()
 
 
-def read_call(body: bytes) -> Call:
+def read_call(body: bytes) -> ExtenderCall:
     """The body of a call. Raises ``InvalidValue``."""
     try:
         whole = msgspec.json.decode(body, type=dict[str, Any])
@@ -44,7 +44,7 @@ def read_call(body: bytes) -> Call:
         if names is None:
             names = [one["metadata"]["name"] for one in nodes]
         return msgspec.convert(
-            {"pod": pod, "node_names": names, "is_by_name": "nodenames" in found, "nodes": nodes}, type=Call
+            {"pod": pod, "node_names": names, "is_by_name": "nodenames" in found, "nodes": nodes}, type=ExtenderCall
         )
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
         raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_EXPECTED) from error
@@ -63,7 +63,7 @@ class Extender:
         """One line."""
         return f"Extender({self._book}, {self.filter_count} filtered, {self.prioritize_count} prioritized)"
 
-    def filter(self, call: Call) -> bytes:
+    def filter(self, call: ExtenderCall) -> bytes:
         """ExtenderFilterResult: the nodes that have room for what the pod requests, and why the others have not."""
         self.filter_count += 1
         table, demand = self._book.table(), demand_of(call.pod)
@@ -76,7 +76,7 @@ class Extender:
             answer["Nodes"] = {"apiVersion": "v1", "kind": "NodeList", "items": left}
         return msgspec.json.encode(answer)
 
-    def prioritize(self, call: Call, *, now_s: float) -> bytes:
+    def prioritize(self, call: ExtenderCall, *, now_s: float) -> bytes:
         """HostPriorityList: a whole number from 0 to 10 for each node."""
         self.prioritize_count += 1
         scores = self._score(call.pod, now_s=now_s)
@@ -85,7 +85,7 @@ class Extender:
             [{"Host": name, "Score": int(given[places[name]]) if name in places else 0} for name in call.node_names]
         )
 
-    def explain(self, call: Call, *, now_s: float) -> bytes:
+    def explain(self, call: ExtenderCall, *, now_s: float) -> bytes:
         """Why each of the nodes has its score, for people; nodes that are not known are left out."""
         scores = self._score(call.pod, now_s=now_s)
         return msgspec.json.encode(
@@ -95,7 +95,7 @@ class Extender:
     def _score(self, pod: Mapping[str, Any], *, now_s: float) -> Scores:
         return self._scorer.score(self._book.table(), demand_of(pod), now_s=now_s)
 
-    def _refusal(self, table: NodeTable, name: str, demand: Demand) -> str:
+    def _refusal(self, table: NodeTable, name: str, demand: PodDemand) -> str:
         """Why a pod does not fit on a node; "" if it does, or if nobody here knows the node."""
         node, column = self._book.node(name), table.index_by_name.get(name)
         if node is None or column is None:

@@ -12,9 +12,9 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_bytes, parse_millicores
 from serving.model.resources import Resources
-from serving.scheduler.pod import Container, Demand, Pod, pod_demand
+from serving.scheduler.pod import Container, PodContainers, PodDemand, pod_demand
 
-__all__ = ["NodeFacts", "PodFacts", "demand_of", "node_of", "pod_of"]
+__all__ = ["NodeFacts", "PlacedPod", "demand_of", "node_of", "pod_of"]
 
 _OVER = ("Succeeded", "Failed")
 
@@ -28,12 +28,12 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     pod_count_max: int | None
 
 
-class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
+class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that is on a node, and what it takes of it."""
 
     key: tuple[str, str]
     node: str
-    demand: Demand
+    demand: PodDemand
 
 
 def node_of(found: Mapping[str, Any]) -> NodeFacts:
@@ -49,20 +49,20 @@ def node_of(found: Mapping[str, Any]) -> NodeFacts:
     )
 
 
-def pod_of(found: Mapping[str, Any]) -> PodFacts | None:
+def pod_of(found: Mapping[str, Any]) -> PlacedPod | None:
     """A Pod on a node; None for one that waits for a node, or has ended."""
     metadata, spec = found["metadata"], found.get("spec") or {}
     node, phase = spec.get("nodeName"), (found.get("status") or {}).get("phase")
     if not node or phase in _OVER:
         return None
-    return PodFacts(key=(metadata.get("namespace", ""), metadata["name"]), node=node, demand=demand_of(found))
+    return PlacedPod(key=(metadata.get("namespace", ""), metadata["name"]), node=node, demand=demand_of(found))
 
 
-def demand_of(pod: Mapping[str, Any]) -> Demand:
+def demand_of(pod: Mapping[str, Any]) -> PodDemand:
     """What a Pod asks for."""
     spec = pod.get("spec") or {}
     return pod_demand(
-        Pod(
+        PodContainers(
             containers=_containers(spec.get("containers") or ()),
             init_containers=_containers(spec.get("initContainers") or ()),
             overhead=_resources(spec.get("overhead") or {}),

@@ -23,7 +23,7 @@ __all__ = ["NodeLoads"]
 _NOTHING_MEASURED = NoData(missing="measurement of the node")
 
 
-class _Sample(msgspec.Struct, frozen=True):
+class _LoadSample(msgspec.Struct, frozen=True):
     """One measurement, in percent; None where it, or what it is a share of, is not known."""
 
     stamp: str
@@ -37,7 +37,7 @@ class NodeLoads:
 
     def __init__(self, samples_max: int) -> None:
         self._samples_max = samples_max
-        self._by_node: dict[str, deque[_Sample]] = {}
+        self._by_node: dict[str, deque[_LoadSample]] = {}
 
     def __repr__(self) -> str:
         """One line."""
@@ -57,11 +57,11 @@ class NodeLoads:
                 used = item.get("usage") or {}
                 cpu = _percent(used.get("cpu"), parse_millicores, facts.allocatable_cpu_m)
                 memory = _percent(used.get("memory"), parse_bytes, facts.allocatable_memory_bytes)
-                samples.append(_Sample(stamp, now_s, cpu, memory))
+                samples.append(_LoadSample(stamp, now_s, cpu, memory))
         return {name: _usage(samples) for name, samples in self._by_node.items() if samples}
 
 
-def _usage(samples: deque[_Sample]) -> NodeUsage:
+def _usage(samples: deque[_LoadSample]) -> NodeUsage:
     return NodeUsage(
         at_s=samples[-1].at_s,
         cpu=_moments(one.cpu_percent for one in samples),

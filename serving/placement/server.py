@@ -10,7 +10,7 @@ from aiohttp import web
 
 from serving.aio.clock import now_s
 from serving.model.errors import InvalidValue
-from serving.placement.extender import Call, Extender, read_call
+from serving.placement.extender import Extender, ExtenderCall, read_call
 
 __all__ = ["application"]
 
@@ -21,7 +21,7 @@ _BODY_BYTES_MAX = 32 * 2**20
 def application(extender: Extender, *, is_synced: Callable[[], bool]) -> web.Application:
     """The application of one extender."""
 
-    def answering(answer: Callable[[Call], bytes]) -> Callable[[web.Request], object]:
+    def answering(answer: Callable[[ExtenderCall], bytes]) -> Callable[[web.Request], object]:
         async def handle(request: web.Request) -> web.Response:
             if not is_synced():
                 return web.Response(status=503, text="not all nodes and pods are known yet\n")

@@ -21,9 +21,9 @@ from serving.scheduler.nodes import NodeTable, Placing
 from serving.scheduler.risk import (
     LOAD_RULES,
     Commitment,
-    Load,
     LoadRisk,
     LoadRule,
+    MeasuredLoad,
     limit_risk,
     load_risk,
     smoothed_deviation,
@@ -180,7 +180,7 @@ class LowRiskOverCommitment:
         allocatable = table.allocatable[:, columns]
         mean = usage_ratio(table.mean_percent[:, columns], allocatable)
         deviation = usage_ratio(table.deviation_percent[:, columns], allocatable)
-        load = Load(
+        load = MeasuredLoad(
             mean=mean,
             deviation=smoothed_deviation(mean, deviation, self._settings.smoothing_window_size),
             measured=table.measured[:, columns],

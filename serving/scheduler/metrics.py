@@ -16,7 +16,7 @@ from serving.model.nodata import NoData
 from serving.scheduler.arrays import FloatArray, IntArray, Resource
 from serving.settings.placement import PlacementQuirks
 
-__all__ = ["Metric", "NodeUsage", "Usage", "clamped_usage_ratio", "read_usage", "usage_ratio"]
+__all__ = ["NodeMetric", "NodeUsage", "Usage", "clamped_usage_ratio", "read_usage", "usage_ratio"]
 
 # load-watcher's words, which are case-sensitive.
 _TYPES = {Resource.CPU: "CPU", Resource.MEMORY: "Memory"}
@@ -25,7 +25,7 @@ _DEVIATION = "STD"
 _LATEST = frozenset({"", "Latest"})
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
+class NodeMetric(msgspec.Struct, frozen=True, kw_only=True):
     """One value of a node: type "CPU" or "Memory", operator "AVG", "STD", "Latest" or "", value in percent."""
 
     type: str
@@ -48,7 +48,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     memory: Usage | NoData
 
 
-def read_usage(metrics: Iterable[Metric], *, at_s: float, quirks: PlacementQuirks) -> NodeUsage:
+def read_usage(metrics: Iterable[NodeMetric], *, at_s: float, quirks: PlacementQuirks) -> NodeUsage:
     """Load of a node from its list of metrics, which may be empty."""
     metrics = list(metrics)
     return NodeUsage(
@@ -58,7 +58,7 @@ def read_usage(metrics: Iterable[Metric], *, at_s: float, quirks: PlacementQuirk
     )
 
 
-def _select(metrics: Iterable[Metric], resource: Resource, quirks: PlacementQuirks) -> Usage | NoData:
+def _select(metrics: Iterable[NodeMetric], resource: Resource, quirks: PlacementQuirks) -> Usage | NoData:
     """Mean and deviation of one resource.
 
     AVG is the mean and STD the deviation, the last of each winning. Latest, or no operator, is the mean only while no

@@ -19,9 +19,9 @@ from serving.model.errors import InvalidValue
 from serving.model.nodata import NoData
 from serving.scheduler.arrays import AMOUNT_MAX, BoolArray, FloatArray, IntArray
 from serving.scheduler.metrics import NodeUsage, Usage
-from serving.scheduler.pod import Demand
+from serving.scheduler.pod import PodDemand
 
-__all__ = ["Node", "NodeTable", "Placing", "node_table", "place"]
+__all__ = ["NodeTable", "Placing", "ScoredNode", "node_table", "place"]
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -29,7 +29,7 @@ _NO_ENTRY = NoData(missing="entry for the node among the metrics")
 _NOT_MEASURED = (0.0, 0.0, 0.0)
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class ScoredNode(msgspec.Struct, frozen=True, kw_only=True):
     """One node: what is allocatable on it, what its pods ask for together, and its measured load.
 
     ``usage`` is NoData if the source of metrics has no entry for the node.
@@ -38,7 +38,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     allocatable_cpu_m: int
     allocatable_memory_bytes: int
-    demand: Demand = Demand()
+    demand: PodDemand = PodDemand()
     usage: NodeUsage | NoData = _NO_ENTRY
 
 
@@ -71,7 +71,7 @@ class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """Number of nodes."""
         return len(self.index_by_name)
 
-    def with_nodes(self, nodes: Iterable[Node], *, version: int) -> "NodeTable":
+    def with_nodes(self, nodes: Iterable[ScoredNode], *, version: int) -> "NodeTable":
         """The same table with some nodes changed, under a new version. Raises ``KeyError`` for a node it lacks."""
         new = node_table(nodes, version=version)
         at = np.array([self.index_by_name[name] for name in new.index_by_name], dtype=np.int64)
@@ -99,7 +99,7 @@ class Placing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     table: NodeTable
-    pod: Demand
+    pod: PodDemand
     now_s: float
     pod_request: IntArray
     nonzero: IntArray
@@ -107,7 +107,7 @@ class Placing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     limit: IntArray
 
 
-def place(table: NodeTable, pod: Demand, *, now_s: float) -> Placing:
+def place(table: NodeTable, pod: PodDemand, *, now_s: float) -> Placing:
     """Hold a pod against all nodes. Raises ``InvalidValue`` for a negative demand."""
     nonzero, request, limit = np.array(_demand_row("the pod", pod), dtype=np.int64).reshape(3, 2, 1)
     return Placing(
@@ -121,7 +121,7 @@ def place(table: NodeTable, pod: Demand, *, now_s: float) -> Placing:
     )
 
 
-def node_table(nodes: Iterable[Node], *, version: int) -> NodeTable:
+def node_table(nodes: Iterable[ScoredNode], *, version: int) -> NodeTable:
     """Arrays of all nodes, in the order given.
 
     Demands above 2**62 - 1 count as that much: no node is so large, so they overfill it all the same.
@@ -153,7 +153,7 @@ def node_table(nodes: Iterable[Node], *, version: int) -> NodeTable:
     )
 
 
-def _amount_row(node: Node) -> tuple[int, ...]:
+def _amount_row(node: ScoredNode) -> tuple[int, ...]:
     """What is allocatable, then the demand, each as cpu and memory."""
     for amount in (node.allocatable_cpu_m, node.allocatable_memory_bytes):
         if not 0 <= amount <= AMOUNT_MAX:
@@ -163,7 +163,7 @@ def _amount_row(node: Node) -> tuple[int, ...]:
     return (node.allocatable_cpu_m, node.allocatable_memory_bytes, *_demand_row(f"node {node.name}", node.demand))
 
 
-def _demand_row(owner: str, demand: Demand) -> tuple[int, ...]:
+def _demand_row(owner: str, demand: PodDemand) -> tuple[int, ...]:
     """The sums in the order of the record's fields: non-zero, request and limit, each as cpu and memory."""
     row: tuple[int, ...] = msgspec.structs.astuple(demand)
     if min(row) < 0:

@@ -1,6 +1,6 @@
 """What one pod asks for, and what all pods of a node ask for together.
 
-Input: containers with requests and limits, where a missing key is not 0. Output: ``Demand``, the three sums that node
+Input: containers with requests and limits, where a missing key is not 0. Output: ``PodDemand``, the three sums that node
 scores go by. Nothing here knows nodes; whether a pod fits is not decided here.
 
 Sources: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithm/priorities/util/non_zero.go (non-zero requests);
@@ -13,7 +13,15 @@ import msgspec
 
 from serving.model.resources import Resources
 
-__all__ = ["NONZERO_CPU_M", "NONZERO_MEMORY_BYTES", "Container", "Demand", "Pod", "pod_demand", "total_demand"]
+__all__ = [
+    "NONZERO_CPU_M",
+    "NONZERO_MEMORY_BYTES",
+    "Container",
+    "PodContainers",
+    "PodDemand",
+    "pod_demand",
+    "total_demand",
+]
 
 # What a container that requests nothing is taken to use, so that such pods do not all land on one node
 # (kubernetes issue 10242).
@@ -28,7 +36,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     limit: Resources = Resources()
 
 
-class Pod(msgspec.Struct, frozen=True, kw_only=True):
+class PodContainers(msgspec.Struct, frozen=True, kw_only=True):
     """What of a pod's spec counts for placement. ``overhead`` is what the runtime itself needs for it."""
 
     containers: tuple[Container, ...] = ()
@@ -36,7 +44,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     overhead: Resources = Resources()
 
 
-class Demand(msgspec.Struct, frozen=True, kw_only=True):
+class PodDemand(msgspec.Struct, frozen=True, kw_only=True):
     """What one pod, or all pods of a node, ask for: cpu in millicores, memory in bytes.
 
     ``nonzero_`` is the sum of requests with 100 m and 200 MiB assumed for each container without one; it shapes scores
@@ -57,7 +65,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.request_cpu_m or self.request_memory_bytes or self.limit_cpu_m or self.limit_memory_bytes)
 
 
-def pod_demand(pod: Pod) -> Demand:
+def pod_demand(pod: PodContainers) -> PodDemand:
     """Sums of one pod.
 
     Non-zero: over containers only; an explicit 0 stays 0. Three containers that request nothing, nothing and 250 m
@@ -72,7 +80,7 @@ def pod_demand(pod: Pod) -> Demand:
     request_memory_bytes = _needed(pod, lambda container: container.request.memory_bytes, pod.overhead.memory_bytes)
     limit_cpu_m = _needed(pod, lambda container: container.limit.cpu_m, pod.overhead.cpu_m)
     limit_memory_bytes = _needed(pod, lambda container: container.limit.memory_bytes, pod.overhead.memory_bytes)
-    return Demand(
+    return PodDemand(
         nonzero_cpu_m=sum(_or(container.request.cpu_m, NONZERO_CPU_M) for container in pod.containers),
         nonzero_memory_bytes=sum(
             _or(container.request.memory_bytes, NONZERO_MEMORY_BYTES) for container in pod.containers
@@ -84,13 +92,13 @@ def pod_demand(pod: Pod) -> Demand:
     )
 
 
-def total_demand(demands: Iterable[Demand]) -> Demand:
+def total_demand(demands: Iterable[PodDemand]) -> PodDemand:
     """Sum of several demands, as of all pods of a node; of none, nothing."""
     demands = tuple(demands)
-    return Demand(**{name: sum(getattr(demand, name) for demand in demands) for name in Demand.__struct_fields__})
+    return PodDemand(**{name: sum(getattr(demand, name) for demand in demands) for name in PodDemand.__struct_fields__})
 
 
-def _needed(pod: Pod, amount_of: Callable[[Container], int | None], overhead: int | None) -> int:
+def _needed(pod: PodContainers, amount_of: Callable[[Container], int | None], overhead: int | None) -> int:
     running = sum(amount_of(container) or 0 for container in pod.containers)
     starting = max((amount_of(container) or 0 for container in pod.init_containers), default=0)
     return max(running, starting) + (overhead or 0)

@@ -14,8 +14,8 @@ from serving.model.errors import Problem, SettingsError
 from serving.model.nodata import NoData
 from serving.scheduler.arrays import BoolArray, FloatArray, IntArray, rounded
 from serving.scheduler.nodes import NodeTable, place
-from serving.scheduler.pod import Demand
-from serving.scheduler.score import NODE_SCORES, Answer, NodeScore
+from serving.scheduler.pod import PodDemand
+from serving.scheduler.score import NODE_SCORES, NodeScore, ScoreAnswer
 from serving.settings.placement import (
     CLUSTER_AUTOSCALER_PROVIDER,
     DEFAULT_PROVIDER,
@@ -66,7 +66,7 @@ class WeightedAnswer(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     name: str
     weight: int
     score_max: int
-    answer: Answer
+    answer: ScoreAnswer
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -117,7 +117,7 @@ class Scorer:
             (NODE_SCORES[name](settings), weight) for name, weight in weights.items()
         ]
 
-    def score(self, table: NodeTable, pod: Demand, *, now_s: float) -> Scores:
+    def score(self, table: NodeTable, pod: PodDemand, *, now_s: float) -> Scores:
         """Score all nodes for one pod."""
         placing = place(table, pod, now_s=now_s)
         parts = tuple(

@@ -20,9 +20,9 @@ from serving.settings.placement import PlacementQuirks
 __all__ = [
     "LOAD_RULES",
     "Commitment",
-    "Load",
     "LoadRisk",
     "LoadRule",
+    "MeasuredLoad",
     "limit_risk",
     "load_risk",
     "smoothed_deviation",
@@ -75,7 +75,7 @@ class Commitment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     allocatable: IntArray
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class MeasuredLoad(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Mean and deviation of the load as shares of what is allocatable; both 0 where not ``measured``."""
 
     mean: FloatArray
@@ -131,7 +131,7 @@ def smoothed_deviation(mean: FloatArray, deviation: FloatArray, window_size: int
     return np.minimum(deviation * factor, bound)
 
 
-def load_risk(load: Load, committed: Commitment, quirks: PlacementQuirks) -> LoadRisk:
+def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks) -> LoadRisk:
     """The chance that load exceeds what is requested; ``committed`` is without the pending pod.
 
     With t = request / allocatable and L = limit / allocatable: the risk is 1 - F(t), and 1 - F(t) / F(L) if limits keep

@@ -16,10 +16,10 @@ from serving.scheduler.low_risk import LowRiskOverCommitment
 from serving.scheduler.nodes import Placing
 from serving.settings.placement import PlacementSettings
 
-__all__ = ["NODE_SCORES", "Answer", "NodeScore"]
+__all__ = ["NODE_SCORES", "NodeScore", "ScoreAnswer"]
 
 
-class Answer(Protocol):
+class ScoreAnswer(Protocol):
     """Scores of all nodes, and why each."""
 
     @property
@@ -42,7 +42,7 @@ class NodeScore(Protocol):
         """Raises ``SettingsError`` if it cannot work, as where a library is missing."""
         ...
 
-    def answer(self, placing: Placing) -> Answer:
+    def answer(self, placing: Placing) -> ScoreAnswer:
         """Score all nodes for one pod."""
         ...
 

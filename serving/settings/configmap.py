@@ -2,10 +2,10 @@
 
 import msgspec
 
-__all__ = ["ConfigMap", "Entry"]
+__all__ = ["ConfigMap", "ConfigMapEntry"]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigMapEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One key of a ConfigMap with its text and the place where it stands ("file:line")."""
 
     key: str
@@ -18,4 +18,4 @@ class ConfigMap(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     where: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ConfigMapEntry, ...]

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from serving.model.errors import Problem, SettingsError
-from serving.settings.configmap import ConfigMap, Entry
+from serving.settings.configmap import ConfigMap, ConfigMapEntry
 from serving.settings.load import Daemon, load
 from serving.settings.parse import EXAMPLE_KEY
 from serving.settings.record import SettingsRecord
@@ -175,5 +175,5 @@ class LiveSettings(Generic[R]):
 def config_map_of(name: str, data: Mapping[str, str]) -> ConfigMap:
     """A ConfigMap as an API has it: its keys and texts, without the example."""
     where = f"ConfigMap {name}"
-    entries = [Entry(key=key, text=str(text), where=where) for key, text in data.items() if key != EXAMPLE_KEY]
+    entries = [ConfigMapEntry(key=key, text=str(text), where=where) for key, text in data.items() if key != EXAMPLE_KEY]
     return ConfigMap(name=name, where=where, entries=tuple(entries))

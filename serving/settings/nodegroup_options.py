@@ -89,7 +89,7 @@ _LIFECYCLES = ("", "on-demand", "spot")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class _Reading(msgspec.Struct, kw_only=True):
+class _OptionsReading(msgspec.Struct, kw_only=True):
     """What has been read so far; ``broken`` are fields whose value cannot be believed."""
 
     where: str
@@ -130,7 +130,7 @@ def problems_of_node_group(
 def _read(
     options: Mapping[str, object], *, where: str, quirks: NodeGroupQuirks | None
 ) -> tuple[NodeGroupSettings, tuple[Problem, ...]]:
-    reading = _Reading(where=where)
+    reading = _OptionsReading(where=where)
     reading.quirks = _nested(options.get(_QUIRKS), _QUIRKS, NodeGroupQuirks, reading=reading)
     reading.quirks = quirks or reading.quirks
     aws = _nested(options.get(_AWS), _AWS, AwsOptions, reading=reading)
@@ -146,7 +146,7 @@ def _read(
     return settings, reading.problems()
 
 
-def _report_unknown(options: Mapping[str, object], keys: Sequence[str], reading: _Reading) -> None:
+def _report_unknown(options: Mapping[str, object], keys: Sequence[str], reading: _OptionsReading) -> None:
     known = [*keys, _AWS, _QUIRKS]
     for key in options:
         if key not in known:
@@ -154,7 +154,7 @@ def _report_unknown(options: Mapping[str, object], keys: Sequence[str], reading:
             reading.report(key, "no such option", f"{near[0]}, perhaps" if near else "one of " + ", ".join(known))
 
 
-def _read_one(field: Field, raw: object, reading: _Reading) -> None:
+def _read_one(field: Field, raw: object, reading: _OptionsReading) -> None:
     """Read one option; a field that cannot be read gets its default, or nothing, so that reading goes on."""
     knob, name = field.knob, field.name
     nothing: Value = "" if knob.unit is TEXT else 0
@@ -172,7 +172,7 @@ def _read_one(field: Field, raw: object, reading: _Reading) -> None:
         reading.report(knob.key, f"{raw!r} is not right", knob.describe(), rule=(name,))
 
 
-def _report_missing(field: Field, reading: _Reading) -> None:
+def _report_missing(field: Field, reading: _OptionsReading) -> None:
     is_unchecked_rate = field.name in _RATES and reading.quirks.negative_rates_accepted
     if not _is_required(field) or is_unchecked_rate:
         return
@@ -215,7 +215,7 @@ def _aws_clashes(aws: AwsOptions) -> Iterator[Clash]:
         yield Clash(fields=(_AWS_LIFECYCLE,), what=f"{aws.lifecycle!r} is not right", expected=expected)
 
 
-def _nested(raw: object, key: str, record: type[S], *, reading: _Reading) -> S:
+def _nested(raw: object, key: str, record: type[S], *, reading: _OptionsReading) -> S:
     """The record below a key, or its defaults if it is not there or cannot be read."""
     if raw is None:
         return record()

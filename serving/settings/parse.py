@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import yaml
 
 from serving.model.errors import Problem
-from serving.settings.configmap import ConfigMap, Entry
+from serving.settings.configmap import ConfigMap, ConfigMapEntry
 
 __all__ = ["EXAMPLE_KEY", "read_config_maps"]
 
@@ -49,13 +49,13 @@ def _read_document(node: yaml.Node, file_name: str, problems: list[Problem]) -> 
     return ConfigMap(name=name, where=where, entries=entries)
 
 
-def _entries(node: yaml.Node | None, file_name: str, problems: list[Problem]) -> Iterator[Entry]:
+def _entries(node: yaml.Node | None, file_name: str, problems: list[Problem]) -> Iterator[ConfigMapEntry]:
     for key, value in _pairs(node, file_name, problems):
         if key == EXAMPLE_KEY:
             continue
         where = _place(value, file_name)
         if isinstance(value, yaml.ScalarNode) and value.tag == _TEXT_TAG:
-            yield Entry(key=key, text=value.value, where=where)
+            yield ConfigMapEntry(key=key, text=value.value, where=where)
             continue
         shown = value.value if isinstance(value, yaml.ScalarNode) else "a list or mapping"
         expected = f'text, as in {key}: "{shown}"' if isinstance(value, yaml.ScalarNode) else "text"

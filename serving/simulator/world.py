@@ -13,7 +13,7 @@ import msgspec
 from serving.autoscaler.decide import KpaState, ScaleDecision, decide, is_poke, starting_state
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.autoscaler.metric_windows import MetricWindows
-from serving.autoscaler.zero import Action, GateDecision, GateFacts, GateState, InactiveReason, Phase, step
+from serving.autoscaler.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, InactiveReason, step
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.resolve import resolve
@@ -74,7 +74,9 @@ class World:
             metric=self._spec.load_metric,
         )
         self._state: KpaState = starting_state(ready_count=0, present_scale=0, spec=self._spec, now_s=0.0)
-        self._gate = GateState(since_s=0.0, phase=Phase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True)
+        self._gate = GateState(
+            since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True
+        )
         self._latest: ScaleDecision | None = None
         self._poked_count = 0
         policy = policy_for(
@@ -166,7 +168,7 @@ class World:
             spec=self._spec,
             is_initialized=self._gate.is_initialized,
         )
-        facts = GateFacts(
+        facts = GateInputs(
             desired=merged if isinstance(merged, NoData) else merged.desired_count,
             present_scale=self.scale,
             ready_count=ready_count,
@@ -174,7 +176,7 @@ class World:
             proved_at_s=now_s,
         )
         self._gate, gate = step(self._gate, facts, spec=self._spec, now_s=now_s)
-        if gate.action is Action.APPLY and isinstance(gate.wanted, int):
+        if gate.action is GateAction.APPLY and isinstance(gate.wanted, int):
             self._set_scale(gate.wanted)
         counts = self._breaker.counts()
         self.moments.append(

@@ -49,7 +49,7 @@ def test_the_log_of_a_real_system_decided_again_agrees_entirely(serving: Stage) 
     lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     records = [read_record(line) for line in lines]
     assert records
-    assert all(again(record) == record.told.outcome for record in records)
+    assert all(again(record) == record.entry.outcome for record in records)
     assert path.stat().st_mode & 0o777 == 0o600
 
 

@@ -47,10 +47,10 @@ async def test_a_real_recording_decided_again_agrees_entirely() -> None:
             await stage.store.remove_pod("p")
             await asyncio.sleep(0.3)
     records = [read_record(line) for line in lines]
-    assert len({record.told.outcome.gate.wanted for record in records}) > 3
+    assert len({record.entry.outcome.gate.wanted for record in records}) > 3
     assert any(record.windows and record.windows.stable.values for record in records)
     for record in records:
-        assert again(record) == record.told.outcome
+        assert again(record) == record.entry.outcome
 
 
 async def test_decisions_are_followed_while_they_are_made() -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp
 from serving.autoscaler.loop import Autoscaler
-from serving.autoscaler.scaler import Source
+from serving.autoscaler.scaler import StatSource
 from serving.cluster.admission import admit
 from serving.cluster.kinds import KINDS, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.memory import MemoryCluster
@@ -69,7 +69,7 @@ async def live(cluster: MemoryCluster, autoscaler: Autoscaler) -> None:
     for name in SERVICES:
         await until(cluster, SERVING_SERVICE, name, state="True")
     stat = Stat(pod="activator", at_s=now_s(), concurrency=500.0, request_count=500.0)
-    autoscaler.record(("default", "one-00001"), stat, Source.ACTIVATOR)
+    autoscaler.record(("default", "one-00001"), stat, StatSource.ACTIVATOR)
     await cluster.patch(SERVING_SERVICE, "default", "two", patch={"metadata": {"annotations": {"a": "b"}}})
     for name in SERVICES[1:]:
         await cluster.delete(SERVING_SERVICE, "default", name)

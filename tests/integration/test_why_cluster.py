@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from click.testing import CliRunner, Result
 
-from serving.autoscaler.changes import Leave, scale_event
+from serving.autoscaler.changes import EventPermit, scale_event
 from serving.cli.main import main
 from serving.cluster.kinds import EVENT, REVISION
 from serving.cluster.memory import MemoryCluster
@@ -39,7 +39,7 @@ async def filled() -> MemoryCluster:
         )
     ):
         revision = msgspec.structs.replace(revision_with(), key=("default", name))
-        leave = Leave(number=number, left_out_count=0)
+        leave = EventPermit(number=number, left_out_count=0)
         await cluster.create(EVENT, scale_event(revision, sentence, leave=leave, now=stamp))
     return cluster
 
@@ -82,7 +82,7 @@ async def test_events_are_followed(tmp_path: Path) -> None:
             seen = {(await process.stdout.readline()).decode().split("hello-00001 ")[1].strip() for _ in range(2)}
             assert seen == {"0 → 1: stable", "1 → 3: panic"}
             revision = revision_with()
-            leave = Leave(number=9, left_out_count=2)
+            leave = EventPermit(number=9, left_out_count=2)
             await cluster.create(EVENT, scale_event(revision, "3 → 4: stable", leave=leave, now="2026-11-21T08:01:00Z"))
             assert b"3 \xe2\x86\x92 4: stable (changes before it" in await process.stdout.readline()
         process.terminate()

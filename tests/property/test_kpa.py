@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.naive.kpa import NaiveKpa
-from serving.autoscaler.bounds import Bound
+from serving.autoscaler.bounds import ScaleBound
 from serving.autoscaler.decide import KpaState, ScaleDecision, ScalerMode, decide, starting_state
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.autoscaler.metric_windows import MetricWindows, Observation
-from serving.autoscaler.zero import PROOF_VALID_S, Action, GateFacts, GateReason, GateState, Phase, step
+from serving.autoscaler.zero import PROOF_VALID_S, GateAction, GateInputs, GatePhase, GateReason, GateState, step
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec, WindowKind
 from tests.unit.autoscaler.kpa_builders import DEFAULTS, spec_with, stat_of
@@ -163,7 +163,7 @@ def test_the_answer_is_at_least_every_proposal_but_for_the_maximum(
     if isinstance(decision, NoData):
         assert not heard
         return
-    assert decision.desired_count >= max(heard) or decision.bounds.limited_by is Bound.MAX_SCALE
+    assert decision.desired_count >= max(heard) or decision.bounds.limited_by is ScaleBound.MAX_SCALE
     assert decision.desired_count <= (spec.max_scale or decision.desired_count)
     assert decision.desired_count >= (min(spec.min_scale, spec.max_scale or spec.min_scale) if spec.reachable else 0)
 
@@ -217,7 +217,7 @@ def test_zero_is_applied_only_on_proof_and_after_its_times(
         proxy_since_s = (now_s if proxy_since_s is None else proxy_since_s) if is_proxied else None
         proved_at_s = now_s if answers else proved_at_s
         before = state
-        facts = GateFacts(
+        facts = GateInputs(
             desired=desired,
             present_scale=present_scale,
             ready_count=ready_count,
@@ -226,7 +226,7 @@ def test_zero_is_applied_only_on_proof_and_after_its_times(
         )
         state, decision = step(state, facts, spec=spec, now_s=now_s)
         assert decision.recheck_in_s is None or decision.recheck_in_s > 0
-        if decision.action is not Action.APPLY:
+        if decision.action is not GateAction.APPLY:
             continue
         assert not isinstance(decision.wanted, NoData)
         assert decision.wanted != present_scale
@@ -235,7 +235,7 @@ def test_zero_is_applied_only_on_proof_and_after_its_times(
             continue
         lasted_s = now_s - before.since_s
         if decision.reason is GateReason.ACTIVATION_FAILED:
-            assert before.phase is Phase.ACTIVATING
+            assert before.phase is GatePhase.ACTIVATING
             assert ready_count == 0
             assert lasted_s > spec.progress_deadline_s + 30
             continue
@@ -254,7 +254,7 @@ def test_an_idle_revision_gets_to_zero_within_its_times(spec: ScalingSpec, ready
     wait_s = max(spec.scale_to_zero_grace_s, spec.scale_to_zero_pod_retention_s)
     proved_at_s: float | None = None
     while present_scale:
-        facts = GateFacts(
+        facts = GateInputs(
             desired=0,
             present_scale=present_scale,
             ready_count=present_scale,
@@ -262,9 +262,9 @@ def test_an_idle_revision_gets_to_zero_within_its_times(spec: ScalingSpec, ready
             proxy_since_s=0.0,
         )
         state, decision = step(state, facts, spec=spec, now_s=now_s)
-        if decision.action is Action.PROBE:
+        if decision.action is GateAction.PROBE:
             proved_at_s = now_s + 0.01
-        if decision.action is Action.APPLY and not isinstance(decision.wanted, NoData):
+        if decision.action is GateAction.APPLY and not isinstance(decision.wanted, NoData):
             present_scale = decision.wanted
         now_s += decision.recheck_in_s or 0.02
         assert now_s <= spec.progress_deadline_s + 30 + spec.stable_window_s + wait_s + 10

@@ -13,8 +13,8 @@ from serving.nodegroup.delta import from_zero_delta, scale_up_delta
 from serving.nodegroup.lock import ScaleLock
 from serving.nodegroup.memory import NodeGroupState
 from serving.nodegroup.outcome import carried_out
-from serving.nodegroup.plan import DeleteNodes, Drain, IncreaseSize, Plan, Taint, Untaint
-from serving.nodegroup.records import Amount, CloudGroup, Node, Pod, PodPhase, RemovalTaint, Snapshot
+from serving.nodegroup.plan import DeleteNodes, Drain, GroupPlan, IncreaseSize, Taint, Untaint
+from serving.nodegroup.records import Amount, CloudGroup, GroupNode, GroupPod, PodPhase, RemovalTaint, Snapshot
 from serving.nodegroup.states import STATES, newest_first, oldest_first, partition, state_of
 from serving.nodegroup.utilisation import Utilisation
 from serving.nodegroup.view import view_of
@@ -26,9 +26,9 @@ NODES_MAX = 12
 
 
 @st.composite
-def nodes(draw: st.DrawFn, number: int) -> Node:
+def nodes(draw: st.DrawFn, number: int) -> GroupNode:
     tainted_ago_s = draw(st.sampled_from([*[None] * 12, 10.0, 60.0, 61.0, 600.0, 700.0, 2000.0]))
-    return Node(
+    return GroupNode(
         name=f"n{number:03}",
         created_at_s=NOW_S - draw(st.sampled_from([10.0, 300.0, 3600.0, 90000.0])),
         allocatable=draw(st.sampled_from([NODE_AMOUNT, NODE_AMOUNT, Amount(cpu_m=2000, memory_bytes=8 * GIB)])),
@@ -42,9 +42,9 @@ def nodes(draw: st.DrawFn, number: int) -> Node:
 
 
 @st.composite
-def pods(draw: st.DrawFn, number: int, names: list[str | None]) -> Pod:
+def pods(draw: st.DrawFn, number: int, names: list[str | None]) -> GroupPod:
     node_name = draw(st.sampled_from(names))
-    return Pod(
+    return GroupPod(
         name=f"p{number}",
         request=Amount(cpu_m=draw(st.integers(0, 4500)), memory_bytes=draw(st.integers(0, 17)) * GIB),
         phase=PodPhase.RUNNING if node_name else PodPhase.PENDING,
@@ -84,23 +84,23 @@ def options(draw: st.DrawFn) -> NodeGroupSettings:
     )
 
 
-def planned(seen: Snapshot, asked: NodeGroupSettings, state: NodeGroupState | None = None) -> Plan:
+def planned(seen: Snapshot, asked: NodeGroupSettings, state: NodeGroupState | None = None) -> GroupPlan:
     return decide(state or NodeGroupState(), seen, asked, now_s=NOW_S)[1]
 
 
-def tainted_by(plan: Plan) -> list[str]:
+def tainted_by(plan: GroupPlan) -> list[str]:
     return [effect.node_name for effect in plan.effects if isinstance(effect, Taint)]
 
 
-def untainted_by(plan: Plan) -> list[str]:
+def untainted_by(plan: GroupPlan) -> list[str]:
     return [effect.node_name for effect in plan.effects if isinstance(effect, Untaint)]
 
 
-def deleted_by(plan: Plan) -> list[str]:
+def deleted_by(plan: GroupPlan) -> list[str]:
     return [name for effect in plan.effects if isinstance(effect, DeleteNodes) for name in effect.node_names]
 
 
-def added_by(plan: Plan) -> int:
+def added_by(plan: GroupPlan) -> int:
     return sum(effect.count for effect in plan.effects if isinstance(effect, IncreaseSize))
 
 
@@ -228,7 +228,7 @@ def test_the_order_of_the_input_does_not_matter(seen: Snapshot, asked: NodeGroup
 def test_state_and_plan_survive_being_stored(seen: Snapshot, asked: NodeGroupSettings) -> None:
     state, plan = decide(NodeGroupState(), seen, msgspec.structs.replace(asked, dry_mode=True), now_s=NOW_S)
     assert msgspec.json.decode(msgspec.json.encode(state), type=NodeGroupState) == state
-    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=GroupPlan) == plan
 
 
 @given(snapshots(), options())
@@ -270,10 +270,10 @@ def test_from_zero_more_requests_never_ask_for_less(less: int, more: int, node_c
 def test_the_breaker_opens_exactly_after_the_threshold(threshold: int, node_count: int) -> None:
     asked = settings(scale_up_failure_threshold=threshold, max_nodes=10**6, min_nodes=1)
     group = tuple(
-        Node(name=f"n{number}", created_at_s=NOW_S, allocatable=NODE_AMOUNT, labels=LABELS)
+        GroupNode(name=f"n{number}", created_at_s=NOW_S, allocatable=NODE_AMOUNT, labels=LABELS)
         for number in range(node_count)
     )
-    wanting = Pod(name="p", request=Amount(cpu_m=10**6), placement=PLACED)
+    wanting = GroupPod(name="p", request=Amount(cpu_m=10**6), placement=PLACED)
     seen = Snapshot(
         nodes=group,
         pods=(wanting,),
@@ -293,7 +293,7 @@ def with_machines_started(seen: Snapshot, now_s: float) -> Snapshot:
     """A perfect cloud: what it was asked for is there."""
     missing = seen.cloud.target_size - len(seen.nodes)
     new = tuple(
-        Node(name=f"m{now_s:.0f}-{number:03}", created_at_s=now_s, allocatable=NODE_AMOUNT, labels=LABELS)
+        GroupNode(name=f"m{now_s:.0f}-{number:03}", created_at_s=now_s, allocatable=NODE_AMOUNT, labels=LABELS)
         for number in range(missing)
     )
     return msgspec.structs.replace(seen, nodes=(*seen.nodes, *new))
@@ -306,7 +306,7 @@ def test_under_a_steady_load_a_group_comes_to_rest_below_the_threshold(
     asked = settings(min_nodes=min_nodes, max_nodes=60)
     start = CloudGroup(target_size=node_count, min_size=0, max_size=100)
     waiting = tuple(
-        Pod(name=f"p{number}", request=Amount(cpu_m=500, memory_bytes=1), placement=PLACED)
+        GroupPod(name=f"p{number}", request=Amount(cpu_m=500, memory_bytes=1), placement=PLACED)
         for number in range(pod_count)
     )
     seen, state = Snapshot(nodes=(), pods=waiting, cloud=start), NodeGroupState()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from serving.autoscaler.policy import Policies, kept_of, state_of
 from serving.autoscaler.triggered import Triggered
 from serving.autoscaler.triggers.points import UsagePoint
-from serving.autoscaler.triggers.tick import Phase, TriggerState, rebased
+from serving.autoscaler.triggers.tick import TriggerPhase, TriggerState, rebased
 from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 from tests.unit.autoscaler.policy_builders import policy, revision
@@ -19,7 +19,7 @@ TIMES = st.floats(0, 2e9)
 POINTS = st.lists(st.builds(UsagePoint, at_s=TIMES, usage_ratio=st.floats(0, 10)), max_size=5).map(tuple)
 STATES = st.builds(
     TriggerState,
-    phase=st.sampled_from(Phase),
+    phase=st.sampled_from(TriggerPhase),
     phase_changed_at_s=st.none() | TIMES,
     last_change_at_s=st.none() | TIMES,
     points=st.dictionaries(st.sampled_from(["occupancy", "cpu", "mem"]), POINTS),

@@ -13,8 +13,8 @@ from serving.scheduler.beta import DEVIATION_MIN, probability_below
 from serving.scheduler.fit import LeastRequested, MostRequested
 from serving.scheduler.low_risk import LowRiskOverCommitment
 from serving.scheduler.metrics import NodeUsage, Usage
-from serving.scheduler.nodes import Node, NodeTable, Placing, node_table, place
-from serving.scheduler.pod import Container, Demand, Pod, pod_demand, total_demand
+from serving.scheduler.nodes import NodeTable, Placing, ScoredNode, node_table, place
+from serving.scheduler.pod import Container, PodContainers, PodDemand, pod_demand, total_demand
 from serving.scheduler.provider import Scorer
 from serving.scheduler.score import NODE_SCORES
 from serving.settings.placement import ORIGINAL, PlacementQuirks, PlacementSettings
@@ -30,13 +30,13 @@ resources = st.builds(
 )
 containers = st.lists(st.builds(Container, request=resources, limit=resources), max_size=3).map(tuple)
 demands = st.builds(
-    Pod,
+    PodContainers,
     containers=containers,
     init_containers=containers,
     overhead=st.one_of(st.just(Resources()), st.just(Resources(cpu_m=50, memory_bytes=2**26))),
 ).map(pod_demand)
 nodes = st.builds(
-    Node,
+    ScoredNode,
     name=st.just("node"),
     allocatable_cpu_m=st.one_of(st.just(0), st.integers(1, 64_000)),
     allocatable_memory_bytes=st.one_of(st.just(0), st.integers(1, 64 * GIB)),
@@ -61,13 +61,13 @@ settings_in_range = st.builds(
 )
 
 
-def held(cluster: list[Node], pod: Demand) -> Placing:
+def held(cluster: list[ScoredNode], pod: PodDemand) -> Placing:
     return place(node_table(cluster, version=1), pod, now_s=300.0)
 
 
 @given(clusters, demands, settings_in_range)
 def test_every_score_is_in_its_range_and_explains_itself(
-    cluster: list[Node], pod: Demand, settings: PlacementSettings
+    cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     placing = held(cluster, pod)
     for kind in NODE_SCORES.values():
@@ -81,7 +81,7 @@ def test_every_score_is_in_its_range_and_explains_itself(
 
 
 @given(clusters, demands, settings_in_range)
-def test_risks_are_between_0_and_1(cluster: list[Node], pod: Demand, settings: PlacementSettings) -> None:
+def test_risks_are_between_0_and_1(cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings) -> None:
     answer = LowRiskOverCommitment(settings).answer(held(cluster, pod))
     for risk in (answer.limit_risk, answer.load_risk, answer.risk):
         assert ((risk >= 0) & (risk <= 1)).all()
@@ -89,7 +89,7 @@ def test_risks_are_between_0_and_1(cluster: list[Node], pod: Demand, settings: P
 
 @given(clusters, demands, settings_in_range)
 def test_what_is_free_and_what_is_taken_make_at_most_the_whole(
-    cluster: list[Node], pod: Demand, settings: PlacementSettings
+    cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     placing = held(cluster, pod)
     least, most = LeastRequested(settings).answer(placing), MostRequested(settings).answer(placing)
@@ -97,9 +97,9 @@ def test_what_is_free_and_what_is_taken_make_at_most_the_whole(
     assert (least.resource_score + most.resource_score <= 10).all()
 
 
-def more(pod: Demand, cpu_m: int, memory_bytes: int) -> Demand:
+def more(pod: PodDemand, cpu_m: int, memory_bytes: int) -> PodDemand:
     """The same pod with larger requests, and limits that are not below them."""
-    return Demand(
+    return PodDemand(
         nonzero_cpu_m=pod.nonzero_cpu_m + cpu_m,
         nonzero_memory_bytes=pod.nonzero_memory_bytes + memory_bytes,
         request_cpu_m=pod.request_cpu_m + cpu_m,
@@ -111,7 +111,7 @@ def more(pod: Demand, cpu_m: int, memory_bytes: int) -> Demand:
 
 @given(clusters, demands, st.integers(0, 9000), st.integers(0, 16 * GIB), settings_in_range)
 def test_asking_for_more_leaves_less_and_packs_tighter_while_it_fits(
-    cluster: list[Node], pod: Demand, cpu_m: int, memory_bytes: int, settings: PlacementSettings
+    cluster: list[ScoredNode], pod: PodDemand, cpu_m: int, memory_bytes: int, settings: PlacementSettings
 ) -> None:
     small, large = held(cluster, pod), held(cluster, more(pod, cpu_m, memory_bytes))
     least, most = LeastRequested(settings), MostRequested(settings)
@@ -122,7 +122,7 @@ def test_asking_for_more_leaves_less_and_packs_tighter_while_it_fits(
 
 @given(clusters, demands, st.integers(0, 9000), settings_in_range)
 def test_higher_limits_are_never_less_risk(
-    cluster: list[Node], pod: Demand, extra: int, settings: PlacementSettings
+    cluster: list[ScoredNode], pod: PodDemand, extra: int, settings: PlacementSettings
 ) -> None:
     score = LowRiskOverCommitment(settings)
     higher = msgspec.structs.replace(pod, limit_cpu_m=pod.limit_cpu_m + extra)
@@ -143,7 +143,7 @@ def test_a_higher_threshold_is_never_less_likely(mean: float, share: float, low:
     assert asked.probability[0] <= asked.probability[1] + 1e-9
 
 
-def naive_pod(demand: Demand) -> naive.NaivePod:
+def naive_pod(demand: PodDemand) -> naive.NaivePod:
     return naive.NaivePod(
         nonzero=(demand.nonzero_cpu_m, demand.nonzero_memory_bytes),
         request=(demand.request_cpu_m, demand.request_memory_bytes),
@@ -155,7 +155,7 @@ def naive_load(usage: Usage | NoData) -> tuple[float, float] | None:
     return None if isinstance(usage, NoData) else (usage.mean_percent, usage.deviation_percent)
 
 
-def naive_node(node: Node) -> naive.NaiveNode:
+def naive_node(node: ScoredNode) -> naive.NaiveNode:
     usage = node.usage
     return naive.NaiveNode(
         allocatable=(node.allocatable_cpu_m, node.allocatable_memory_bytes),
@@ -165,7 +165,9 @@ def naive_node(node: Node) -> naive.NaiveNode:
 
 
 @given(clusters, demands)
-def test_with_the_quirks_arrays_say_what_the_specification_says_node_by_node(cluster: list[Node], pod: Demand) -> None:
+def test_with_the_quirks_arrays_say_what_the_specification_says_node_by_node(
+    cluster: list[ScoredNode], pod: PodDemand
+) -> None:
     settings = PlacementSettings(smoothing_window_size=SMOOTHING, quirks=ORIGINAL)
     placing = held(cluster, pod)
     simple, asked = [naive_node(node) for node in cluster], naive_pod(pod)
@@ -178,7 +180,7 @@ def test_with_the_quirks_arrays_say_what_the_specification_says_node_by_node(clu
     ]
 
 
-def explicit(demand: Demand) -> Demand:
+def explicit(demand: PodDemand) -> PodDemand:
     """The same demand as if every container had said what it requests."""
     return msgspec.structs.replace(
         demand, nonzero_cpu_m=demand.request_cpu_m, nonzero_memory_bytes=demand.request_memory_bytes
@@ -186,7 +188,9 @@ def explicit(demand: Demand) -> Demand:
 
 
 @given(clusters, demands)
-def test_for_pods_that_say_what_they_request_the_first_quirk_changes_nothing(cluster: list[Node], pod: Demand) -> None:
+def test_for_pods_that_say_what_they_request_the_first_quirk_changes_nothing(
+    cluster: list[ScoredNode], pod: PodDemand
+) -> None:
     said = [msgspec.structs.replace(node, demand=explicit(node.demand)) for node in cluster]
     placing = held(said, explicit(pod))
     ours, theirs = PlacementSettings(), PlacementSettings(quirks=ORIGINAL)
@@ -196,7 +200,7 @@ def test_for_pods_that_say_what_they_request_the_first_quirk_changes_nothing(clu
 
 @given(clusters, st.lists(st.tuples(nodes, st.integers(0, 5), st.booleans()), max_size=6), demands, settings_in_range)
 def test_what_is_kept_between_versions_is_what_a_fresh_table_gives(
-    cluster: list[Node], changes: list[tuple[Node, int, bool]], pod: Demand, settings: PlacementSettings
+    cluster: list[ScoredNode], changes: list[tuple[ScoredNode, int, bool]], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     weights = ", ".join(f"{name}=1" for name in NODE_SCORES)
     settings = msgspec.structs.replace(settings, score_weights=weights)
@@ -222,7 +226,7 @@ def same_arrays(one: NodeTable, other: NodeTable) -> bool:
 
 @given(clusters, demands, settings_in_range)
 def test_a_node_scores_the_same_alone_and_among_others(
-    cluster: list[Node], pod: Demand, settings: PlacementSettings
+    cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     for kind in NODE_SCORES.values():
         among = kind(settings).answer(held(cluster, pod)).score.tolist()
@@ -231,7 +235,7 @@ def test_a_node_scores_the_same_alone_and_among_others(
 
 @given(clusters, demands, settings_in_range)
 def test_an_extenders_answer_stays_within_0_and_10(
-    cluster: list[Node], pod: Demand, settings: PlacementSettings
+    cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     weights = "LeastRequested=3, LowRiskOverCommitment=10000, LoadVariationRiskBalancing=1"
     scorer = Scorer(msgspec.structs.replace(settings, score_weights=weights))

@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.autoscaler.triggers.apply import bounded_down_amount, bounded_up_amount, change_of
-from serving.autoscaler.triggers.evaluate import Verdict
-from serving.autoscaler.triggers.points import UsagePoint, Way, counted_points, examined_points, point_window, recorded
-from serving.autoscaler.triggers.tick import Rule, TickDecision, TriggerState, changed, decide, rebased
+from serving.autoscaler.triggers.evaluate import VerdictKind
+from serving.autoscaler.triggers.points import (
+    ScaleWay,
+    UsagePoint,
+    counted_points,
+    examined_points,
+    point_window,
+    recorded,
+)
+from serving.autoscaler.triggers.tick import TickDecision, TriggerRule, TriggerState, changed, decide, rebased
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
 from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger, check_scaling_policy
@@ -18,7 +25,7 @@ from serving.scaling.triggertypes.policies import REGISTRY, OccupancyPolicy
 from serving.settings.triggers import TriggerQuirks, TriggerSettings
 
 SETTINGS = TriggerSettings()
-FORCED = {Rule.LIMIT, Rule.BELOW_MIN, Rule.ABOVE_MAX}
+FORCED = {TriggerRule.LIMIT, TriggerRule.BELOW_MIN, TriggerRule.ABOVE_MAX}
 PERIOD_S = 10
 
 counts = st.integers(0, 60)
@@ -40,19 +47,19 @@ observations = st.builds(
 )
 
 
-def triggers(way: Way) -> st.SearchStrategy[Trigger]:
+def triggers(way: ScaleWay) -> st.SearchStrategy[Trigger]:
     return st.builds(
         Trigger,
         type=st.sampled_from(["occupancy", "cpu", "fixed-step"]),
-        usage_percent=st.integers(51, 100) if way is Way.UP else st.integers(1, 50),
+        usage_percent=st.integers(51, 100) if way is ScaleWay.UP else st.integers(1, 50),
         threshold_percent=percents,
         time_s=st.integers(1, 200),
-        limit_percent=st.integers(100, 200) if way is Way.UP else st.none(),
-        delta=st.integers(1, 9) if way is Way.UP else st.integers(-9, -1),
+        limit_percent=st.integers(100, 200) if way is ScaleWay.UP else st.none(),
+        delta=st.integers(1, 9) if way is ScaleWay.UP else st.integers(-9, -1),
     )
 
 
-def directions(way: Way) -> st.SearchStrategy[Direction]:
+def directions(way: ScaleWay) -> st.SearchStrategy[Direction]:
     return st.builds(
         Direction, triggers=st.lists(triggers(way), max_size=3).map(tuple), cooldown_s=st.sampled_from([0, 20, 60])
     )
@@ -65,8 +72,8 @@ def bounded(low: int, more: int | None) -> tuple[int, int]:
 specs = st.builds(
     lambda bounds, up, down: ScalingPolicySpec(min_count=bounds[0], max_count=bounds[1], up=up, down=down),
     st.builds(bounded, st.integers(0, 30), st.none() | st.integers(1, 80)),
-    directions(Way.UP),
-    directions(Way.DOWN),
+    directions(ScaleWay.UP),
+    directions(ScaleWay.DOWN),
 )
 ticks = st.lists(st.tuples(st.sampled_from([1, 4, 5, 10, 10, 10, 35]), observations), min_size=1, max_size=12)
 
@@ -126,8 +133,8 @@ def test_a_trigger_without_data_never_acts(spec: ScalingPolicySpec, steps: list[
     for _, decision in replay(spec, steps):
         if decision.acting is not None:
             assert not isinstance(decision.acting.observed_usage_ratio, NoData)
-            assert decision.acting.verdict in (Verdict.LIMIT, Verdict.POINTS)
-        if decision.rule is Rule.NO_DATA:
+            assert decision.acting.verdict in (VerdictKind.LIMIT, VerdictKind.POINTS)
+        if decision.rule is TriggerRule.NO_DATA:
             assert isinstance(decision.desired_count, NoData)
             assert decision.change.delta == 0
 
@@ -137,7 +144,7 @@ def test_without_pods_and_min_nothing_is_decided(spec: ScalingPolicySpec, gaps_s
     spec = msgspec.structs.replace(spec, min_count=0)
     for _, decision in replay(spec, [(gap_s, ObservedPods()) for gap_s in gaps_s]):
         # Who has no trigger misses nothing, and wants nothing.
-        assert decision.rule is Rule.NO_DATA or (decision.usages == {} and decision.desired_count == 0)
+        assert decision.rule is TriggerRule.NO_DATA or (decision.usages == {} and decision.desired_count == 0)
 
 
 @given(specs, ticks)
@@ -251,10 +258,10 @@ def test_a_bound_never_turns_a_change_around(observed: ObservedPods, delta: int,
     st.integers(PERIOD_S, 200),
     percents,
     percents,
-    st.sampled_from(Way),
+    st.sampled_from(ScaleWay),
 )
 def test_points_are_counted_as_a_naive_recount_does(
-    steps: list[tuple[int, int]], time_s: int, usage: int, threshold: int, way: Way
+    steps: list[tuple[int, int]], time_s: int, usage: int, threshold: int, way: ScaleWay
 ) -> None:
     asked = Trigger(usage_percent=usage, threshold_percent=threshold, time_s=time_s)
     points: dict[str, tuple[UsagePoint, ...]] = {}
@@ -266,7 +273,7 @@ def test_points_are_counted_as_a_naive_recount_does(
         if not accepted or now_s - accepted[-1][0] >= PERIOD_S / 2:
             accepted.append((now_s, percent / 100))
         recent = [value for at_s, value in accepted if now_s - at_s < time_s][-(time_s // PERIOD_S) :]
-        beyond = [value for value in recent if (value > usage / 100 if way is Way.UP else value < usage / 100)]
+        beyond = [value for value in recent if (value > usage / 100 if way is ScaleWay.UP else value < usage / 100)]
         window = point_window(asked, SETTINGS)
         counted = counted_points(examined_points(points["occupancy"], window, now_s), way, usage / 100)
         assert counted == len(beyond)

@@ -23,7 +23,7 @@ from serving.autoscaler.senders.server import Sender
 from serving.autoscaler.websocket import HEAD_END, MASK_BYTES, cut
 from serving.model.errors import ClusterError, InvalidValue
 
-__all__ = ["Connection", "Host"]
+__all__ = ["StatsConnection", "StatsHost"]
 
 # The protocol tells of each connection; that many pods come and go is no news.
 _log = logging.getLogger("autoscaler.websocket")
@@ -38,23 +38,23 @@ _SILENT_LOOKS_MAX = 4
 _FOLLOWER_BYTES_MAX = 4 * 2**20
 
 
-class Host(Protocol):
+class StatsHost(Protocol):
     """Who has the connections."""
 
-    def opened(self, connection: "Connection") -> None:
+    def opened(self, connection: "StatsConnection") -> None:
         """A connection was accepted."""
         ...
 
-    def lost(self, connection: "Connection") -> None:
+    def lost(self, connection: "StatsConnection") -> None:
         """A connection has ended."""
         ...
 
-    def answer(self, protocol: ServerProtocol, request: Request, connection: "Connection") -> Response | None:
+    def answer(self, protocol: ServerProtocol, request: Request, connection: "StatsConnection") -> Response | None:
         """The answer to a request's head. None: it follows later."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class StatsConnection(asyncio.Protocol):
     """One connection: a head, then frames."""
 
     __slots__ = (
@@ -69,7 +69,7 @@ class Connection(asyncio.Protocol):
         "sender",
     )
 
-    def __init__(self, server: Host) -> None:
+    def __init__(self, server: StatsHost) -> None:
         self.sender: Sender | None = None
         self._server = server
         self._protocol = ServerProtocol(max_size=_FRAME_BYTES_MAX, logger=_log)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from serving.aio.clock import now_s, wall_s
-from serving.autoscaler.senders.review import Claim, Pace, Reviewed, Verdict, objection_to, seen_of, verdict_of
+from serving.autoscaler.senders.review import Pace, PodClaim, Reviewed, Verdict, objection_to, seen_of, verdict_of
 from serving.cluster.kinds import TOKEN_REVIEW
 from serving.cluster.port import Cluster, Object
 from serving.model.errors import ClusterError, Unavailable
@@ -58,12 +58,12 @@ class TokenReviewer:
         """All counts by name, for metrics."""
         return {f"{name}_total": count for name, count in msgspec.structs.asdict(self.counts).items()}
 
-    def judged(self, claim: Claim, token: str) -> bool | None:
+    def judged(self, claim: PodClaim, token: str) -> bool | None:
         """Whether a token proves a claim, if that is known; None if it has to be asked for."""
         verdict = self._reviewed.known(token, wall_s())
         return None if verdict is None else self._is_proved(claim, verdict)
 
-    async def judge(self, claim: Claim, token: str) -> bool:
+    async def judge(self, claim: PodClaim, token: str) -> bool:
         """Ask, and judge by the answer.
 
         Raises:
@@ -85,7 +85,7 @@ class TokenReviewer:
         self._reviewed.learn(token, verdict, wall_s())
         return self._is_proved(claim, verdict)
 
-    def _is_proved(self, claim: Claim, verdict: Verdict) -> bool:
+    def _is_proved(self, claim: PodClaim, verdict: Verdict) -> bool:
         objection = objection_to(claim, verdict, seen_of(self._pod(claim.namespace, claim.pod)))
         if objection is None:
             return True
@@ -93,7 +93,7 @@ class TokenReviewer:
         self._tell("stats.refused", claim, objection)
         return False
 
-    def _tell(self, event: str, claim: Claim, reason: str) -> None:
+    def _tell(self, event: str, claim: PodClaim, reason: str) -> None:
         if now_s() - self._told_s < _TOLD_EACH_S:
             return
         self._told_s = now_s()

@@ -20,8 +20,8 @@ from serving.model.knative import REVISION_LABEL
 from serving.model.nodata import NoData
 
 __all__ = [
-    "Claim",
     "Pace",
+    "PodClaim",
     "PodProof",
     "Reviewed",
     "SeenPod",
@@ -44,7 +44,7 @@ _REFUSAL_VALID_S = 10.0
 _KNOWN_MAX = 65_536
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PodClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """For which pod of which revision a connection says that it speaks."""
 
     namespace: str
@@ -75,10 +75,10 @@ class _Payload(msgspec.Struct, frozen=True):
     exp: float
 
 
-def claim_of(names: Mapping[str, str]) -> Claim | None:
+def claim_of(names: Mapping[str, str]) -> PodClaim | None:
     """The claim that a query makes; None for one that makes none."""
     try:
-        claim = msgspec.convert(names, Claim)
+        claim = msgspec.convert(names, PodClaim)
     except msgspec.ValidationError:
         return None
     return claim if all(names.values()) else None
@@ -91,7 +91,7 @@ def seen_of(pod: Mapping[str, Any] | None) -> SeenPod | None:
     return None if revision is None else SeenPod(revision=revision, uid=metadata.get("uid", ""))
 
 
-def objection_to(claim: Claim, verdict: Verdict, seen: SeenPod | None) -> str | None:
+def objection_to(claim: PodClaim, verdict: Verdict, seen: SeenPod | None) -> str | None:
     """Why a claim is not proved by what is known of its token; None if it is. ``seen`` is the pod that it names."""
     if isinstance(verdict, NoData):
         return f"it needs {verdict.missing}"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from serving.aio.clock import now_s
 from serving.autoscaler.lateness import LatenessState, is_late
-from serving.autoscaler.scaler import Source
+from serving.autoscaler.scaler import StatSource
 from serving.autoscaler.servercounts import ServerCounts
 from serving.model.errors import InvalidValue
 from serving.model.knative import RevisionKey
@@ -29,7 +29,7 @@ _ACTIVATOR_FRAMES_PER_S_MAX = 2000
 # One a turn of the other's loop at most, and what it passes on was counted there.
 _AUTOSCALER_FRAMES_PER_S_MAX = 50_000
 
-Record = Callable[[RevisionKey, Stat, Source], None]
+Record = Callable[[RevisionKey, Stat, StatSource], None]
 """Called with each stat that passed, stamped with the time of its receipt."""
 
 
@@ -103,7 +103,7 @@ class PodSender(Sender):
             proxied_request_count=min(told.proxied_request_count, told.request_count),
             gauges=told.gauges,
         )
-        self._record(self._revision, stat, Source.POD)
+        self._record(self._revision, stat, StatSource.POD)
 
 
 class ActivatorSender(Sender):
@@ -117,7 +117,7 @@ class ActivatorSender(Sender):
     def _take(self, frame: bytes, at_s: float) -> None:
         for told in decode_activator_stats(frame).stats:
             stat = Stat(pod=self.name, at_s=at_s, concurrency=told.concurrency, request_count=told.request_count)
-            self._record((told.namespace, told.revision), stat, Source.ACTIVATOR)
+            self._record((told.namespace, told.revision), stat, StatSource.ACTIVATOR)
 
 
 class AutoscalerSender(Sender):
@@ -141,4 +141,6 @@ class AutoscalerSender(Sender):
                 gauges=told.gauges,
             )
             self._counts.relayed_stats += 1
-            self._record((told.namespace, told.revision), stat, Source.ACTIVATOR if told.is_activator else Source.POD)
+            self._record(
+                (told.namespace, told.revision), stat, StatSource.ACTIVATOR if told.is_activator else StatSource.POD
+            )

@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-from serving.autoscaler.scaler import Source
+from serving.autoscaler.scaler import StatSource
 from serving.autoscaler.senders.server import Record
 from serving.autoscaler.sharing.groups import Group
 from serving.cluster.fenced import fencing
@@ -99,7 +99,7 @@ class Relay:
             "shards": 0 if self._sharing.shards is None else len(self._sharing.shards.held),
         }
 
-    def take(self, key: RevisionKey, stat: Stat, source: Source) -> None:
+    def take(self, key: RevisionKey, stat: Stat, source: StatSource) -> None:
         """One report, of a pod or an activator."""
         shards = self._sharing.shards
         if shards is None:
@@ -146,12 +146,12 @@ class Relay:
                     self.peers.send(name, frame)
 
 
-def _relayed(key: RevisionKey, stat: Stat, source: Source) -> RelayedStat:
+def _relayed(key: RevisionKey, stat: Stat, source: StatSource) -> RelayedStat:
     return RelayedStat(
         namespace=key[0],
         revision=key[1],
         sender=stat.pod,
-        is_activator=source is Source.ACTIVATOR,
+        is_activator=source is StatSource.ACTIVATOR,
         concurrency=stat.concurrency,
         request_count=stat.request_count,
         proxied_concurrency=stat.proxied_concurrency,

@@ -5,7 +5,7 @@ autoscaler, which writes that status, and a rollout is seen by one pair of eyes.
 alone. Knative hashes each revision by itself; it has no policies.
 """
 
-from serving.autoscaler.revision import RevisionFacts
+from serving.autoscaler.revision import ScaledRevision
 from serving.model.knative import RevisionKey
 
 __all__ = ["Group", "group_of"]
@@ -14,6 +14,6 @@ Group = tuple[str, str]
 """Namespace and name of a Configuration, or of a revision that has none."""
 
 
-def group_of(key: RevisionKey, revision: RevisionFacts | None) -> Group:
+def group_of(key: RevisionKey, revision: ScaledRevision | None) -> Group:
     """The group of a revision; of one that is not known yet, as if it stood alone."""
     return key if revision is None or not revision.configuration else (key[0], revision.configuration)

@@ -16,7 +16,7 @@ from serving.model.scalingpolicy import ScalingPolicySpec
 from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
 
-__all__ = ["AppliedClamp", "Change", "Clamp", "bounded_down_amount", "bounded_up_amount", "change_of"]
+__all__ = ["AppliedClamp", "Clamp", "ScaleChange", "bounded_down_amount", "bounded_up_amount", "change_of"]
 
 
 class Clamp(enum.StrEnum):
@@ -40,7 +40,7 @@ class AppliedClamp(msgspec.Struct, frozen=True, kw_only=True):
     amount_after: int
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class ScaleChange(msgspec.Struct, frozen=True, kw_only=True):
     """Pods to add (above 0) or remove (below 0), and how that came from ``wanted_delta``."""
 
     wanted_delta: int
@@ -72,18 +72,18 @@ def bounded_down_amount(amount: int, *, current_count: int, min_count: int, max_
 
 def change_of(
     wanted_delta: int, *, observed: ObservedPods, spec: ScalingPolicySpec, settings: TriggerSettings
-) -> Change:
+) -> ScaleChange:
     """Hold a wanted change to all bounds."""
     if wanted_delta > 0:
         steps = _up_steps(wanted_delta, observed, spec=spec, settings=settings)
     elif wanted_delta < 0:
         steps = _down_steps(-wanted_delta, observed, spec=spec, settings=settings)
     else:
-        return Change(wanted_delta=0, delta=0)
+        return ScaleChange(wanted_delta=0, delta=0)
     amount = steps[-1].amount_after
     assert amount >= 0, "a bound never turns an addition into a removal, nor the reverse"
     assert wanted_delta > 0 or amount <= observed.idle_count, "a pod that holds a request is never removed"
-    return Change(
+    return ScaleChange(
         wanted_delta=wanted_delta,
         delta=amount if wanted_delta > 0 else -amount,
         clamps=tuple(step for step in steps if step.amount_before != step.amount_after),

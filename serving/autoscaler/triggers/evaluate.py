@@ -15,25 +15,25 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.autoscaler.triggers.points import Points, Way, counted_points, examined_points, point_window
+from serving.autoscaler.triggers.points import Points, ScaleWay, counted_points, examined_points, point_window
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import Direction, Trigger, limit_percent_of
 from serving.scaling.triggertypes.arithmetic import bound_ratio
 from serving.scaling.triggertypes.observation import ObservedPods
-from serving.scaling.triggertypes.policies import Policy
+from serving.scaling.triggertypes.policies import TriggerPolicy
 from serving.settings.triggers import TriggerQuirks, TriggerSettings
 
 __all__ = [
     "Evaluation",
     "Situation",
     "TriggerVerdict",
-    "Verdict",
+    "VerdictKind",
     "evaluate",
     "triggers_in_force",
 ]
 
 
-class Verdict(enum.StrEnum):
+class VerdictKind(enum.StrEnum):
     """What became of one trigger."""
 
     LIMIT = "limit"
@@ -55,8 +55,8 @@ class Verdict(enum.StrEnum):
     """There is no usage, or no amount, to decide on."""
 
 
-_ACTS = frozenset({Verdict.LIMIT, Verdict.POINTS})
-_OUT_OF_SYNC = _ACTS | {Verdict.COOLDOWN}
+_ACTS = frozenset({VerdictKind.LIMIT, VerdictKind.POINTS})
+_OUT_OF_SYNC = _ACTS | {VerdictKind.COOLDOWN}
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     last_change_at_s: float | None
     now_s: float
     settings: TriggerSettings
-    policies: Mapping[str, Policy]
+    policies: Mapping[str, TriggerPolicy]
 
 
 class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +78,10 @@ class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
     the time for which triggers of this direction still wait.
     """
 
-    way: Way
+    way: ScaleWay
     index: int
     type: str
-    verdict: Verdict
+    verdict: VerdictKind
     observed_usage_ratio: float | NoData
     target_usage_ratio: float
     limit_ratio: float | None
@@ -101,7 +101,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     in_sync: bool
 
 
-def triggers_in_force(direction: Direction, way: Way, quirks: TriggerQuirks) -> tuple[Trigger, ...]:
+def triggers_in_force(direction: Direction, way: ScaleWay, quirks: TriggerQuirks) -> tuple[Trigger, ...]:
     """The triggers of a direction; without a list, the old-style one as a fixed-step trigger with the direction's amount.
 
     Original: as an occupancy trigger, whose amount follows from the occupancy.
@@ -110,11 +110,11 @@ def triggers_in_force(direction: Direction, way: Way, quirks: TriggerQuirks) -> 
         return direction.triggers
     if quirks.old_trigger_becomes_room:
         return (msgspec.structs.replace(direction.trigger, type="occupancy"),)
-    delta = direction.delta if way is Way.UP else -direction.delta
+    delta = direction.delta if way is ScaleWay.UP else -direction.delta
     return (msgspec.structs.replace(direction.trigger, type="fixed-step", delta=delta),)
 
 
-def evaluate(triggers: tuple[Trigger, ...], way: Way, situation: Situation, *, cooldown_s: float) -> Evaluation:
+def evaluate(triggers: tuple[Trigger, ...], way: ScaleWay, situation: Situation, *, cooldown_s: float) -> Evaluation:
     """Ask the triggers in order until one acts."""
     verdicts: list[TriggerVerdict] = []
     for index, trigger in enumerate(triggers):
@@ -128,11 +128,11 @@ def evaluate(triggers: tuple[Trigger, ...], way: Way, situation: Situation, *, c
     return Evaluation(verdicts=tuple(verdicts), acting=None, delta=0, in_sync=in_sync)
 
 
-def _ask(trigger: Trigger, way: Way, situation: Situation, *, index: int, cooldown_s: float) -> TriggerVerdict:
+def _ask(trigger: Trigger, way: ScaleWay, situation: Situation, *, index: int, cooldown_s: float) -> TriggerVerdict:
     quirks = situation.settings.quirks
     usage = situation.usages[trigger.type]
     target_ratio = bound_ratio(trigger.usage_percent, quirks)
-    limit_ratio = bound_ratio(limit_percent_of(trigger), quirks) if way is Way.UP else None
+    limit_ratio = bound_ratio(limit_percent_of(trigger), quirks) if way is ScaleWay.UP else None
     window = point_window(trigger, situation.settings)
     points = examined_points(situation.points[trigger.type], window, situation.now_s)
     counted_count = counted_points(points, way, target_ratio)
@@ -164,25 +164,25 @@ def _ask(trigger: Trigger, way: Way, situation: Situation, *, index: int, cooldo
 
 
 def _judge(
-    trigger: Trigger, way: Way, situation: Situation, *, meets_limit: bool, has_points: bool, is_cooling: bool
-) -> tuple[Verdict, int | NoData | None]:
+    trigger: Trigger, way: ScaleWay, situation: Situation, *, meets_limit: bool, has_points: bool, is_cooling: bool
+) -> tuple[VerdictKind, int | NoData | None]:
     """The verdict, and the amount if it was asked for."""
     if isinstance(situation.usages[trigger.type], NoData):
-        return Verdict.NO_DATA, None
+        return VerdictKind.NO_DATA, None
     if not meets_limit and not has_points:
-        return Verdict.TOO_FEW_POINTS, None
+        return VerdictKind.TOO_FEW_POINTS, None
     quirks = situation.settings.quirks
     delta = situation.policies[trigger.type].delta(trigger, situation.observed, quirks)
     if meets_limit and (quirks.limit_takes_any_delta or _points_to(delta, way)):
-        return Verdict.LIMIT, delta
+        return VerdictKind.LIMIT, delta
     if isinstance(delta, NoData):
-        return Verdict.NO_DATA, delta
+        return VerdictKind.NO_DATA, delta
     if not _points_to(delta, way):
-        return Verdict.WRONG_SIGN, delta
-    return (Verdict.COOLDOWN if is_cooling else Verdict.POINTS), delta
+        return VerdictKind.WRONG_SIGN, delta
+    return (VerdictKind.COOLDOWN if is_cooling else VerdictKind.POINTS), delta
 
 
-def _points_to(delta: int | NoData, way: Way) -> bool:
+def _points_to(delta: int | NoData, way: ScaleWay) -> bool:
     if isinstance(delta, NoData):
         return False
-    return delta > 0 if way is Way.UP else delta < 0
+    return delta > 0 if way is ScaleWay.UP else delta < 0

@@ -11,7 +11,7 @@ import enum
 
 import msgspec
 
-from serving.autoscaler.triggers.apply import Change, change_of
+from serving.autoscaler.triggers.apply import ScaleChange, change_of
 from serving.model.scalingpolicy import LIMIT_PERCENT_DEFAULT, ScalingPolicySpec, limit_percent_of
 from serving.scaling.triggertypes.observation import ObservedPods
 from serving.settings.triggers import TriggerSettings
@@ -37,7 +37,7 @@ class PanicDecision(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     verdict: PanicVerdict
-    change: Change
+    change: ScaleChange
     locked_until_s: float | None
     starts_cooldown: bool = False
 
@@ -65,7 +65,7 @@ def panic(
         verdict = PanicVerdict.LOCKED
     else:
         return _panicking(observed, spec, settings, now_s=now_s)
-    return PanicDecision(verdict=verdict, change=Change(wanted_delta=0, delta=0), locked_until_s=locked_until_s)
+    return PanicDecision(verdict=verdict, change=ScaleChange(wanted_delta=0, delta=0), locked_until_s=locked_until_s)
 
 
 def _panicking(

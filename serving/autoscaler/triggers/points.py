@@ -20,8 +20,8 @@ from serving.settings.triggers import TriggerSettings
 __all__ = [
     "PointWindow",
     "Points",
+    "ScaleWay",
     "UsagePoint",
-    "Way",
     "counted_points",
     "examined_points",
     "point_capacity",
@@ -35,7 +35,7 @@ __all__ = [
 _REPETITION_RATIO = 0.5
 
 
-class Way(enum.StrEnum):
+class ScaleWay(enum.StrEnum):
     """A direction of scaling."""
 
     UP = "up"
@@ -93,9 +93,9 @@ def examined_points(points: Points, window: PointWindow, now_s: float) -> Points
     return tuple(point for point in newest if 0 <= now_s - point.at_s < window.time_s)
 
 
-def counted_points(points: Points, way: Way, target_ratio: float) -> int:
+def counted_points(points: Points, way: ScaleWay, target_ratio: float) -> int:
     """How many points lie beyond the target: above it for up, below it for down. One on the target does not count."""
-    if way is Way.UP:
+    if way is ScaleWay.UP:
         return sum(point.usage_ratio > target_ratio for point in points)
     return sum(point.usage_ratio < target_ratio for point in points)
 

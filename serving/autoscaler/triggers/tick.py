@@ -13,26 +13,26 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.autoscaler.triggers.apply import Change, change_of
+from serving.autoscaler.triggers.apply import ScaleChange, change_of
 from serving.autoscaler.triggers.evaluate import (
     Evaluation,
     Situation,
     TriggerVerdict,
-    Verdict,
+    VerdictKind,
     evaluate,
     triggers_in_force,
 )
-from serving.autoscaler.triggers.points import Points, Way, recorded, stored_times
+from serving.autoscaler.triggers.points import Points, ScaleWay, recorded, stored_times
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import ScalingPolicySpec, Trigger
 from serving.scaling.triggertypes.observation import ObservedPods
-from serving.scaling.triggertypes.policies import REGISTRY, Policy
+from serving.scaling.triggertypes.policies import REGISTRY, TriggerPolicy
 from serving.settings.triggers import TriggerSettings
 
-__all__ = ["Phase", "Rule", "TickDecision", "TriggerState", "changed", "decide", "rebased"]
+__all__ = ["TickDecision", "TriggerPhase", "TriggerRule", "TriggerState", "changed", "decide", "rebased"]
 
 
-class Phase(enum.StrEnum):
+class TriggerPhase(enum.StrEnum):
     """How a revision's size relates to its load, in the original's words. The shell sets creating and terminating."""
 
     CREATING = "creating"
@@ -42,7 +42,7 @@ class Phase(enum.StrEnum):
     TERMINATING = "terminating"
 
 
-class Rule(enum.StrEnum):
+class TriggerRule(enum.StrEnum):
     """Which rule decided."""
 
     PAUSED = "paused"
@@ -63,7 +63,7 @@ class Rule(enum.StrEnum):
     """No usage is known."""
 
 
-_RULE_OF_VERDICT = {Verdict.LIMIT: Rule.LIMIT, Verdict.POINTS: Rule.POINTS}
+_RULE_OF_VERDICT = {VerdictKind.LIMIT: TriggerRule.LIMIT, VerdictKind.POINTS: TriggerRule.POINTS}
 
 
 class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
     ``phase_changed_at_s`` and ``last_change_at_s`` are None if it never happened. Points are newest first.
     """
 
-    phase: Phase = Phase.IN_SYNC
+    phase: TriggerPhase = TriggerPhase.IN_SYNC
     phase_changed_at_s: float | None = None
     last_change_at_s: float | None = None
     points: dict[str, Points] = msgspec.field(default_factory=dict)
@@ -81,10 +81,10 @@ class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
 class TickDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done, and every rule that had a say."""
 
-    rule: Rule
+    rule: TriggerRule
     """Which rule decided."""
 
-    change: Change
+    change: ScaleChange
     """Pods to add or remove, with each bound that made a difference."""
 
     desired_count: int | NoData
@@ -109,15 +109,15 @@ class TickDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the phase, or the time of its change, is new and should be kept."""
 
 
-class _Choice(msgspec.Struct, frozen=True, kw_only=True):
+class _TriggerChoice(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules say, before bounds and state."""
 
-    rule: Rule
+    rule: TriggerRule
     delta: int = 0
     verdicts: tuple[TriggerVerdict, ...] = ()
     acting: TriggerVerdict | None = None
     in_sync: bool = True
-    phase: Phase | None = None
+    phase: TriggerPhase | None = None
     """The phase that follows; None to leave it as it is."""
 
 
@@ -128,14 +128,14 @@ def decide(
     *,
     settings: TriggerSettings,
     now_s: float,
-    policies: Mapping[str, Policy] = REGISTRY,
+    policies: Mapping[str, TriggerPolicy] = REGISTRY,
 ) -> tuple[TriggerState, TickDecision]:
     """Evaluate a policy at ``now_s``. ``spec`` has no problems (``check_scaling_policy``).
 
     The state that comes back holds the new points. It does not know yet of the change that is decided: see ``changed``.
     """
-    up = triggers_in_force(spec.up, Way.UP, settings.quirks)
-    down = triggers_in_force(spec.down, Way.DOWN, settings.quirks)
+    up = triggers_in_force(spec.up, ScaleWay.UP, settings.quirks)
+    down = triggers_in_force(spec.down, ScaleWay.DOWN, settings.quirks)
     times = stored_times(up, down, settings)
     usages = {kind: _usage(kind, observed, settings, policies=policies) for kind in times}
     points = recorded(state.points, usages, times, now_s=now_s, settings=settings)
@@ -151,7 +151,7 @@ def decide(
     choice = _choose(state.phase, spec, situation, up=up, down=down)
     change = change_of(choice.delta, observed=observed, spec=spec, settings=settings)
     # A limit that is met again counts as a new change of phase, so that its time says when it was met last.
-    phase_changed = choice.phase is not None and (choice.phase is not state.phase or choice.rule is Rule.LIMIT)
+    phase_changed = choice.phase is not None and (choice.phase is not state.phase or choice.rule is TriggerRule.LIMIT)
     state = TriggerState(
         phase=choice.phase or state.phase,
         phase_changed_at_s=now_s if phase_changed else state.phase_changed_at_s,
@@ -177,7 +177,7 @@ def changed(state: TriggerState, *, at_s: float) -> TriggerState:
 
     ``at_s`` is the ``now_s`` of the decision, as in the original, not the time at which the last pod was there.
     """
-    return msgspec.structs.replace(state, phase=Phase.IN_SYNC, phase_changed_at_s=at_s, last_change_at_s=at_s)
+    return msgspec.structs.replace(state, phase=TriggerPhase.IN_SYNC, phase_changed_at_s=at_s, last_change_at_s=at_s)
 
 
 def rebased(state: TriggerState, *, by_s: float) -> TriggerState:
@@ -198,7 +198,7 @@ def rebased(state: TriggerState, *, by_s: float) -> TriggerState:
 
 
 def _usage(
-    kind: str, observed: ObservedPods, settings: TriggerSettings, *, policies: Mapping[str, Policy]
+    kind: str, observed: ObservedPods, settings: TriggerSettings, *, policies: Mapping[str, TriggerPolicy]
 ) -> float | NoData:
     policy = policies.get(kind)
     if policy is None:
@@ -207,38 +207,45 @@ def _usage(
 
 
 def _choose(
-    phase: Phase, spec: ScalingPolicySpec, situation: Situation, *, up: tuple[Trigger, ...], down: tuple[Trigger, ...]
-) -> _Choice:
+    phase: TriggerPhase,
+    spec: ScalingPolicySpec,
+    situation: Situation,
+    *,
+    up: tuple[Trigger, ...],
+    down: tuple[Trigger, ...],
+) -> _TriggerChoice:
     available_count = situation.observed.available_count
-    if phase in (Phase.CREATING, Phase.TERMINATING):
-        return _Choice(rule=Rule.PAUSED)
+    if phase in (TriggerPhase.CREATING, TriggerPhase.TERMINATING):
+        return _TriggerChoice(rule=TriggerRule.PAUSED)
     if available_count < spec.min_count:
-        return _Choice(rule=Rule.BELOW_MIN, delta=spec.min_count - available_count)
+        return _TriggerChoice(rule=TriggerRule.BELOW_MIN, delta=spec.min_count - available_count)
     if 0 < spec.max_count < available_count:
-        return _Choice(rule=Rule.ABOVE_MAX, delta=spec.max_count - available_count)
+        return _TriggerChoice(rule=TriggerRule.ABOVE_MAX, delta=spec.max_count - available_count)
     grown = Evaluation(verdicts=(), acting=None, delta=0, in_sync=True)
     if spec.max_count == 0 or available_count < spec.max_count:
-        grown = evaluate(up, Way.UP, situation, cooldown_s=spec.up.cooldown_s)
+        grown = evaluate(up, ScaleWay.UP, situation, cooldown_s=spec.up.cooldown_s)
     if not grown.in_sync:
-        return _from_evaluation(grown, grown.verdicts, Phase.SUBDIMENSIONED)
+        return _from_evaluation(grown, grown.verdicts, TriggerPhase.SUBDIMENSIONED)
     least_count = spec.min_count if situation.settings.quirks.down_may_reach_zero else max(1, spec.min_count)
     if available_count > least_count:
-        shrunk = evaluate(down, Way.DOWN, situation, cooldown_s=spec.down.cooldown_s)
+        shrunk = evaluate(down, ScaleWay.DOWN, situation, cooldown_s=spec.down.cooldown_s)
         verdicts = (*grown.verdicts, *shrunk.verdicts)
         if not shrunk.in_sync:
-            return _from_evaluation(shrunk, verdicts, Phase.OVERDIMENSIONED)
+            return _from_evaluation(shrunk, verdicts, TriggerPhase.OVERDIMENSIONED)
     else:
         verdicts = grown.verdicts
     known = [not isinstance(usage, NoData) for usage in situation.usages.values()]
     # Without triggers nothing is missing.
-    rule = Rule.IN_SYNC if any(known) or not known else Rule.NO_DATA
-    return _Choice(rule=rule, verdicts=verdicts, phase=Phase.IN_SYNC)
+    rule = TriggerRule.IN_SYNC if any(known) or not known else TriggerRule.NO_DATA
+    return _TriggerChoice(rule=rule, verdicts=verdicts, phase=TriggerPhase.IN_SYNC)
 
 
-def _from_evaluation(evaluation: Evaluation, verdicts: tuple[TriggerVerdict, ...], phase: Phase) -> _Choice:
+def _from_evaluation(
+    evaluation: Evaluation, verdicts: tuple[TriggerVerdict, ...], phase: TriggerPhase
+) -> _TriggerChoice:
     acting = evaluation.acting
-    return _Choice(
-        rule=Rule.COOLDOWN if acting is None else _RULE_OF_VERDICT[acting.verdict],
+    return _TriggerChoice(
+        rule=TriggerRule.COOLDOWN if acting is None else _RULE_OF_VERDICT[acting.verdict],
         delta=evaluation.delta,
         verdicts=verdicts,
         acting=acting,
@@ -248,8 +255,8 @@ def _from_evaluation(evaluation: Evaluation, verdicts: tuple[TriggerVerdict, ...
 
 
 def _desired_count(
-    rule: Rule,
-    change: Change,
+    rule: TriggerRule,
+    change: ScaleChange,
     observed: ObservedPods,
     *,
     spec: ScalingPolicySpec,
@@ -262,15 +269,15 @@ def _desired_count(
     does not hold, or nothing could take it back. And one that may go to 0 holds no last pod that is idle: whether that
     goes is for the requests to say, who have a gate for it.
     """
-    if rule is Rule.PAUSED:
+    if rule is TriggerRule.PAUSED:
         return NoData(missing="a revision that is running")
-    if rule is Rule.NO_DATA:
+    if rule is TriggerRule.NO_DATA:
         return NoData(missing="a usage that any trigger watches")
-    if rule is Rule.IN_SYNC and not has_down:
+    if rule is TriggerRule.IN_SYNC and not has_down:
         # What one trigger cannot see may need the pods that the others do not ask for.
         unknown = [kind for kind, usage in usages.items() if isinstance(usage, NoData)]
         return NoData(missing=f"a usage of type {unknown[0]}") if unknown else spec.min_count
     count = observed.available_count + change.delta
     is_last_and_idle = count == observed.available_count == 1 and not observed.occupied_count
-    wants_no_more = rule is Rule.IN_SYNC or (rule is Rule.POINTS and change.wanted_delta < 0)
+    wants_no_more = rule is TriggerRule.IN_SYNC or (rule is TriggerRule.POINTS and change.wanted_delta < 0)
     return 0 if is_last_and_idle and wants_no_more and spec.min_count == 0 else count

@@ -18,10 +18,10 @@ from serving.scaling.triggertypes.arithmetic import Share, fraction_of_percent, 
 from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 from serving.settings.triggers import TriggerQuirks
 
-__all__ = ["REGISTRY", "FixedStepPolicy", "OccupancyPolicy", "Policy", "ResourcePolicy"]
+__all__ = ["REGISTRY", "FixedStepPolicy", "OccupancyPolicy", "ResourcePolicy", "TriggerPolicy"]
 
 
-class Policy(Protocol):
+class TriggerPolicy(Protocol):
     """One type of trigger. ``quirks`` are for the types that maestro has; your own may ignore them."""
 
     def usage_ratio(self, observed: ObservedPods, quirks: TriggerQuirks, /) -> float | NoData:
@@ -122,7 +122,7 @@ def _no_target() -> NoData:
     return NoData(missing="a usage above 0 to aim at")
 
 
-REGISTRY: Mapping[str, Policy] = {
+REGISTRY: Mapping[str, TriggerPolicy] = {
     "occupancy": OccupancyPolicy(),
     "fixed-step": FixedStepPolicy(),
     "cpu": ResourcePolicy("cpu_m"),

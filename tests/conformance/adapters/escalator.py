@@ -28,9 +28,9 @@ from serving.nodegroup.records import (
     Amount,
     CloudGroup,
     Expression,
-    Node,
+    GroupNode,
+    GroupPod,
     Placement,
-    Pod,
     PodPhase,
     RemovalTaint,
     Snapshot,
@@ -235,9 +235,9 @@ def seconds(options: dict[str, Any], key: str) -> float:
         return 0.0
 
 
-def node_of(raw: dict[str, Any]) -> Node:
+def node_of(raw: dict[str, Any]) -> GroupNode:
     tainted_ago_s = raw.get("tainted_ago_s")
-    return Node(
+    return GroupNode(
         name=raw["name"],
         created_at_s=NOW_S - raw.get("age_s", 0),
         allocatable=Amount(cpu_m=raw["cpu_m"], memory_bytes=raw["mem_bytes"]),
@@ -250,8 +250,8 @@ def node_of(raw: dict[str, Any]) -> Node:
     )
 
 
-def pods_of(raw: dict[str, Any]) -> list[Pod]:
-    pod = Pod(
+def pods_of(raw: dict[str, Any]) -> list[GroupPod]:
+    pod = GroupPod(
         name="pod",
         request=Amount(cpu_m=raw["cpu_m"], memory_bytes=raw["mem_bytes"]),
         phase=PHASES.get(raw.get("phase", ""), PodPhase.UNKNOWN),

@@ -22,10 +22,10 @@ from serving.scheduler.arrays import FloatArray, IntArray, Resource
 from serving.scheduler.beta import fit_beta, incomplete_beta, probability_below
 from serving.scheduler.load_variation import variation_score
 from serving.scheduler.low_risk import LowRiskOverCommitment, LowRiskWhy
-from serving.scheduler.metrics import Metric, Usage, clamped_usage_ratio, read_usage, usage_ratio
-from serving.scheduler.nodes import Node, node_table, place
-from serving.scheduler.pod import Container, Pod, pod_demand, total_demand
-from serving.scheduler.risk import Commitment, Load, limit_risk, load_risk, smoothed_deviation, total_risk
+from serving.scheduler.metrics import NodeMetric, Usage, clamped_usage_ratio, read_usage, usage_ratio
+from serving.scheduler.nodes import ScoredNode, node_table, place
+from serving.scheduler.pod import Container, PodContainers, pod_demand, total_demand
+from serving.scheduler.risk import Commitment, MeasuredLoad, limit_risk, load_risk, smoothed_deviation, total_risk
 from serving.settings.placement import ORIGINAL, PlacementSettings
 from tests.conformance.compare import same
 
@@ -168,7 +168,7 @@ def _risk(given: Json) -> Json:
         request=_amount(given["request_minus_pod"]), limit=_amount(given["limit_minus_pod"]), allocatable=capacity
     )
     smoothed = smoothed_deviation(mean, deviation, given["smoothing_window"])
-    load = Load(mean=mean, deviation=smoothed, measured=np.array([measured]))
+    load = MeasuredLoad(mean=mean, deviation=smoothed, measured=np.array([measured]))
     from_limits = limit_risk(with_pod)
     from_load = load_risk(load, without_pod, ORIGINAL).risk
 
@@ -197,7 +197,7 @@ def _score(given: Json) -> Json:
 
 def _explain(given: Json, settings: PlacementSettings) -> tuple[int, LowRiskWhy]:
     metrics = given.get("metrics") if given.get("node_in_metrics", True) else None
-    node = Node(
+    node = ScoredNode(
         name="node",
         allocatable_cpu_m=given["node_cpu_m"],
         allocatable_memory_bytes=given["node_mem_bytes"],
@@ -216,16 +216,16 @@ def _usage(given: Json) -> Usage | NoData:
     return usage.cpu if RESOURCES[given["resource"]] is Resource.CPU else usage.memory
 
 
-def _metrics(metrics: list[Json]) -> list[Metric]:
+def _metrics(metrics: list[Json]) -> list[NodeMetric]:
     return [
-        Metric(type=metric["type"], operator=metric.get("operator", ""), value=metric.get("value", 0.0))
+        NodeMetric(type=metric["type"], operator=metric.get("operator", ""), value=metric.get("value", 0.0))
         for metric in metrics
     ]
 
 
-def _pod(pod: Json | None) -> Pod:
+def _pod(pod: Json | None) -> PodContainers:
     pod = pod or {}
-    return Pod(
+    return PodContainers(
         containers=_containers(pod.get("containers")),
         init_containers=_containers(pod.get("init_containers")),
         overhead=_resources(pod.get("overhead")),

@@ -16,14 +16,14 @@ import msgspec
 from serving.autoscaler.triggers.apply import bounded_down_amount, bounded_up_amount
 from serving.autoscaler.triggers.panic import exceeds_panic_limit
 from serving.autoscaler.triggers.points import (
+    ScaleWay,
     UsagePoint,
-    Way,
     counted_points,
     examined_points,
     point_capacity,
     point_window,
 )
-from serving.autoscaler.triggers.tick import Phase, TriggerState, decide
+from serving.autoscaler.triggers.tick import TriggerPhase, TriggerState, decide
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
 from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger, type_of_today
@@ -37,7 +37,7 @@ __all__ = ["agrees", "answer", "expected"]
 
 Json = dict[str, Any]
 USAGE_ABSOLUTE = 1e-9
-WAYS = {"up": Way.UP, "down": Way.DOWN}
+WAYS = {"up": ScaleWay.UP, "down": ScaleWay.DOWN}
 
 
 def expected(case: Json) -> Json:
@@ -103,12 +103,12 @@ def _tick(given: Json) -> Json:
     spec = ScalingPolicySpec(
         min_count=given["min"],
         max_count=given["max"],
-        up=_direction(given.get("up") or {}, Way.UP),
-        down=_direction(given.get("down") or {}, Way.DOWN),
+        up=_direction(given.get("up") or {}, ScaleWay.UP),
+        down=_direction(given.get("down") or {}, ScaleWay.DOWN),
     )
     observed = _observed(given)
     before = TriggerState(
-        phase=Phase(given["state"]),
+        phase=TriggerPhase(given["state"]),
         last_change_at_s=-float(given["seconds_since_last_scale"]),
         points={
             type_of_today(kind): _read_points(points) for kind, points in (given.get("points_before") or {}).items()
@@ -174,23 +174,23 @@ def _requested(container: Json, key: str) -> int | None:
     return None if amount < 0 else amount
 
 
-def _direction(given: Json, way: Way) -> Direction:
+def _direction(given: Json, way: ScaleWay) -> Direction:
     """A direction; without any trigger the original has an old-style one of zeros."""
-    sign = 1 if way is Way.UP else -1
+    sign = 1 if way is ScaleWay.UP else -1
     delta = given.get("delta", 0)
     triggers = tuple(_trigger(trigger, way, sign * delta) for trigger in given.get("metrics_trigger") or ())
     old = _trigger({**(given.get("trigger") or {}), "type": "room"}, way, 0)
     return Direction(triggers=triggers, cooldown_s=given.get("cooldown", 0), delta=delta, trigger=old)
 
 
-def _trigger(given: Json, way: Way, delta: int) -> Trigger:
+def _trigger(given: Json, way: ScaleWay, delta: int) -> Trigger:
     limit = given.get("limit", 0)
     return Trigger(
         type=given["type"],
         usage_percent=given.get("usage", 0),
         threshold_percent=given.get("threshold", 0),
         time_s=given.get("time", 0),
-        limit_percent=limit if way is Way.UP and limit > 0 else None,
+        limit_percent=limit if way is ScaleWay.UP and limit > 0 else None,
         delta=given.get("delta", delta),
     )
 

@@ -14,8 +14,8 @@ from serving.model.resources import Resources
 from serving.scheduler.arrays import share
 from serving.scheduler.balanced import BalancedAnswer
 from serving.scheduler.fit import FitAnswer, unused_tenths, used_tenths
-from serving.scheduler.nodes import Node, node_table
-from serving.scheduler.pod import Container, Demand, Pod, pod_demand, total_demand
+from serving.scheduler.nodes import ScoredNode, node_table
+from serving.scheduler.pod import Container, PodContainers, PodDemand, pod_demand, total_demand
 from serving.scheduler.provider import Scorer, Scores
 from serving.settings.placement import (
     CLUSTER_AUTOSCALER_PROVIDER,
@@ -87,7 +87,7 @@ def _node(given: Json) -> Json:
 
 
 def _scores(given: Json, provider: str) -> Scores:
-    node = Node(
+    node = ScoredNode(
         name="node",
         allocatable_cpu_m=given["allocatable_cpu_m"],
         allocatable_memory_bytes=given["allocatable_mem_bytes"],
@@ -101,9 +101,9 @@ def _answer(scores: Scores, part: int) -> object:
     return scores.parts[part].answer
 
 
-def _demand(containers: list[list[int]] | None) -> Demand:
+def _demand(containers: list[list[int]] | None) -> PodDemand:
     return pod_demand(
-        Pod(
+        PodContainers(
             containers=tuple(
                 Container(request=Resources(cpu_m=_present(cpu_m), memory_bytes=_present(memory_bytes)))
                 for cpu_m, memory_bytes in containers or ()

@@ -1,7 +1,7 @@
 """Policies and revisions for tests of what joins them."""
 
-from serving.autoscaler.policy import PolicyFacts, policy_of
-from serving.autoscaler.revision import RevisionFacts
+from serving.autoscaler.policy import PolicyView, policy_of
+from serving.autoscaler.revision import ScaledRevision
 from serving.model.knative import ServingState
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import read_annotations
@@ -20,10 +20,10 @@ def revision(
     service: str = "hello",
     reachable: bool = True,
     state: ServingState = ServingState.ACTIVE,
-) -> RevisionFacts:
+) -> ScaledRevision:
     """A revision of a Service."""
     scaling = read_annotations({}, _SETTINGS).scaling
-    return RevisionFacts(
+    return ScaledRevision(
         key=("default", name),
         uid=uid,
         resource_version="1",
@@ -52,7 +52,7 @@ def manifest(
     return {"metadata": {**metadata, "generation": 1}, "spec": whole, "status": status or {}}
 
 
-def policy(name: str = "p", **fields: object) -> PolicyFacts:
+def policy(name: str = "p", **fields: object) -> PolicyView:
     """A policy as the autoscaler has it; ``fields`` are those of ``manifest``."""
     found = policy_of(manifest(name, **fields))  # type: ignore[arg-type] # the fields of manifest
     assert found is not None

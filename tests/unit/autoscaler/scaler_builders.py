@@ -2,8 +2,8 @@
 
 import msgspec
 
-from serving.autoscaler.revision import RevisionFacts
-from serving.autoscaler.scaler import Cause, Outcome, Scaler, ScalerFacts, Source
+from serving.autoscaler.revision import ScaledRevision
+from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, ScalerView, StatSource
 from serving.model.knative import ServingState
 from serving.model.stat import Stat
 from serving.scaling.spec import ScalingSpec
@@ -22,9 +22,9 @@ def revision_with(
     class_name: str = KPA_CLASS,
     container_concurrency: int = 0,
     was_ready: bool = True,
-) -> RevisionFacts:
+) -> ScaledRevision:
     """A revision as the cluster has it."""
-    return RevisionFacts(
+    return ScaledRevision(
         key=("default", "hello-00001"),
         uid="u",
         resource_version="1",
@@ -42,10 +42,10 @@ def facts_of(
     *,
     serving_state: ServingState | None = None,
     proved_at_s: float | None = None,
-) -> ScalerFacts:
+) -> ScalerView:
     """A scale with as many pods ready unless told; in reserve at 0 unless told."""
     default = ServingState.ACTIVE if scale else ServingState.RESERVE
-    return ScalerFacts(
+    return ScalerView(
         present_scale=scale,
         ready_count=scale if ready is None else ready,
         serving_state=serving_state or default,
@@ -68,18 +68,18 @@ def told(concurrency: float, *, by: str = "activator", requests: float | None = 
 class World:
     """Time passes, pods report each second, probes are answered, and what is decided is so a moment later."""
 
-    def __init__(self, revision: RevisionFacts, facts: ScalerFacts, *, is_restart: bool = False) -> None:
+    def __init__(self, revision: ScaledRevision, facts: ScalerView, *, is_restart: bool = False) -> None:
         self.now_s = 1000.0
         self.facts = facts
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[ScalerOutcome] = []
         self.scaler = Scaler(revision, facts, SETTINGS, is_restart=is_restart, now_s=self.now_s)
 
-    def decide(self, cause: Cause = Cause.PERIOD) -> Outcome:
+    def decide(self, cause: DecisionCause = DecisionCause.PERIOD) -> ScalerOutcome:
         """One decision, with a proof if it wants one; its scale is there at once, its pods are ready too."""
         outcome = self.scaler.tick(self.facts, cause, self.now_s)
         if outcome.to_prove:
             self.facts = msgspec.structs.replace(self.facts, proved_at_s=self.now_s)
-            outcome = self.scaler.tick(self.facts, Cause.PROOF, self.now_s)
+            outcome = self.scaler.tick(self.facts, DecisionCause.PROOF, self.now_s)
         self.outcomes.append(outcome)
         if outcome.apply_count is not None:
             for number in range(outcome.apply_count, self.facts.ready_count):
@@ -92,15 +92,15 @@ class World:
         for second in range(seconds):
             count = self.facts.ready_count
             for number in range(count):
-                self.hear(told(load / count, by=f"pod-{number}"), Source.POD, at_s=self.now_s + 0.3)
+                self.hear(told(load / count, by=f"pod-{number}"), StatSource.POD, at_s=self.now_s + 0.3)
             self.now_s += 1.0
             if second % 2:
                 self.decide()
 
     def poke(self, concurrency: float) -> bool:
         """An activator tells of so many more; whether that cannot wait."""
-        return self.hear(told(concurrency), Source.ACTIVATOR)
+        return self.hear(told(concurrency), StatSource.ACTIVATOR)
 
-    def hear(self, stat: Stat, source: Source, *, at_s: float | None = None) -> bool:
+    def hear(self, stat: Stat, source: StatSource, *, at_s: float | None = None) -> bool:
         """A stat is received, now unless told; whether it cannot wait."""
         return self.scaler.record(msgspec.structs.replace(stat, at_s=self.now_s if at_s is None else at_s), source)

@@ -1,6 +1,6 @@
 import pytest
 
-from serving.autoscaler.bounds import Bound, bounded, ready_count_min
+from serving.autoscaler.bounds import ScaleBound, bounded, ready_count_min
 from tests.unit.autoscaler.kpa_builders import spec_with
 
 
@@ -8,14 +8,14 @@ from tests.unit.autoscaler.kpa_builders import spec_with
     ("count", "min_scale", "max_scale", "kept", "limited_by"),
     [
         (3, 0, 0, 3, None),
-        (1, 2, 0, 2, Bound.MIN_SCALE),
+        (1, 2, 0, 2, ScaleBound.MIN_SCALE),
         (2, 2, 5, 2, None),
-        (9, 2, 5, 5, Bound.MAX_SCALE),
+        (9, 2, 5, 5, ScaleBound.MAX_SCALE),
         (10**9, 2, 0, 10**9, None),
     ],
 )
 def test_a_count_is_kept_within_minimum_and_maximum(
-    count: int, min_scale: int, max_scale: int, kept: int, limited_by: Bound | None
+    count: int, min_scale: int, max_scale: int, kept: int, limited_by: ScaleBound | None
 ) -> None:
     spec = spec_with(min_scale=min_scale, max_scale=max_scale)
     answer = bounded(count, spec=spec, is_initialized=True)
@@ -26,14 +26,14 @@ def test_a_count_is_kept_within_minimum_and_maximum(
 @pytest.mark.parametrize(
     ("is_initialized", "initial_scale", "kept", "limited_by"),
     [
-        (False, 5, 5, Bound.INITIAL_SCALE),
-        (True, 5, 2, Bound.MIN_SCALE),
-        (False, 1, 2, Bound.MIN_SCALE),
-        (False, 0, 2, Bound.MIN_SCALE),
+        (False, 5, 5, ScaleBound.INITIAL_SCALE),
+        (True, 5, 2, ScaleBound.MIN_SCALE),
+        (False, 1, 2, ScaleBound.MIN_SCALE),
+        (False, 0, 2, ScaleBound.MIN_SCALE),
     ],
 )
 def test_the_initial_scale_is_a_minimum_until_it_was_reached_once(
-    *, is_initialized: bool, initial_scale: int, kept: int, limited_by: Bound
+    *, is_initialized: bool, initial_scale: int, kept: int, limited_by: ScaleBound
 ) -> None:
     spec = spec_with(min_scale=2, initial_scale=initial_scale)
     answer = bounded(0, spec=spec, is_initialized=is_initialized)
@@ -48,7 +48,7 @@ def test_the_maximum_is_stronger_than_the_initial_scale() -> None:
     # docs/calculations.md: min 2, initial 5, max 4.
     spec = spec_with(min_scale=2, initial_scale=5, max_scale=4)
     answer = bounded(0, spec=spec, is_initialized=False)
-    assert (answer.count, answer.limited_by) == (4, Bound.MAX_SCALE)
+    assert (answer.count, answer.limited_by) == (4, ScaleBound.MAX_SCALE)
 
 
 def test_a_count_that_two_bounds_bring_back_is_not_limited() -> None:

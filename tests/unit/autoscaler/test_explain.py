@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 import pytest
 
-from serving.autoscaler.bounds import Bound
+from serving.autoscaler.bounds import ScaleBound
 from serving.autoscaler.classic import ClassicDecision, ClassicLimit, ClassicMode
 from serving.autoscaler.decide import KpaState, ScaleLimit, decide
 from serving.autoscaler.deciders import Decided, Inside
@@ -15,8 +15,8 @@ from serving.autoscaler.delay import DelayWindow
 from serving.autoscaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIMITS, explain
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.metric_windows import Observation
-from serving.autoscaler.scaler import Cause, Inputs, Outcome, ScalerFacts, conclude
-from serving.autoscaler.zero import GateReason, GateState, Phase
+from serving.autoscaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, ScalerView, conclude
+from serving.autoscaler.zero import GatePhase, GateReason, GateState
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
@@ -24,11 +24,11 @@ from serving.scaling.spec import SAFE
 from tests.unit.autoscaler.kpa_builders import spec_with
 
 NOW_S = 1000.0
-LONG_AGO = GateState(since_s=0.0, phase=Phase.ACTIVE, reason=None, is_initialized=True)
+LONG_AGO = GateState(since_s=0.0, phase=GatePhase.ACTIVE, reason=None, is_initialized=True)
 UNHEARD = NoData(missing="no stat in the stable window")
 
 
-def gate_of(phase: Phase, *, for_s: float = 500.0, is_initialized: bool = True) -> GateState:
+def gate_of(phase: GatePhase, *, for_s: float = 500.0, is_initialized: bool = True) -> GateState:
     return GateState(since_s=NOW_S - for_s, phase=phase, is_initialized=is_initialized)
 
 
@@ -66,7 +66,7 @@ def outcome_of(
     proved: bool,
     proxied_s: float | None = None,
     **spec: object,
-) -> Outcome:
+) -> ScalerOutcome:
     numbers = spec_with(**({"target_value": 7.0, "total_value": 10.0} | spec))
     before = state or KpaState()
     observed = (
@@ -75,10 +75,10 @@ def outcome_of(
     _, detail = decide(before, observed=observed, ready_count=ready, spec=numbers, now_s=NOW_S)
     desired = detail if isinstance(detail, NoData) else detail.desired_count
     present_scale = ready if scale is None else scale
-    inputs = Inputs(
+    inputs = DecisionInputs(
         at_s=NOW_S,
-        cause=Cause.PERIOD,
-        facts=ScalerFacts(
+        cause=DecisionCause.PERIOD,
+        facts=ScalerView(
             present_scale=present_scale,
             ready_count=ready,
             serving_state=ServingState.ACTIVE if present_scale or waiting else ServingState.RESERVE,
@@ -141,11 +141,11 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
         "stays 3: panic; 6 s average 10.0 in flight over 3 ready pods, target 7 each; panic keeps 3, the most it asked for",
     ),
     "who waits at zero": (
-        lambda: said(100.0, ready=0, waiting=100.0, gate=gate_of(Phase.INACTIVE)),
+        lambda: said(100.0, ready=0, waiting=100.0, gate=gate_of(GatePhase.INACTIVE)),
         "0 → 15: panic; 100.0 in flight and nobody to serve them, target 7 each",
     ),
     "woken before any load is told": (
-        lambda: said(UNHEARD, ready=0, waiting=1.0, gate=gate_of(Phase.INACTIVE)),
+        lambda: said(UNHEARD, ready=0, waiting=1.0, gate=gate_of(GatePhase.INACTIVE)),
         "0 → 1: no data (no stat in the stable window); woken by the activator",
     ),
     "min-scale": (
@@ -153,7 +153,7 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
         "1 → 2: stable; 60 s average 0.0 in flight over 1 ready pod, target 7 each; raised to min-scale 2",
     ),
     "initial-scale": (
-        lambda: said(1.0, ready=0, scale=1, initial_scale=4, gate=gate_of(Phase.ACTIVATING, is_initialized=False)),
+        lambda: said(1.0, ready=0, scale=1, initial_scale=4, gate=gate_of(GatePhase.ACTIVATING, is_initialized=False)),
         (
             "1 → 4: stable; 60 s average 1.0 in flight over 0 ready pods, target 7 each; "
             "raised to initial-scale 4, which must be ready once"
@@ -274,21 +274,21 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
 IDLE = "stable; 60 s average 0.0 in flight over 1 ready pod, target 7 each"
 ZERO: dict[str, tuple[Callable[[], str], str]] = {
     "1: the first pods are still starting": (
-        lambda: said(0.0, ready=0, scale=1, gate=gate_of(Phase.ACTIVATING, for_s=10)),
+        lambda: said(0.0, ready=0, scale=1, gate=gate_of(GatePhase.ACTIVATING, for_s=10)),
         (
             "stays 1: stable; 60 s average 0.0 in flight over 0 ready pods, target 7 each; "
             "its first pods have 620 s more to become ready"
         ),
     ),
     "1: the first pods never became ready": (
-        lambda: said(0.0, ready=0, scale=1, gate=gate_of(Phase.ACTIVATING, for_s=700)),
+        lambda: said(0.0, ready=0, scale=1, gate=gate_of(GatePhase.ACTIVATING, for_s=700)),
         (
             "1 → 0: stable; 60 s average 0.0 in flight over 0 ready pods, target 7 each; "
             "its first pods did not become ready within 600 s; into reserve first"
         ),
     ),
     "2: active for a shorter time than the window": (
-        lambda: said(0.0, ready=1, gate=gate_of(Phase.ACTIVE, for_s=48)),
+        lambda: said(0.0, ready=1, gate=gate_of(GatePhase.ACTIVE, for_s=48)),
         f"stays 1: {IDLE}; 1 stays until it was active for the stable window of 60 s, 12 s more",
     ),
     "3: idle": (
@@ -296,32 +296,32 @@ ZERO: dict[str, tuple[Callable[[], str], str]] = {
         f"stays 1, heading for 0: {IDLE}; idle, so it is marked inactive and the activator takes over",
     ),
     "4: nobody has proved that the activator answers": (
-        lambda: said(0.0, ready=1, gate=gate_of(Phase.INACTIVE)),
+        lambda: said(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE)),
         f"stays 1, heading for 0: {IDLE}; first the activator must prove that it answers in the pods' place",
     ),
     "5: the last pod is retained": (
         lambda: said(
-            0.0, ready=1, gate=gate_of(Phase.INACTIVE, for_s=20), proved=True, scale_to_zero_pod_retention_s=50.0
+            0.0, ready=1, gate=gate_of(GatePhase.INACTIVE, for_s=20), proved=True, scale_to_zero_pod_retention_s=50.0
         ),
         f"stays 1, heading for 0: {IDLE}; the last pod is retained for 50 s, 30 s more",
     ),
     "5: pods were in the path until a moment ago": (
-        lambda: said(0.0, ready=1, gate=gate_of(Phase.INACTIVE, for_s=20), proved=True, proxied_s=10.0),
+        lambda: said(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE, for_s=20), proved=True, proxied_s=10.0),
         (
             f"stays 1, heading for 0: {IDLE}; "
             "the activator is in the path for less than the grace period of 30 s, 10 s more"
         ),
     ),
     "6: proved": (
-        lambda: said(0.0, ready=1, gate=gate_of(Phase.INACTIVE, for_s=20), proved=True),
+        lambda: said(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE, for_s=20), proved=True),
         f"1 → 0: {IDLE}; the activator is proved to answer in the pods' place; into reserve first",
     ),
     "6: for long": (
-        lambda: said(0.0, ready=1, gate=gate_of(Phase.INACTIVE), proved=True),
+        lambda: said(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE), proved=True),
         f"1 → 0: {IDLE}; inactive for longer than the grace period of 30 s and the retention of 0 s; into reserve first",
     ),
     "7: there": (
-        lambda: said(0.0, ready=0, gate=gate_of(Phase.PROVED), proved=True),
+        lambda: said(0.0, ready=0, gate=gate_of(GatePhase.PROVED), proved=True),
         "stays 0: stable; 60 s average 0.0 in flight over 0 ready pods, target 7 each; already at 0",
     ),
     "never, where zero is disabled": (
@@ -345,7 +345,7 @@ def test_each_step_to_zero_is_explained(case: tuple[Callable[[], str], str]) -> 
 
 @pytest.mark.parametrize(
     ("rules", "words"),
-    [(ScaleLimit, _LIMITS), (ClassicLimit, _CLASSIC_LIMITS), (Bound, _BOUNDS), (GateReason, _GATE)],
+    [(ScaleLimit, _LIMITS), (ClassicLimit, _CLASSIC_LIMITS), (ScaleBound, _BOUNDS), (GateReason, _GATE)],
 )
 def test_each_rule_has_words_and_a_case(rules: type[enum.StrEnum], words: Mapping[enum.StrEnum, str]) -> None:
     assert words.keys() == set(rules)
@@ -358,4 +358,4 @@ def test_each_rule_has_words_and_a_case(rules: type[enum.StrEnum], words: Mappin
 def test_every_field_of_an_outcome_survives_json() -> None:
     outcome = outcome_of(20.0, 50.0, ready=2, scale=2, state=None, gate=LONG_AGO, beside=proposal(5, "hot"), waiting=0.0,
                          decided=None, proved=False)  # fmt: skip
-    assert msgspec.json.decode(msgspec.json.encode(outcome), type=Outcome) == outcome
+    assert msgspec.json.decode(msgspec.json.encode(outcome), type=ScalerOutcome) == outcome

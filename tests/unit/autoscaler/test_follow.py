@@ -1,6 +1,6 @@
 import pytest
 
-from serving.autoscaler.follow import Followers, Wish, asked, wish_of
+from serving.autoscaler.follow import Followers, FollowRequest, asked, wish_of
 
 HELLO = ("default", "hello-00001")
 
@@ -12,7 +12,7 @@ def test_who_follows_a_revision_hears_of_it_only() -> None:
         heard.append(data)
         return True
 
-    followers.add(Wish(key=HELLO), hear)
+    followers.add(FollowRequest(key=HELLO), hear)
     followers.tell("decision", HELLO, b"{}")
     followers.tell("decision", ("default", "other"), b"{}")
     assert heard == [b"event: decision\ndata: {}\n\n"]
@@ -36,8 +36,8 @@ def test_a_query_says_what_is_wanted(names: dict[str, str], event: str, key: tup
 
 def test_who_has_no_room_is_dropped_and_who_ends_hears_nothing() -> None:
     followers, heard = Followers(), list[bytes]()
-    followers.add(Wish(samples=True), lambda data: bool(heard.append(data)))  # type: ignore[func-returns-value]
-    end = followers.add(Wish(), bool)
+    followers.add(FollowRequest(samples=True), lambda data: bool(heard.append(data)))  # type: ignore[func-returns-value]
+    end = followers.add(FollowRequest(), bool)
     assert (len(followers), followers.want_samples) == (2, True)
     followers.tell("sample", HELLO, b"1")
     followers.tell("sample", HELLO, b"2")

@@ -8,7 +8,7 @@ from typing import Any
 
 from serving.aio.clock import now_s
 from serving.autoscaler.loop import Autoscaler
-from serving.autoscaler.scaler import Source
+from serving.autoscaler.scaler import StatSource
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object, PatchType, Subresource
@@ -67,7 +67,7 @@ class Stage:
         self.proof_count += 1
         return self.is_proved
 
-    def tell(self, concurrency: float, *, by: str = "activator", source: Source = Source.ACTIVATOR) -> None:
+    def tell(self, concurrency: float, *, by: str = "activator", source: StatSource = StatSource.ACTIVATOR) -> None:
         stat = Stat(pod=by, at_s=now_s(), concurrency=concurrency, request_count=concurrency)
         self.autoscaler.record(KEY, stat, source)
 
@@ -75,7 +75,7 @@ class Stage:
         """So many seconds, in each of which each pod reports its load."""
         for _ in range(seconds):
             for name, load in loads.items():
-                self.tell(load, by=name, source=Source.POD)
+                self.tell(load, by=name, source=StatSource.POD)
             await asyncio.sleep(1)
 
     async def synced(self) -> None:

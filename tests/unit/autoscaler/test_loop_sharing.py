@@ -9,7 +9,7 @@ import pytest
 
 from serving.aio.clock import now_s
 from serving.autoscaler.loop import Autoscaler
-from serving.autoscaler.scaler import Source
+from serving.autoscaler.scaler import StatSource
 from serving.autoscaler.sharing.client import Relay, Sharing
 from serving.cluster.kinds import SCALING_POLICY
 from serving.cluster.memory import MemoryCluster
@@ -54,7 +54,7 @@ class Member:
 
     def tell(self, concurrency: float) -> None:
         stat = Stat(pod="activator", at_s=now_s(), concurrency=concurrency, request_count=concurrency)
-        self.relay.take(KEY, stat, Source.ACTIVATOR)
+        self.relay.take(KEY, stat, StatSource.ACTIVATOR)
 
     async def report(self, seconds: int, concurrency: float) -> None:
         for _ in range(seconds):
@@ -132,7 +132,9 @@ def test_one_who_was_frozen_decides_and_writes_nothing() -> None:
             await one.report(2, 5.0)
             made = one.autoscaler.numbers()["decisions_total"]
             one.skew_s = 60.0
-            one.autoscaler.record(KEY, Stat(pod="a", at_s=now_s(), concurrency=500, request_count=1), Source.ACTIVATOR)
+            one.autoscaler.record(
+                KEY, Stat(pod="a", at_s=now_s(), concurrency=500, request_count=1), StatSource.ACTIVATOR
+            )
             await asyncio.sleep(0)
             assert one.autoscaler.numbers()["decisions_total"] == made
             with pytest.raises(NotLeading), one.sharing.writing(one.autoscaler.group(KEY)):

@@ -1,12 +1,12 @@
 import msgspec
 import pytest
 
-from serving.autoscaler.bounds import Bound
+from serving.autoscaler.bounds import ScaleBound
 from serving.autoscaler.classic import ClassicDecision, ClassicMode
 from serving.autoscaler.deciders import Decided
 from serving.autoscaler.measured import measured, rule_of
 from serving.autoscaler.merge import MergeDecision, Proposal
-from serving.autoscaler.scaler import Cause, Outcome, Scaler
+from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome
 from serving.model.nodata import NoData
 from tests.unit.autoscaler.kpa_builders import DEFAULTS
 from tests.unit.autoscaler.scaler_builders import SETTINGS, World, facts_of, revision_with
@@ -16,19 +16,19 @@ SILENCE = NoData(missing="nothing was told")
 
 
 @pytest.fixture
-def outcome() -> Outcome:
+def outcome() -> ScalerOutcome:
     """A decision on load over two pods."""
     world = World(REVISION, facts_of(2))
     world.live(8, load=100.0)
     return world.outcomes[-1]
 
 
-def merged_with(outcome: Outcome, **changes: object) -> Outcome:
+def merged_with(outcome: ScalerOutcome, **changes: object) -> ScalerOutcome:
     assert isinstance(outcome.merged, MergeDecision)
     return msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, **changes))
 
 
-def test_a_decision_says_what_it_saw_and_wants(outcome: Outcome) -> None:
+def test_a_decision_says_what_it_saw_and_wants(outcome: ScalerOutcome) -> None:
     found = measured(REVISION, outcome)
     assert (found.namespace, found.revision) == REVISION.key
     assert found.requested_count == found.ready_count == 2
@@ -45,7 +45,7 @@ def test_requests_a_second_are_told_apart() -> None:
     assert measured(revision, world.outcomes[-1]).metric == "rps"
 
 
-def test_classic_has_its_own_target(outcome: Outcome) -> None:
+def test_classic_has_its_own_target(outcome: ScalerOutcome) -> None:
     detail = ClassicDecision(
         desired_count=1,
         mode=ClassicMode.PANIC,
@@ -62,15 +62,15 @@ def test_classic_has_its_own_target(outcome: Outcome) -> None:
 
 def test_without_data_only_the_cluster_is_known() -> None:
     scaler = Scaler(REVISION, facts_of(2), SETTINGS, is_restart=True, now_s=0.0)
-    outcome = scaler.tick(facts_of(2), Cause.PERIOD, 0.0)
+    outcome = scaler.tick(facts_of(2), DecisionCause.PERIOD, 0.0)
     found = measured(REVISION, msgspec.structs.replace(outcome, merged=SILENCE))
     assert (found.desired_count, found.is_panic, found.rule) == (None, False, "no-data")
     assert found.target_load is None
 
 
-def test_the_last_rule_of_the_chain_is_the_rule(outcome: Outcome) -> None:
+def test_the_last_rule_of_the_chain_is_the_rule(outcome: ScalerOutcome) -> None:
     assert isinstance(outcome.merged, MergeDecision)
-    bounds = msgspec.structs.replace(outcome.merged.bounds, limited_by=Bound.MAX_SCALE)
+    bounds = msgspec.structs.replace(outcome.merged.bounds, limited_by=ScaleBound.MAX_SCALE)
     assert rule_of(merged_with(outcome, bounds=bounds)) == "max-scale"
     assert rule_of(merged_with(outcome, decided_by=None)) == "silence"
     assert rule_of(merged_with(outcome, decided_by="activator")) == "wake"

@@ -1,4 +1,4 @@
-from serving.autoscaler.bounds import Bound
+from serving.autoscaler.bounds import ScaleBound
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
@@ -31,7 +31,7 @@ def test_of_equal_proposals_the_first_decided() -> None:
 def test_bounds_come_last() -> None:
     # docs/calculations.md: load wants 3, cpu 5, at most 4.
     decision = merged(kpa=3, cpu=5, spec=spec_with(max_scale=4))
-    assert (decision.desired_count, decision.bounds.limited_by) == (4, Bound.MAX_SCALE)
+    assert (decision.desired_count, decision.bounds.limited_by) == (4, ScaleBound.MAX_SCALE)
 
 
 def test_the_initial_scale_holds_until_it_was_reached() -> None:
@@ -62,7 +62,7 @@ def test_a_silent_decider_asks_for_nothing_at_zero() -> None:
 
 def test_what_silence_keeps_is_still_bounded() -> None:
     decision = merged(kpa=3, cpu=SILENCE, present_scale=10, spec=spec_with(max_scale=6))
-    assert (decision.desired_count, decision.bounds.limited_by) == (6, Bound.MAX_SCALE)
+    assert (decision.desired_count, decision.bounds.limited_by) == (6, ScaleBound.MAX_SCALE)
 
 
 def test_the_answer_carries_all_proposals_and_the_present_scale() -> None:

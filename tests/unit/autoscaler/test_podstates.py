@@ -2,13 +2,13 @@ import msgspec
 import pytest
 
 from serving.autoscaler.podstates import PodState, PodStates, state_of
-from serving.autoscaler.revision import PodFacts
+from serving.autoscaler.revision import ScaledPod
 from serving.model.revisionnumbers import PodCounts
 
-READY = PodFacts(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
+READY = ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
 
 
-def pod(name: str = "p", *, is_ready: bool = False, is_ending: bool = False, phase: str = "Running") -> PodFacts:
+def pod(name: str = "p", *, is_ready: bool = False, is_ending: bool = False, phase: str = "Running") -> ScaledPod:
     return msgspec.structs.replace(READY, name=name, is_ready=is_ready, is_ending=is_ending, phase=phase)
 
 
@@ -24,7 +24,7 @@ def pod(name: str = "p", *, is_ready: bool = False, is_ending: bool = False, pha
         (pod(phase="Succeeded"), None),
     ],
 )
-def test_a_pod_is_in_one_state_or_has_ended(found: PodFacts, state: PodState | None) -> None:
+def test_a_pod_is_in_one_state_or_has_ended(found: ScaledPod, state: PodState | None) -> None:
     assert state_of(found) is state
 
 

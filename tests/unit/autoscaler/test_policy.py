@@ -1,6 +1,6 @@
-from serving.autoscaler.policy import Kept, Policies, Reason, kept_of, policy_of, state_of, targets_of
+from serving.autoscaler.policy import KeptState, Policies, Reason, kept_of, policy_of, state_of, targets_of
 from serving.autoscaler.triggers.points import UsagePoint
-from serving.autoscaler.triggers.tick import Phase, TriggerState
+from serving.autoscaler.triggers.tick import TriggerPhase, TriggerState
 from tests.unit.autoscaler.policy_builders import ROOM_UP, manifest, policy, revision
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
@@ -44,7 +44,7 @@ def test_a_policy_without_a_target_cannot_be_used() -> None:
 
 def test_what_was_kept_is_read_back() -> None:
     state = TriggerState(
-        phase=Phase.SUBDIMENSIONED,
+        phase=TriggerPhase.SUBDIMENSIONED,
         phase_changed_at_s=10.0,
         last_change_at_s=None,
         points={"cpu": (UsagePoint(at_s=30.25, usage_ratio=0.5), UsagePoint(at_s=20.0, usage_ratio=0.25))},
@@ -58,7 +58,7 @@ def test_what_was_kept_stands_in_the_status() -> None:
     kept = {"name": "hello-00001", "uid": "r1", "lastChangeAtMs": 1500, "points": {"occupancy": [[1000, 0.5]]}}
     found = policy(status={"revisions": [kept]})
     assert found.kept == (
-        Kept(name="hello-00001", uid="r1", last_change_at_ms=1500, points={"occupancy": ((1000, 0.5),)}),
+        KeptState(name="hello-00001", uid="r1", last_change_at_ms=1500, points={"occupancy": ((1000, 0.5),)}),
     )
     assert state_of(found.kept[0]).last_change_at_s == 1.5
 

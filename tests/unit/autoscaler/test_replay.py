@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
+from serving.autoscaler.decision_history import DecisionHistory, DecisionRecord
 from serving.autoscaler.explain import headline
 from serving.autoscaler.replay import again, changed_spec, otherwise, read_record
-from serving.autoscaler.scaler import Cause, Outcome
-from serving.autoscaler.story import Record, Story
+from serving.autoscaler.scaler import DecisionCause, ScalerOutcome
 from serving.model.errors import InvalidValue
 from serving.model.knative import ServingState
 from serving.scaling.spec import WindowKind
@@ -19,22 +19,22 @@ class Recorder(World):
     """A world that keeps a record of each decision, as the log would have it."""
 
     def __init__(self, *args: object, **more: object) -> None:
-        self.records: list[Record] = []
-        self.story = Story(10)
+        self.records: list[DecisionRecord] = []
+        self.story = DecisionHistory(10)
         super().__init__(*args, **more)  # type: ignore[arg-type]
 
-    def decide(self, cause: Cause = Cause.PERIOD) -> Outcome:
+    def decide(self, cause: DecisionCause = DecisionCause.PERIOD) -> ScalerOutcome:
         outcome = super().decide(cause)
         told = self.story.add(outcome, at_wall_s=self.now_s)
         if told is not None:
             line = msgspec.json.encode(
-                Record(namespace="default", revision="hello-00001", told=told, windows=self.scaler.windows())
+                DecisionRecord(namespace="default", revision="hello-00001", entry=told, windows=self.scaler.windows())
             )
             self.records.append(read_record(line))
         return outcome
 
 
-def a_day(**changes: object) -> list[Record]:
+def a_day(**changes: object) -> list[DecisionRecord]:
     """Woken, loaded, a burst, a slow end, zero, and woken again."""
     class_name = str(changes.pop("class_name", "kpa.autoscaling.knative.dev"))
     spec = msgspec.structs.replace(SEVEN, **changes)
@@ -42,7 +42,7 @@ def a_day(**changes: object) -> list[Record]:
     world = Recorder(revision, facts_of(0))
     for _ in range(2):
         world.poke(30)
-        world.decide(Cause.LOAD)
+        world.decide(DecisionCause.LOAD)
         world.live(40, load=30.3)
         world.live(12, load=300.7)
         world.live(90, load=11.1)
@@ -66,7 +66,7 @@ def test_the_same_numbers_give_the_same_answers_in_every_field(changes: dict[str
     records = a_day(**changes)
     assert len(records) > 10
     for record in records:
-        assert again(record) == record.told.outcome
+        assert again(record) == record.entry.outcome
 
 
 def test_numbers_that_are_not_changed_answer_as_before() -> None:
@@ -98,7 +98,7 @@ def test_other_windows_are_cut_out_of_the_recorded_one(changes: dict[str, str]) 
 def test_what_the_classic_algorithm_said_is_taken_as_it_was() -> None:
     records = a_day(class_name=CLASSIC_CLASS)
     for answer in otherwise(records, {"target_value": "1", "max_scale": "2"}):
-        assert answer.second.decided == answer.record.told.outcome.decided
+        assert answer.second.decided == answer.record.entry.outcome.decided
     assert {record.windows for record in records} == {None}
 
 

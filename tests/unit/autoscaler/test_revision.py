@@ -2,7 +2,15 @@ from typing import Any
 
 import pytest
 
-from serving.autoscaler.revision import DeploymentFacts, PodFacts, Trouble, deployment_of, is_older, pod_of, revision_of
+from serving.autoscaler.revision import (
+    ScaledDeployment,
+    ScaledPod,
+    Trouble,
+    deployment_of,
+    is_older,
+    pod_of,
+    revision_of,
+)
 from serving.model.knative import ServingState
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, AutoscalerSettings
 
@@ -92,7 +100,7 @@ def deployment(replicas: int | None, **metadata: object) -> dict[str, Any]:
 
 
 def test_a_deployment_has_the_scale_of_its_revision() -> None:
-    assert deployment_of(deployment(3)) == DeploymentFacts(
+    assert deployment_of(deployment(3)) == ScaledDeployment(
         name="r-deployment", key=("default", "r"), revision_uid="u", replica_count=3, resource_version="8"
     )
 
@@ -123,7 +131,7 @@ def pod(*, ready: str = "True", **metadata: object) -> dict[str, Any]:
 
 
 def test_a_pod_is_ready_as_it_says() -> None:
-    assert pod_of(pod()) == PodFacts(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
+    assert pod_of(pod()) == ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
     found = pod_of(pod(ready="False", annotations={"controller.kubernetes.io/pod-deletion-cost": "-1"}))
     assert found is not None
     assert (found.is_ready, found.deletion_cost) == (False, "-1")

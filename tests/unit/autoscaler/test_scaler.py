@@ -4,8 +4,8 @@ import pytest
 from serving.autoscaler.classic import ClassicDecision
 from serving.autoscaler.decide import ScaleDecision, ScaleLimit
 from serving.autoscaler.merge import MergeDecision, Proposal
-from serving.autoscaler.scaler import Cause, Outcome, Source
-from serving.autoscaler.zero import GateReason, Phase
+from serving.autoscaler.scaler import DecisionCause, ScalerOutcome, StatSource
+from serving.autoscaler.zero import GatePhase, GateReason
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
 from serving.settings.autoscaler import CLASSIC_CLASS
@@ -28,7 +28,7 @@ def awake(count: int = 1, **changes: object) -> World:
     return world
 
 
-def merged_of(outcome: Outcome) -> MergeDecision:
+def merged_of(outcome: ScalerOutcome) -> MergeDecision:
     assert isinstance(outcome.merged, MergeDecision)
     return outcome.merged
 
@@ -46,24 +46,24 @@ def test_there_are_pods_for_all_who_wait_at_once() -> None:
     world = asleep()
     world.decide()
     world.poke(100)
-    assert world.decide(Cause.LOAD).apply_count == 15
+    assert world.decide(DecisionCause.LOAD).apply_count == 15
 
 
 def test_pokes_add_up_to_what_is_inside() -> None:
     world = asleep()
     world.poke(1)
-    assert world.decide(Cause.LOAD).apply_count == 1
+    assert world.decide(DecisionCause.LOAD).apply_count == 1
     world.facts = facts_of(1, 0)
     world.now_s += 0.05
     assert world.poke(99)
-    outcome = world.decide(Cause.LOAD)
+    outcome = world.decide(DecisionCause.LOAD)
     assert (outcome.present.concurrency, outcome.apply_count) == (100, 15)
 
 
 def test_a_poke_that_what_was_wanted_suffices_for_waits_for_the_period() -> None:
     world = asleep()
     world.poke(1)
-    world.decide(Cause.LOAD)
+    world.decide(DecisionCause.LOAD)
     world.facts = facts_of(1, 0)
     assert not world.poke(6)
     assert world.poke(1)
@@ -75,11 +75,11 @@ def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
     assert world.facts.present_scale == 0
     world.now_s += 1
     world.poke(100)
-    assert world.decide(Cause.LOAD).apply_count == 15
+    assert world.decide(DecisionCause.LOAD).apply_count == 15
     world.facts = facts_of(15)
     # The second that woke it is the only one that counts.
     world.now_s += 1.1
-    world.hear(told(100), Source.ACTIVATOR)
+    world.hear(told(100), StatSource.ACTIVATOR)
     outcome = world.decide()
     assert isinstance(outcome.decided.detail, ScaleDecision)
     assert outcome.decided.detail.observed_stable == 100
@@ -89,19 +89,19 @@ def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
 def test_before_the_first_second_is_over_what_is_inside_decides() -> None:
     world = asleep()
     world.poke(1)
-    world.decide(Cause.LOAD)
+    world.decide(DecisionCause.LOAD)
     assert world.facts.ready_count == 1
     world.now_s += 0.3
     assert world.poke(99)
-    assert world.decide(Cause.LOAD).apply_count == 15
+    assert world.decide(DecisionCause.LOAD).apply_count == 15
 
 
 def test_a_revision_that_was_woken_gets_a_pod_before_its_load_is_told() -> None:
     world = asleep()
     world.decide()
     world.facts = facts_of(0, serving_state=ServingState.ACTIVE)
-    outcome = world.decide(Cause.CHANGE)
-    assert (outcome.apply_count, outcome.phase) == (1, Phase.ACTIVATING)
+    outcome = world.decide(DecisionCause.CHANGE)
+    assert (outcome.apply_count, outcome.phase) == (1, GatePhase.ACTIVATING)
     assert merged_of(outcome).decided_by == "activator"
 
 
@@ -114,17 +114,17 @@ def test_a_revision_in_reserve_that_nobody_wants_stays_at_zero() -> None:
 def test_requests_a_second_wake_too() -> None:
     spec = spec_with(metric="rps", target_value=10.0)
     world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
-    assert world.hear(told(1, requests=35), Source.ACTIVATOR)
-    assert world.decide(Cause.LOAD).apply_count == 4
+    assert world.hear(told(1, requests=35), StatSource.ACTIVATOR)
+    assert world.decide(DecisionCause.LOAD).apply_count == 4
 
 
 def test_a_metric_that_the_app_reports_scales_and_requests_wake_it() -> None:
     spec = spec_with(metric="queue-length", target_value=7.0)
     world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
-    assert world.hear(told(1), Source.ACTIVATOR)
-    assert world.decide(Cause.LOAD).apply_count == 1
+    assert world.hear(told(1), StatSource.ACTIVATOR)
+    assert world.decide(DecisionCause.LOAD).apply_count == 1
     for _ in range(4):
-        world.hear(msgspec.structs.replace(told(1, by="pod-0"), gauges={"queue_length": 30.0}), Source.POD)
+        world.hear(msgspec.structs.replace(told(1, by="pod-0"), gauges={"queue_length": 30.0}), StatSource.POD)
         world.now_s += 1.0
     assert world.decide().apply_count == 5
 
@@ -141,7 +141,7 @@ def test_a_pod_stays_for_a_request_in_flight_although_the_app_reports_nothing() 
 def test_a_stat_of_nothing_is_no_news() -> None:
     world = asleep()
     assert not world.poke(0)
-    assert not world.hear(told(0, by="pod-1"), Source.POD)
+    assert not world.hear(told(0, by="pod-1"), StatSource.POD)
 
 
 # With load.
@@ -163,8 +163,8 @@ def test_a_load_that_fits_is_applied_to_nothing() -> None:
 def test_what_came_through_an_activator_counts_once() -> None:
     world = awake()
     for _ in range(8):
-        world.hear(told(20, by="pod-0", proxied=20), Source.POD)
-        world.hear(told(20), Source.ACTIVATOR)
+        world.hear(told(20, by="pod-0", proxied=20), StatSource.POD)
+        world.hear(told(20), StatSource.ACTIVATOR)
         world.now_s += 1
     detail = world.decide().decided.detail
     assert isinstance(detail, ScaleDecision)
@@ -176,7 +176,7 @@ def test_pods_that_report_out_of_step_are_never_counted_in_part() -> None:
     for second in range(10):
         for number in range(10):
             at_s = 1000 + second + number / 10
-            world.hear(told(7, by=f"pod-{number}"), Source.POD, at_s=at_s)
+            world.hear(told(7, by=f"pod-{number}"), StatSource.POD, at_s=at_s)
     # In the middle of a second, when half of them have reported: the last five whole seconds, all of 70.
     world.now_s = 1009.55
     detail = world.decide().decided.detail
@@ -187,7 +187,7 @@ def test_pods_that_report_out_of_step_are_never_counted_in_part() -> None:
 def test_a_pod_that_ends_without_a_word_counts_no_longer_than_some_seconds() -> None:
     world = awake(2)
     for _ in range(8):
-        world.hear(told(5, by="pod-0"), Source.POD)
+        world.hear(told(5, by="pod-0"), StatSource.POD)
         world.now_s += 1
     assert set(world.scaler.pods) == {"pod-0"}
 
@@ -196,14 +196,14 @@ def test_a_pods_load_of_its_own_cannot_wait_after_zero_was_wanted() -> None:
     world = awake()
     world.live(64, load=0.0)
     assert world.outcomes[-1].decided.desired_count == 0
-    assert world.hear(told(1, by="pod-0"), Source.POD)
-    assert not world.hear(told(1, by="pod-0", proxied=1), Source.POD)
+    assert world.hear(told(1, by="pod-0"), StatSource.POD)
+    assert not world.hear(told(1, by="pod-0", proxied=1), StatSource.POD)
 
 
 def test_other_deciders_have_their_say() -> None:
     world = awake()
     outcome = world.scaler.tick(
-        world.facts, Cause.PERIOD, world.now_s, proposals=[Proposal(decider="cpu", desired=3, reason="points")]
+        world.facts, DecisionCause.PERIOD, world.now_s, proposals=[Proposal(decider="cpu", desired=3, reason="points")]
     )
     assert (outcome.apply_count, merged_of(outcome).decided_by) == (3, "cpu")
 
@@ -211,9 +211,9 @@ def test_other_deciders_have_their_say() -> None:
 def test_numbers_of_the_revision_may_change() -> None:
     world = awake()
     world.scaler.follow(revision_with(msgspec.structs.replace(SEVEN_A_POD, min_scale=3)), world.now_s)
-    assert world.decide(Cause.CHANGE).apply_count == 3
+    assert world.decide(DecisionCause.CHANGE).apply_count == 3
     world.scaler.follow(revision_with(msgspec.structs.replace(SEVEN_A_POD, target_value=1.0)), world.now_s)
-    assert world.decide(Cause.CHANGE).apply_count == 5
+    assert world.decide(DecisionCause.CHANGE).apply_count == 5
 
 
 # To zero.
@@ -225,15 +225,15 @@ def test_silence_leads_to_zero_by_way_of_reserve_and_a_proof() -> None:
     world.live(70, load=0.0)
     zero = next(outcome for outcome in world.outcomes if outcome.apply_count == 0)
     assert 60 <= zero.at_s - silent_since_s <= 66
-    assert (zero.cause, zero.to_reserve, zero.phase) == (Cause.PROOF, True, Phase.PROVED)
+    assert (zero.cause, zero.to_reserve, zero.phase) == (DecisionCause.PROOF, True, GatePhase.PROVED)
 
 
 def test_without_a_proof_the_last_pod_stays() -> None:
     world, outcome = awake(), None
     for _ in range(40):
-        world.hear(told(0, by="pod-0"), Source.POD)
+        world.hear(told(0, by="pod-0"), StatSource.POD)
         world.now_s += 2
-        outcome = world.scaler.tick(world.facts, Cause.PERIOD, world.now_s)
+        outcome = world.scaler.tick(world.facts, DecisionCause.PERIOD, world.now_s)
         assert outcome.apply_count is None
     assert outcome is not None
     assert outcome.to_prove
@@ -299,7 +299,7 @@ def test_the_classic_algorithm_grows_from_zero_by_its_own_rate() -> None:
     world.decide()
     assert world.poke(30)
     # One source with 30 at a target of 1: ten times as many at most.
-    outcome = world.decide(Cause.LOAD)
+    outcome = world.decide(DecisionCause.LOAD)
     assert isinstance(outcome.decided.detail, ClassicDecision)
     assert outcome.apply_count == 10
 
@@ -315,8 +315,8 @@ def test_the_classic_algorithm_counts_each_request_once() -> None:
     world = World(revision_with(SEVEN_A_POD, class_name=CLASSIC_CLASS), facts_of(2))
     for _ in range(61):
         for pod in ("pod-0", "pod-1"):
-            world.hear(told(3, by=pod, proxied=3), Source.POD)
-        world.hear(told(6), Source.ACTIVATOR)
+            world.hear(told(3, by=pod, proxied=3), StatSource.POD)
+        world.hear(told(6), StatSource.ACTIVATOR)
         world.now_s += 1
     detail = world.decide().decided.detail
     assert isinstance(detail, ClassicDecision)
@@ -380,7 +380,7 @@ def test_what_waits_counts_where_averages_are_less() -> None:
         world.now_s += 1
     world.poke(70)
     world.facts = facts_of(0, serving_state=ServingState.ACTIVE)
-    detail = world.decide(Cause.LOAD).decided.detail
+    detail = world.decide(DecisionCause.LOAD).decided.detail
     assert isinstance(detail, ScaleDecision)
     assert (detail.observed_stable, detail.observed_panic) == (70, 70)
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from serving.autoscaler.scaler import Cause, Outcome, ScalerFacts, Source
-from serving.autoscaler.zero import Action, Phase
+from serving.autoscaler.scaler import DecisionCause, ScalerOutcome, ScalerView, StatSource
+from serving.autoscaler.zero import GateAction, GatePhase
 from serving.model.knative import TrafficPath
 from tests.unit.autoscaler.kpa_builders import DEFAULTS
 from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with, told
@@ -19,18 +19,18 @@ class PublicWorld(World):
         served = msgspec.structs.replace(facts_of(1), has_public=True, path=TrafficPath.SERVE)
         super().__init__(revision_with(SPEC), served)
 
-    def change(self, **facts: object) -> ScalerFacts:
+    def change(self, **facts: object) -> ScalerView:
         self.facts = msgspec.structs.replace(self.facts, **facts)
         return self.facts
 
-    def look(self) -> Outcome:
-        return self.scaler.tick(self.facts, Cause.PERIOD, self.now_s)
+    def look(self) -> ScalerOutcome:
+        return self.scaler.tick(self.facts, DecisionCause.PERIOD, self.now_s)
 
-    def idle(self) -> Outcome:
+    def idle(self) -> ScalerOutcome:
         """After a whole window without load."""
         for _ in range(WINDOW_S + 10):
             self.now_s += 1.0
-            self.hear(told(0.0, by="pod-0"), Source.POD)
+            self.hear(told(0.0, by="pod-0"), StatSource.POD)
             self.look()
         return self.look()
 
@@ -47,20 +47,20 @@ def test_a_busy_revision_with_room_for_a_burst_is_served_by_its_pods() -> None:
 def test_before_zero_the_activators_are_wanted_and_nothing_is_proved_while_pods_stand_in_the_slice() -> None:
     world = PublicWorld()
     outcome = world.idle()
-    assert (outcome.path, outcome.phase) == (TrafficPath.PROXY, Phase.INACTIVE)
-    assert (outcome.gate.action, outcome.to_prove, outcome.apply_count) == (Action.PROBE, False, None)
+    assert (outcome.path, outcome.phase) == (TrafficPath.PROXY, GatePhase.INACTIVE)
+    assert (outcome.gate.action, outcome.to_prove, outcome.apply_count) == (GateAction.PROBE, False, None)
 
 
 def test_a_proof_from_before_the_flip_is_none() -> None:
     world = PublicWorld()
     world.idle()
     world.change(proved_at_s=world.now_s)
-    assert world.look().phase is Phase.INACTIVE
+    assert world.look().phase is GatePhase.INACTIVE
     world.change(proxy_since_s=world.now_s + 0.1)
-    assert world.look().phase is Phase.INACTIVE
+    assert world.look().phase is GatePhase.INACTIVE
     world.now_s += 0.2
     outcome = world.look()
-    assert (outcome.phase, outcome.to_prove) == (Phase.INACTIVE, True)
+    assert (outcome.phase, outcome.to_prove) == (GatePhase.INACTIVE, True)
 
 
 def test_with_the_slice_back_and_the_proof_after_it_the_scale_goes_to_zero() -> None:
@@ -69,7 +69,7 @@ def test_with_the_slice_back_and_the_proof_after_it_the_scale_goes_to_zero() -> 
     world.change(proxy_since_s=world.now_s)
     world.now_s += 0.1
     world.change(proved_at_s=world.now_s, path=TrafficPath.PROXY)
-    assert world.look().phase is Phase.PROVED
+    assert world.look().phase is GatePhase.PROVED
     world.now_s += SPEC.scale_to_zero_grace_s
     world.change(proved_at_s=world.now_s)
     assert world.look().apply_count == 0
@@ -79,9 +79,9 @@ def test_a_flip_back_to_the_pods_undoes_the_proof() -> None:
     world = PublicWorld()
     world.idle()
     world.change(proxy_since_s=world.now_s, proved_at_s=world.now_s)
-    assert world.look().phase is Phase.PROVED
+    assert world.look().phase is GatePhase.PROVED
     world.change(proxy_since_s=None)
-    assert world.look().phase is Phase.INACTIVE
+    assert world.look().phase is GatePhase.INACTIVE
 
 
 def test_without_a_public_service_what_was_written_last_stays() -> None:

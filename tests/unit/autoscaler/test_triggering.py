@@ -4,7 +4,7 @@ import pytest
 
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.policy import PolicyKey
-from serving.autoscaler.revision import RevisionFacts
+from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.triggering import Triggers
 from serving.model.knative import RevisionKey, ServingState
 from serving.model.resources import Resources
@@ -31,7 +31,7 @@ class Desk:
         return {"c": Resources(cpu_m=self.cpu_m)}
 
     def decide(
-        self, one: RevisionFacts = HELLO, observed: ObservedPods | None = None, *, now_s: float = 0.0
+        self, one: ScaledRevision = HELLO, observed: ObservedPods | None = None, *, now_s: float = 0.0
     ) -> tuple[Proposal, ...]:
         seen = pods(idle=1, occupied=9) if observed is None else observed
 
@@ -91,7 +91,7 @@ def test_a_min_holds_at_scale_zero() -> None:
 
 
 @pytest.mark.parametrize("one", [revision(reachable=False), revision(state=ServingState.RETIRED)])
-def test_who_gets_no_requests_gets_no_pods(one: RevisionFacts) -> None:
+def test_who_gets_no_requests_gets_no_pods(one: ScaledRevision) -> None:
     desk = Desk()
     desk.triggers.take_policy(policy(min=20))
     assert desk.decide(one) == ()

@@ -1,10 +1,10 @@
-from serving.autoscaler.revision import PodFacts
+from serving.autoscaler.revision import ScaledPod
 from serving.autoscaler.victims import cost_changes
 from serving.model.stat import Stat
 
 
-def pod(name: str, cost: str = "") -> PodFacts:
-    return PodFacts(name=name, key=("default", "r"), is_ready=True, is_ending=False, deletion_cost=cost)
+def pod(name: str, cost: str = "") -> ScaledPod:
+    return ScaledPod(name=name, key=("default", "r"), is_ready=True, is_ending=False, deletion_cost=cost)
 
 
 def report(name: str, concurrency: float) -> Stat:

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.entry import Entry
-from serving.autoscaler.revision import DeploymentFacts, PodFacts, RevisionFacts, Trouble
-from serving.autoscaler.scaler import Cause, Outcome, Scaler, Source
+from serving.autoscaler.entry import RevisionEntry
+from serving.autoscaler.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble
+from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
 from serving.autoscaler.writer import Writer
 from serving.model.knative import RevisionKey, ServingState, TrafficPath
 from serving.model.stat import Stat
@@ -16,18 +16,18 @@ from tests.unit.autoscaler.policy_builders import revision
 from tests.unit.autoscaler.scaler_builders import SETTINGS, facts_of, told
 
 KEY = ("default", "hello-00001")
-DEPLOYMENT = DeploymentFacts(name="d", key=KEY, revision_uid="r1", replica_count=0, resource_version="5")
+DEPLOYMENT = ScaledDeployment(name="d", key=KEY, revision_uid="r1", replica_count=0, resource_version="5")
 
 
 class World:
     """A server and a loop that remember what they were asked."""
 
     def __init__(self) -> None:
-        self.entry = Entry(10)
+        self.entry = RevisionEntry(10)
         self.scaled: list[int] = []
         self.version: str | None = "6"
         self.writer = Writer(self, self, {KEY: self.entry}, prove=self.prove, settings=SETTINGS)
-        self.asked: list[Cause] = []
+        self.asked: list[DecisionCause] = []
         self.woken_count = 0
         self.written: dict[str, Any] | None = None
         self.led: list[TrafficPath] = []
@@ -35,47 +35,47 @@ class World:
     async def prove(self) -> bool:
         return True
 
-    async def reserve(self, _: RevisionFacts) -> tuple[bool, Mapping[str, Any] | None]:
+    async def reserve(self, _: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
         return False, None
 
-    async def wake(self, _: RevisionFacts) -> Mapping[str, Any] | None:
+    async def wake(self, _: ScaledRevision) -> Mapping[str, Any] | None:
         self.woken_count += 1
         return self.written
 
-    async def lead(self, _: RevisionFacts, path: TrafficPath) -> Mapping[str, Any] | None:
+    async def lead(self, _: ScaledRevision, path: TrafficPath) -> Mapping[str, Any] | None:
         self.led.append(path)
         return self.written
 
-    async def scale(self, _: DeploymentFacts, count: int) -> str | None:
+    async def scale(self, _: ScaledDeployment, count: int) -> str | None:
         self.scaled.append(count)
         return self.version
 
     async def mark(self, _: str, __: Iterable[tuple[str, str | None]]) -> None:
         return
 
-    def decide_soon(self, _: RevisionKey, cause: Cause) -> None:
+    def decide_soon(self, _: RevisionKey, cause: DecisionCause) -> None:
         self.asked.append(cause)
 
     def proved(self, _: RevisionKey) -> None:
         return
 
-    def take_revision(self, _: RevisionKey, entry: Entry, found: RevisionFacts) -> None:
+    def take_revision(self, _: RevisionKey, entry: RevisionEntry, found: ScaledRevision) -> None:
         entry.revision = found
 
-    def pods_of(self, _: RevisionKey, __: Entry) -> Iterable[PodFacts]:
+    def pods_of(self, _: RevisionKey, __: RevisionEntry) -> Iterable[ScaledPod]:
         return ()
 
     def write(self) -> None:
         asyncio.run(self.writer.write(KEY))
 
 
-def wanting(count: int) -> tuple[World, Outcome]:
+def wanting(count: int) -> tuple[World, ScalerOutcome]:
     """A world in which a revision at 0 wants so many pods."""
     world, one = World(), revision()
     scaler = Scaler(one, facts_of(0), SETTINGS, is_restart=False, now_s=0.0)
     stat = msgspec.structs.replace(told(count * 7.0), at_s=0.1)
-    assert scaler.record(stat, Source.ACTIVATOR)
-    outcome = scaler.tick(facts_of(0), Cause.LOAD, 0.1)
+    assert scaler.record(stat, StatSource.ACTIVATOR)
+    outcome = scaler.tick(facts_of(0), DecisionCause.LOAD, 0.1)
     assert outcome.apply_count == count
     world.entry.revision, world.entry.scaler, world.entry.latest = one, scaler, outcome
     world.entry.deployment = DEPLOYMENT
@@ -107,10 +107,10 @@ def test_a_revision_that_vanishes_while_it_is_reserved_is_decided_on_again() -> 
     world, outcome = wanting(2)
     world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
     world.write()
-    assert (world.scaled, world.asked) == ([], [Cause.CHANGE])
+    assert (world.scaled, world.asked) == ([], [DecisionCause.CHANGE])
 
 
-def path_of_entry(entry: Entry) -> TrafficPath | None:
+def path_of_entry(entry: RevisionEntry) -> TrafficPath | None:
     return None if entry.revision is None else entry.revision.path
 
 
@@ -137,12 +137,12 @@ def test_it_says_how_many_proofs_it_had() -> None:
 
 
 def test_an_entry_says_what_it_knows() -> None:
-    assert repr(World().entry) == "Entry(0 ready pods, None)"
+    assert repr(World().entry) == "RevisionEntry(0 ready pods, None)"
 
 
 def test_an_entry_knows_what_keeps_its_pods_from_starting() -> None:
     entry = World().entry
-    pod = PodFacts(
+    pod = ScaledPod(
         name="p", key=KEY, is_ready=False, is_ending=False, deletion_cost="", trouble=Trouble.FAILING
     )  # fmt: skip
     entry.take_pod(pod, is_gone=False)

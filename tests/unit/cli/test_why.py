@@ -3,14 +3,14 @@ from pathlib import Path
 
 import msgspec
 
-from serving.autoscaler.story import Record, Remembered
-from serving.autoscaler.telling import Explained, explained
+from serving.autoscaler.decision_events import ExplainedDecision, explained
+from serving.autoscaler.decision_history import DecisionRecord, HistoryEntry
 from serving.cli.why import line_of, log_files, merged
 from tests.unit.autoscaler.test_replay import a_day
 
 
-def told(records: list[Record]) -> list[Explained]:
-    return [explained(("default", "hello-00001"), record.told) for record in records]
+def told(records: list[DecisionRecord]) -> list[ExplainedDecision]:
+    return [explained(("default", "hello-00001"), record.entry) for record in records]
 
 
 def test_a_line_says_when_who_what_and_why() -> None:
@@ -21,9 +21,9 @@ def test_a_line_says_when_who_what_and_why() -> None:
 
 
 def test_a_line_says_how_often_it_was_said() -> None:
-    first = a_day()[0].told
+    first = a_day()[0].entry
     repeated = msgspec.structs.replace(first, repeated_count=3)
-    assert isinstance(repeated, Remembered)
+    assert isinstance(repeated, HistoryEntry)
     line = line_of(explained(("default", "hello-00001"), repeated))
     assert re.search(r" \(3 times more, until [\d: -]+\)$", line)
 
@@ -31,9 +31,9 @@ def test_a_line_says_how_often_it_was_said() -> None:
 def test_the_log_tells_what_is_not_remembered_any_more_and_no_samples() -> None:
     day = told(a_day())
     found = merged(day[5:], day)
-    new = [one for one in day[:5] if not one.told.repeated_count]
+    new = [one for one in day[:5] if not one.entry.repeated_count]
     assert found == [*new, *day[5:]]
-    assert merged([], day) == [one for one in day if not one.told.repeated_count]
+    assert merged([], day) == [one for one in day if not one.entry.repeated_count]
 
 
 def test_files_of_the_log_come_oldest_first(tmp_path: Path) -> None:

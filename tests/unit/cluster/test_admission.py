@@ -16,7 +16,7 @@ from serving.cluster.kinds import (
     Kind,
 )
 from serving.model.errors import Invalid
-from serving.scaling.triggertypes.policies import REGISTRY, Policy
+from serving.scaling.triggertypes.policies import REGISTRY, TriggerPolicy
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -214,7 +214,7 @@ def test_a_policy_gets_its_defaults() -> None:
 
 
 def test_every_type_that_is_registered_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cast("dict[str, Policy]", REGISTRY), "gpu", REGISTRY["occupancy"])
+    monkeypatch.setitem(cast("dict[str, TriggerPolicy]", REGISTRY), "gpu", REGISTRY["occupancy"])
     for kind in REGISTRY:
         delta = {"delta": 1} if kind == "fixed-step" else {}
         spec = {

@@ -4,8 +4,8 @@ from serving.dashboard.scorewords import SCORE_WORDS, sentence_of
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
 from serving.scheduler.metrics import NodeUsage, Usage
-from serving.scheduler.nodes import Node, node_table
-from serving.scheduler.pod import Container, Pod, pod_demand
+from serving.scheduler.nodes import ScoredNode, node_table
+from serving.scheduler.pod import Container, PodContainers, pod_demand
 from serving.scheduler.provider import Scorer
 from serving.scheduler.score import NODE_SCORES
 from serving.settings.placement import PlacementSettings
@@ -16,9 +16,9 @@ GIB = 2**30
 def sentences(used: Usage | None) -> dict[str, str]:
     """Of a node of 4 cores and 8 GiB, for a pod that asks for half of it and may take all."""
     usage = NoData(missing="x") if used is None else NodeUsage(at_s=0.0, cpu=used, memory=used)
-    node = Node(name="a", allocatable_cpu_m=4000, allocatable_memory_bytes=8 * GIB, usage=usage)
+    node = ScoredNode(name="a", allocatable_cpu_m=4000, allocatable_memory_bytes=8 * GIB, usage=usage)
     half, whole = Resources(cpu_m=2000, memory_bytes=4 * GIB), Resources(cpu_m=4000, memory_bytes=8 * GIB)
-    demand = pod_demand(Pod(containers=(Container(request=half, limit=whole),)))
+    demand = pod_demand(PodContainers(containers=(Container(request=half, limit=whole),)))
     scorer = Scorer(PlacementSettings(score_weights=", ".join(f"{name}=1" for name in NODE_SCORES)))
     explained = scorer.score(node_table([node], version=1), demand, now_s=1.0).explain("a")
     return {SCORE_WORDS[part.name]: sentence_of(part.why) for part in explained.parts}

@@ -6,14 +6,14 @@ import msgspec
 
 from serving.nodegroup.decide import decide
 from serving.nodegroup.memory import NodeGroupState
-from serving.nodegroup.plan import Plan
+from serving.nodegroup.plan import GroupPlan
 from serving.nodegroup.records import (
     Amount,
     CloudGroup,
     Failures,
-    Node,
+    GroupNode,
+    GroupPod,
     Placement,
-    Pod,
     PodPhase,
     RemovalTaint,
     Snapshot,
@@ -54,7 +54,7 @@ def quirky(*names: str, **changes: object) -> NodeGroupSettings:
     return settings(quirks=NodeGroupQuirks(**dict.fromkeys(names, True)), **changes)
 
 
-def node(number: int, *, age_s: float = 7200.0, tainted_ago_s: float | None = None, **changes: object) -> Node:
+def node(number: int, *, age_s: float = 7200.0, tainted_ago_s: float | None = None, **changes: object) -> GroupNode:
     """Node n000, n001 ...: of nodes of the same age, the lower number is the older."""
     fields: dict[str, Any] = {
         "name": f"n{number:03}",
@@ -64,14 +64,14 @@ def node(number: int, *, age_s: float = 7200.0, tainted_ago_s: float | None = No
         "removal_taint": None if tainted_ago_s is None else RemovalTaint(at_s=NOW_S - tainted_ago_s),
     }
     fields.update(changes)
-    return Node(**fields)
+    return GroupNode(**fields)
 
 
-def nodes(count: int, *, first: int = 0, **changes: object) -> tuple[Node, ...]:
+def nodes(count: int, *, first: int = 0, **changes: object) -> tuple[GroupNode, ...]:
     return tuple(msgspec.structs.replace(node(number), **changes) for number in range(first, first + count))
 
 
-def pod(cpu_m: int = 1000, *, on: Node | None = None, memory_bytes: int = GIB, **changes: object) -> Pod:
+def pod(cpu_m: int = 1000, *, on: GroupNode | None = None, memory_bytes: int = GIB, **changes: object) -> GroupPod:
     """A running pod on a node, or a pending one that waits for a node."""
     fields: dict[str, Any] = {
         "name": "pod",
@@ -82,12 +82,12 @@ def pod(cpu_m: int = 1000, *, on: Node | None = None, memory_bytes: int = GIB, *
         "placement": PLACED,
     }
     fields.update(changes)
-    return Pod(**fields)
+    return GroupPod(**fields)
 
 
 def snapshot(
-    group: tuple[Node, ...],
-    pods: tuple[Pod, ...] = (),
+    group: tuple[GroupNode, ...],
+    pods: tuple[GroupPod, ...] = (),
     *,
     target: int | None = None,
     cloud: tuple[int, int] = (0, 30),
@@ -109,11 +109,11 @@ def view(seen: Snapshot, asked: NodeGroupSettings = SETTINGS, state: NodeGroupSt
 
 def decided(
     seen: Snapshot, asked: NodeGroupSettings = SETTINGS, state: NodeGroupState | None = None, *, now_s: float = NOW_S
-) -> tuple[NodeGroupState, Plan]:
+) -> tuple[NodeGroupState, GroupPlan]:
     return decide(state or NodeGroupState(), seen, asked, now_s=now_s)
 
 
-def load(percent: float, group: tuple[Node, ...]) -> tuple[Pod, ...]:
+def load(percent: float, group: tuple[GroupNode, ...]) -> tuple[GroupPod, ...]:
     """One pod a node, so that all untainted nodes together are at this percentage of cpu."""
     untainted = [one for one in group if one.removal_taint is None and not one.is_cordoned and not one.is_force_tainted]
     return tuple(pod(round(percent * 40), on=one, memory_bytes=1) for one in untainted)

@@ -3,11 +3,11 @@
 import pytest
 
 from serving.nodegroup.age import renewal_is_due
-from serving.nodegroup.records import Node
+from serving.nodegroup.records import GroupNode
 from tests.unit.nodegroup.builders import NOW_S, node, settings
 
 
-def due(*group: Node, tainted_count: int = 0, min_nodes: int = 1, max_node_age_s: float = 3600.0) -> bool:
+def due(*group: GroupNode, tainted_count: int = 0, min_nodes: int = 1, max_node_age_s: float = 3600.0) -> bool:
     asked = settings(min_nodes=min_nodes, max_node_age_s=max_node_age_s)
     return renewal_is_due(group, tainted_count=tainted_count, settings=asked, now_s=NOW_S)
 

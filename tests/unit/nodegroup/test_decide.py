@@ -9,11 +9,11 @@ from serving.nodegroup.outcome import carried_out
 from serving.nodegroup.plan import (
     DeleteNodes,
     Drain,
+    GroupLimit,
+    GroupRule,
     IncreaseSize,
     KeptFor,
-    Limit,
     PassError,
-    Rule,
     Taint,
     Untaint,
 )
@@ -35,7 +35,7 @@ def test_110_percent_of_10_nodes_asks_the_cloud_for_6_and_takes_the_lock() -> No
     group = nodes(10)
     state, plan = decided(snapshot(group, load(110, group)))
     assert plan.effects == (IncreaseSize(count=6),)
-    assert (plan.requested_delta, plan.decided_by) == (6, Rule.SCALE_UP)
+    assert (plan.requested_delta, plan.decided_by) == (6, GroupRule.SCALE_UP)
     assert state.lock == ScaleLock(requested_count=6, locked_at_s=NOW_S)
     assert state.breaker.asked_at_s == state.last_scale_up_at_s == NOW_S
 
@@ -54,7 +54,7 @@ def test_the_taint_has_the_effect_that_was_asked_for() -> None:
 def test_a_steady_group_is_left_alone_and_its_capacity_remembered() -> None:
     group = nodes(4)
     state, plan = decided(snapshot(group, load(50, group)))
-    assert (plan.effects, plan.decided_by, plan.pod_count) == ((), Rule.STEADY, 4)
+    assert (plan.effects, plan.decided_by, plan.pod_count) == ((), GroupRule.STEADY, 4)
     assert state == NodeGroupState(node_capacity=NODE_AMOUNT)
 
 
@@ -84,7 +84,7 @@ def test_capacity_comes_back_before_any_goes_and_deletions_make_room_for_growth(
         DeleteNodes(node_names=("n006",)),
         IncreaseSize(count=2),
     )
-    assert plan.limits == (Limit.CLOUD_MAX,)
+    assert plan.limits == (GroupLimit.CLOUD_MAX,)
 
 
 def test_a_node_with_pods_is_drained_after_the_hard_grace_and_then_deleted() -> None:
@@ -101,7 +101,7 @@ def test_while_locked_nothing_grows_or_is_tainted_and_the_reaper_goes_on() -> No
     group = (*nodes(10), node(10, tainted_ago_s=100.0))
     state, plan = decided(snapshot(group, load(110, group)), state=LOCKED)
     assert plan.effects == (DeleteNodes(node_names=("n010",)),)
-    assert (plan.requested_delta, plan.decided_by, state.lock) == (2, Rule.LOCK, LOCK)
+    assert (plan.requested_delta, plan.decided_by, state.lock) == (2, GroupRule.LOCK, LOCK)
 
 
 def test_below_the_minimum_what_is_tainted_comes_back_and_the_rest_is_asked_for() -> None:
@@ -114,14 +114,14 @@ def test_below_the_minimum_what_is_tainted_comes_back_and_the_rest_is_asked_for(
 
 def test_below_the_minimum_nodes_on_their_way_are_waited_for() -> None:
     _, plan = decided(snapshot(nodes(1), target=3), settings(min_nodes=3))
-    assert (plan.effects, plan.limits, plan.error) == ((), (Limit.NODES_ON_THEIR_WAY,), None)
+    assert (plan.effects, plan.limits, plan.error) == ((), (GroupLimit.NODES_ON_THEIR_WAY,), None)
 
 
 def test_below_the_minimum_the_lock_is_waited_for_and_what_is_tainted_comes_back() -> None:
     group = (*nodes(1), node(1, tainted_ago_s=5.0))
     _, plan = decided(snapshot(group), settings(min_nodes=3), LOCKED)
     assert plan.effects == (Untaint(node_name="n001"),)
-    assert (plan.limits, plan.error, plan.requested_delta) == ((Limit.LOCK,), None, 1)
+    assert (plan.limits, plan.error, plan.requested_delta) == ((GroupLimit.LOCK,), None, 1)
 
 
 def test_below_the_minimum_with_a_full_cloud_is_an_error_that_keeps_what_came_back() -> None:
@@ -140,20 +140,20 @@ def test_nodes_that_offer_nothing_end_the_pass_with_an_error() -> None:
 def test_max_nodes_limits_growth() -> None:
     group = nodes(10)
     _, plan = decided(snapshot(group, load(110, group), target=11), settings(max_nodes=13))
-    assert (plan.effects, plan.limits) == ((IncreaseSize(count=2),), (Limit.MAX_NODES,))
+    assert (plan.effects, plan.limits) == ((IncreaseSize(count=2),), (GroupLimit.MAX_NODES,))
 
 
 def test_what_the_clouds_minimum_kept_is_told() -> None:
     group = (*nodes(2), node(2, tainted_ago_s=100.0))
     _, plan = decided(snapshot(group, load(50, group), cloud=(3, 30)))
-    assert (plan.effects, plan.limits) == ((), (Limit.CLOUD_MIN,))
+    assert (plan.effects, plan.limits) == ((), (GroupLimit.CLOUD_MIN,))
     assert [kept.reason for kept in plan.kept] == [KeptFor.CLOUD_MIN]
 
 
 def test_an_open_breaker_holds_the_target() -> None:
     group = nodes(10)
     state, plan = decided(snapshot(group, load(110, group)), state=OPEN)
-    assert (plan.effects, plan.limits, plan.requested_delta) == ((), (Limit.BREAKER,), 6)
+    assert (plan.effects, plan.limits, plan.requested_delta) == ((), (GroupLimit.BREAKER,), 6)
     assert state.lock is None
 
 
@@ -198,7 +198,7 @@ def test_a_sick_group_deletes_only_sick_nodes() -> None:
     group = (*nodes(3), node(3, tainted_ago_s=100.0), node(4, tainted_ago_s=100.0, is_ready=False))
     _, plan = decided(snapshot(group), watched)
     assert plan.effects == (DeleteNodes(node_names=("n004",)),)
-    assert (plan.decided_by, plan.is_healthy) == (Rule.HEALTH_GATE, False)
+    assert (plan.decided_by, plan.is_healthy) == (GroupRule.HEALTH_GATE, False)
 
 
 def test_the_clouds_bounds_serve_where_none_are_given() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.nodegroup.delta import from_zero_delta, nodes_to_add, nodes_to_keep, scale_up_delta, threshold_delta
-from serving.nodegroup.plan import Rule, Wanted
+from serving.nodegroup.plan import GroupRule, WantedNodes
 from serving.nodegroup.records import Amount
 from serving.nodegroup.utilisation import FromZero, Utilisation
 from tests.unit.nodegroup.builders import SETTINGS
@@ -62,24 +62,24 @@ def test_the_cloud_maximum_takes_its_part() -> None:
 @pytest.mark.parametrize(
     ("percent", "rule", "delta"),
     [
-        (9.9, Rule.TAINT_LOWER, -5),
-        (10.0, Rule.TAINT_UPPER, -2),
-        (39.9, Rule.TAINT_UPPER, -2),
-        (40.0, Rule.STEADY, 0),
-        (70.0, Rule.STEADY, 0),
-        (110.0, Rule.SCALE_UP, 6),
+        (9.9, GroupRule.TAINT_LOWER, -5),
+        (10.0, GroupRule.TAINT_UPPER, -2),
+        (39.9, GroupRule.TAINT_UPPER, -2),
+        (40.0, GroupRule.STEADY, 0),
+        (70.0, GroupRule.STEADY, 0),
+        (110.0, GroupRule.SCALE_UP, 6),
     ],
 )
-def test_a_threshold_is_crossed_only_beyond_it(percent: float, rule: Rule, delta: int) -> None:
+def test_a_threshold_is_crossed_only_beyond_it(percent: float, rule: GroupRule, delta: int) -> None:
     wish = threshold_delta(usage(percent), request=Amount(), node_count=10, node_capacity=Amount(), settings=SETTINGS)
-    assert wish == Wanted(rule=rule, delta=delta)
+    assert wish == WantedNodes(rule=rule, delta=delta)
 
 
 def test_no_more_go_than_leave_the_group_at_the_scale_up_threshold() -> None:
     assert nodes_to_keep(usage(36.0), node_count=2, threshold_percent=70) == 2
     assert nodes_to_keep(usage(35.0), node_count=2, threshold_percent=70) == 1
     wish = threshold_delta(usage(36.0), request=Amount(), node_count=3, node_capacity=Amount(), settings=SETTINGS)
-    assert wish == Wanted(rule=Rule.TAINT_UPPER, delta=-1)
+    assert wish == WantedNodes(rule=GroupRule.TAINT_UPPER, delta=-1)
 
 
 def test_from_zero_is_above_every_threshold() -> None:
@@ -90,4 +90,4 @@ def test_from_zero_is_above_every_threshold() -> None:
         node_capacity=Amount(cpu_m=1000, memory_bytes=1000),
         settings=SETTINGS,
     )
-    assert wish == Wanted(rule=Rule.FROM_ZERO, delta=3)
+    assert wish == WantedNodes(rule=GroupRule.FROM_ZERO, delta=3)

@@ -3,11 +3,11 @@
 import pytest
 
 from serving.nodegroup.health import group_is_healthy, is_unhealthy, unhealthy_names
-from serving.nodegroup.records import Node
+from serving.nodegroup.records import GroupNode
 from tests.unit.nodegroup.builders import NOW_S, node, nodes, settings
 
 
-def sick(number: int, *, age_s: float = 7200.0, is_cordoned: bool = False) -> Node:
+def sick(number: int, *, age_s: float = 7200.0, is_cordoned: bool = False) -> GroupNode:
     return node(number, is_ready=False, age_s=age_s, is_cordoned=is_cordoned)
 
 
@@ -19,7 +19,7 @@ def watched(newest_percent: int = 100, max_percent: int = 33) -> dict[str, objec
     }
 
 
-def healthy(*group: Node, **options: int) -> bool:
+def healthy(*group: GroupNode, **options: int) -> bool:
     return group_is_healthy(group, settings=settings(**watched(**options)), now_s=NOW_S)
 
 

@@ -7,7 +7,7 @@ import pytest
 from serving.model.resources import Resources
 from serving.nodegroup.lock import ScaleLock
 from serving.nodegroup.memory import NodeGroupState
-from serving.nodegroup.plan import DeleteNodes, Effect, IncreaseSize, PassError, Plan, Taint, Untaint
+from serving.nodegroup.plan import DeleteNodes, Effect, GroupPlan, IncreaseSize, PassError, Taint, Untaint
 from serving.nodegroup.pod_request import InitContainer, pod_request
 from serving.nodegroup.records import Amount, Placement, PodPhase
 from serving.settings.nodegroup import NodeGroupSettings
@@ -39,7 +39,7 @@ WATCHED: dict[str, object] = {
 }
 
 
-def told(plan: Plan) -> tuple[object, ...]:
+def told(plan: GroupPlan) -> tuple[object, ...]:
     """Effects in short: +n asked of the cloud, names tainted, untainted (~) or deleted (!)."""
     return tuple(_short(effect) for effect in (*plan.effects, *plan.withheld))
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from serving.nodegroup.plan import Kept, KeptFor
+from serving.nodegroup.plan import KeptFor, KeptNodes
 from serving.nodegroup.reaper import Reaped, fate_of_tainted, reap_force_tainted, reap_tainted
-from serving.nodegroup.records import CloudGroup, Failures, Node, Pod, RemovalTaint
+from serving.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, RemovalTaint
 from serving.settings.nodegroup import NodeGroupSettings
 from tests.unit.nodegroup.builders import SETTINGS, node, pod, settings, snapshot, view
 
 
 def reaped(
-    *group: Node,
-    pods: tuple[Pod, ...] = (),
+    *group: GroupNode,
+    pods: tuple[GroupPod, ...] = (),
     target: int | None = None,
     cloud_min: int = 0,
     asked: NodeGroupSettings = SETTINGS,
@@ -22,7 +22,7 @@ def reaped(
     return reap_tainted(seen.parts.tainted, seen, cloud, keep_healthy=False)
 
 
-def fate(one: Node, *, has_pod: bool = False, **changes: object) -> KeptFor | None:
+def fate(one: GroupNode, *, has_pod: bool = False, **changes: object) -> KeptFor | None:
     pods = (pod(on=one),) if has_pod else ()
     return fate_of_tainted(one, view(snapshot((one,), pods), settings(**changes))).keep
 
@@ -62,8 +62,8 @@ def test_what_is_due_is_deleted_and_what_has_pods_is_drained() -> None:
         deleted=("n000",),
         drained=("n001",),
         kept=(
-            Kept(node_name="n001", reason=KeptFor.DRAINING),
-            Kept(node_name="n002", reason=KeptFor.SOFT_GRACE),
+            KeptNodes(node_name="n001", reason=KeptFor.DRAINING),
+            KeptNodes(node_name="n002", reason=KeptFor.SOFT_GRACE),
         ),
     )
 
@@ -90,7 +90,7 @@ def test_a_node_that_could_not_be_deleted_is_not_drained() -> None:
     busy = [node(number, tainted_ago_s=700.0) for number in range(2)]
     done = reaped(*busy, pods=tuple(pod(on=one) for one in busy), cloud_min=1)
     assert (done.drained, done.is_refused) == (("n000",), True)
-    assert done.kept[1] == Kept(node_name="n001", reason=KeptFor.CLOUD_MIN)
+    assert done.kept[1] == KeptNodes(node_name="n001", reason=KeptFor.CLOUD_MIN)
 
 
 def test_a_cloud_below_its_own_minimum_lets_none_go() -> None:
@@ -105,7 +105,7 @@ def test_in_a_sick_group_only_sick_nodes_go() -> None:
     seen = view(snapshot((healthy, sick)), watched)
     done = reap_tainted(seen.parts.tainted, seen, seen.cloud, keep_healthy=True)
     assert done.deleted == ("n001",)
-    assert done.kept == (Kept(node_name="n000", reason=KeptFor.HEALTHY),)
+    assert done.kept == (KeptNodes(node_name="n000", reason=KeptFor.HEALTHY),)
 
 
 def test_a_force_tainted_node_goes_at_once_if_it_is_empty() -> None:
@@ -115,6 +115,6 @@ def test_a_force_tainted_node_goes_at_once_if_it_is_empty() -> None:
     done = reap_force_tainted(seen, seen.cloud)
     assert done.deleted == ("n000",)
     assert done.kept == (
-        Kept(node_name="n001", reason=KeptFor.PODS),
-        Kept(node_name="n002", reason=KeptFor.PROTECTED),
+        KeptNodes(node_name="n001", reason=KeptFor.PODS),
+        KeptNodes(node_name="n002", reason=KeptFor.PROTECTED),
     )

@@ -1,6 +1,6 @@
 """How a group shrinks, and what stands in the way."""
 
-from serving.nodegroup.plan import Limit
+from serving.nodegroup.plan import GroupLimit
 from serving.nodegroup.records import CloudGroup, Failures
 from serving.nodegroup.scale_down import Shrinkage, shrink
 from tests.unit.nodegroup.builders import nodes, settings, snapshot, view
@@ -19,7 +19,7 @@ def test_a_node_that_could_not_be_tainted_is_tried_last() -> None:
 
 def test_the_minimum_stays_untainted() -> None:
     shrunk = shrink(view(snapshot(nodes(2))), 5, FREE)
-    assert shrunk == Shrinkage(tainted=("n000",), limits=(Limit.MIN_NODES,))
+    assert shrunk == Shrinkage(tainted=("n000",), limits=(GroupLimit.MIN_NODES,))
 
 
 def test_below_the_minimum_nothing_is_tainted() -> None:
@@ -29,4 +29,4 @@ def test_below_the_minimum_nothing_is_tainted() -> None:
 def test_no_more_is_tainted_than_the_cloud_lets_go() -> None:
     cloud = CloudGroup(target_size=4, min_size=3, max_size=9)
     shrunk = shrink(view(snapshot(nodes(5))), 4, cloud)
-    assert shrunk == Shrinkage(tainted=("n000",), limits=(Limit.CLOUD_MIN,))
+    assert shrunk == Shrinkage(tainted=("n000",), limits=(GroupLimit.CLOUD_MIN,))

@@ -1,8 +1,8 @@
 """How a group grows, and what stands in the way."""
 
-from serving.nodegroup.plan import Limit
+from serving.nodegroup.plan import GroupLimit
 from serving.nodegroup.records import Failures
-from serving.nodegroup.scale_up import Bound, Growth, grow, nodes_to_untaint
+from serving.nodegroup.scale_up import Growth, GrowthBound, grow, nodes_to_untaint
 from tests.unit.nodegroup.builders import node, nodes, settings, snapshot, view
 
 TAINTED = tuple(node(number, tainted_ago_s=5.0) for number in range(6, 9))
@@ -46,18 +46,18 @@ def test_the_cloud_is_not_asked_when_enough_come_back() -> None:
 def test_nodes_on_their_way_and_those_that_come_back_count_against_max_nodes() -> None:
     seen = view(snapshot((*nodes(6), *TAINTED[:2]), target=9), settings(max_nodes=10))
     grown = grow(seen, 5, ("n007", "n006"), target_size=9)
-    assert (grown.added_count, grown.limits, grown.count) == (1, (Limit.MAX_NODES,), 3)
+    assert (grown.added_count, grown.limits, grown.count) == (1, (GroupLimit.MAX_NODES,), 3)
 
 
 def test_the_clouds_maximum_limits_growth() -> None:
     grown = grow(view(snapshot(nodes(6), cloud=(0, 8))), 5, (), target_size=6)
-    assert (grown.added_count, grown.limits) == (2, (Limit.CLOUD_MAX,))
+    assert (grown.added_count, grown.limits) == (2, (GroupLimit.CLOUD_MAX,))
 
 
 def test_growth_of_which_nothing_is_left_is_refused() -> None:
     seen = view(snapshot(nodes(6)))
-    grown = grow(seen, 5, (), target_size=6, more_bounds=[Bound(limit=Limit.BREAKER, count=0)])
-    assert (grown.added_count, grown.limits, grown.is_refused) == (0, (Limit.BREAKER,), True)
+    grown = grow(seen, 5, (), target_size=6, more_bounds=[GrowthBound(limit=GroupLimit.BREAKER, count=0)])
+    assert (grown.added_count, grown.limits, grown.is_refused) == (0, (GroupLimit.BREAKER,), True)
     assert not grow(seen, 1, ("n008",), target_size=6).is_refused
 
 

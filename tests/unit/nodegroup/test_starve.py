@@ -1,6 +1,6 @@
 """Pods for which the group has room in sum and no node has."""
 
-from serving.nodegroup.records import Amount, Node, Pod, PodPhase
+from serving.nodegroup.records import Amount, GroupNode, GroupPod, PodPhase
 from serving.nodegroup.starve import free_amounts, starving_pods
 from serving.settings.nodegroup_quirks import NodeGroupQuirks
 from tests.unit.nodegroup.builders import GIB, NODE_AMOUNT, node, nodes, pod
@@ -9,13 +9,15 @@ GROUP = nodes(2)
 HALF_FULL = tuple(pod(2000, on=one) for one in GROUP)
 
 
-def starving(*pods: Pod, largest: tuple[Amount, ...] = (NODE_AMOUNT,), **quirks: bool) -> tuple[str, ...]:
+def starving(*pods: GroupPod, largest: tuple[Amount, ...] = (NODE_AMOUNT,), **quirks: bool) -> tuple[str, ...]:
     everything = (*HALF_FULL, *pods)
     free = free_amounts(GROUP, everything)
     return starving_pods(everything, free=free, largest=largest, quirks=NodeGroupQuirks(**quirks))
 
 
-def waiting(cpu_m: int, *, on: Node | None = None, memory_bytes: int = GIB, phase: PodPhase = PodPhase.PENDING) -> Pod:
+def waiting(
+    cpu_m: int, *, on: GroupNode | None = None, memory_bytes: int = GIB, phase: PodPhase = PodPhase.PENDING
+) -> GroupPod:
     return pod(cpu_m, name="waiting", on=on, memory_bytes=memory_bytes, phase=phase)
 
 

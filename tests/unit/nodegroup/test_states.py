@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from serving.nodegroup.records import Node, RemovalTaint
+from serving.nodegroup.records import GroupNode, RemovalTaint
 from serving.nodegroup.states import (
     STATES,
     NodeState,
@@ -48,7 +48,7 @@ def test_a_partition_keeps_the_order_of_the_input() -> None:
     )
 
 
-def names(picked: list[Node]) -> list[str]:
+def names(picked: list[GroupNode]) -> list[str]:
     return [one.name for one in picked]
 
 

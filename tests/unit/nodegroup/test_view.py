@@ -3,7 +3,7 @@
 import msgspec
 
 from serving.nodegroup.memory import NodeGroupState
-from serving.nodegroup.records import Amount, CloudGroup, Node, Placement, PodPhase, RemovalTaint
+from serving.nodegroup.records import Amount, CloudGroup, GroupNode, Placement, PodPhase, RemovalTaint
 from serving.nodegroup.view import node_capacity, with_cloud_bounds
 from tests.unit.nodegroup.builders import (
     GIB,
@@ -28,7 +28,7 @@ WATCHED = {
 }
 
 
-def sick(count: int, *, first: int = 0) -> tuple[Node, ...]:
+def sick(count: int, *, first: int = 0) -> tuple[GroupNode, ...]:
     return nodes(count, first=first, is_ready=False)
 
 

@@ -2,8 +2,8 @@
 
 from serving.model.nodata import NoData
 from serving.scheduler.metrics import NodeUsage, Usage
-from serving.scheduler.nodes import Node, Placing, node_table, place
-from serving.scheduler.pod import Demand
+from serving.scheduler.nodes import Placing, ScoredNode, node_table, place
+from serving.scheduler.pod import PodDemand
 
 __all__ = ["BYTES_PER_M", "GIB", "MEMORY_BYTES", "demand", "held", "load", "node"]
 
@@ -13,11 +13,11 @@ BYTES_PER_M = 2 * 2**20
 MEMORY_BYTES = CPU_M * BYTES_PER_M
 
 
-def demand(nonzero_m: int = 0, request_m: int | None = None, limit_m: int | None = None) -> Demand:
+def demand(nonzero_m: int = 0, request_m: int | None = None, limit_m: int | None = None) -> PodDemand:
     """Cpu as given, memory in proportion; requests as the non-zero ones, limits as requests, unless given."""
     request = nonzero_m if request_m is None else request_m
     limit = request if limit_m is None else limit_m
-    return Demand(
+    return PodDemand(
         nonzero_cpu_m=nonzero_m,
         nonzero_memory_bytes=nonzero_m * BYTES_PER_M,
         request_cpu_m=request,
@@ -35,22 +35,22 @@ def load(mean_percent: float, deviation_percent: float = 0.0, *, at_s: float = 0
 
 def node(
     name: str = "a",
-    pods: Demand | None = None,
+    pods: PodDemand | None = None,
     *,
     usage: NodeUsage | NoData | None = None,
     cpu_m: int = CPU_M,
     memory_bytes: int = MEMORY_BYTES,
-) -> Node:
+) -> ScoredNode:
     """A node without pods and without metrics unless given."""
-    return Node(
+    return ScoredNode(
         name=name,
         allocatable_cpu_m=cpu_m,
         allocatable_memory_bytes=memory_bytes,
-        demand=pods or Demand(),
+        demand=pods or PodDemand(),
         usage=usage or NoData(missing="entry"),
     )
 
 
-def held(pod: Demand, *nodes: Node, now_s: float = 0.0) -> Placing:
+def held(pod: PodDemand, *nodes: ScoredNode, now_s: float = 0.0) -> Placing:
     """A pod held against nodes."""
     return place(node_table(nodes, version=1), pod, now_s=now_s)

@@ -4,8 +4,8 @@ import pytest
 
 from serving.scheduler.arrays import Resource
 from serving.scheduler.balanced import BalancedAnswer, BalancedResourceAllocation
-from serving.scheduler.nodes import Node
-from serving.scheduler.pod import Demand
+from serving.scheduler.nodes import ScoredNode
+from serving.scheduler.pod import PodDemand
 from serving.settings.placement import ORIGINAL, PlacementSettings
 from tests.unit.scheduler.builders import GIB, MEMORY_BYTES, demand, held, node
 
@@ -13,12 +13,12 @@ OURS = PlacementSettings()
 THEIRS = PlacementSettings(quirks=ORIGINAL)
 
 
-def balance(pod: Demand, on: Node, settings: PlacementSettings = OURS) -> BalancedAnswer:
+def balance(pod: PodDemand, on: ScoredNode, settings: PlacementSettings = OURS) -> BalancedAnswer:
     return BalancedResourceAllocation(settings).answer(held(pod, on))
 
 
-def asking(cpu_m: int, memory_bytes: int) -> Demand:
-    return Demand(
+def asking(cpu_m: int, memory_bytes: int) -> PodDemand:
+    return PodDemand(
         nonzero_cpu_m=cpu_m, nonzero_memory_bytes=memory_bytes, request_cpu_m=cpu_m, request_memory_bytes=memory_bytes
     )
 
@@ -47,16 +47,16 @@ def test_a_resource_without_capacity_counts_as_full() -> None:
     assert (int(answer.score[0]), answer.explain(0).memory_ratio) == (0, 1.0)
 
 
-IDLE_CROWD = Demand(nonzero_cpu_m=4500, nonzero_memory_bytes=MEMORY_BYTES // 2)
+IDLE_CROWD = PodDemand(nonzero_cpu_m=4500, nonzero_memory_bytes=MEMORY_BYTES // 2)
 
 
 def test_assumed_requests_fill_a_node_at_most() -> None:
-    answer = balance(Demand(), node(pods=IDLE_CROWD))
+    answer = balance(PodDemand(), node(pods=IDLE_CROWD))
     assert (int(answer.score[0]), answer.explain(0).cpu_ratio, answer.explain(0).full) == (5, 1.0, ())
 
 
 def test_in_the_original_assumed_requests_make_a_node_full() -> None:
-    answer = balance(Demand(), node(pods=IDLE_CROWD), THEIRS)
+    answer = balance(PodDemand(), node(pods=IDLE_CROWD), THEIRS)
     assert (int(answer.score[0]), answer.explain(0).cpu_ratio, answer.explain(0).full) == (0, 1.125, (Resource.CPU,))
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from serving.scheduler.fit import AmountRule, FitAnswer, LeastRequested, MostRequested, unused_tenths, used_tenths
-from serving.scheduler.nodes import Node
-from serving.scheduler.pod import Demand
+from serving.scheduler.nodes import ScoredNode
+from serving.scheduler.pod import PodDemand
 from serving.settings.placement import ORIGINAL, PlacementSettings
 from tests.unit.scheduler.builders import BYTES_PER_M, GIB, MEMORY_BYTES, demand, held, node
 
@@ -13,11 +13,11 @@ OURS = PlacementSettings()
 THEIRS = PlacementSettings(quirks=ORIGINAL)
 
 
-def least(pod: Demand, on: Node) -> FitAnswer:
+def least(pod: PodDemand, on: ScoredNode) -> FitAnswer:
     return LeastRequested(OURS).answer(held(pod, on))
 
 
-def most(pod: Demand, on: Node, settings: PlacementSettings = OURS) -> FitAnswer:
+def most(pod: PodDemand, on: ScoredNode, settings: PlacementSettings = OURS) -> FitAnswer:
     return MostRequested(settings).answer(held(pod, on))
 
 
@@ -47,7 +47,7 @@ def test_tenths_are_exact_where_ten_times_the_amount_overflows() -> None:
 
 
 def test_both_resources_are_averaged_after_each_was_cut_off() -> None:
-    pod = Demand(nonzero_cpu_m=250, nonzero_memory_bytes=5 * GIB, request_cpu_m=250, request_memory_bytes=5 * GIB)
+    pod = PodDemand(nonzero_cpu_m=250, nonzero_memory_bytes=5 * GIB, request_cpu_m=250, request_memory_bytes=5 * GIB)
     on = node(cpu_m=1000, memory_bytes=10 * GIB)
     assert (int(least(pod, on).score[0]), int(most(pod, on).score[0])) == (6, 3)
 
@@ -95,7 +95,7 @@ def test_in_the_original_assumed_requests_overfill_a_node() -> None:
 
 def test_one_pod_more_tips_the_original_from_best_to_worst() -> None:
     nearly, over = demand(4000, request_m=0), demand(4001, request_m=0)
-    scores = [int(most(Demand(), node(pods=pods), THEIRS).score[0]) for pods in (nearly, over)]
+    scores = [int(most(PodDemand(), node(pods=pods), THEIRS).score[0]) for pods in (nearly, over)]
     assert scores == [10, 0]
 
 

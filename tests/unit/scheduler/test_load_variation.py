@@ -6,20 +6,22 @@ import pytest
 from serving.model.nodata import NoData
 from serving.scheduler.load_variation import LoadVariationAnswer, LoadVariationRiskBalancing, variation_score
 from serving.scheduler.metrics import NodeUsage, Usage
-from serving.scheduler.nodes import Node
-from serving.scheduler.pod import Demand
+from serving.scheduler.nodes import ScoredNode
+from serving.scheduler.pod import PodDemand
 from serving.settings.placement import ORIGINAL, PlacementSettings
 from tests.unit.scheduler.builders import demand, held, load, node
 
 OURS = PlacementSettings()
 
 
-def answer(on: Node, pod: Demand, settings: PlacementSettings = OURS, *, now_s: float = 0.0) -> LoadVariationAnswer:
+def answer(
+    on: ScoredNode, pod: PodDemand, settings: PlacementSettings = OURS, *, now_s: float = 0.0
+) -> LoadVariationAnswer:
     return LoadVariationRiskBalancing(settings).answer(held(pod, on, now_s=now_s))
 
 
 def test_mean_and_deviation_lower_the_score() -> None:
-    assert int(answer(node(usage=load(40, 12)), Demand()).score[0]) == 74
+    assert int(answer(node(usage=load(40, 12)), PodDemand()).score[0]) == 74
 
 
 def test_the_pods_request_is_added_to_the_mean() -> None:
@@ -38,7 +40,7 @@ def test_margin_and_sensitivity_shape_the_deviation(margin: float, sensitivity: 
 
 
 def test_a_node_without_capacity_scores_0() -> None:
-    assert int(answer(node(usage=load(0), cpu_m=0, memory_bytes=0), Demand()).score[0]) == 0
+    assert int(answer(node(usage=load(0), cpu_m=0, memory_bytes=0), PodDemand()).score[0]) == 0
 
 
 def test_the_worse_resource_decides_if_both_are_measured() -> None:
@@ -47,26 +49,26 @@ def test_the_worse_resource_decides_if_both_are_measured() -> None:
         cpu=Usage(mean_percent=20, deviation_percent=0),
         memory=Usage(mean_percent=60, deviation_percent=0),
     )
-    assert int(answer(node(usage=usage), Demand()).score[0]) == 70
+    assert int(answer(node(usage=usage), PodDemand()).score[0]) == 70
 
 
 def test_the_only_one_decides_if_one_is_measured() -> None:
     usage = NodeUsage(at_s=0.0, cpu=Usage(mean_percent=20, deviation_percent=0), memory=NoData(missing="mean"))
-    found = answer(node(usage=usage), Demand())
+    found = answer(node(usage=usage), PodDemand())
     assert (int(found.score[0]), found.explain(0).memory) == (90, None)
 
 
 def test_a_node_that_was_not_measured_scores_0() -> None:
-    found = answer(node(), Demand())
+    found = answer(node(), PodDemand())
     assert (int(found.score[0]), found.explain(0).cpu) == (0, None)
 
 
 def test_old_metrics_count_as_missing() -> None:
-    assert int(answer(node(usage=load(40)), Demand(), now_s=301.0).score[0]) == 0
+    assert int(answer(node(usage=load(40)), PodDemand(), now_s=301.0).score[0]) == 0
 
 
 def test_in_the_original_metrics_never_grow_old() -> None:
-    found = answer(node(usage=load(40)), Demand(), PlacementSettings(quirks=ORIGINAL), now_s=301.0)
+    found = answer(node(usage=load(40)), PodDemand(), PlacementSettings(quirks=ORIGINAL), now_s=301.0)
     assert int(found.score[0]) == 80
 
 

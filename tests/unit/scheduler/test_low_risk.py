@@ -10,8 +10,8 @@ from serving.model.nodata import NoData
 from serving.scheduler.arrays import Resource
 from serving.scheduler.low_risk import ForcedZero, LowRiskOverCommitment
 from serving.scheduler.metrics import NodeUsage, Usage
-from serving.scheduler.nodes import Node, node_table, place
-from serving.scheduler.pod import Demand
+from serving.scheduler.nodes import ScoredNode, node_table, place
+from serving.scheduler.pod import PodDemand
 from serving.scheduler.risk import LoadRule
 from serving.settings.placement import ORIGINAL, PlacementQuirks, PlacementSettings
 from tests.unit.scheduler.builders import MEMORY_BYTES, demand, held, load, node
@@ -22,7 +22,7 @@ BEST_EFFORT = demand(100, request_m=0)
 BUSY = node("busy", demand(1000, limit_m=5000), usage=load(50, 10))
 
 
-def score(pod: Demand, on: Node, quirks: PlacementQuirks | None = None, *, now_s: float = 0.0) -> int:
+def score(pod: PodDemand, on: ScoredNode, quirks: PlacementQuirks | None = None, *, now_s: float = 0.0) -> int:
     settings = PlacementSettings(quirks=quirks or PlacementQuirks())
     return int(LowRiskOverCommitment(settings).answer(held(pod, on, now_s=now_s)).score[0])
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from serving.model.nodata import NoData
-from serving.scheduler.metrics import Metric, Usage, read_usage, usage_ratio
+from serving.scheduler.metrics import NodeMetric, Usage, read_usage, usage_ratio
 from serving.settings.placement import ORIGINAL, PlacementQuirks
 
 
 def cpu(metrics: list[tuple[str, float]], quirks: PlacementQuirks | None = None) -> Usage | NoData:
-    listed = [Metric(type="CPU", operator=operator, value=value) for operator, value in metrics]
+    listed = [NodeMetric(type="CPU", operator=operator, value=value) for operator, value in metrics]
     return read_usage(listed, at_s=0.0, quirks=quirks or PlacementQuirks()).cpu
 
 
@@ -53,7 +53,7 @@ def test_the_original_too_needs_an_entry() -> None:
 
 def test_types_are_told_apart_and_case_counts() -> None:
     found = read_usage(
-        [Metric(type="Memory", operator="AVG", value=30), Metric(type="cpu", operator="AVG", value=50)],
+        [NodeMetric(type="Memory", operator="AVG", value=30), NodeMetric(type="cpu", operator="AVG", value=50)],
         at_s=9.0,
         quirks=PlacementQuirks(),
     )

@@ -8,7 +8,7 @@ from serving.model.nodata import NoData
 from serving.scheduler.arrays import AMOUNT_MAX
 from serving.scheduler.metrics import NodeUsage, Usage
 from serving.scheduler.nodes import node_table, place
-from serving.scheduler.pod import Demand
+from serving.scheduler.pod import PodDemand
 from tests.unit.scheduler.builders import GIB, MEMORY_BYTES, demand, load, node
 
 
@@ -78,21 +78,21 @@ def test_the_largest_node_is_exact() -> None:
 
 
 def test_demands_beyond_any_node_count_as_the_largest_amount() -> None:
-    table = node_table([node(pods=Demand(limit_memory_bytes=2**64))], version=1)
+    table = node_table([node(pods=PodDemand(limit_memory_bytes=2**64))], version=1)
     assert int(table.limit[1, 0]) == AMOUNT_MAX
 
 
 def test_largest_pod_on_fullest_node_does_not_wrap() -> None:
-    vast = Demand(request_memory_bytes=2**70)
+    vast = PodDemand(request_memory_bytes=2**70)
     placing = place(node_table([node(pods=vast)], version=1), vast, now_s=0.0)
     assert int(placing.request[1, 0]) == 2 * AMOUNT_MAX
 
 
 @pytest.mark.parametrize("owner", ["node a", "the pod"])
 def test_nobody_asks_for_less_than_nothing(owner: str) -> None:
-    less = Demand(request_cpu_m=-1)
+    less = PodDemand(request_cpu_m=-1)
     with pytest.raises(InvalidValue, match=f"-1 asked for by {owner}"):
-        place(node_table([node(pods=less if owner == "node a" else Demand())], version=1), less, now_s=0.0)
+        place(node_table([node(pods=less if owner == "node a" else PodDemand())], version=1), less, now_s=0.0)
 
 
 def test_the_pod_is_added_to_each_node() -> None:

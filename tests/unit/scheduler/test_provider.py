@@ -7,8 +7,8 @@ import pytest
 from serving.model.errors import InvalidValue, SettingsError
 from serving.model.nodata import NoData
 from serving.scheduler.fit import FitWhy
-from serving.scheduler.nodes import Node, node_table
-from serving.scheduler.pod import Demand
+from serving.scheduler.nodes import ScoredNode, node_table
+from serving.scheduler.pod import PodDemand
 from serving.scheduler.provider import PROVIDERS, Scorer, Scores, pick
 from serving.scheduler.score import NODE_SCORES
 from serving.settings.knob import fields_of
@@ -18,7 +18,7 @@ from tests.unit.scheduler.builders import demand, load, node
 EMPTY, HALF = node("empty"), node("half", demand(2000))
 
 
-def scores(settings: PlacementSettings, *nodes: Node, pod: Demand | None = None) -> Scores:
+def scores(settings: PlacementSettings, *nodes: ScoredNode, pod: PodDemand | None = None) -> Scores:
     return Scorer(settings).score(node_table(nodes, version=3), pod or demand(400), now_s=0.0)
 
 

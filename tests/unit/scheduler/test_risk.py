@@ -6,8 +6,8 @@ import pytest
 from serving.scheduler.risk import (
     LOAD_RULES,
     Commitment,
-    Load,
     LoadRule,
+    MeasuredLoad,
     limit_risk,
     load_risk,
     smoothed_deviation,
@@ -24,8 +24,8 @@ def committed(request_m: int, limit_m: int, capacity_m: int = CAPACITY_M) -> Com
     )
 
 
-def load(mean: float, deviation: float, *, measured: bool = True) -> Load:
-    return Load(mean=np.array([[mean]]), deviation=np.array([[deviation]]), measured=np.array([[measured]]))
+def load(mean: float, deviation: float, *, measured: bool = True) -> MeasuredLoad:
+    return MeasuredLoad(mean=np.array([[mean]]), deviation=np.array([[deviation]]), measured=np.array([[measured]]))
 
 
 def decided(
@@ -139,7 +139,7 @@ def test_columns_are_replaced_in_a_copy() -> None:
         request=np.full((1, 3), 500), limit=np.full((1, 3), 5000), allocatable=np.full((1, 3), CAPACITY_M)
     )
     mean, none = np.full((1, 3), 0.9), np.zeros((1, 3))
-    three = load_risk(Load(mean=mean, deviation=none, measured=mean > 0), alike, PlacementQuirks())
+    three = load_risk(MeasuredLoad(mean=mean, deviation=none, measured=mean > 0), alike, PlacementQuirks())
     one = load_risk(load(0.0, 0.0), committed(500, 5000), PlacementQuirks())
     changed = three.with_columns(np.array([1]), one)
     assert changed.mean.tolist() == [[0.9, 0.0, 0.9]]

@@ -1,14 +1,14 @@
 import pytest
 
 from serving.model.errors import Problem, SettingsError
-from serving.settings.configmap import ConfigMap, Entry
+from serving.settings.configmap import ConfigMap, ConfigMapEntry
 from serving.settings.daemons import ACTIVATOR, AUTOSCALER, DAEMONS
 from serving.settings.load import Layer, Origin, in_reading_order, load, unknown_config_maps
 
 
 def config_map(name: str, **data: str) -> ConfigMap:
     entries = tuple(
-        Entry(key=key.replace("_", "-"), text=text, where=f"{name}.yaml:{line}")
+        ConfigMapEntry(key=key.replace("_", "-"), text=text, where=f"{name}.yaml:{line}")
         for line, (key, text) in enumerate(data.items(), start=6)
     )
     return ConfigMap(name=name, where=f"{name}.yaml:1", entries=entries)
@@ -45,7 +45,7 @@ def test_nested_records_are_reached_from_every_layer() -> None:
     data = ConfigMap(
         name="config-autoscaler",
         where="a.yaml:1",
-        entries=(Entry(key="classic.panic-window", text="7s", where="a.yaml:2"),),
+        entries=(ConfigMapEntry(key="classic.panic-window", text="7s", where="a.yaml:2"),),
     )
     loaded = load(
         AUTOSCALER,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from serving.autoscaler.senders.review import (
-    Claim,
     Pace,
+    PodClaim,
     PodProof,
     Reviewed,
     SeenPod,
@@ -21,7 +21,7 @@ from serving.autoscaler.senders.review import (
 from serving.model.nodata import NoData
 
 NAMES = {"namespace": "n", "revision": "r", "pod": "p"}
-CLAIM = Claim(namespace="n", revision="r", pod="p")
+CLAIM = PodClaim(namespace="n", revision="r", pod="p")
 PROOF = PodProof(namespace="n", pod="p", uid="u")
 SEEN = SeenPod(revision="r", uid="u")
 

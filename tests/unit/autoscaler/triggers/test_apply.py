@@ -4,8 +4,8 @@ import pytest
 
 from serving.autoscaler.triggers.apply import (
     AppliedClamp,
-    Change,
     Clamp,
+    ScaleChange,
     bounded_down_amount,
     bounded_up_amount,
     change_of,
@@ -61,7 +61,7 @@ def test_removals_stay_within_min_and_max(amount: int, current: int, high: int, 
 
 
 def test_a_change_of_nothing_is_nothing() -> None:
-    assert change_of(0, observed=pods(), spec=UNBOUNDED, settings=SETTINGS) == Change(wanted_delta=0, delta=0)
+    assert change_of(0, observed=pods(), spec=UNBOUNDED, settings=SETTINGS) == ScaleChange(wanted_delta=0, delta=0)
 
 
 def test_a_change_within_all_bounds_names_none() -> None:

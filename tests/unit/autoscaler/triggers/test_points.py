@@ -5,8 +5,8 @@ import pytest
 
 from serving.autoscaler.triggers.points import (
     Points,
+    ScaleWay,
     UsagePoint,
-    Way,
     counted_points,
     examined_points,
     point_capacity,
@@ -75,7 +75,7 @@ def test_points_of_the_original_have_no_age() -> None:
 
 def test_a_point_on_the_target_counts_for_neither_way() -> None:
     kept = points(0.69, 0.7, 0.71)
-    assert [counted_points(kept, way, 0.7) for way in (Way.UP, Way.DOWN)] == [1, 1]
+    assert [counted_points(kept, way, 0.7) for way in (ScaleWay.UP, ScaleWay.DOWN)] == [1, 1]
 
 
 @pytest.mark.parametrize(("quirk", "time_s"), [(False, 600), (True, 100)])

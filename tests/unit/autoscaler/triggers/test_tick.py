@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from serving.autoscaler.triggers.apply import Clamp
-from serving.autoscaler.triggers.evaluate import Verdict
-from serving.autoscaler.triggers.points import Way
-from serving.autoscaler.triggers.tick import Phase, Rule, TriggerState, changed, decide, rebased
+from serving.autoscaler.triggers.evaluate import VerdictKind
+from serving.autoscaler.triggers.points import ScaleWay
+from serving.autoscaler.triggers.tick import TriggerPhase, TriggerRule, TriggerState, changed, decide, rebased
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import Direction, ScalingPolicySpec
 from serving.settings.triggers import ORIGINAL, TriggerSettings
@@ -24,7 +24,7 @@ BELOW = {"occupancy": points(*[0.1] * 9, newest_s=-10.0)}
 
 def test_the_worked_example_grows_by_one() -> None:
     decision = run(ROOMS, FULL, TriggerState(points=ABOVE))
-    assert (decision.rule, decision.change.delta, decision.desired_count) == (Rule.POINTS, 1, 11)
+    assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.POINTS, 1, 11)
 
 
 def test_the_trigger_that_acts_is_named() -> None:
@@ -35,8 +35,8 @@ def test_the_trigger_that_acts_is_named() -> None:
 def test_a_fresh_state_waits_for_points() -> None:
     decision = run(ROOMS, FULL)
     assert (decision.rule, [said.verdict for said in decision.verdicts]) == (
-        Rule.IN_SYNC,
-        [Verdict.TOO_FEW_POINTS, Verdict.TOO_FEW_POINTS],
+        TriggerRule.IN_SYNC,
+        [VerdictKind.TOO_FEW_POINTS, VerdictKind.TOO_FEW_POINTS],
     )
 
 
@@ -46,55 +46,55 @@ def test_80_percent_of_100_s_act_after_8_points() -> None:
     for tick in range(9):
         state, decision = decide(state, FULL, ROOMS, settings=SETTINGS, now_s=10.0 * tick)
         rules.append(decision.rule)
-    assert rules == [Rule.IN_SYNC] * 7 + [Rule.POINTS] * 2
+    assert rules == [TriggerRule.IN_SYNC] * 7 + [TriggerRule.POINTS] * 2
 
 
-@pytest.mark.parametrize("phase", [Phase.CREATING, Phase.TERMINATING])
-def test_nothing_is_decided_while_a_revision_comes_or_goes(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [TriggerPhase.CREATING, TriggerPhase.TERMINATING])
+def test_nothing_is_decided_while_a_revision_comes_or_goes(phase: TriggerPhase) -> None:
     decision = run(ROOMS, pods(), TriggerState(phase=phase))
-    assert (decision.rule, decision.change.delta, decision.phase_changed) == (Rule.PAUSED, 0, False)
+    assert (decision.rule, decision.change.delta, decision.phase_changed) == (TriggerRule.PAUSED, 0, False)
     assert isinstance(decision.desired_count, NoData)
 
 
 def test_points_are_collected_while_a_revision_is_created() -> None:
-    state = ran(ROOMS, FULL, TriggerState(phase=Phase.CREATING))
-    assert (state.phase, len(state.points["occupancy"])) == (Phase.CREATING, 1)
+    state = ran(ROOMS, FULL, TriggerState(phase=TriggerPhase.CREATING))
+    assert (state.phase, len(state.points["occupancy"])) == (TriggerPhase.CREATING, 1)
 
 
 def test_below_min_pods_are_added_in_the_cooldown() -> None:
     decision = run(ROOMS, pods(idle=1), TriggerState(last_change_at_s=0.0))
-    assert (decision.rule, decision.change.delta, decision.desired_count) == (Rule.BELOW_MIN, 1, 2)
+    assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.BELOW_MIN, 1, 2)
 
 
 def test_above_max_idle_pods_are_removed_in_the_cooldown() -> None:
     decision = run(ROOMS, pods(idle=5, occupied=20), TriggerState(last_change_at_s=0.0))
-    assert (decision.rule, decision.change.delta, decision.desired_count) == (Rule.ABOVE_MAX, -5, 20)
+    assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.ABOVE_MAX, -5, 20)
 
 
 def test_min_and_max_leave_the_phase() -> None:
-    state = ran(ROOMS, pods(idle=1), TriggerState(phase=Phase.OVERDIMENSIONED))
-    assert state.phase is Phase.OVERDIMENSIONED
+    state = ran(ROOMS, pods(idle=1), TriggerState(phase=TriggerPhase.OVERDIMENSIONED))
+    assert state.phase is TriggerPhase.OVERDIMENSIONED
 
 
 def test_at_max_up_triggers_are_not_asked() -> None:
     decision = run(ROOMS, pods(occupied=20))
-    assert [said.way for said in decision.verdicts] == [Way.DOWN]
+    assert [said.way for said in decision.verdicts] == [ScaleWay.DOWN]
 
 
 def test_at_min_down_triggers_are_not_asked() -> None:
     decision = run(ROOMS, pods(idle=2), TriggerState(points=BELOW))
-    assert [said.way for said in decision.verdicts] == [Way.UP]
+    assert [said.way for said in decision.verdicts] == [ScaleWay.UP]
 
 
 def test_a_limit_is_cut_to_max() -> None:
     decision = run(ROOMS, pods(idle=1, occupied=18))
-    assert (decision.rule, decision.change.wanted_delta, decision.change.delta) == (Rule.LIMIT, 7, 1)
+    assert (decision.rule, decision.change.wanted_delta, decision.change.delta) == (TriggerRule.LIMIT, 7, 1)
     assert [applied.clamp for applied in decision.change.clamps] == [Clamp.MAX]
 
 
 def test_too_few_occupied_pods_shrink_it() -> None:
     decision = run(ROOMS, EMPTY, TriggerState(points=BELOW))
-    assert (decision.rule, decision.change.delta, decision.desired_count) == (Rule.POINTS, -8, 2)
+    assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.POINTS, -8, 2)
 
 
 def test_a_wish_to_grow_that_must_wait_forbids_to_shrink() -> None:
@@ -102,7 +102,7 @@ def test_a_wish_to_grow_that_must_wait_forbids_to_shrink() -> None:
     spec = policy(up=(trigger(70),), down=(trigger(50, kind="cpu"),), min_count=2)
     kept = {**ABOVE, "cpu": BELOW["occupancy"]}
     decision = run(spec, observed, TriggerState(points=kept, last_change_at_s=-10.0))
-    assert (decision.rule, decision.change.delta, decision.desired_count) == (Rule.COOLDOWN, 0, 10)
+    assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.COOLDOWN, 0, 10)
 
 
 def test_a_type_without_a_policy_has_no_data() -> None:
@@ -112,7 +112,7 @@ def test_a_type_without_a_policy_has_no_data() -> None:
 
 def test_without_pods_there_is_no_data_and_no_wish() -> None:
     decision = run(UNBOUNDED, pods())
-    assert (decision.rule, decision.change.delta) == (Rule.NO_DATA, 0)
+    assert (decision.rule, decision.change.delta) == (TriggerRule.NO_DATA, 0)
     assert isinstance(decision.desired_count, NoData)
 
 
@@ -149,7 +149,7 @@ def test_triggers_leave_the_last_pod_to_the_request_metrics(settings: TriggerSet
 
 def test_the_last_pod_is_not_even_asked_about() -> None:
     decision = run(UNBOUNDED, pods(idle=1))
-    assert [said.way for said in decision.verdicts] == [Way.UP]
+    assert [said.way for said in decision.verdicts] == [ScaleWay.UP]
 
 
 @pytest.mark.parametrize(("settings", "delta"), [(SETTINGS, 5), (AS_ORIGINAL, 1)])
@@ -160,9 +160,9 @@ def test_an_old_style_trigger_scales_by_its_delta(settings: TriggerSettings, del
     assert decision.change.delta == delta
 
 
-@pytest.mark.parametrize(("settings", "rule"), [(SETTINGS, Rule.POINTS), (AS_ORIGINAL, Rule.IN_SYNC)])
+@pytest.mark.parametrize(("settings", "rule"), [(SETTINGS, TriggerRule.POINTS), (AS_ORIGINAL, TriggerRule.IN_SYNC)])
 def test_a_shorter_down_trigger_silences_up_triggers_only_in_the_original(
-    settings: TriggerSettings, rule: Rule
+    settings: TriggerSettings, rule: TriggerRule
 ) -> None:
     spec = policy(up=(trigger(70, time_s=600),), down=(trigger(50, time_s=100),), min_count=2)
     kept = {"occupancy": points(*[0.8] * 60, newest_s=-10.0)}
@@ -171,39 +171,39 @@ def test_a_shorter_down_trigger_silences_up_triggers_only_in_the_original(
 
 def test_the_phase_follows_what_triggers_want() -> None:
     state = ran(ROOMS, FULL, TriggerState(points=ABOVE), now_s=1.0)
-    assert (state.phase, state.phase_changed_at_s) == (Phase.SUBDIMENSIONED, 1.0)
+    assert (state.phase, state.phase_changed_at_s) == (TriggerPhase.SUBDIMENSIONED, 1.0)
 
 
 def test_a_wish_to_shrink_is_overdimensioned() -> None:
-    assert ran(ROOMS, EMPTY, TriggerState(points=BELOW)).phase is Phase.OVERDIMENSIONED
+    assert ran(ROOMS, EMPTY, TriggerState(points=BELOW)).phase is TriggerPhase.OVERDIMENSIONED
 
 
 def test_a_phase_that_stays_keeps_its_time() -> None:
-    before = TriggerState(points=ABOVE, phase=Phase.SUBDIMENSIONED, phase_changed_at_s=-50.0)
+    before = TriggerState(points=ABOVE, phase=TriggerPhase.SUBDIMENSIONED, phase_changed_at_s=-50.0)
     state, decision = decide(before, FULL, ROOMS, settings=SETTINGS, now_s=0.0)
     assert (state.phase_changed_at_s, decision.phase_changed) == (-50.0, False)
 
 
 def test_a_limit_that_is_met_again_renews_the_time_of_its_phase() -> None:
-    before = TriggerState(phase=Phase.SUBDIMENSIONED, phase_changed_at_s=-50.0)
+    before = TriggerState(phase=TriggerPhase.SUBDIMENSIONED, phase_changed_at_s=-50.0)
     state, decision = decide(before, pods(idle=1, occupied=18), ROOMS, settings=SETTINGS, now_s=0.0)
     assert (state.phase_changed_at_s, decision.phase_changed) == (0.0, True)
 
 
 def test_when_no_trigger_wants_more_the_phase_is_in_sync_again() -> None:
-    state = ran(ROOMS, pods(idle=4, occupied=6), TriggerState(phase=Phase.SUBDIMENSIONED))
-    assert state.phase is Phase.IN_SYNC
+    state = ran(ROOMS, pods(idle=4, occupied=6), TriggerState(phase=TriggerPhase.SUBDIMENSIONED))
+    assert state.phase is TriggerPhase.IN_SYNC
 
 
 def test_a_change_that_was_made_starts_the_cooldown() -> None:
     state = changed(ran(ROOMS, FULL, TriggerState(points=ABOVE)), at_s=0.0)
     decision = run(ROOMS, FULL, state, now_s=10.0)
-    assert (decision.rule, decision.verdicts[0].cooldown_left_s) == (Rule.COOLDOWN, 290.0)
+    assert (decision.rule, decision.verdicts[0].cooldown_left_s) == (TriggerRule.COOLDOWN, 290.0)
 
 
 def test_a_change_that_failed_starts_none() -> None:
     state = ran(ROOMS, FULL, TriggerState(points=ABOVE))
-    assert run(ROOMS, FULL, state, now_s=10.0).rule is Rule.POINTS
+    assert run(ROOMS, FULL, state, now_s=10.0).rule is TriggerRule.POINTS
 
 
 def test_a_restart_within_one_period_changes_no_decision() -> None:
@@ -223,8 +223,8 @@ def test_a_restart_that_looks_at_once_counts_no_point_twice() -> None:
     assert run(ROOMS, FULL, state, now_s=61.0).verdicts[0].counted_count == 7
 
 
-@pytest.mark.parametrize(("settings", "rule"), [(SETTINGS, Rule.IN_SYNC), (AS_ORIGINAL, Rule.POINTS)])
-def test_after_a_long_absence_old_points_act_only_in_the_original(settings: TriggerSettings, rule: Rule) -> None:
+@pytest.mark.parametrize(("settings", "rule"), [(SETTINGS, TriggerRule.IN_SYNC), (AS_ORIGINAL, TriggerRule.POINTS)])
+def test_after_a_long_absence_old_points_act_only_in_the_original(settings: TriggerSettings, rule: TriggerRule) -> None:
     state = TriggerState(points={"occupancy": points(*[0.8] * 11, newest_s=-3600.0)})
     assert run(ROOMS, FULL, state, settings=settings).rule is rule
 
@@ -242,10 +242,10 @@ def test_rebasing_moves_no_time_that_is_not_there() -> None:
 
 def test_a_policy_without_triggers_misses_nothing() -> None:
     decision = run(policy(min_count=1, max_count=9), pods(idle=5))
-    assert (decision.rule, decision.desired_count) == (Rule.IN_SYNC, 1)
+    assert (decision.rule, decision.desired_count) == (TriggerRule.IN_SYNC, 1)
 
 
 def test_what_one_trigger_cannot_see_is_not_let_go_by_another() -> None:
     spec = policy(up=(trigger(70), trigger(70, kind="cpu")))
     decision = run(spec, pods(idle=5))
-    assert (decision.rule, isinstance(decision.desired_count, NoData)) == (Rule.IN_SYNC, True)
+    assert (decision.rule, isinstance(decision.desired_count, NoData)) == (TriggerRule.IN_SYNC, True)

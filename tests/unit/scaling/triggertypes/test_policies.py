@@ -4,12 +4,18 @@ import msgspec
 import pytest
 
 from serving.autoscaler.triggers.points import UsagePoint
-from serving.autoscaler.triggers.tick import Rule, TriggerState, decide
+from serving.autoscaler.triggers.tick import TriggerRule, TriggerState, decide
 from serving.model.nodata import NoData
 from serving.model.resources import Resources
 from serving.model.scalingpolicy import Trigger, check_scaling_policy
 from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
-from serving.scaling.triggertypes.policies import REGISTRY, FixedStepPolicy, OccupancyPolicy, Policy, ResourcePolicy
+from serving.scaling.triggertypes.policies import (
+    REGISTRY,
+    FixedStepPolicy,
+    OccupancyPolicy,
+    ResourcePolicy,
+    TriggerPolicy,
+)
 from serving.settings.triggers import ORIGINAL, TriggerQuirks, TriggerSettings
 from tests.unit.autoscaler.triggers.builders import pods, policy, trigger, using
 
@@ -131,11 +137,11 @@ class QueueDepthPolicy:
 
 
 def test_a_new_type_is_one_class_and_one_line() -> None:
-    registry: dict[str, Policy] = {**REGISTRY, "queue": QueueDepthPolicy()}
+    registry: dict[str, TriggerPolicy] = {**REGISTRY, "queue": QueueDepthPolicy()}
     spec = policy(up=(trigger(50, kind="queue"),))
     observed = msgspec.structs.replace(pods(idle=4), gauges={"queue_depth": 38.0})
     assert check_scaling_policy(spec, known_types=registry) == ()
     state, decision = decide(TriggerState(), observed, spec, settings=TriggerSettings(), now_s=0.0, policies=registry)
     # 38 waiting are 3.8 pods' worth: 0.95 of 4 pods, above the limit of 90 percent; 7.6 pods at 50 percent.
-    assert (decision.rule, decision.change.delta) == (Rule.LIMIT, 4)
+    assert (decision.rule, decision.change.delta) == (TriggerRule.LIMIT, 4)
     assert state.points["queue"] == (UsagePoint(at_s=0.0, usage_ratio=0.95),)

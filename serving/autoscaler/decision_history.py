@@ -10,20 +10,20 @@ from collections import deque
 import msgspec
 
 from serving.autoscaler.metric_windows import WindowContents
-from serving.autoscaler.scaler import Outcome
+from serving.autoscaler.scaler import ScalerOutcome
 
-__all__ = ["Record", "Remembered", "Story"]
+__all__ = ["DecisionHistory", "DecisionRecord", "HistoryEntry"]
 
 # Time after which a decision that says nothing new is logged all the same, in seconds.
 _SAMPLE_PERIOD_S = 60.0
 
 
-class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A decision, the newest of ``repeated_count`` + 1 in a row since ``since_s`` that all said the same."""
 
     since_s: float
     repeated_count: int
-    outcome: Outcome
+    outcome: ScalerOutcome
 
     at_wall_s: float = 0.0
     """When it was made, in seconds since the epoch."""
@@ -32,58 +32,60 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     """When the first of the row was."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the decision log."""
 
     namespace: str
     revision: str
-    told: Remembered
+    entry: HistoryEntry = msgspec.field(name="told")
+    """The decision; "told" in the log."""
+
     windows: WindowContents | None
     """What the algorithm looked at; None of the classic one, whose answer can only be taken as it was."""
 
 
-class Story:
+class DecisionHistory:
     """Decisions, oldest first, ``count_max`` at most."""
 
-    __slots__ = ("_sampled_s", "_told")
+    __slots__ = ("_entries", "_sampled_s")
 
     def __init__(self, count_max: int) -> None:
-        self._told: deque[Remembered] = deque(maxlen=count_max)
+        self._entries: deque[HistoryEntry] = deque(maxlen=count_max)
         self._sampled_s = 0.0
 
     def __len__(self) -> int:
         """Decisions that are remembered."""
-        return len(self._told)
+        return len(self._entries)
 
     def __repr__(self) -> str:
         """One line."""
-        return f"Story({len(self._told)} of {self._told.maxlen})"
+        return f"DecisionHistory({len(self._entries)} of {self._entries.maxlen})"
 
-    def add(self, outcome: Outcome, *, at_wall_s: float = 0.0) -> Remembered | None:
+    def add(self, outcome: ScalerOutcome, *, at_wall_s: float = 0.0) -> HistoryEntry | None:
         """Remember a decision; what goes into the log, None if nothing does.
 
         That is each that says something new (``repeated_count`` is 0), and one a minute of those that do not.
         """
-        last = self._told[-1] if self._told else None
+        last = self._entries[-1] if self._entries else None
         if last is not None and outcome.is_like(last.outcome):
-            told = Remembered(
+            entry = HistoryEntry(
                 since_s=last.since_s,
                 repeated_count=last.repeated_count + 1,
                 outcome=outcome,
                 at_wall_s=at_wall_s,
                 since_wall_s=last.since_wall_s,
             )
-            self._told[-1] = told
+            self._entries[-1] = entry
             if outcome.at_s - self._sampled_s < _SAMPLE_PERIOD_S:
                 return None
         else:
-            told = Remembered(
+            entry = HistoryEntry(
                 since_s=outcome.at_s, repeated_count=0, outcome=outcome, at_wall_s=at_wall_s, since_wall_s=at_wall_s
             )
-            self._told.append(told)
+            self._entries.append(entry)
         self._sampled_s = outcome.at_s
-        return told
+        return entry
 
-    def told(self) -> list[Remembered]:
+    def entries(self) -> list[HistoryEntry]:
         """All of them."""
-        return list(self._told)
+        return list(self._entries)

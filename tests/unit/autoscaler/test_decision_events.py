@@ -3,11 +3,11 @@ import json
 import msgspec
 import pytest
 
-from serving.autoscaler.follow import Followers, Wish
-from serving.autoscaler.revision import RevisionFacts
-from serving.autoscaler.scaler import Cause
-from serving.autoscaler.story import Story
-from serving.autoscaler.telling import DecisionBook, Made, Teller
+from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher
+from serving.autoscaler.decision_history import DecisionHistory
+from serving.autoscaler.follow import Followers, FollowRequest
+from serving.autoscaler.revision import ScaledRevision
+from serving.autoscaler.scaler import DecisionCause
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.autoscaler.kpa_builders import spec_with
 from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with
@@ -32,28 +32,28 @@ class Told:
     def __init__(self, class_name: str = "kpa.autoscaling.knative.dev", *, is_heard: bool = True) -> None:
         self.revision = revision_with(spec_with(target_value=7.0), class_name=class_name)
         self.world = World(self.revision, facts_of(1))
-        self.followers, self.story = Followers(), Story(10)
+        self.followers, self.story = Followers(), DecisionHistory(10)
         self.lines: list[bytes] = []
         self.changes: list[str] = []
-        self.teller = Teller(
+        self.teller = DecisionPublisher(
             self.followers,
             log=self.lines.append if is_heard else None,
             change=self.change if is_heard else None,
         )
 
-    def change(self, revision: RevisionFacts, sentence: str) -> None:
+    def change(self, revision: ScaledRevision, sentence: str) -> None:
         assert revision is self.revision
         self.changes.append(sentence)
 
     def decide(self) -> None:
-        outcome = self.world.decide(Cause.PERIOD)
+        outcome = self.world.decide(DecisionCause.PERIOD)
         told = self.story.add(outcome, at_wall_s=self.world.now_s)
-        self.teller.tell(
-            Made(
+        self.teller.publish(
+            DecisionEvent(
                 revision=self.revision,
                 scaler=self.world.scaler,
                 outcome=outcome,
-                told=told,
+                entry=told,
                 at_wall_s=self.world.now_s,
             )
         )
@@ -76,7 +76,7 @@ def test_what_is_new_is_logged_and_a_change_is_an_event_too() -> None:
     told.decide()
     assert len(told.lines) == 2
     assert told.changes[0].startswith("1 → ")
-    assert repr(told.teller) == "Teller(Followers(0))"
+    assert repr(told.teller) == "DecisionPublisher(Followers(0))"
 
 
 def test_who_follows_gets_decisions_and_samples() -> None:
@@ -85,7 +85,7 @@ def test_who_follows_gets_decisions_and_samples() -> None:
         told.decide()
         told.world.live(60, load=5.0)
         ear = Ear()
-        told.followers.add(Wish(samples=True), ear)
+        told.followers.add(FollowRequest(samples=True), ear)
         told.decide()
         told.decide()
         events = events_of(ear.heard)
@@ -105,7 +105,7 @@ def test_who_follows_gets_decisions_and_samples() -> None:
 def test_a_sample_without_data_has_none() -> None:
     told = Told()
     ear = Ear()
-    told.followers.add(Wish(samples=True), ear)
+    told.followers.add(FollowRequest(samples=True), ear)
     told.decide()
     sample = dict(events_of(ear.heard))["sample"]
     assert (sample["desired_count"], sample["observed_stable"]) == (None, None)
@@ -117,13 +117,13 @@ def test_the_book_narrows_down_and_lets_people_follow_from_a_time_on() -> None:
     told.world.live(60, load=5.0)
     told.decide()
     book = DecisionBook(
-        told.followers, keys=lambda: [KEY], decisions=lambda key: told.story.told() if key == KEY else []
+        told.followers, keys=lambda: [KEY], decisions=lambda key: told.story.entries() if key == KEY else []
     )
     since = str(told.world.now_s)
-    assert len(json.loads(book.told({}))) == 2
-    assert len(json.loads(book.told({"since": since}))) == 1
-    assert len(json.loads(book.told({"since": "yesterday"}))) == 2
-    assert json.loads(book.told({"revision": "other"})) == []
+    assert len(json.loads(book.encoded({}))) == 2
+    assert len(json.loads(book.encoded({"since": since}))) == 1
+    assert len(json.loads(book.encoded({"since": "yesterday"}))) == 2
+    assert json.loads(book.encoded({"revision": "other"})) == []
     ear = Ear()
     end = book.follow({"since": since}, ear)
     told.world.poke(100)

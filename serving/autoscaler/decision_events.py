@@ -1,4 +1,4 @@
-"""Where a decision is told: the decision log, those who follow, and Events; one call for each decision.
+"""Where a decision is entry: the decision log, those who follow, and Events; one call for each decision.
 
 Input: decisions with what stands behind them. Output: bytes for the log, events for followers, changes for Events, each
 handed to a function that must not wait. Nothing is encoded for nobody: a decision that says nothing new costs one look
@@ -9,15 +9,23 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from serving.autoscaler.decision_history import DecisionRecord, HistoryEntry
 from serving.autoscaler.explain import explain
 from serving.autoscaler.follow import Followers, Write, event_bytes, wish_of
-from serving.autoscaler.revision import RevisionFacts
+from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.sample import sample_of
-from serving.autoscaler.scaler import Outcome, Scaler
-from serving.autoscaler.story import Record, Remembered
+from serving.autoscaler.scaler import Scaler, ScalerOutcome
 from serving.model.knative import RevisionKey
 
-__all__ = ["DECISION_LOG", "DECISION_LOG_FILES", "DecisionBook", "Explained", "Made", "Teller", "explained"]
+__all__ = [
+    "DECISION_LOG",
+    "DECISION_LOG_FILES",
+    "DecisionBook",
+    "DecisionEvent",
+    "DecisionPublisher",
+    "ExplainedDecision",
+    "explained",
+]
 
 
 DECISION_LOG = "decisions.jsonl"
@@ -26,31 +34,32 @@ DECISION_LOG = "decisions.jsonl"
 DECISION_LOG_FILES = 4
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision that was just made. ``told`` is None when it says nothing new and is no sample either."""
+class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision that was just event. ``entry`` is None when it says nothing new and is no sample either."""
 
-    revision: RevisionFacts
+    revision: ScaledRevision
     scaler: Scaler
-    outcome: Outcome
-    told: Remembered | None
+    outcome: ScalerOutcome
+    entry: HistoryEntry | None
     at_wall_s: float
 
 
-class Explained(msgspec.Struct, frozen=True, kw_only=True):
+class ExplainedDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What people get: a remembered decision and its sentence."""
 
     namespace: str
     revision: str
     sentence: str
-    told: Remembered
+    entry: HistoryEntry = msgspec.field(name="told")
+    """The decision; "told" in JSON."""
 
 
-def explained(key: tuple[str, str], told: Remembered) -> Explained:
+def explained(key: tuple[str, str], entry: HistoryEntry) -> ExplainedDecision:
     """A remembered decision with its sentence."""
-    return Explained(namespace=key[0], revision=key[1], sentence=explain(told.outcome), told=told)
+    return ExplainedDecision(namespace=key[0], revision=key[1], sentence=explain(entry.outcome), entry=entry)
 
 
-class Teller:
+class DecisionPublisher:
     """``log`` takes a line, ``change`` a revision with the sentence of its change; None where there is nobody."""
 
     def __init__(
@@ -58,7 +67,7 @@ class Teller:
         followers: Followers,
         *,
         log: Callable[[bytes], None] | None,
-        change: Callable[[RevisionFacts, str], None] | None,
+        change: Callable[[ScaledRevision, str], None] | None,
     ) -> None:
         self._followers = followers
         self._log = log
@@ -67,37 +76,37 @@ class Teller:
 
     def __repr__(self) -> str:
         """One line."""
-        return f"Teller({self._followers})"
+        return f"DecisionPublisher({self._followers})"
 
-    def tell(self, made: Made) -> None:
-        """Tell a decision, in the turn of the loop in which it was made."""
-        key, told = made.revision.key, made.told
-        if told is not None:
-            self._tell_log(made, told)
-            if not told.repeated_count and made.outcome.apply_count is not None and self._change is not None:
-                self._change(made.revision, explain(made.outcome))
+    def publish(self, event: DecisionEvent) -> None:
+        """Tell a decision, in the turn of the loop in which it was event."""
+        key, entry = event.revision.key, event.entry
+        if entry is not None:
+            self._log_entry(event, entry)
+            if not entry.repeated_count and event.outcome.apply_count is not None and self._change is not None:
+                self._change(event.revision, explain(event.outcome))
             if self._followers:
-                self._followers.tell("decision", key, self._encode(explained(key, told)))
+                self._followers.tell("decision", key, self._encode(explained(key, entry)))
         if self._followers and self._followers.want_samples:
-            sample = sample_of(made.outcome, made.scaler.pods, key=key, at_wall_s=made.at_wall_s)
+            sample = sample_of(event.outcome, event.scaler.pods, key=key, at_wall_s=event.at_wall_s)
             self._followers.tell("sample", key, self._encode(sample))
 
-    def _tell_log(self, made: Made, told: Remembered) -> None:
+    def _log_entry(self, event: DecisionEvent, entry: HistoryEntry) -> None:
         if self._log is not None:
-            namespace, name = made.revision.key
-            record = Record(namespace=namespace, revision=name, told=told, windows=made.scaler.windows())
+            namespace, name = event.revision.key
+            record = DecisionRecord(namespace=namespace, revision=name, entry=entry, windows=event.scaler.windows())
             self._log(self._encode(record))
 
 
 class DecisionBook:
-    """What people are told of decisions: those that are remembered, and those to come."""
+    """What people are entry of decisions: those that are remembered, and those to come."""
 
     def __init__(
         self,
         followers: Followers,
         *,
         keys: Callable[[], Iterable[RevisionKey]],
-        decisions: Callable[[RevisionKey], Iterable[Remembered]],
+        decisions: Callable[[RevisionKey], Iterable[HistoryEntry]],
     ) -> None:
         self._followers = followers
         self._keys = keys
@@ -107,7 +116,7 @@ class DecisionBook:
         """One line."""
         return f"DecisionBook({self._followers})"
 
-    def told(self, names: Mapping[str, str]) -> bytes:
+    def encoded(self, names: Mapping[str, str]) -> bytes:
         """A JSON list, oldest first; ``namespace``, ``revision`` and ``since`` (seconds since the epoch) narrow it down."""
         return msgspec.json.encode(self._find(names))
 
@@ -118,7 +127,7 @@ class DecisionBook:
                 write(event_bytes("decision", msgspec.json.encode(one)))
         return self._followers.add(wish_of(names), write)
 
-    def _find(self, names: Mapping[str, str]) -> list[Explained]:
+    def _find(self, names: Mapping[str, str]) -> list[ExplainedDecision]:
         wish, since_s = wish_of(names), _seconds(names.get("since", ""))
         found = [
             explained(key, one)
@@ -127,7 +136,7 @@ class DecisionBook:
             for one in self._decisions(key)
             if one.at_wall_s >= since_s
         ]
-        return sorted(found, key=lambda one: one.told.since_wall_s)
+        return sorted(found, key=lambda one: one.entry.since_wall_s)
 
 
 def _seconds(text: str) -> float:

@@ -1,38 +1,38 @@
-from serving.autoscaler.story import Story
+from serving.autoscaler.decision_history import DecisionHistory
 from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with
 
 
 def test_decisions_that_say_the_same_take_one_place() -> None:
-    world, story = World(revision_with(), facts_of(1)), Story(10)
+    world, story = World(revision_with(), facts_of(1)), DecisionHistory(10)
     world.live(70, load=5)
     assert [story.add(world.decide()) is not None for _ in range(3)] == [True, False, False]
-    (one,) = story.told()
+    (one,) = story.entries()
     assert one.repeated_count == 2
     assert one.outcome is world.outcomes[-1]
 
 
 def test_a_repetition_keeps_the_time_of_the_first() -> None:
-    world, story = World(revision_with(), facts_of(1)), Story(10)
+    world, story = World(revision_with(), facts_of(1)), DecisionHistory(10)
     world.live(70, load=5)
     story.add(world.decide())
     since_s = world.now_s
     world.live(4, load=5)
     story.add(world.decide())
-    assert [one.since_s for one in story.told()] == [since_s]
+    assert [one.since_s for one in story.entries()] == [since_s]
 
 
 def test_the_oldest_decisions_are_forgotten() -> None:
-    world, story = World(revision_with(), facts_of(1)), Story(2)
+    world, story = World(revision_with(), facts_of(1)), DecisionHistory(2)
     for load in (5, 500, 5000):
         world.live(70, load=load)
         assert story.add(world.decide())
     assert len(story) == 2
-    assert [one.outcome.facts.present_scale for one in story.told()] == [8, 72]
-    assert repr(story) == "Story(2 of 2)"
+    assert [one.outcome.facts.present_scale for one in story.entries()] == [8, 72]
+    assert repr(story) == "DecisionHistory(2 of 2)"
 
 
 def test_of_what_says_nothing_new_one_a_minute_goes_into_the_log() -> None:
-    world, story = World(revision_with(), facts_of(1)), Story(10)
+    world, story = World(revision_with(), facts_of(1)), DecisionHistory(10)
     world.live(70, load=5)
     logged = []
     for _ in range(62):

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from serving.aio.clock import now_s, wall_s
-from serving.aio.turns import turn
+from serving.aio.cooperative import turn
 from serving.autoscaler.client import PolicyClient, ScaleClient
 from serving.autoscaler.counts import DecisionCounts
 from serving.autoscaler.decision_events import DecisionEvent

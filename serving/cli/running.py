@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serving.cli.checks import Finding
 from serving.cli.connection import Request, connect
-from serving.local.deathwish import children_of
+from serving.local.process_lifetime import children_of
 from serving.local.supervisor import CHILDREN
 from serving.model.errors import ServingError
 

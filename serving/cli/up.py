@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from serving.local.deathwish import die_with_parent
 from serving.local.ports import PORTS
+from serving.local.process_lifetime import die_with_parent
 from serving.local.state import StateFolder, default_state_path
 from serving.local.supervisor import CHILDREN, Supervisor, bind
 from serving.model.errors import InvalidCertificate, Problem, SettingsError

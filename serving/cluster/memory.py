@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from serving.aio.clock import wall_s as real_wall_s
-from serving.aio.turns import turn
+from serving.aio.cooperative import turn
 from serving.cluster.commits import Commits
 from serving.cluster.durability import Disk, disk_for
 from serving.cluster.journal import Journal

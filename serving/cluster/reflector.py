@@ -16,7 +16,7 @@ from types import MappingProxyType
 import msgspec
 
 from serving.aio.clock import now_s
-from serving.aio.turns import turn
+from serving.aio.cooperative import turn
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Object, WatchEvent
 from serving.model.errors import ClusterError, Gone

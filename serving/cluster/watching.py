@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
-from serving.aio.turns import turn
+from serving.aio.cooperative import turn
 from serving.cluster.history import Change, Filter
 from serving.cluster.port import Encoded, EventType, WatchEvent
 from serving.model.errors import ClusterError, Gone

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from serving.aio.clock import now_s
-from serving.aio.turns import turn
+from serving.aio.cooperative import turn
 
 __all__ = ["Handler", "WorkQueue", "WorkQueueSettings"]
 

@@ -13,8 +13,8 @@ import time
 from collections import OrderedDict
 
 from serving.aio.clock import now_s, stamp, wall_s
+from serving.aio.cooperative import turn
 from serving.aio.periodic import every
-from serving.aio.turns import turn
 from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import EVENT, KINDS, Kind
 from serving.cluster.port import Cluster, EventType, Object

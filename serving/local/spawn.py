@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 import serving.wire.websocket  # noqa: F401 - as above
-from serving.local.deathwish import die_with_parent, name_process
 from serving.local.mounts import show_at_own_paths
 from serving.local.orders import Start
+from serving.local.process_lifetime import die_with_parent, name_process
 from serving.model.errors import SettingsError
 from serving.queueproxy.main import run
 from serving.queueproxy.podspec import spec_from_environment

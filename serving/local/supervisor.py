@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from serving.local.deathwish import adopt_orphans, children_of, die_with_parent
+from serving.local.process_lifetime import adopt_orphans, children_of, die_with_parent
 from serving.local.state import StateFolder
 from serving.model.errors import Problem, SettingsError
 

@@ -28,7 +28,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.local.deathwish import adopt_orphans, children_of, environment_of, kill_group
 from serving.local.orders import (
     CannotStart,
     Ended,
@@ -47,6 +46,7 @@ from serving.local.orders import (
     encode,
     read_order,
 )
+from serving.local.process_lifetime import adopt_orphans, children_of, environment_of, kill_group
 from serving.local.spawn import exec_app, fork_queue_proxy
 
 __all__ = ["Template", "main"]

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric as Family
 
 from serving.metrics.durations import Durations, trace_id_of
 from serving.metrics.names import ACTIVATOR_METRICS, REVISION_LABELS, named
-from serving.metrics.page import Page, family_of
+from serving.metrics.page import MetricsPage, family_of
 
 __all__ = ["ActivatorMetrics", "Inside", "RevisionRows"]
 
@@ -99,7 +99,7 @@ class ActivatorMetrics:
         inside: Callable[[], Iterable[Inside]],
         has_old_names: bool = False,
     ) -> None:
-        self.page = page = Page(ACTIVATOR_METRICS)
+        self.page = page = MetricsPage(ACTIVATOR_METRICS)
         self.queue = page.histogram("serving_request_queue_seconds")
         self.cold = page.histogram("serving_cold_start_duration_seconds")
         self.wakes = page.counter("serving_wakes_total")

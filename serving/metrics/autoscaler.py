@@ -8,8 +8,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from prometheus_client.core import Metric as Family
 
-from serving.metrics.names import AUTOSCALER_METRICS, OLD_REVISION_LABELS, REVISION_LABELS, Kind, Metric, load_prefix
-from serving.metrics.page import Page, family_of
+from serving.metrics.names import (
+    AUTOSCALER_METRICS,
+    OLD_REVISION_LABELS,
+    REVISION_LABELS,
+    MetricKind,
+    MetricSpec,
+    load_prefix,
+)
+from serving.metrics.page import MetricsPage, family_of
 from serving.metrics.reporter import Row, StatsReporter
 from serving.model.load.table import LOAD_METRICS
 from serving.model.revisionnumbers import PodCounts, RevisionNumbers
@@ -37,7 +44,7 @@ class AutoscalerMetrics:
         pods: Callable[[tuple[str, str]], PodCounts],
         has_old_names: bool = False,
     ) -> None:
-        self.page = Page(AUTOSCALER_METRICS)
+        self.page = MetricsPage(AUTOSCALER_METRICS)
         self._keys = keys
         self._counts = counts
         self._pods = pods
@@ -73,7 +80,7 @@ class AutoscalerMetrics:
         for name, value in self._counts().items():
             yield _counted(_PREFIX + name, value)
 
-    def _families(self, metric: Metric, rows: list[Row]) -> Iterator[Family]:
+    def _families(self, metric: MetricSpec, rows: list[Row]) -> Iterator[Family]:
         yield _family(metric, rows, is_old=False)
         if self._has_old_names and metric.old_name:
             yield _family(metric, rows, is_old=True)
@@ -101,7 +108,7 @@ def _rows(latest: list[RevisionNumbers], value_of: Callable[[RevisionNumbers], f
     return [(_labels(one), value) for one in latest if (value := value_of(one)) is not None]
 
 
-def _family(metric: Metric, rows: list[Row], *, is_old: bool) -> Family:
+def _family(metric: MetricSpec, rows: list[Row], *, is_old: bool) -> Family:
     family = family_of(metric, is_old=is_old)
     names = OLD_REVISION_LABELS if is_old else REVISION_LABELS
     for labels, value in rows:
@@ -110,8 +117,8 @@ def _family(metric: Metric, rows: list[Row], *, is_old: bool) -> Family:
 
 
 def _counted(name: str, value: int) -> Family:
-    kind = Kind.COUNTER if name.endswith(_TOTAL) else Kind.GAUGE
-    metric = _BY_NAME.get(name, Metric(name=name, kind=kind, help_text="See the autoscaler's counts."))
+    kind = MetricKind.COUNTER if name.endswith(_TOTAL) else MetricKind.GAUGE
+    metric = _BY_NAME.get(name, MetricSpec(name=name, kind=kind, help_text="See the autoscaler's counts."))
     family = family_of(metric)
     family.add_sample(name, {}, value)
     return family

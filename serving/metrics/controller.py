@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric as Family
 
-from serving.metrics.names import CONTROLLER_METRICS, LOCAL_METRICS, Metric, named
-from serving.metrics.page import Page, family_of
+from serving.metrics.names import CONTROLLER_METRICS, LOCAL_METRICS, MetricSpec, named
+from serving.metrics.page import MetricsPage, family_of
 
 __all__ = ["ControllerMetrics", "LocalMetrics"]
 
@@ -19,7 +19,7 @@ class ControllerMetrics:
     """``waiting``, ``is_leading`` and ``writes`` are asked when the page is made."""
 
     def __init__(self) -> None:
-        self.page = Page((*CONTROLLER_METRICS, *LOCAL_METRICS))
+        self.page = MetricsPage((*CONTROLLER_METRICS, *LOCAL_METRICS))
         self.waiting: Callable[[], int] = lambda: 0
         self.writes: Callable[[], int] = lambda: 0
         self.is_leading: Callable[[], bool] = lambda: True
@@ -45,7 +45,7 @@ class ControllerMetrics:
 class LocalMetrics:
     """Added to the controller's page on one machine. ``pods`` counts those that run."""
 
-    def __init__(self, page: Page, *, pods: Callable[[], int]) -> None:
+    def __init__(self, page: MetricsPage, *, pods: Callable[[], int]) -> None:
         page.gauge("serving_local_pods").set_function(pods)
         self._requests = page.counter("serving_api_requests_total")
         self._duration = page.histogram("serving_api_request_duration_seconds")
@@ -62,7 +62,7 @@ class LocalMetrics:
             self._duration.labels(verb).observe(duration_s)
 
 
-def _one(metric: Metric, value: float) -> Family:
+def _one(metric: MetricSpec, value: float) -> Family:
     family = family_of(metric)
     family.add_sample(metric.name, {}, value)
     return family

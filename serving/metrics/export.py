@@ -14,8 +14,8 @@ from types import ModuleType
 from prometheus_client.core import Metric as Family
 
 from serving.aio.periodic import every
-from serving.metrics.outbox import Outbox
-from serving.metrics.page import Page
+from serving.metrics.outbox import ExportOutbox
+from serving.metrics.page import MetricsPage
 from serving.metrics.spans import Traced
 from serving.model.errors import Problem, SettingsError
 from serving.settings.otlp import OtlpSettings
@@ -36,7 +36,9 @@ _REQUESTS_BATCH = 128
 
 
 @contextlib.asynccontextmanager
-async def exporting(settings: OtlpSettings, page: Page, *, service: str, instance: str = "") -> AsyncIterator[None]:
+async def exporting(
+    settings: OtlpSettings, page: MetricsPage, *, service: str, instance: str = ""
+) -> AsyncIterator[None]:
     """Send the page's numbers each period while the context lasts, and once more at its end.
 
     Raises:
@@ -48,7 +50,7 @@ async def exporting(settings: OtlpSettings, page: Page, *, service: str, instanc
     module = _loaded(settings.endpoint)
     sender = module.MetricSender(settings.endpoint, service=service, instance=instance, timeout_s=_TIMEOUT_S)
     # Only the latest page counts, and it goes at once.
-    outbox: Outbox[list[Family]] = Outbox(
+    outbox: ExportOutbox[list[Family]] = ExportOutbox(
         "otlp numbers", sender.send, period_s=_beat_s(settings), items_max=1, batch_max=1
     )
     stop = asyncio.Event()
@@ -85,7 +87,7 @@ async def span_outbox(
         return
     module = _loaded(settings.endpoint)
     sender = module.SpanSender(settings.endpoint, service=service, instance=instance, timeout_s=_TIMEOUT_S)
-    outbox: Outbox[Traced] = Outbox(
+    outbox: ExportOutbox[Traced] = ExportOutbox(
         "otlp spans", sender.send, period_s=_SPAN_PERIOD_S, items_max=_REQUESTS_MAX, batch_max=_REQUESTS_BATCH
     )
     try:
@@ -99,7 +101,7 @@ def _beat_s(settings: OtlpSettings) -> float:
     return min(1.0, settings.metrics_period_s)
 
 
-async def _families(page: Page) -> list[Family]:
+async def _families(page: MetricsPage) -> list[Family]:
     """All families as they are now; others have a turn of the loop between them."""
     found = []
     for family in page.families():

@@ -4,14 +4,14 @@ import asyncio
 import time
 
 from serving.metrics.names import COMMON_METRICS
-from serving.metrics.page import Page
+from serving.metrics.page import MetricsPage
 
 __all__ = ["watch_lag"]
 
 _PERIOD_S = 0.25
 
 
-async def watch_lag(page: Page) -> None:
+async def watch_lag(page: MetricsPage) -> None:
     """Measure until cancelled: ask to be woken after a quarter of a second, and see when that is."""
     lag = page.histogram("serving_loop_lag_seconds", COMMON_METRICS)
     while True:

@@ -25,8 +25,8 @@ __all__ = [
     "QUEUEPROXY_METRICS",
     "REVISION_LABELS",
     "TABLES",
-    "Kind",
-    "Metric",
+    "MetricKind",
+    "MetricSpec",
     "Table",
     "load_prefix",
     "named",
@@ -41,7 +41,7 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 which a cold start may take."""
 
 
-class Kind(enum.StrEnum):
+class MetricKind(enum.StrEnum):
     """What may happen to a value: only up, up and down, or counted by size."""
 
     COUNTER = "counter"
@@ -49,11 +49,11 @@ class Kind(enum.StrEnum):
     HISTOGRAM = "histogram"
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
+class MetricSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One family of a page. ``help_text`` is its meaning in one sentence; ``old_name`` "" where it had none."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help_text: str
     labels: tuple[str, ...] = ()
     old_name: str = ""
@@ -64,15 +64,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     daemon: str
     where: str
-    metrics: tuple[Metric, ...]
+    metrics: tuple[MetricSpec, ...]
 
 
-def _counter(name: str, help_text: str, *labels: str, old_name: str = "") -> Metric:
-    return Metric(name=name, kind=Kind.COUNTER, help_text=help_text, labels=labels, old_name=old_name)
+def _counter(name: str, help_text: str, *labels: str, old_name: str = "") -> MetricSpec:
+    return MetricSpec(name=name, kind=MetricKind.COUNTER, help_text=help_text, labels=labels, old_name=old_name)
 
 
-def _gauge(name: str, help_text: str, *labels: str, old_name: str = "") -> Metric:
-    return Metric(name=name, kind=Kind.GAUGE, help_text=help_text, labels=labels, old_name=old_name)
+def _gauge(name: str, help_text: str, *labels: str, old_name: str = "") -> MetricSpec:
+    return MetricSpec(name=name, kind=MetricKind.GAUGE, help_text=help_text, labels=labels, old_name=old_name)
 
 
 def load_prefix(metric: str) -> str:
@@ -80,7 +80,7 @@ def load_prefix(metric: str) -> str:
     return f"kn_revision_{metric.replace('-', '_')}"
 
 
-def _gauges_of_app_metrics() -> Iterator[Metric]:
+def _gauges_of_app_metrics() -> Iterator[MetricSpec]:
     """Three gauges of each load metric that is not one of Knative's."""
     for metric in LOAD_METRICS.values():
         if metric not in (CONCURRENCY, RPS):
@@ -91,8 +91,8 @@ def _gauges_of_app_metrics() -> Iterator[Metric]:
             yield _gauge(f"{name}_target", f"Load ({metric.unit}) that a pod should have.", *REVISION_LABELS)
 
 
-def _histogram(name: str, help_text: str, *labels: str) -> Metric:
-    return Metric(name=name, kind=Kind.HISTOGRAM, help_text=help_text, labels=labels)
+def _histogram(name: str, help_text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=name, kind=MetricKind.HISTOGRAM, help_text=help_text, labels=labels)
 
 
 ACTIVATOR_METRICS = (
@@ -307,6 +307,6 @@ TABLES = (
 """All there is, in the order of the documentation page."""
 
 
-def named(metrics: tuple[Metric, ...], name: str) -> Metric:
+def named(metrics: tuple[MetricSpec, ...], name: str) -> MetricSpec:
     """The metric of a table with a name; it must be there."""
     return next(one for one in metrics if one.name == name)

@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Outbox"]
+__all__ = ["ExportOutbox"]
 
 _log = logging.getLogger("otlp")
 
 Item = TypeVar("Item")
 
 
-class Outbox(Generic[Item]):
+class ExportOutbox(Generic[Item]):
     """Items on their way out; ``send`` gets some of them, oldest first, ``batch_max`` at most."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Outbox(Generic[Item]):
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"Outbox({self._name}, {len(self._items)} items, {self.dropped_count} dropped)"
+        return f"ExportOutbox({self._name}, {len(self._items)} items, {self.dropped_count} dropped)"
 
     def add(self, item: Item) -> None:
         """Send something, soon; the oldest goes unsent if there is no place."""

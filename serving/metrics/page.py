@@ -15,9 +15,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from serving.metrics.names import BUCKETS_S, Kind, Metric, named
+from serving.metrics.names import BUCKETS_S, MetricKind, MetricSpec, named
 
-__all__ = ["OPENMETRICS_TYPE", "TEXT_TYPE", "Page", "Pulled", "family_of", "is_openmetrics", "wanted_type"]
+__all__ = ["OPENMETRICS_TYPE", "TEXT_TYPE", "MetricsPage", "Pulled", "family_of", "is_openmetrics", "wanted_type"]
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -42,10 +42,10 @@ class Pulled(Collector):
         return self._pull()
 
 
-class Page:
+class MetricsPage:
     """A registry, with what every daemon has: the process and its Python."""
 
-    def __init__(self, metrics: tuple[Metric, ...]) -> None:
+    def __init__(self, metrics: tuple[MetricSpec, ...]) -> None:
         # A line more for each counter and histogram that nobody reads.
         disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=False)
@@ -57,7 +57,7 @@ class Page:
 
     def __repr__(self) -> str:
         """One line."""
-        return f"Page({len(self._metrics)} metrics)"
+        return f"MetricsPage({len(self._metrics)} metrics)"
 
     def counter(self, name: str) -> Counter:
         """The counter of this name in the daemon's table."""
@@ -69,7 +69,7 @@ class Page:
         metric = named(self._metrics, name)
         return Gauge(metric.name, metric.help_text, metric.labels, registry=self.registry)
 
-    def histogram(self, name: str, metrics: tuple[Metric, ...] = ()) -> Histogram:
+    def histogram(self, name: str, metrics: tuple[MetricSpec, ...] = ()) -> Histogram:
         """The histogram of this name, in the daemon's table or another."""
         metric = named(metrics or self._metrics, name)
         return Histogram(metric.name, metric.help_text, metric.labels, registry=self.registry, buckets=BUCKETS_S)
@@ -100,10 +100,10 @@ class Page:
         return "".join(self.slices(accept))
 
 
-def family_of(metric: Metric, *, is_old: bool = False) -> Family:
+def family_of(metric: MetricSpec, *, is_old: bool = False) -> Family:
     """An empty family for values that are pulled; by its older name if ``is_old``."""
     name = metric.old_name if is_old else metric.name
-    if metric.kind is Kind.GAUGE:
+    if metric.kind is MetricKind.GAUGE:
         return GaugeMetricFamily(name, metric.help_text)
     return Family(name.removesuffix(_TOTAL), metric.help_text, metric.kind.value)
 

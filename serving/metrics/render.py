@@ -1,6 +1,6 @@
 """The page docs/metrics.md, made of the table of names so that it cannot be wrong."""
 
-from serving.metrics.names import BUCKETS_S, OLD_REVISION_LABELS, REVISION_LABELS, TABLES, Metric, Table
+from serving.metrics.names import BUCKETS_S, OLD_REVISION_LABELS, REVISION_LABELS, TABLES, MetricSpec, Table
 
 __all__ = ["render_page"]
 
@@ -35,7 +35,7 @@ def _table(table: Table) -> str:
     return "\n".join([f"## {table.daemon}: {table.where}", "", *head, *rows, ""])
 
 
-def _row(metric: Metric) -> str:
+def _row(metric: MetricSpec) -> str:
     is_of_revision = metric.labels[: len(REVISION_LABELS)] == REVISION_LABELS
     rest = metric.labels[len(REVISION_LABELS) :] if is_of_revision else metric.labels
     labels = ", ".join([*(["revision's"] if is_of_revision else []), *(f"`{one}`" for one in rest)])

@@ -15,7 +15,7 @@ from aiohttp.typedefs import Middleware
 
 from serving.cluster.api.running import running
 from serving.metrics.lag import watch_lag
-from serving.metrics.page import Page, wanted_type
+from serving.metrics.page import MetricsPage, wanted_type
 from serving.model.errors import Problem, SettingsError
 
 __all__ = ["TextAnswer", "measured", "serve_page"]
@@ -30,7 +30,7 @@ _SHUTDOWN_S = 0.5
 
 @contextlib.asynccontextmanager
 async def serve_page(
-    page: Page, where: socket.socket | str, *, answers: Mapping[str, TextAnswer] | None = None
+    page: MetricsPage, where: socket.socket | str, *, answers: Mapping[str, TextAnswer] | None = None
 ) -> AsyncIterator[tuple[str, int]]:
     """Show a page on a bound socket or an address while the context lasts, and measure the loop; gives the address.
 
@@ -42,7 +42,7 @@ async def serve_page(
     """
     listener = where if isinstance(where, socket.socket) else _bound(where)
     app = web.Application()
-    app.router.add_get("/metrics", _Shown(page).metrics)
+    app.router.add_get("/metrics", _PageAnswers(page).metrics)
     app.router.add_get("/healthz", _healthz)
     for path, answer in (answers or {}).items():
         app.router.add_get(path, _text_handler(answer))
@@ -75,8 +75,8 @@ def measured(on_answer: Callable[[str, int, float], None]) -> Middleware:
     return measure
 
 
-class _Shown:
-    def __init__(self, page: Page) -> None:
+class _PageAnswers:
+    def __init__(self, page: MetricsPage) -> None:
         self._page = page
 
     async def metrics(self, request: web.Request) -> web.Response:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import Metric as Family
 
 from serving.metrics.names import ACTIVATOR_METRICS, named
-from serving.metrics.page import Page, family_of
+from serving.metrics.page import MetricsPage, family_of
 
 __all__ = ["add_tls"]
 
@@ -13,7 +13,7 @@ _FAILED = "serving_tls_handshakes_failed_total"
 _EXPIRY = "serving_certificate_expiry_timestamp_seconds"
 
 
-def add_tls(page: Page, *, failed: Callable[[], int], expiries: Callable[[], Mapping[str, float]]) -> None:
+def add_tls(page: MetricsPage, *, failed: Callable[[], int], expiries: Callable[[], Mapping[str, float]]) -> None:
     """Ask for both each time that the page is made; ``expiries`` are seconds since 1970 by the certificate's name."""
 
     def pull() -> Iterator[Family]:

@@ -17,7 +17,7 @@ import msgspec
 from serving.aio.clock import wall_s
 from serving.metrics.spans import RequestTrace, Traced
 
-__all__ = ["Ended", "EndedHead", "Parent", "Tracer", "read_traceparent"]
+__all__ = ["EndedHead", "EndedRequest", "Parent", "Tracer", "read_traceparent"]
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
@@ -52,7 +52,7 @@ class EndedHead(Protocol):
         ...
 
 
-class Ended(Protocol):
+class EndedRequest(Protocol):
     """A request that has ended, as ``serving.proxy`` has it."""
 
     @property
@@ -100,7 +100,9 @@ class Tracer:
             trace_id=trace_id, parent_id=parent_id, server_id=self._id(_SPAN_BITS), upstream_id=self._id(_SPAN_BITS)
         )
 
-    def end(self, trace: RequestTrace, ended: Ended, *, key: tuple[str, str], try_count: int, at_s: float) -> None:
+    def end(
+        self, trace: RequestTrace, ended: EndedRequest, *, key: tuple[str, str], try_count: int, at_s: float
+    ) -> None:
         """Tell of a request of the revision ``key`` that has ended at ``at_s``."""
         head = ended.head
         self._send(

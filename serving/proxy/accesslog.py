@@ -15,14 +15,14 @@ from serving.aio.clock import wall_s
 from serving.proxy.exchange import Exchange
 from serving.settings.http import HttpSettings
 
-__all__ = ["AccessLog", "Entry", "stdout_log"]
+__all__ = ["AccessLog", "AccessLogEntry", "stdout_log"]
 
 # At most some 4 MB of records, a third of a second at 30,000 requests a second.
 _WAITING_MAX = 10_000
 _PAUSE_S = 0.2
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line: who asked for what, what came of it, and how long it took.
 
     Times are in seconds, ``at_s`` by the clock on the wall. ``dropped_count`` are the lines before this one that nobody
@@ -53,7 +53,7 @@ class AccessLog:
         self._write = write
         self._wall = wall
         self._share = 0.0
-        self._waiting: list[Entry] = []
+        self._waiting: list[AccessLogEntry] = []
         self._writing: asyncio.Future[None] | None = None
         self._soon: asyncio.TimerHandle | None = None
         self.dropped_count = 0
@@ -86,11 +86,11 @@ class AccessLog:
             assert self._writing is not None
             await self._writing
 
-    def _entry(self, exchange: Exchange, *, now_s: float) -> Entry:
+    def _entry(self, exchange: Exchange, *, now_s: float) -> AccessLogEntry:
         head = exchange.head
         dropped_count = self.dropped_count - self._told_dropped_count
         self._told_dropped_count = self.dropped_count
-        return Entry(
+        return AccessLogEntry(
             at_s=round(self._wall(), 3),
             listener=exchange.listener,
             client=exchange.peer.address.decode("latin-1"),
@@ -113,7 +113,7 @@ class AccessLog:
         self._writing = writing
         writing.add_done_callback(self._ended)
 
-    def _write_all(self, entries: list[Entry]) -> None:
+    def _write_all(self, entries: list[AccessLogEntry]) -> None:
         self._write(b"".join([msgspec.json.encode(entry) + b"\n" for entry in entries]))
 
     def _ended(self, writing: asyncio.Future[None]) -> None:

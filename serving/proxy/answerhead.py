@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from serving.proxy.lines import BadLine, Line, read_lines
+from serving.proxy.lines import BadHeaderLine, HeaderLine, read_lines
 
 __all__ = ["AnswerHead", "AnswerMemory", "BadAnswer", "Framing", "read_answer_head"]
 
@@ -83,7 +83,7 @@ def read_answer_head(raw: bytes, *, method: bytes, header_count_max: int) -> Ans
         raise BadAnswer(f"more than {header_count_max} header lines")
     try:
         lines = read_lines(texts)
-    except BadLine as bad:
+    except BadHeaderLine as bad:
         raise BadAnswer(str(bad)) from bad
     care = [line for line in lines if line.matters]
     if len(care) == 1 and care[0].name == b"content-length" and minor == 1:
@@ -140,7 +140,7 @@ def _read_status_line(first: bytes) -> tuple[int, int, bytes]:
     return found
 
 
-def _with_care(status: int, status_wire: bytes, lines: list[Line], *, minor: int, method: bytes) -> AnswerHead:
+def _with_care(status: int, status_wire: bytes, lines: list[HeaderLine], *, minor: int, method: bytes) -> AnswerHead:
     looked_at = [line for line in lines if line.name in _HOP]
     values: dict[bytes, bytes] = {}
     for line in looked_at:
@@ -169,7 +169,7 @@ def _with_care(status: int, status_wire: bytes, lines: list[Line], *, minor: int
     )
 
 
-def _read_length(lines: list[Line]) -> int | None:
+def _read_length(lines: list[HeaderLine]) -> int | None:
     if not lines:
         return None
     value = lines[0].value

@@ -9,7 +9,7 @@ size line, a line end or trailers that are not complete yet.
 import re
 from collections.abc import Callable
 
-from serving.proxy.lines import BadLine, read_lines
+from serving.proxy.lines import BadHeaderLine, read_lines
 
 __all__ = ["LAST_CHUNK", "BadBody", "ChunkedBody", "CloseBody", "LengthBody", "chunk", "chunks"]
 
@@ -166,7 +166,7 @@ class ChunkedBody:
             raise BadBody("too many trailers")
         try:
             lines = read_lines(texts)
-        except BadLine as bad:
+        except BadHeaderLine as bad:
             raise BadBody(f"trailer: {bad}") from bad
         # What frames or routes a message has no meaning after it, and what only we may set is never passed on.
         self.trailers = b"".join([line.wire for line in lines if line.plain])

@@ -19,8 +19,8 @@ from serving.proxy.client import Pause
 from serving.proxy.exchange import Exchange, Wiring
 from serving.proxy.preface import PREFACE, hand_over
 from serving.proxy.registry import Registry
-from serving.proxy.rendering import Peer, render_answer
-from serving.proxy.requesthead import HeadMemory, Refusal, RequestHead
+from serving.proxy.rendering import ClientPeer, render_answer
+from serving.proxy.requesthead import HeadMemory, RequestHead, RequestRefusal
 
 __all__ = ["Connection"]
 
@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
         self._clock = wiring.clock
         self._transport: asyncio.Transport
         self._address = ""
-        self._peer = Peer("")
+        self._peer = ClientPeer("")
         self._heads = HeadMemory()
         self._buffer = b""
         self._exchange: Exchange | None = None
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._peer = self._wiring.peer_at(self._address, is_tls=bool(transport.get_extra_info("sslcontext")))
         too_many = self._registry.opened(self, self._address)
         if too_many is not None:
-            self._refuse(Refusal(503, too_many), headers=_TEXT + b"Retry-After: 1\r\n")
+            self._refuse(RequestRefusal(503, too_many), headers=_TEXT + b"Retry-After: 1\r\n")
             return
         self._wait_until(self._clock() + self._registry.settings.head_wait_max_s)
 
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
         elif self._lingering:
             self._close()
         elif self._buffer:
-            self._refuse(Refusal(408, "the request's head came too slowly"))
+            self._refuse(RequestRefusal(408, "the request's head came too slowly"))
         else:
             self._close()
 
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol):
         try:
             head = self._heads.read(data[:end], header_count_max=self._registry.settings.header_count_max)
             self._check_length(head)
-        except Refusal as refusal:
+        except RequestRefusal as refusal:
             if not data.startswith(PREFACE):
                 self._refuse(refusal)
             else:
@@ -354,21 +354,21 @@ class Connection(asyncio.Protocol):
     def _check_length(self, head: RequestHead) -> None:
         bytes_max = self._registry.settings.body_bytes_max
         if bytes_max and (head.content_length or 0) > bytes_max:
-            raise Refusal(413, "the request's body is too large")
+            raise RequestRefusal(413, "the request's body is too large")
 
     def _keep_partial_head(self, data: bytes) -> None:
         if len(data) > self._registry.settings.head_bytes_max:
-            self._refuse(Refusal(431, "the request's head is too large"))
+            self._refuse(RequestRefusal(431, "the request's head is too large"))
         elif _BARE_LF.search(data) is not None:
             # Its sender may wait for an answer to what it takes for a whole head.
-            self._refuse(Refusal(400, "a line that does not end in CR LF"))
+            self._refuse(RequestRefusal(400, "a line that does not end in CR LF"))
         else:
             if data and not self._head_begun:
                 self._head_begun = True
                 self._wait_until(self._clock() + self._registry.settings.head_wait_max_s)
             self._buffer = data
 
-    def _refuse(self, refusal: Refusal, headers: bytes = _TEXT) -> None:
+    def _refuse(self, refusal: RequestRefusal, headers: bytes = _TEXT) -> None:
         self._transport.write(render_answer(refusal.status, body=str(refusal).encode(), headers=headers, close=True))
         self._linger()
 

@@ -10,10 +10,10 @@ from serving.proxy.answerhead import AnswerHead, Framing
 from serving.proxy.body import chunks
 from serving.proxy.client import Client, Pause
 from serving.proxy.handler import Handler, Wiring
-from serving.proxy.phase import Outcome, Phase
+from serving.proxy.phase import ExchangeOutcome, ExchangePhase
 from serving.proxy.pool import Address
 from serving.proxy.rendering import (
-    Peer,
+    ClientPeer,
     render_answer,
     render_forwarded_answer,
     render_interim,
@@ -25,11 +25,11 @@ from serving.proxy.requesthead import RequestHead
 from serving.proxy.timeouts import NO_TIMEOUTS, Timeouts
 from serving.proxy.upstream import Upstream
 
-__all__ = ["NO_TIMEOUTS", "Exchange", "Handler", "Outcome", "Timeouts", "Wiring"]
+__all__ = ["NO_TIMEOUTS", "Exchange", "ExchangeOutcome", "Handler", "Timeouts", "Wiring"]
 
 # Looked up once: an attribute of an enum costs 60 ns, and a request asks for fifteen.
-_WAITING, _CONNECTING, _SENT = Phase.WAITING, Phase.CONNECTING, Phase.SENT
-_ANSWERING, _TUNNEL, _DONE = Phase.ANSWERING, Phase.TUNNEL, Phase.DONE
+_WAITING, _CONNECTING, _SENT = ExchangePhase.WAITING, ExchangePhase.CONNECTING, ExchangePhase.SENT
+_ANSWERING, _TUNNEL, _DONE = ExchangePhase.ANSWERING, ExchangePhase.TUNNEL, ExchangePhase.DONE
 _NOWHERE: Address = ("", 0)
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 
@@ -44,7 +44,7 @@ class Exchange:
         *("_repeated", "_tunnel_ends", "_upstream", "_wire", "_wiring"),
     )
 
-    def __init__(self, client: Client, head: RequestHead, wiring: Wiring, *, peer: Peer, now_s: float) -> None:
+    def __init__(self, client: Client, head: RequestHead, wiring: Wiring, *, peer: ClientPeer, now_s: float) -> None:
         self.head = head
         """What is asked for."""
         self.peer = peer
@@ -67,7 +67,7 @@ class Exchange:
         """When it was last sent upstream; 0 while it was not."""
         self.status = 0
         """The status that was answered; 0 while nothing was."""
-        self.outcome: Outcome | None = None
+        self.outcome: ExchangeOutcome | None = None
         """How it ended; None while it lasts."""
         self.request_complete = not head.has_body
         """Whether the whole request has been read."""
@@ -160,7 +160,7 @@ class Exchange:
         self.status = status
         bodiless = self.head.method == b"HEAD"
         self._client.write(render_answer(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
-        self._end(Outcome.REFUSED, keep=keep)
+        self._end(ExchangeOutcome.REFUSED, keep=keep)
 
     # What the client's connection calls.
 
@@ -182,10 +182,10 @@ class Exchange:
             upstream, self._upstream = self._upstream, None
             if upstream is not None:
                 upstream.close()
-            self._end(Outcome.ANSWERED, keep=False)
+            self._end(ExchangeOutcome.ANSWERED, keep=False)
             return
         self._leave_upstream()
-        self._end(Outcome.CLIENT_GONE, keep=False)
+        self._end(ExchangeOutcome.CLIENT_GONE, keep=False)
 
     def client_full(self, *, full: bool) -> None:
         """The client takes no more, or again."""
@@ -203,7 +203,7 @@ class Exchange:
             self._client.truncate()
         else:
             self._client.abort()
-        self._end(Outcome.CUT, keep=False)
+        self._end(ExchangeOutcome.CUT, keep=False)
 
     def tunnel(self, data: bytes) -> None:
         """The client has sent something through the tunnel."""
@@ -325,13 +325,13 @@ class Exchange:
     def upstream_done(self) -> None:
         """The answer is complete, and the upstream's connection belongs to somebody else."""
         self._upstream = None
-        self._end(Outcome.ANSWERED, keep=self._keep)
+        self._end(ExchangeOutcome.ANSWERED, keep=self._keep)
 
     def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
         """The upstream's connection has ended before the answer did. ``heard`` says that some of it had come."""
         self._upstream = None
         if self._phase is _TUNNEL:
-            self._end(Outcome.ANSWERED, keep=False)
+            self._end(ExchangeOutcome.ANSWERED, keep=False)
         elif self._phase is _ANSWERING:
             self.cut()
         elif heard or not self._body.can_replay or not self.head.may_be_repeated:
@@ -377,9 +377,9 @@ class Exchange:
             upstream, self._upstream = self._upstream, None
             if upstream is not None:
                 upstream.close()
-            self._end(Outcome.ANSWERED, keep=False)
+            self._end(ExchangeOutcome.ANSWERED, keep=False)
 
-    def _end(self, outcome: Outcome, *, keep: bool) -> None:
+    def _end(self, outcome: ExchangeOutcome, *, keep: bool) -> None:
         if self._phase is _DONE:
             return
         self._phase = _DONE

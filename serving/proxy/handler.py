@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from serving.proxy.pool import Pool
-from serving.proxy.rendering import Peer
+from serving.proxy.rendering import ClientPeer
 from serving.proxy.trust import member_of
 
 if TYPE_CHECKING:
@@ -73,6 +73,6 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
         idle_s, age_s = self.tunnel_limits
         return min(started_s + age_s, used_s + idle_s)
 
-    def peer_at(self, address: str, *, is_tls: bool) -> Peer:
+    def peer_at(self, address: str, *, is_tls: bool) -> ClientPeer:
         """The peer at the other end of a connection."""
-        return Peer(address, b"https" if is_tls else b"http", is_trusted=self.trusts(address))
+        return ClientPeer(address, b"https" if is_tls else b"http", is_trusted=self.trusts(address))

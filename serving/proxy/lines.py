@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["RESERVED", "BadLine", "Line", "header_lines", "read_line", "read_lines"]
+__all__ = ["RESERVED", "BadHeaderLine", "HeaderLine", "header_lines", "read_line", "read_lines"]
 
 _LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 # Host of RFC 9110 section 7.2: a registered name or IPv4 address, or an IPv6 address in brackets; and a port.
@@ -55,11 +55,11 @@ _REMEMBERED_BYTES_MAX = 128
 _REMEMBERED_MAX = 4096
 
 
-class BadLine(Exception):
+class BadHeaderLine(Exception):
     """A header line that is against the grammar; the text says how."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A header line as it was understood.
 
     ``name`` is in lower case, ``value`` without space around it, ``wire`` the line as it is written on, with CR LF and
@@ -74,32 +74,32 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     matters: bool
 
 
-class _Memory(dict[bytes, Line]):
+class _Memory(dict[bytes, HeaderLine]):
     """Lines that were read before; one that was not is read now."""
 
-    def __missing__(self, text: bytes) -> Line:
+    def __missing__(self, text: bytes) -> HeaderLine:
         return read_line(text)
 
 
 _remembered = _Memory()
 
 
-def read_line(text: bytes) -> Line:
+def read_line(text: bytes) -> HeaderLine:
     """Understand one line, without its CR LF.
 
     Raises:
-        BadLine: when it is against the grammar.
+        BadHeaderLine: when it is against the grammar.
     """
     match = _LINE.fullmatch(text)
     if match is None:
-        raise BadLine("malformed header line")
+        raise BadHeaderLine("malformed header line")
     name, value = match.groups()
     lower, value = name.lower(), value.rstrip(b" \t")
     if lower == b"host" and _HOST.fullmatch(value) is None:
-        raise BadLine("malformed Host")
+        raise BadHeaderLine("malformed Host")
     plain = lower not in _LOOKED_AT
     matters = not plain and lower not in _LEFT_OUT and not (lower == b"connection" and value.lower() == b"keep-alive")
-    line = Line(name=lower, value=value, wire=b"%b: %b\r\n" % (name, value), plain=plain, matters=matters)
+    line = HeaderLine(name=lower, value=value, wire=b"%b: %b\r\n" % (name, value), plain=plain, matters=matters)
     if len(text) <= _REMEMBERED_BYTES_MAX and lower not in _SECRET:
         if len(_remembered) >= _REMEMBERED_MAX:
             # Cheaper than any order of use: real traffic fills it again with what is in use within a few requests.
@@ -108,11 +108,11 @@ def read_line(text: bytes) -> Line:
     return line
 
 
-def read_lines(texts: Sequence[bytes]) -> list[Line]:
+def read_lines(texts: Sequence[bytes]) -> list[HeaderLine]:
     """Understand all lines of a head after the first.
 
     Raises:
-        BadLine: when one is against the grammar.
+        BadHeaderLine: when one is against the grammar.
     """
     return list(map(_remembered.__getitem__, texts))
 

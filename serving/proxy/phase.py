@@ -2,10 +2,10 @@
 
 import enum
 
-__all__ = ["Outcome", "Phase"]
+__all__ = ["ExchangeOutcome", "ExchangePhase"]
 
 
-class Outcome(enum.StrEnum):
+class ExchangeOutcome(enum.StrEnum):
     """How an exchange ended."""
 
     ANSWERED = "answered"
@@ -18,7 +18,7 @@ class Outcome(enum.StrEnum):
     """The answer had begun and was cut off: the upstream died, time was up, or we are shutting down."""
 
 
-class Phase(enum.Enum):
+class ExchangePhase(enum.Enum):
     """Where an exchange stands."""
 
     WAITING = "waiting"

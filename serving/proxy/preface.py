@@ -8,19 +8,23 @@ import asyncio
 
 from serving.proxy.exchange import Wiring
 from serving.proxy.registry import Registry
-from serving.proxy.rendering import Peer
+from serving.proxy.rendering import ClientPeer
 
 __all__ = ["PREFACE", "hand_over", "start_session"]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 
 
-def hand_over(data: bytes, registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: Peer) -> None:
+def hand_over(
+    data: bytes, registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: ClientPeer
+) -> None:
     """Give a connection to a session, with what has come so far."""
     start_session(registry, wiring, transport=transport, peer=peer).data_received(data)
 
 
-def start_session(registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: Peer) -> asyncio.Protocol:
+def start_session(
+    registry: Registry, wiring: Wiring, *, transport: asyncio.Transport, peer: ClientPeer
+) -> asyncio.Protocol:
     """Give a connection of which nothing has been read to a session: ALPN has said what it speaks."""
     from serving.proxy.http2.session import Session  # noqa: PLC0415 - see the module
 

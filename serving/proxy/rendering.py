@@ -12,7 +12,14 @@ from serving.proxy.answerhead import AnswerHead, Framing
 from serving.proxy.lines import header_lines
 from serving.proxy.requesthead import RequestHead
 
-__all__ = ["Peer", "render_answer", "render_forwarded_answer", "render_interim", "render_request", "render_timing"]
+__all__ = [
+    "ClientPeer",
+    "render_answer",
+    "render_forwarded_answer",
+    "render_interim",
+    "render_request",
+    "render_timing",
+]
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _CHUNKED = Framing.CHUNKED
@@ -21,7 +28,7 @@ _CLOSE = b"Connection: close\r\n"
 _NO_QUEUE_S = 0.0005
 
 
-class Peer:
+class ClientPeer:
     """Whoever sent us a request: its address, as headers name it, and lines that repeat on its connection."""
 
     __slots__ = ("_host", "_is_trusted", "_lines", "_scheme", "address", "known")
@@ -68,7 +75,9 @@ class Peer:
         )
 
 
-def render_request(head: RequestHead, *, peer: Peer, host: bytes, extra: bytes = b"", trusted: bool = False) -> bytes:
+def render_request(
+    head: RequestHead, *, peer: ClientPeer, host: bytes, extra: bytes = b"", trusted: bool = False
+) -> bytes:
     """A request's head as it goes upstream. ``host`` is the Host to send, ``extra`` are header lines of ours."""
     return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b%b\r\n" % (
         head.method,

@@ -1,6 +1,6 @@
 """The head of a request: what it asks for and how its body is framed, or why it is refused.
 
-Input: the bytes before the empty line. Output: a ``RequestHead``, or ``Refusal`` with the status to answer. Whatever two
+Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestRefusal`` with the status to answer. Whatever two
 readers could understand differently is refused and never forwarded: that is what request smuggling lives on. Follows RFC
 9110 and 9112 where they say "MUST", and refuses where they leave a choice: repeated Content-Length, any transfer coding
 but one "chunked", any of it on HTTP/1.0, several or missing Hosts, an authority that differs from Host, a body with an
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from serving.proxy.lines import RESERVED, BadLine, Line, read_lines
+from serving.proxy.lines import RESERVED, BadHeaderLine, HeaderLine, read_lines
 
-__all__ = ["HeadMemory", "Refusal", "RequestHead", "read_request_head"]
+__all__ = ["HeadMemory", "RequestHead", "RequestRefusal", "read_request_head"]
 
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-~\x80-\xff]+) HTTP/([0-9])\.([0-9])")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^#]*|\?[^#]*)?", re.IGNORECASE)
@@ -26,7 +26,7 @@ _REMEMBERED_BYTES_MAX = 2048
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
 
 
-class Refusal(Exception):
+class RequestRefusal(Exception):
     """A request that is refused as it stands: the status to answer, and the reason as its text."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -48,7 +48,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
     method: bytes
     target: bytes
     host: bytes
-    lines: list[Line]
+    lines: list[HeaderLine]
     wire: bytes
     is_plain: bool = False
     minor: int = 1
@@ -83,7 +83,7 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
         """All values of a header by its name in lower case, in order."""
         return (line.value for line in self.lines if line.name == name)
 
-    def without(self, is_unwanted: Callable[[Line], bool]) -> "RequestHead":
+    def without(self, is_unwanted: Callable[[HeaderLine], bool]) -> "RequestHead":
         """The same head without some of its lines."""
         lines = [line for line in self.lines if not is_unwanted(line)]
         return msgspec.structs.replace(self, lines=lines, wire=_forwarded_wire(lines, self.nominated))
@@ -108,7 +108,7 @@ class HeadMemory:
         """Understand a head, given without the empty line and the CR LF before it.
 
         Raises:
-            Refusal: as ``read_request_head`` does.
+            RequestRefusal: as ``read_request_head`` does.
         """
         known = self._head
         if known is not None and raw == self._raw:
@@ -133,7 +133,7 @@ def _with_other_line(known: RequestHead, first: bytes) -> RequestHead | None:
     )
 
 
-def _forwarded_wire(lines: Sequence[Line], nominated: frozenset[bytes] | None) -> bytes:
+def _forwarded_wire(lines: Sequence[HeaderLine], nominated: frozenset[bytes] | None) -> bytes:
     """Lines as they are written on; names that Connection took out are left out."""
     return b"".join([line.wire for line in lines if line.plain and line.name not in (nominated or ())])
 
@@ -142,21 +142,21 @@ def read_request_head(raw: bytes, *, header_count_max: int) -> RequestHead:
     """Understand a head, given without the empty line and the CR LF before it.
 
     Raises:
-        Refusal: with 400, 405, 417, 431, 501 or 505.
+        RequestRefusal: with 400, 405, 417, 431, 501 or 505.
     """
     first, *texts = raw.split(b"\r\n")
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
-        raise Refusal(400, "malformed request line")
+        raise RequestRefusal(400, "malformed request line")
     method, target, major, minor_digit = match.groups()
     if major != b"1" or minor_digit not in b"01":
-        raise Refusal(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise RequestRefusal(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
     if len(texts) > header_count_max:
-        raise Refusal(431, f"more than {header_count_max} header lines")
+        raise RequestRefusal(431, f"more than {header_count_max} header lines")
     try:
         lines = read_lines(texts)
-    except BadLine as bad:
-        raise Refusal(400, str(bad)) from bad
+    except BadHeaderLine as bad:
+        raise RequestRefusal(400, str(bad)) from bad
     if target[0] == 0x2F and minor_digit == b"1":
         looked_at = [line for line in lines if line.matters]
         if len(looked_at) == 1 and looked_at[0].name == b"host":
@@ -168,23 +168,23 @@ def read_request_head(raw: bytes, *, header_count_max: int) -> RequestHead:
     return _with_care(method, target, int(minor_digit), lines=lines)
 
 
-def _with_care(method: bytes, target: bytes, minor: int, *, lines: list[Line]) -> RequestHead:
+def _with_care(method: bytes, target: bytes, minor: int, *, lines: list[HeaderLine]) -> RequestHead:
     by_name: dict[bytes, list[bytes]] = {}
     for line in lines:
         if line.matters:
             by_name.setdefault(line.name, []).append(line.value)
     hosts = by_name.get(b"host", [])
     if len(hosts) > 1 or (minor == 1 and not hosts):
-        raise Refusal(400, "exactly one Host is needed" if hosts else "Host is missing")
+        raise RequestRefusal(400, "exactly one Host is needed" if hosts else "Host is missing")
     host = hosts[0] if hosts else b""
     length, chunked = _framing(by_name, minor)
     tokens = _tokens(by_name.get(b"connection", ()))
     upgrade = _upgrade(by_name, tokens, minor)
     if upgrade is not None and (length or chunked):
-        raise Refusal(400, "an upgrade with a body")
+        raise RequestRefusal(400, "an upgrade with a body")
     expected = by_name.get(b"expect", ())
     if any(value.lower() != b"100-continue" for value in expected):
-        raise Refusal(417, "unknown expectation")
+        raise RequestRefusal(417, "unknown expectation")
     nominated = tokens - {b"close", b"keep-alive", b"upgrade"} or None
     return RequestHead(
         method=method,
@@ -211,16 +211,16 @@ def _framing(by_name: dict[bytes, list[bytes]], minor: int) -> tuple[int | None,
     lengths, codings = by_name.get(b"content-length"), by_name.get(b"transfer-encoding")
     if codings is not None:
         if lengths is not None:
-            raise Refusal(400, "both Content-Length and Transfer-Encoding")
+            raise RequestRefusal(400, "both Content-Length and Transfer-Encoding")
         if minor == 0:
-            raise Refusal(400, "Transfer-Encoding on HTTP/1.0")
+            raise RequestRefusal(400, "Transfer-Encoding on HTTP/1.0")
         if len(codings) != 1 or codings[0].lower() != b"chunked":
-            raise Refusal(400, "a transfer coding other than chunked")
+            raise RequestRefusal(400, "a transfer coding other than chunked")
         return None, True
     if lengths is None:
         return None, False
     if len(lengths) != 1 or _LENGTH.fullmatch(lengths[0]) is None:
-        raise Refusal(400, "malformed or repeated Content-Length")
+        raise RequestRefusal(400, "malformed or repeated Content-Length")
     return int(lengths[0]), False
 
 
@@ -230,24 +230,24 @@ def _upgrade(by_name: dict[bytes, list[bytes]], tokens: frozenset[bytes], minor:
     if protocols is None or b"upgrade" not in tokens or minor == 0:
         return None
     if len(protocols) != 1 or b"," in protocols[0] or not protocols[0]:
-        raise Refusal(400, "more than one protocol to upgrade to")
+        raise RequestRefusal(400, "more than one protocol to upgrade to")
     if protocols[0].lower().startswith(b"h2"):
-        raise Refusal(400, "an upgrade to HTTP/2")
+        raise RequestRefusal(400, "an upgrade to HTTP/2")
     return protocols[0]
 
 
 def _origin_form(method: bytes, target: bytes, host: bytes) -> bytes:
     """A target as it is forwarded: "http://h/a" becomes "/a" when h is the Host."""
     if method == b"CONNECT":
-        raise Refusal(405, "CONNECT is not offered")
+        raise RequestRefusal(405, "CONNECT is not offered")
     if target[0] == 0x2F or (target == b"*" and method == b"OPTIONS"):
         return target
     match = _ABSOLUTE.fullmatch(target)
     if match is None:
-        raise Refusal(400, "malformed target")
+        raise RequestRefusal(400, "malformed target")
     authority, path = match[1], match[2] or b""
     if authority.lower() != host.lower():
-        raise Refusal(400, "the target's authority is not the Host")
+        raise RequestRefusal(400, "the target's authority is not the Host")
     if not path and method == b"OPTIONS":
         return b"*"
     return path if path.startswith(b"/") else b"/" + path

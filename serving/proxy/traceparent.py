@@ -5,7 +5,7 @@ Input: a head as it came. Output: the head as it goes on, which names another pa
 
 import msgspec
 
-from serving.proxy.lines import Line
+from serving.proxy.lines import HeaderLine
 from serving.proxy.requesthead import RequestHead
 
 __all__ = ["with_traceparent"]
@@ -16,6 +16,6 @@ _NAME = b"traceparent"
 def with_traceparent(head: RequestHead, value: bytes) -> RequestHead:
     """The same head with this traceparent in the place of any other."""
     # Not read_line: a line that never comes again has no place in its memory.
-    line = Line(name=_NAME, value=value, wire=b"traceparent: %b\r\n" % value, plain=True, matters=False)
+    line = HeaderLine(name=_NAME, value=value, wire=b"traceparent: %b\r\n" % value, plain=True, matters=False)
     rest = head.without(lambda one: one.name == _NAME)
     return msgspec.structs.replace(rest, lines=[*rest.lines, line], wire=rest.wire + line.wire)

@@ -46,8 +46,8 @@ from serving.proxy.server import HttpServer
 from serving.queueproxy.client import stats_link
 from serving.queueproxy.loop import ReadinessPipe, drain, report_stats, watch_app
 from serving.queueproxy.podspec import Address, PodSpec, spec_from_environment
+from serving.queueproxy.request_metrics import series
 from serving.queueproxy.server import AdminHandler, PodHandler
-from serving.queueproxy.tally import series
 from serving.wire.link import Link
 
 __all__ = ["main", "run", "serve"]
@@ -156,7 +156,7 @@ def _where(spec: PodSpec, name: str, address: Address) -> socket.socket | Addres
 
 def _numbers(pod: PodHandler, server: HttpServer, link: Link | None, *, revision: str) -> bytes:
     """All counts as Prometheus reads them; the sidecar needs no library for that."""
-    lines = pod.tally.page(revision=revision)
+    lines = pod.request_metrics.page(revision=revision)
     lines.append(series("kn_serving_queue_depth", pod.waiting_count, revision=revision))
     lines.append(f"queueproxy_requests_inside {pod.inside_count}")
     lines.append(f"queueproxy_requests_waiting {pod.waiting_count}")

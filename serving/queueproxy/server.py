@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from serving.proxy.exchange import Exchange
 from serving.proxy.lines import header_lines
-from serving.proxy.phase import Outcome
+from serving.proxy.phase import ExchangeOutcome
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.timeouts import Timeouts
 from serving.queueproxy.gauges import AppGauges
 from serving.queueproxy.podspec import PodSpec
-from serving.queueproxy.tally import RequestTally
+from serving.queueproxy.request_metrics import RequestMetrics
 from serving.traffic.breaker import Admitted, Breaker, Queued
 from serving.traffic.meter import Meter, Report
 from serving.wire.tokens import matches, probe_proof
@@ -47,7 +47,7 @@ class PodHandler:
         self.is_ready = False
         self.is_draining = False
         self.last_request_s = -math.inf
-        self.tally = RequestTally()
+        self.request_metrics = RequestMetrics()
         """What became of the requests that ended."""
         self.gauges = AppGauges()
         """What the app reports of itself."""
@@ -133,11 +133,11 @@ class PodHandler:
         assert isinstance(marks, tuple)
         now_s = self._clock()
         self.gauges.take(exchange.answer_wire, now_s)
-        self.tally.note(exchange.status, now_s - exchange.started_s)
+        self.request_metrics.note(exchange.status, now_s - exchange.started_s)
         self._meter.leave(now_s, proxied=marks[0])
         breaker = self._breaker
         if breaker is not None:
-            end = breaker.release if exchange.outcome is Outcome.ANSWERED else breaker.cancel
+            end = breaker.release if exchange.outcome is ExchangeOutcome.ANSWERED else breaker.cancel
             for granted in end(exchange, now_s):
                 self._run(granted.request_id)
 

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.proxy.answerhead import AnswerHead, AnswerMemory, BadAnswer, read_answer_head
-from serving.proxy.requesthead import HeadMemory, Refusal, RequestHead, read_request_head
+from serving.proxy.requesthead import HeadMemory, RequestHead, RequestRefusal, read_request_head
 
 FIRST = st.sampled_from(
     [
@@ -38,7 +38,7 @@ def told(
 ) -> RequestHead | AnswerHead | tuple[str, str]:
     try:
         return read(raw, header_count_max=3, **named)
-    except (Refusal, BadAnswer) as error:
+    except (RequestRefusal, BadAnswer) as error:
         return type(error).__name__, str(error)
 
 

@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from serving.proxy.body import BadBody, ChunkedBody
-from serving.proxy.lines import BadLine
-from serving.proxy.requesthead import Refusal, read_request_head
+from serving.proxy.lines import BadHeaderLine
+from serving.proxy.requesthead import RequestRefusal, read_request_head
 from tests.unit.proxy.wires import Bench, messages
 
 TOKEN = st.text("abcXYZ019-_.!~", min_size=1, max_size=8).map(str.encode)
@@ -171,7 +171,7 @@ def test_what_we_take_llhttp_takes_the_same_way(wire: bytes, mutations: list[tup
     assume(b"\r\n\r\n" not in head and not head.startswith(b"\r\n") and not head.endswith(b"\r"))
     try:
         ours = read_request_head(head, header_count_max=100)
-    except (Refusal, BadLine):
+    except (RequestRefusal, BadHeaderLine):
         return
     heard = _Heard()
     parser: Any = httptools.HttpRequestParser(heard)

@@ -25,7 +25,7 @@ _UNBOUNDED = 2**31 - 1
 _LIST_RATIO = 4
 
 
-class _Engine(H2Connection):
+class _Http2Engine(H2Connection):
     """A connection that counts no lengths."""
 
     # How each of so many streams ended is remembered, 100 bytes each: the library's 65,536 would be 7 MB a connection.
@@ -39,7 +39,7 @@ class _Engine(H2Connection):
 
 def server_engine(settings: HttpSettings) -> H2Connection:
     """A side that is asked, with its first frames ready to be sent."""
-    h2 = _Engine(_configuration(client_side=False))
+    h2 = _Http2Engine(_configuration(client_side=False))
     h2.local_settings[SettingCodes.MAX_CONCURRENT_STREAMS] = settings.http2_streams_max
     h2.local_settings[SettingCodes.MAX_HEADER_LIST_SIZE] = settings.head_bytes_max
     h2.local_settings[SettingCodes.ENABLE_CONNECT_PROTOCOL] = 0
@@ -57,7 +57,7 @@ def server_engine(settings: HttpSettings) -> H2Connection:
 
 def client_engine(*, head_bytes_max: int) -> H2Connection:
     """A side that asks, with its first frames ready to be sent."""
-    h2 = _Engine(_configuration(client_side=True))
+    h2 = _Http2Engine(_configuration(client_side=True))
     h2.local_settings[SettingCodes.ENABLE_PUSH] = 0
     h2.local_settings[SettingCodes.MAX_HEADER_LIST_SIZE] = head_bytes_max
     # As above.

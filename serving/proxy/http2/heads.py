@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from hpack import NeverIndexedHeaderTuple
 
 from serving.proxy.answerhead import AnswerHead, BadAnswer, Framing, read_answer_head
-from serving.proxy.lines import BadLine, read_lines
-from serving.proxy.requesthead import Refusal, RequestHead, read_request_head
+from serving.proxy.lines import BadHeaderLine, read_lines
+from serving.proxy.requesthead import RequestHead, RequestRefusal, read_request_head
 
 __all__ = [
     "Fields",
@@ -50,21 +50,21 @@ def read_request_fields(fields: Fields, *, ended: bool, head_bytes_max: int, hea
 
     Raises:
         Malformed: for what HTTP/2 forbids.
-        Refusal: as ``read_request_head`` does, and with 431 for a head that is too large.
+        RequestRefusal: as ``read_request_head`` does, and with 431 for a head that is too large.
     """
     pseudo, hosts, texts = _sorted_out(fields)
     method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
     if method == b"CONNECT":
-        raise Refusal(405, "CONNECT is not offered")
+        raise RequestRefusal(405, "CONNECT is not offered")
     if not method or b":scheme" not in pseudo or not path:
         raise Malformed("a request needs :method, :scheme and :path")
     if sum([len(name) + len(value) + _FIELD_BYTES for name, value in fields]) > head_bytes_max:
-        raise Refusal(431, "the request's head is too large")
+        raise RequestRefusal(431, "the request's head is too large")
     if not (path.startswith(b"/") or (path == b"*" and method == b"OPTIONS")):
-        raise Refusal(400, ":path is no path")
+        raise RequestRefusal(400, ":path is no path")
     authority = pseudo.get(b":authority")
     if len(hosts) > 1 or (authority is not None and hosts and hosts[0].lower() != authority.lower()):
-        raise Refusal(400, ":authority and host are not the same")
+        raise RequestRefusal(400, ":authority and host are not the same")
     host = authority if authority is not None else b"".join(hosts)
     has_length = False
     for name, _ in fields:
@@ -144,7 +144,7 @@ def read_trailer_fields(fields: Fields) -> bytes:
         _check(name, value)
     try:
         lines = read_lines([b"%b: %b" % field for field in fields])
-    except BadLine as bad:
+    except BadHeaderLine as bad:
         raise Malformed(f"trailer: {bad}") from bad
     return b"".join([line.wire for line in lines if line.plain])
 

@@ -9,12 +9,12 @@ from h2.exceptions import ProtocolError
 
 from serving.proxy.http2.heads import Fields
 
-__all__ = ["Outbox"]
+__all__ = ["StreamOutbox"]
 
 _HELD_BYTES_MAX = 64 * 1024
 
 
-class Outbox:
+class StreamOutbox:
     """The body of one message on its way out. ``is_done`` once its end has been sent."""
 
     __slots__ = ("_data", "_ended", "_h2", "_stream_id", "_trailers", "is_done")

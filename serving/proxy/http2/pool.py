@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from serving.proxy.http2.link import Link
 from serving.proxy.http2.upstream import StreamUpstream
+from serving.proxy.http2.upstreamsession import UpstreamSession
 from serving.proxy.pool import Pool, Waiter
 from serving.proxy.upstream import Address, Upstream
 from serving.settings.http import HttpSettings
@@ -28,8 +28,8 @@ class Http2Pool(Pool):
     def __init__(self, settings: HttpSettings, *, clock: Callable[[], float]) -> None:
         super().__init__(settings, clock=clock)
         self.settings = settings
-        self._links: dict[Address, list[Link]] = {}
-        self._making: dict[Address, asyncio.Task[Link]] = {}
+        self._links: dict[Address, list[UpstreamSession]] = {}
+        self._making: dict[Address, asyncio.Task[UpstreamSession]] = {}
 
     @property
     def open_count(self) -> int:
@@ -48,7 +48,7 @@ class Http2Pool(Pool):
         """Give a stream that the app has refused unseen another link."""
         self._spawn(self._move(stream), f"again {stream.address}")
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: UpstreamSession) -> None:
         """A connection has ended, or takes no new streams."""
         links = self._links.get(link.address, [])
         if link in links:
@@ -88,7 +88,7 @@ class Http2Pool(Pool):
         else:
             stream.restart(link)
 
-    async def _link(self, address: Address) -> Link:
+    async def _link(self, address: Address) -> UpstreamSession:
         """A link with room, which may have to be made first."""
         while True:
             link = self._link_with_room(address)
@@ -103,18 +103,18 @@ class Http2Pool(Pool):
             if not made.is_open:
                 raise ConnectionResetError(f"{address[0]}:{address[1]} closed a new connection at once")
 
-    async def _make(self, address: Address) -> Link:
+    async def _make(self, address: Address) -> UpstreamSession:
         loop = asyncio.get_running_loop()
         host, port = address
         try:
             async with asyncio.timeout(self._connect_max_s):
-                _, link = await loop.create_connection(lambda: Link(self, address), host, port)
+                _, link = await loop.create_connection(lambda: UpstreamSession(self, address), host, port)
         except TimeoutError:
             raise TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s") from None
         self._links.setdefault(address, []).append(link)
         return link
 
-    def _link_with_room(self, address: Address, *, sure: bool = False) -> Link | None:
+    def _link_with_room(self, address: Address, *, sure: bool = False) -> UpstreamSession | None:
         for link in list(self._links.get(address, ())):
             if sure and link.is_idle and self.clock() - link.used_s > _SURE_IDLE_MAX_S:
                 # The app may be closing it just now, and then nobody would know whether it heard.
@@ -123,7 +123,7 @@ class Http2Pool(Pool):
                 return link
         return None
 
-    def _made(self, address: Address, made: "asyncio.Task[Link]") -> None:
+    def _made(self, address: Address, made: "asyncio.Task[UpstreamSession]") -> None:
         del self._making[address]
         if not made.cancelled():
             # Asked for, so that nobody complains where all who waited have left.

@@ -34,7 +34,7 @@ from serving.proxy.http2.frames import FrameGate, Violation
 from serving.proxy.http2.sending import FrameSender
 from serving.proxy.http2.stream import Stream
 from serving.proxy.registry import Registry
-from serving.proxy.rendering import Peer
+from serving.proxy.rendering import ClientPeer
 
 __all__ = ["Session"]
 
@@ -51,7 +51,7 @@ class Session(FrameSender):
     """One HTTP/2 connection of a client."""
 
     def __init__(
-        self, registry: Registry, wiring: Wiring, transport: asyncio.Transport, *, peer: Peer, address: str
+        self, registry: Registry, wiring: Wiring, transport: asyncio.Transport, *, peer: ClientPeer, address: str
     ) -> None:
         now_s = wiring.clock()
         self.registry = registry

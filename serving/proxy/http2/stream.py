@@ -24,8 +24,8 @@ from serving.proxy.http2.heads import (
     read_trailer_fields,
     split_lines,
 )
-from serving.proxy.http2.outbox import Outbox
-from serving.proxy.requesthead import Refusal
+from serving.proxy.http2.outbox import StreamOutbox
+from serving.proxy.requesthead import RequestRefusal
 
 if TYPE_CHECKING:
     from serving.proxy.http2.session import Session
@@ -44,7 +44,7 @@ class Stream:
         self._session = session
         self._id = stream_id
         self._exchange: Exchange | None = None
-        self._outbox = Outbox(session.h2, stream_id)
+        self._outbox = StreamOutbox(session.h2, stream_id)
         self._reader: LengthBody | ChunkedBody | CloseBody | None = None
         self._paused = Pause(0)
         self._owed_bytes = 0
@@ -83,13 +83,13 @@ class Stream:
                 header_count_max=settings.header_count_max,
             )
             if settings.body_bytes_max and (head.content_length or 0) > settings.body_bytes_max:
-                raise Refusal(  # noqa: TRY301 - answered like all others
+                raise RequestRefusal(  # noqa: TRY301 - answered like all others
                     413, "the request's body is too large"
                 )
         except Malformed:
             self._reset(ErrorCodes.PROTOCOL_ERROR)
             return
-        except Refusal as refusal:
+        except RequestRefusal as refusal:
             self._refuse(refusal)
             return
         # A length of 0 says so before the frame that ends the stream does.
@@ -290,7 +290,7 @@ class Stream:
         if self._exchange is not None:
             self._exchange.take_body(b"", done=True, trailers=trailers)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: RequestRefusal) -> None:
         body = str(refusal).encode()
         length = (b"content-length", b"%d" % len(body))
         self._session.h2.send_headers(self._id, [(b":status", b"%d" % refusal.status), _TEXT, length])

@@ -29,11 +29,11 @@ from serving.proxy.http2.heads import (
     request_fields,
     split_lines,
 )
-from serving.proxy.http2.outbox import Outbox
+from serving.proxy.http2.outbox import StreamOutbox
 from serving.proxy.upstream import Home, Taker, Upstream
 
 if TYPE_CHECKING:
-    from serving.proxy.http2.link import Link
+    from serving.proxy.http2.upstreamsession import UpstreamSession
 
 __all__ = ["StreamHome", "StreamUpstream"]
 
@@ -56,12 +56,12 @@ class StreamUpstream(Upstream):
         *("_owed_bytes", "_pool", "_request", "_stream_id", "_told_full", "_was_moved"),
     )
 
-    def __init__(self, link: "Link", home: StreamHome) -> None:
+    def __init__(self, link: "UpstreamSession", home: StreamHome) -> None:
         super().__init__(home, link.address)
         self._pool = home
         self._link = link
         self._stream_id = 0
-        self._outbox: Outbox | None = None
+        self._outbox: StreamOutbox | None = None
         self._request: LengthBody | ChunkedBody | None = None
         self._owed_bytes = 0
         # What is to come of a body whose length was told; None when it was not.
@@ -157,7 +157,7 @@ class StreamUpstream(Upstream):
             taker.upstream_full(full=True)
         self._pool.again(self)
 
-    def restart(self, link: "Link") -> None:
+    def restart(self, link: "UpstreamSession") -> None:
         """Another link is there: send all again."""
         taker, kept = self._taker, self._kept
         if taker is None or kept is None:
@@ -184,7 +184,7 @@ class StreamUpstream(Upstream):
             taker.upstream_lost("the app takes no more streams", heard=False, reused=False)
             return
         head = taker.head
-        self._outbox = Outbox(link.h2, self._stream_id)
+        self._outbox = StreamOutbox(link.h2, self._stream_id)
         link.h2.send_headers(self._stream_id, request_fields(data[:end]), end_stream=not head.has_body)
         if head.has_body:
             self._request = ChunkedBody() if head.chunked else LengthBody(head.content_length or 0)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["Choice", "Identity"]
+__all__ = ["CertificateChoice", "Identity"]
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     not_after_s: float
 
 
-class Choice:
+class CertificateChoice:
     """All certificates by host. ``default`` names the one for clients that ask for nobody we have, or for nobody."""
 
     __slots__ = ("_default", "_exact", "_wildcards")
@@ -43,7 +43,7 @@ class Choice:
                     self._exact[plain] = identity.name
 
     def __repr__(self) -> str:
-        return f"Choice({len(self._exact)} hosts, {len(self._wildcards)} wildcards, default {self._default})"
+        return f"CertificateChoice({len(self._exact)} hosts, {len(self._wildcards)} wildcards, default {self._default})"
 
     def find(self, server_name: str | None) -> str | None:
         """The certificate's name for a server name; None: no certificate, and the handshake must fail.

@@ -14,7 +14,7 @@ from collections import Counter
 from serving.aio.clock import stamp, wall_s
 from serving.model.errors import InvalidCertificate
 from serving.proxy.tls.certificate import Certificate, Pair, load_certificate, new_context
-from serving.proxy.tls.choice import Choice
+from serving.proxy.tls.choice import CertificateChoice
 from serving.proxy.tls.layer import TlsTerms
 
 __all__ = ["Certificates", "Found", "silence_unreadable_names"]
@@ -35,7 +35,7 @@ class Certificates:
         self._by_name: dict[str, Certificate] = {}
         # Pairs that were refused, and why: nobody wants to read it twice.
         self._refused: dict[str, tuple[Pair | None, str]] = {}
-        self._served: tuple[Choice, dict[str, ssl.SSLContext]] = (Choice(()), {})
+        self._served: tuple[CertificateChoice, dict[str, ssl.SSLContext]] = (CertificateChoice(()), {})
         # Its session tickets outlive all certificates.
         context = new_context()
         context.sni_callback = self._choose
@@ -77,7 +77,7 @@ class Certificates:
                 _tell_loaded(by_name[name])
         if by_name != self._by_name:
             self._by_name = by_name
-            choice = Choice((one.identity for one in by_name.values()), default=self._default)
+            choice = CertificateChoice((one.identity for one in by_name.values()), default=self._default)
             self._served = choice, {name: one.context for name, one in by_name.items()}
 
     def _refuse(self, name: str, pair: Pair | None, error: InvalidCertificate, *, is_kept: bool) -> None:

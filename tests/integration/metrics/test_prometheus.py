@@ -20,7 +20,7 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from serving.local.ports import PORTS
-from serving.metrics.names import TABLES, Kind
+from serving.metrics.names import TABLES, MetricKind
 from serving.samples import hello
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -109,7 +109,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def test_a_page_is_openmetrics_and_has_only_what_is_documented(up: Up, name: str) -> None:
     page = fetch(f"http://127.0.0.1:{up.ports[name]}/metrics", Accept=OPENMETRICS)
     documented = {
-        metric.name.removesuffix("_total" if metric.kind is Kind.COUNTER else "")
+        metric.name.removesuffix("_total" if metric.kind is MetricKind.COUNTER else "")
         for table in TABLES
         for metric in table.metrics
     }

@@ -5,7 +5,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from serving.metrics.names import ACTIVATOR_METRICS
-from serving.metrics.page import OPENMETRICS_TYPE, TEXT_TYPE, Page
+from serving.metrics.page import OPENMETRICS_TYPE, TEXT_TYPE, MetricsPage
 from serving.metrics.server import measured, serve_page
 from serving.model.errors import SettingsError
 from tests.eventually import until
@@ -15,7 +15,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 async def test_a_page_is_shown_in_the_format_that_is_asked_for() -> None:
-    page = Page(ACTIVATOR_METRICS)
+    page = MetricsPage(ACTIVATOR_METRICS)
     async with serve_page(page, "127.0.0.1:0") as (host, port), ClientSession(f"http://{host}:{port}") as session:
         async with session.get("/metrics") as answer:
             assert answer.headers["Content-Type"] == TEXT_TYPE
@@ -30,7 +30,7 @@ async def test_a_page_is_shown_in_the_format_that_is_asked_for() -> None:
 async def test_a_daemon_adds_answers_of_its_own() -> None:
     answers = {"/routes/{namespace}/{name}": lambda parts: "found" if parts["name"] == "hello" else None}
     async with (
-        serve_page(Page(()), "127.0.0.1:0", answers=answers) as (host, port),
+        serve_page(MetricsPage(()), "127.0.0.1:0", answers=answers) as (host, port),
         ClientSession(f"http://{host}:{port}") as session,
         session.get("/routes/default/hello") as found,
         session.get("/routes/default/other") as missing,
@@ -39,12 +39,12 @@ async def test_a_daemon_adds_answers_of_its_own() -> None:
 
 
 async def test_an_address_that_is_taken_is_told() -> None:
-    async with serve_page(Page(()), "127.0.0.1:0") as (host, port):
+    async with serve_page(MetricsPage(()), "127.0.0.1:0") as (host, port):
         with pytest.raises(SettingsError, match=f"{host}:{port}: cannot be listened on"):
-            async with serve_page(Page(()), f"{host}:{port}"):
+            async with serve_page(MetricsPage(()), f"{host}:{port}"):
                 pass
     with pytest.raises(SettingsError):
-        async with serve_page(Page(()), "nowhere"):
+        async with serve_page(MetricsPage(()), "nowhere"):
             pass
     gc.collect()
 

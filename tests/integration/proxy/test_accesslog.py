@@ -5,7 +5,7 @@ import threading
 
 import msgspec
 
-from serving.proxy.accesslog import _WAITING_MAX, AccessLog, Entry, stdout_log
+from serving.proxy.accesslog import _WAITING_MAX, AccessLog, AccessLogEntry, stdout_log
 from serving.proxy.server import HttpServer
 from serving.settings.http import HttpSettings
 from tests.integration.proxy.peers import Forwarder, Link, backed, get, ok
@@ -24,8 +24,8 @@ async def asked(log: AccessLog, count: int) -> None:
         await server.finish(grace_s=1)
 
 
-def lines(written: list[bytes]) -> list[Entry]:
-    return [msgspec.json.decode(line, type=Entry) for line in b"".join(written).splitlines()]
+def lines(written: list[bytes]) -> list[AccessLogEntry]:
+    return [msgspec.json.decode(line, type=AccessLogEntry) for line in b"".join(written).splitlines()]
 
 
 async def test_each_request_has_a_line_that_tells_what_became_of_it() -> None:
@@ -71,7 +71,7 @@ async def test_a_log_that_nobody_reads_stops_nobody() -> None:
 async def test_what_does_not_fit_is_dropped_and_told() -> None:
     written: list[bytes] = []
     log = AccessLog(ratio=1.0, write=written.append, wall=lambda: 5.0)
-    log._waiting = [Entry] * _WAITING_MAX  # type: ignore[list-item]
+    log._waiting = [AccessLogEntry] * _WAITING_MAX  # type: ignore[list-item]
     await asked(log, 3)
     log._waiting = []
     await asked(log, 1)

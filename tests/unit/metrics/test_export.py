@@ -4,7 +4,7 @@ import pytest
 
 from serving.metrics.export import exporting, span_outbox
 from serving.metrics.names import COMMON_METRICS
-from serving.metrics.page import Page
+from serving.metrics.page import MetricsPage
 from serving.model.errors import SettingsError
 from serving.settings.otlp import OtlpSettings
 
@@ -15,7 +15,7 @@ EXTRA = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
 async def test_without_an_endpoint_nothing_is_loaded_and_nothing_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "serving.metrics.otlp", raising=False)
     async with (
-        exporting(OtlpSettings(), Page(COMMON_METRICS), service="a"),
+        exporting(OtlpSettings(), MetricsPage(COMMON_METRICS), service="a"),
         span_outbox(OtlpSettings(), service="a") as send,
     ):
         assert send is None
@@ -26,7 +26,7 @@ async def test_a_missing_extra_is_one_clear_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(sys.modules, "serving.metrics.otlp", raising=False)
     monkeypatch.setitem(sys.modules, EXTRA, None)
     with pytest.raises(SettingsError, match=r"OpenTelemetry is not installed.*pip install 'serving\[otel\]'"):
-        async with exporting(HERE, Page(COMMON_METRICS), service="a"):
+        async with exporting(HERE, MetricsPage(COMMON_METRICS), service="a"):
             pass
     with pytest.raises(SettingsError, match=r"serving\[otel\]"):
         async with span_outbox(HERE, service="a"):

@@ -4,14 +4,14 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from serving.metrics.names import ACTIVATOR_METRICS
-from serving.metrics.page import OPENMETRICS_TYPE, TEXT_TYPE, Page, is_openmetrics, wanted_type
+from serving.metrics.page import OPENMETRICS_TYPE, TEXT_TYPE, MetricsPage, is_openmetrics, wanted_type
 
 OPEN = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
 
 
 @pytest.fixture
-def page() -> Page:
-    made = Page(ACTIVATOR_METRICS)
+def page() -> MetricsPage:
+    made = MetricsPage(ACTIVATOR_METRICS)
     # What a process uses changes from line to line.
     made.registry = CollectorRegistry()
     counter = Counter("asked", 'A "help" with \\ and\na second line.', ["name"], registry=made.registry)
@@ -23,16 +23,16 @@ def page() -> Page:
     return made
 
 
-def test_the_text_is_what_prometheus_client_writes(page: Page) -> None:
+def test_the_text_is_what_prometheus_client_writes(page: MetricsPage) -> None:
     assert page.text("text/plain") == generate_latest(page.registry).decode()
 
 
-def test_openmetrics_is_what_prometheus_client_writes(page: Page) -> None:
+def test_openmetrics_is_what_prometheus_client_writes(page: MetricsPage) -> None:
     assert page.text(OPEN) == generate_openmetrics(page.registry).decode()
     assert '# {trace_id="0af7"} 0.3' in page.text(OPEN)
 
 
-def test_a_long_page_comes_in_pieces(page: Page) -> None:
+def test_a_long_page_comes_in_pieces(page: MetricsPage) -> None:
     counter = Counter("many", "Many.", ["n"], registry=page.registry)
     for index in range(2000):
         counter.labels(str(index)).inc()

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.proxy import lines
-from serving.proxy.lines import BadLine, header_lines, read_line, read_lines
+from serving.proxy.lines import BadHeaderLine, header_lines, read_line, read_lines
 
 
 def test_a_line_is_written_anew_with_its_names_own_case() -> None:
@@ -38,7 +38,7 @@ def test_a_host_may_be_a_name_or_an_address_with_a_port(host: bytes) -> None:
     "host", [b"", b"a b", b"a/b", b"u@a", b"::1", b"[::1", b"a:b", b"a:123456", b"a,b\xff", b"a#b"]
 )
 def test_what_is_no_host_is_refused(host: bytes) -> None:
-    with pytest.raises(BadLine):
+    with pytest.raises(BadHeaderLine):
         read_line(b"Host: " + host)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.proxy.rendering import Peer, render_answer, render_request
+from serving.proxy.rendering import ClientPeer, render_answer, render_request
 from serving.proxy.requesthead import read_request_head
 
 
@@ -11,7 +11,9 @@ def forwarded(
 ) -> list[bytes]:
     raw = b"GET / HTTP/1.1\r\nHost: %b%b" % (host, headers)
     head = read_request_head(raw, header_count_max=10)
-    lines = render_request(head, peer=Peer(address, is_trusted=known), host=head.host, trusted=trusted).split(b"\r\n")
+    lines = render_request(head, peer=ClientPeer(address, is_trusted=known), host=head.host, trusted=trusted).split(
+        b"\r\n"
+    )
     return [line.partition(b": ")[2] for line in lines if line.startswith((b"X-Forwarded", b"Forwarded"))]
 
 
@@ -50,7 +52,7 @@ def test_a_proxy_that_stands_in_front_is_believed_too() -> None:
 )
 def test_what_the_client_used_is_what_a_trusted_proxy_says(is_trusted: bool, claim: bytes, scheme: bytes) -> None:
     head = read_request_head(b"GET / HTTP/1.1\r\nHost: h" + claim, header_count_max=10)
-    assert Peer("10.0.0.1", is_trusted=is_trusted).scheme_of(head) == scheme
+    assert ClientPeer("10.0.0.1", is_trusted=is_trusted).scheme_of(head) == scheme
 
 
 def test_of_another_peers_words_only_the_way_is_kept() -> None:
@@ -68,7 +70,7 @@ def test_a_quote_in_a_way_does_not_break_out_of_its_element() -> None:
 
 
 def test_another_hosts_lines_are_not_used_again() -> None:
-    peer = Peer("10.0.0.1")
+    peer = ClientPeer("10.0.0.1")
     for host in (b"a", b"b", b"a"):
         head = read_request_head(b"GET / HTTP/1.1\r\nHost: " + host, header_count_max=10)
         assert b"X-Forwarded-Host: %b\r\n" % host in render_request(head, peer=peer, host=host)
@@ -76,7 +78,7 @@ def test_another_hosts_lines_are_not_used_again() -> None:
 
 def test_trailers_that_the_client_takes_are_asked_for() -> None:
     head = read_request_head(b"GET / HTTP/1.1\r\nHost: h\r\nTE: trailers\r\nConnection: TE", header_count_max=10)
-    assert b"Connection: te\r\nTE: trailers\r\n" in render_request(head, peer=Peer("a"), host=b"h")
+    assert b"Connection: te\r\nTE: trailers\r\n" in render_request(head, peer=ClientPeer("a"), host=b"h")
 
 
 def test_an_own_answer_has_its_reason_and_length() -> None:

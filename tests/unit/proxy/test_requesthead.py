@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.proxy.requesthead import Refusal, RequestHead, read_request_head
+from serving.proxy.requesthead import RequestHead, RequestRefusal, read_request_head
 
 
 def read(raw: bytes) -> RequestHead:
@@ -29,7 +29,7 @@ def test_targets_become_paths(first: bytes, target: bytes) -> None:
 
 @pytest.mark.parametrize("first", [b"GET ftp://h/", b"GET http://", b"GET http:///a", b"POST *", b"GET http://h/#a"])
 def test_other_targets_are_refused(first: bytes) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestRefusal) as caught:
         read(first + b" HTTP/1.1\r\nHost: h")
     assert caught.value.status == 400
 

@@ -11,7 +11,7 @@ from serving.proxy.http2.heads import (
     read_trailer_fields,
     request_fields,
 )
-from serving.proxy.requesthead import Refusal, RequestHead
+from serving.proxy.requesthead import RequestHead, RequestRefusal
 
 GET = ((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/a?b"), (b":authority", b"h"))
 POST = ((b":method", b"POST"), *GET[1:])
@@ -50,7 +50,7 @@ def test_a_host_stands_in_for_the_authority() -> None:
     ],
 )
 def test_what_is_not_taken_is_refused(fields: tuple[tuple[bytes, bytes], ...], status: int) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestRefusal) as caught:
         read(*fields)
     assert caught.value.status == status
 

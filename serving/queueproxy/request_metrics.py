@@ -8,7 +8,7 @@ sidecar needs no library for it. Buckets are cumulated when the page is asked fo
 from bisect import bisect_left
 from itertools import accumulate
 
-__all__ = ["BOUNDS_S", "RequestTally", "series"]
+__all__ = ["BOUNDS_S", "RequestMetrics", "series"]
 
 # From a fast app behind a fast proxy to Knative's longest timeout; each step is about double the one before.
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
@@ -17,7 +17,7 @@ _DURATION = "kn_serving_invocation_duration_seconds"
 _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 
-class RequestTally:
+class RequestMetrics:
     """Requests that ended."""
 
     __slots__ = ("_buckets", "_sums_s")
@@ -27,7 +27,7 @@ class RequestTally:
         self._sums_s = [0.0] * len(self._buckets)
 
     def __repr__(self) -> str:
-        return f"RequestTally({', '.join(f'{name} {count}' for name, count in self.counts().items())})"
+        return f"RequestMetrics({', '.join(f'{name} {count}' for name, count in self.counts().items())})"
 
     def note(self, status: int, took_s: float) -> None:
         """A request has ended with a status, 0 for none, after ``took_s`` seconds."""

@@ -1,20 +1,20 @@
 """Counts and durations of a pod's requests, as text."""
 
-from serving.queueproxy.tally import BOUNDS_S, RequestTally, series
+from serving.queueproxy.request_metrics import BOUNDS_S, RequestMetrics, series
 
 
 def test_requests_count_by_the_hundreds_of_their_status() -> None:
-    tally = RequestTally()
+    metrics = RequestMetrics()
     for status in (200, 204, 404, 0, 503, 799):
-        tally.note(status, 0.01)
-    assert tally.counts() == {"none": 1, "1xx": 0, "2xx": 2, "3xx": 0, "4xx": 1, "5xx": 2}
-    assert repr(tally) == "RequestTally(none 1, 1xx 0, 2xx 2, 3xx 0, 4xx 1, 5xx 2)"
+        metrics.note(status, 0.01)
+    assert metrics.counts() == {"none": 1, "1xx": 0, "2xx": 2, "3xx": 0, "4xx": 1, "5xx": 2}
+    assert repr(metrics) == "RequestMetrics(none 1, 1xx 0, 2xx 2, 3xx 0, 4xx 1, 5xx 2)"
 
 
 def test_a_duration_falls_into_its_bucket_and_all_above() -> None:
-    tally = RequestTally()
-    tally.note(200, 0.03)
-    lines = tally.page(revision="r")
+    metrics = RequestMetrics()
+    metrics.note(200, 0.03)
+    lines = metrics.page(revision="r")
     start = 'kn_serving_invocation_duration_seconds_bucket{kn_revision_name="r",status_class="2xx",le='
     values = [line.rpartition(" ")[2] for line in lines if line.startswith(start)]
     below_count = sum(bound_s < 0.03 for bound_s in BOUNDS_S)
@@ -24,14 +24,14 @@ def test_a_duration_falls_into_its_bucket_and_all_above() -> None:
 
 
 def test_a_class_without_requests_has_no_histogram() -> None:
-    assert not [line for line in RequestTally().page(revision="r") if "bucket" in line]
+    assert not [line for line in RequestMetrics().page(revision="r") if "bucket" in line]
 
 
 def test_what_is_beyond_599_is_in_the_histogram_of_5xx() -> None:
-    tally = RequestTally()
-    tally.note(500, 1.0)
-    tally.note(999, 2.0)
-    lines = tally.page(revision="r")
+    metrics = RequestMetrics()
+    metrics.note(500, 1.0)
+    metrics.note(999, 2.0)
+    lines = metrics.page(revision="r")
     assert 'kn_serving_invocation_duration_seconds_count{kn_revision_name="r",status_class="5xx"} 2' in lines
     assert 'kn_serving_invocation_duration_seconds_sum{kn_revision_name="r",status_class="5xx"} 3' in lines
 

@@ -21,7 +21,7 @@ from serving.settings.http import HttpSettings
 if TYPE_CHECKING:
     from serving.proxy.http2.upstream import StreamUpstream
 
-__all__ = ["Link", "LinkHome"]
+__all__ = ["LinkHome", "UpstreamSession"]
 
 # Half of all numbers that a connection has: then another one is made.
 _STREAM_ID_MAX = 2**30
@@ -33,11 +33,11 @@ class LinkHome(Protocol):
     settings: HttpSettings
     clock: Callable[[], float]
 
-    def lost(self, link: "Link") -> None:
+    def lost(self, link: "UpstreamSession") -> None:
         """A link has ended, or takes no new streams."""
 
 
-class Link(FrameSender):
+class UpstreamSession(FrameSender):
     """One connection to an app."""
 
     def __init__(self, home: LinkHome, address: Address) -> None:
@@ -55,7 +55,7 @@ class Link(FrameSender):
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "going" if self.is_going else "open"
-        return f"Link({self.address[0]}:{self.address[1]}, streams {len(self._streams)}, {state})"
+        return f"UpstreamSession({self.address[0]}:{self.address[1]}, streams {len(self._streams)}, {state})"
 
     @property
     def is_open(self) -> bool:

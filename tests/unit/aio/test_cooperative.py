@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from serving.aio.turns import BUDGET_S, turn
+from serving.aio.cooperative import BUDGET_S, turn
 
 
 async def looks_of(working: Callable[[], bool]) -> int:

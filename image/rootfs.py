@@ -31,7 +31,7 @@ _UNUSED = {
         "distutils",
         "venv",
     ),
-    *("site-packages", "dist-packages", "unittest", "doctest.py", "pydoc.py", "xmlrpc", "wsgiref", "mailbox.py"),
+    *("site-packages", "dist-packages", "unittest", "doctest.py", "xmlrpc", "mailbox.py"),
     *("sqlite3", "dbm", "curses"),
 }
 _UNUSED_EXTENSIONS = ("_tkinter", "_test", "_ctypes_test", "_xxtestfuzz", "xx", "nis.", "readline")

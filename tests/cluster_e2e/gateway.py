@@ -125,7 +125,7 @@ async def asked(address: str, port: int, *, host: str, lines: list[str]) -> tupl
     try:
         head = ["GET / HTTP/1.1", f"Host: {host}", "Connection: close", *lines]
         writer.write(("\r\n".join(head) + "\r\n\r\n").encode())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()

@@ -42,7 +42,7 @@ SYSTEM = "knative-serving"
 # A real server refuses loopback addresses in slices.
 ACTIVATOR_ADDRESSES = ("10.78.0.1", "10.78.0.2") if is_real() else ("127.0.0.1",)
 # Waiting ends with an event; this long only where something is broken, also on a machine that has much else to do.
-_PATIENCE_S = 60.0
+_PATIENCE_S = 240.0
 # Where each daemon answers when it works: the name of a socket, and a path.
 _PAGES = {
     "activator": ("activator-metrics", "/healthz"),

@@ -13,7 +13,7 @@ from serving.cluster.port import Object
 from tests.cluster_e2e.server import only_here
 from tests.cluster_e2e.stage import SPACE, Stage, is_ready, of_objects, service, staged
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 _WRITES_MAX = 20
 _PER_S = 50

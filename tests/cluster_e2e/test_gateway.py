@@ -18,7 +18,7 @@ from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, ask, with_pods
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(is_real(), reason="a server of others has the Gateway API only where somebody installed it"),
 ]
 
@@ -93,7 +93,7 @@ async def test_a_route_is_ready_when_the_gateway_says_so(stage: Stage) -> None:
     await gateway.tell(made)
     reason = "NotAllowedByListeners"
     await stage.until(ROUTE, "asked", lambda one: condition_of(one, "Ready").get("reason") == reason)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not (found := (await stage.cluster.list(EVENT, SPACE, field_selector=f"reason={reason}")).items):  # noqa: ASYNC110 - a list is polled
             await asyncio.sleep(0.05)
     assert GATEWAY in found[0]["message"]

@@ -13,7 +13,7 @@ from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVICE, SERVIN
 from serving.cluster.port import EventType, Object
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, SPACE, Stage, is_ready, of_objects, service, staged
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 QUEUE_PORT = 8012
 # Nothing more than the present load has to fit: the pods take over as soon as there is one.

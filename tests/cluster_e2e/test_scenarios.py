@@ -8,7 +8,7 @@ import pytest_asyncio
 from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, ROUTE, SERVICE, SERVING_SERVICE
 from tests.cluster_e2e.stage import SPACE, Stage, is_ready, service, staged
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

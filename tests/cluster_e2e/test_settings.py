@@ -1,7 +1,7 @@
 """ConfigMaps that change under running daemons: taken over, refused, or left for the next start."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 import pytest_asyncio
@@ -11,24 +11,34 @@ from serving.cluster.port import EventType, Object
 from serving.model.errors import NotFound
 from tests.cluster_e2e.stage import SPACE, SYSTEM, Stage, of_objects, service, staged
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 NAMES = ("config-autoscaler", "config-controller", "config-defaults", "config-activator")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with staged(tmp_path_factory.mktemp("settings")) as one:
-        before = {name: await found(one, name) for name in NAMES}
-        # A server keeps Events for an hour: what a run before was told is no news.
+    async with staged(tmp_path_factory.mktemp("settings")) as one, kept(one):
+        # A server keeps Events for an hour: those of an earlier run would be taken for news.
         for event in (await one.cluster.list(EVENT, SYSTEM)).items:
-            with contextlib.suppress(NotFound):
-                await one.cluster.delete(EVENT, SYSTEM, event["metadata"]["name"])
-        try:
-            yield one
-        finally:
-            for name, data in before.items():
-                await configure(one, name, **(data or {}))
+            if event["involvedObject"].get("name") in NAMES:
+                with contextlib.suppress(NotFound):
+                    await one.cluster.delete(EVENT, SYSTEM, event["metadata"]["name"])
+        yield one
+
+
+@contextlib.asynccontextmanager
+async def kept(stage: Stage) -> AsyncIterator[None]:
+    """Leave the ConfigMaps behind as they were found: with the same keys, or absent."""
+    before = {name: await found(stage, name) for name in NAMES}
+    try:
+        yield
+    finally:
+        for name, data in before.items():
+            if data is not None:
+                await set_data(stage, name, data)
+            elif await found(stage, name) is not None:
+                await stage.cluster.delete(CONFIG_MAP, SYSTEM, name)
 
 
 async def found(stage: Stage, name: str) -> dict[str, str] | None:
@@ -38,16 +48,37 @@ async def found(stage: Stage, name: str) -> dict[str, str] | None:
         return None
 
 
-async def configure(stage: Stage, name: str, **data: str) -> None:
+async def configure(stage: Stage, config_map: str, **settings: str) -> None:
     """What ``kubectl edit`` leaves: these keys and no others."""
-    texts = {key.replace("_", "-") if key != "_example" else key: text for key, text in data.items()}
+    await set_data(stage, config_map, {key.replace("_", "-"): text for key, text in settings.items()})
+
+
+async def set_data(stage: Stage, name: str, data: Mapping[str, str]) -> None:
+    """Give a ConfigMap this data, and create it where it is missing."""
     before = await found(stage, name)
     if before is None:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": SYSTEM}}
-        await stage.cluster.create(CONFIG_MAP, {**body, "data": texts})
+        await stage.cluster.create(CONFIG_MAP, {**body, "data": dict(data)})
         return
-    gone = dict.fromkeys(before.keys() - texts.keys())
-    await stage.cluster.patch(CONFIG_MAP, SYSTEM, name, patch={"data": {**gone, **texts}})
+    gone = dict.fromkeys(before.keys() - data.keys())
+    await stage.cluster.patch(CONFIG_MAP, SYSTEM, name, patch={"data": {**gone, **data}})
+
+
+@pytest.mark.parametrize(
+    "before",
+    [None, {}, {"_example": "queue-depth-max: 5", "name": "of the user", "stage": "another", "queue-depth-max": "7"}],
+    ids=["absent", "empty", "set"],
+)
+async def test_config_maps_are_left_as_they_were_found(stage: Stage, before: dict[str, str] | None) -> None:
+    name = "config-activator"
+    async with kept(stage):
+        if before is not None:
+            await set_data(stage, name, before)
+        elif await found(stage, name) is not None:
+            await stage.cluster.delete(CONFIG_MAP, SYSTEM, name)
+        async with kept(stage):
+            await configure(stage, name, queue_depth_max="5", tell_revision="false")
+        assert await found(stage, name) == before
 
 
 async def told(stage: Stage, reason: str, words: str) -> Object:

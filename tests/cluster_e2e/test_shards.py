@@ -19,7 +19,7 @@ from tests.cluster_e2e.stage import KEY, SPACE, Stage, of_objects, service, stag
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(is_real(), reason="who wrote what is kept by our own server alone"),
 ]
 

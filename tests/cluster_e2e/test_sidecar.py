@@ -14,7 +14,7 @@ from tests.cluster_e2e.stage import KEY, SPACE, Stage, service, staged
 from tests.eventually import until
 from tests.unit.config.strict import faults
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 SETTINGS = {
     "SERVING_CONTROLLER_SIDECAR_ENABLED": "true",
@@ -43,7 +43,7 @@ class Cluster:
     async def ask(self, name: str, path: str = "/") -> tuple[int, str]:
         """One request of a client."""
         headers = {"Host": f"{name}.{SPACE}.localhost"}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             # The activator hears of a service a moment after it is ready.
             while (found := await got("127.0.0.1", self.stage.port("public"), path, headers=headers))[0] == 404:  # noqa: ASYNC110 - nobody tells us
                 await asyncio.sleep(0.05)
@@ -92,7 +92,7 @@ async def test_a_request_goes_through_a_queue_proxy_that_believes_the_activator(
 async def test_its_stats_reach_the_autoscaler_by_the_token_that_kubernetes_gave_its_pod(cluster: Cluster) -> None:
     before = await cluster.stage.numbers("autoscaler")
     pod = await cluster.hello("told")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while True:
             _, page = await got(pod.address, 8022, "/metrics")
             now = await cluster.stage.numbers("autoscaler")

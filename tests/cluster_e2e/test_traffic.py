@@ -13,7 +13,7 @@ from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, ask, asked, with_po
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]
 
 

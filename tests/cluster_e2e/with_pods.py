@@ -63,7 +63,7 @@ async def _kubelet(
 
 async def ask(stage: Stage, host: str, path: str = "/") -> tuple[int, str]:
     """A request until the activator has heard of the host, which is a moment after it is ready: status and body."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (found := await asked(stage.port("public"), f"{host}.{SPACE}.localhost", path))[0] == 404:  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.05)
     return found
@@ -74,7 +74,7 @@ async def asked(port: int, host: str, path: str = "/", *, address: str = "127.0.
     reader, writer = await asyncio.open_connection(address, port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()

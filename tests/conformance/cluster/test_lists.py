@@ -130,10 +130,14 @@ async def test_pages_make_up_the_list(cluster: Cluster, namespace: str) -> None:
     assert pages == [["a", "b"], ["c", "d"], ["e"]]
 
 
-async def test_a_page_that_holds_all_is_the_last(cluster: Cluster, namespace: str) -> None:
+async def test_nothing_follows_a_page_that_holds_all(cluster: Cluster, namespace: str) -> None:
     await make(cluster, namespace, a="", b="")
     listing = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS, page_size=2)
-    assert (names(listing.items), listing.next_page) == (["a", "b"], "")
+    assert names(listing.items) == ["a", "b"]
+    # A kube-apiserver gives a token while objects follow that the selector leaves out: the next page is empty then.
+    while token := listing.next_page:
+        listing = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS, page_size=2, page=token)
+        assert listing.items == []
 
 
 async def test_pages_have_the_version_of_the_first(cluster: Cluster, namespace: str) -> None:

@@ -44,7 +44,7 @@ from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Cluster, EventType, Object
 from serving.controller.loop import Controller
 from serving.local.manager import Manager
-from serving.local.podplan import Life, pod_status
+from serving.local.podplan import ContainerState, pod_status
 from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
@@ -85,7 +85,7 @@ class Kubelet:
             await asyncio.sleep(0)
 
     async def _ready(self, pod: Object) -> None:
-        life = {"user-container": Life(is_running=True)}
+        life = {"user-container": ContainerState(is_running=True)}
         status = pod_status(pod, life, address="127.64.0.1", ready=True, stamp=stamp())
         await self._cluster.patch(
             POD, NAMESPACE, pod["metadata"]["name"], patch={"status": status}, subresource="status"

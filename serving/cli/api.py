@@ -19,12 +19,12 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from serving.cli.connection import Answer, Request, connect
+from serving.cli.connection import ApiRequest, ApiResponse, connect
 from serving.cli.progress import Progress, say_aside
 from serving.local.state import default_state_path
 from serving.model.errors import ServingError, SettingsError, Unavailable
 
-__all__ = ["Api", "Call", "api_options", "fail", "fail_usage", "message_of", "state_option"]
+__all__ = ["ApiCall", "ApiClient", "api_options", "fail", "fail_usage", "message_of", "state_option"]
 
 _EXIT_FAILED = 1
 _EXIT_USAGE = 2
@@ -51,7 +51,7 @@ def fail_usage(message: str) -> NoReturn:
     sys.exit(_EXIT_USAGE)
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
     """One call. ``query`` values that are empty are left out; ``media`` is the body's type."""
 
     method: str = "GET"
@@ -62,7 +62,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     accept: str = "application/json"
 
 
-class Api:
+class ApiClient:
     """Calls to one API. Nothing is connected before the first."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Api:
             fail_usage(str(error))
         self.namespace = namespace or self._connection.namespace
 
-    def within(self, namespace: str) -> "Api":
+    def within(self, namespace: str) -> "ApiClient":
         """The same API, looking at another namespace."""
         other = copy.copy(self)
         other.namespace = namespace
@@ -99,20 +99,20 @@ class Api:
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Status and decoded answer of one call."""
-        return self.ask(Call(method=method, path=path, body=body))
+        return self.ask(ApiCall(method=method, path=path, body=body))
 
     def done(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON of the API
         """The answer of a call that must succeed."""
-        return self.must(Call(method=method, path=path, body=body))
+        return self.must(ApiCall(method=method, path=path, body=body))
 
-    def must(self, call: Call) -> Any:  # noqa: ANN401 - as above
+    def must(self, call: ApiCall) -> Any:  # noqa: ANN401 - as above
         """The same, of a call in full."""
         status, answer = self.ask(call)
         if status >= 400:
             fail(message_of(answer))
         return answer
 
-    def ask(self, call: Call) -> tuple[int, Any]:
+    def ask(self, call: ApiCall) -> tuple[int, Any]:
         """Status and decoded answer; warnings of the server are printed. One that does not answer ends the command."""
         with Progress("waiting for the API"):
             try:
@@ -129,7 +129,7 @@ class Api:
             return answer.status, {"message": text.decode("utf-8", "replace").strip() or f"status {answer.status}"}
 
     @contextlib.contextmanager
-    def stream(self, call: Call) -> Iterator[Answer]:
+    def stream(self, call: ApiCall) -> Iterator[ApiResponse]:
         """An answer that lasts. Raises ``Unavailable``, and ``ServingError`` with what the API says if it refuses."""
         with contextlib.closing(self._send(call, timeout_s=None)) as answer:
             if answer.status >= 400:
@@ -146,13 +146,13 @@ class Api:
             return f"{text}; {self._kubeconfig} names it"
         return f"{text}; is `serving up` running? Its state folder is {self.state_path}"
 
-    def _send(self, call: Call, *, timeout_s: float | None) -> Answer:
+    def _send(self, call: ApiCall, *, timeout_s: float | None) -> ApiResponse:
         query = urllib.parse.urlencode({key: value for key, value in call.query.items() if value})
         headers = {"Accept": call.accept}
         if call.body is not None:
             headers["Content-Type"] = call.media or (_MERGE if call.method == "PATCH" else "application/json")
         return self._connection.send(
-            Request(
+            ApiRequest(
                 method=call.method,
                 path=f"{call.path}?{query}" if query else call.path,
                 headers=headers,
@@ -168,7 +168,7 @@ def api_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:  # noqa: ANN401 - the options of the command, as click hands them over
         places = {name: given.pop(name) for name in ("state_path", "kubeconfig", "context", "namespace")}
-        command(api=Api(**places), **given)
+        command(api=ApiClient(**places), **given)
 
     for option in (
         click.option("--context", help="Context in the kubeconfig.", metavar="NAME"),

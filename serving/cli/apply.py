@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from serving.cli.api import Api, Call, api_options, fail_usage, message_of
+from serving.cli.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.cli.changes import changed_fields, patch_between, with_last_applied
 from serving.cli.manifests import Manifest, read_manifests
 from serving.cli.objects import at
@@ -51,7 +51,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--timeout", "timeout_s", default=_TIMEOUT_S, show_default=True, help="How long to wait, in seconds.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def apply(*, api: Api, paths: tuple[str, ...], output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Make or change what manifests describe; Knative's and Cloud Run's as they are.
 
     What was applied before and is no longer in the manifest is taken away; what others have set stays.
@@ -80,16 +80,16 @@ def apply(*, api: Api, paths: tuple[str, ...], output: str, **asked: Any) -> Non
                     click.echo(f"service/{one.name} is ready at {at(service, 'status', 'url')}")
 
 
-def _beside(api: Api, manifest: Manifest) -> Api:
+def _beside(api: ApiClient, manifest: Manifest) -> ApiClient:
     """The API, looking at the namespace of a manifest."""
     return api.within(_namespace(api, manifest))
 
 
-def _namespace(api: Api, manifest: Manifest) -> str:
+def _namespace(api: ApiClient, manifest: Manifest) -> str:
     return str(manifest.body["metadata"].get("namespace") or api.namespace)
 
 
-def _apply(api: Api, manifest: Manifest, *, is_dry: bool, validate: str) -> Applied:
+def _apply(api: ApiClient, manifest: Manifest, *, is_dry: bool, validate: str) -> Applied:
     kind, namespace = manifest.kind, _namespace(api, manifest)
     name = manifest.name
     done = Applied(
@@ -100,7 +100,7 @@ def _apply(api: Api, manifest: Manifest, *, is_dry: bool, validate: str) -> Appl
     wanted = with_last_applied(manifest.body)
     status, before = api.call("GET", f"{path}/{name}")
     if status == _NOT_FOUND:
-        create = Call(method="POST", path=path, query=query, body=wanted)
+        create = ApiCall(method="POST", path=path, query=query, body=wanted)
         status, after = api.ask(create)
         if status == _NOT_FOUND and _may_make(api, namespace, is_dry=is_dry):
             status, after = api.ask(create)
@@ -110,7 +110,7 @@ def _apply(api: Api, manifest: Manifest, *, is_dry: bool, validate: str) -> Appl
         patch = patch_between(wanted, before)
         if not patch:
             return msgspec.structs.replace(done, result="unchanged")
-        status, after = api.ask(Call(method="PATCH", path=f"{path}/{name}", query=query, body=patch))
+        status, after = api.ask(ApiCall(method="PATCH", path=f"{path}/{name}", query=query, body=patch))
         if status < 400:
             changes = changed_fields(before, after)
             return msgspec.structs.replace(done, result="changed" if changes else "unchanged", changes=changes)
@@ -119,7 +119,7 @@ def _apply(api: Api, manifest: Manifest, *, is_dry: bool, validate: str) -> Appl
     return msgspec.structs.replace(done, message=message_of(after))
 
 
-def _may_make(api: Api, namespace: str, *, is_dry: bool) -> bool:
+def _may_make(api: ApiClient, namespace: str, *, is_dry: bool) -> bool:
     """Make the namespace of a manifest that came from elsewhere, as Cloud Run's have; on this machine only."""
     if api.state_path is None or is_dry:
         return False

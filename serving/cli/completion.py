@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from serving.cli.connection import Request, connect
+from serving.cli.connection import ApiRequest, connect
 from serving.cli.resources import kind_named, known_words, path_of
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.local.state import default_state_path
@@ -74,7 +74,7 @@ def _names(context: click.Context, kind: Kind, incomplete: str, *, suffix: str =
         connection = connect(path, asked.get("context"))
         where = path_of(kind, asked.get("namespace") or connection.namespace)
         headers = {"Accept": "application/json"}
-        answer = connection.send(Request(method="GET", path=where, headers=headers, timeout_s=_TIMEOUT_S))
+        answer = connection.send(ApiRequest(method="GET", path=where, headers=headers, timeout_s=_TIMEOUT_S))
         with contextlib.closing(answer):
             items = json.loads(b"".join(answer.pieces()))["items"]
         names = sorted(item["metadata"]["name"] for item in items)

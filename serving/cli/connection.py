@@ -18,13 +18,13 @@ import msgspec
 
 from serving.model.errors import Problem, SettingsError, Unavailable
 
-__all__ = ["Answer", "Connection", "Request", "connect"]
+__all__ = ["ApiConnection", "ApiRequest", "ApiResponse", "connect"]
 
 _PIECE_BYTES = 65536
 _KUBECONFIG_EXPECTED = "a kubeconfig, as `serving up` or a cluster's tool writes it"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request. ``timeout_s`` bounds each wait for bytes; None waits for as long as it takes."""
 
     method: str
@@ -34,7 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
 
 
-class Answer(Protocol):
+class ApiResponse(Protocol):
     """One answer; whoever gets it closes it."""
 
     @property
@@ -55,7 +55,7 @@ class Answer(Protocol):
         ...
 
 
-class Connection(Protocol):
+class ApiConnection(Protocol):
     """Where requests go."""
 
     @property
@@ -68,12 +68,12 @@ class Connection(Protocol):
         """The namespace of the kubeconfig's context; "default" if it says nothing."""
         ...
 
-    def send(self, request: Request) -> Answer:
+    def send(self, request: ApiRequest) -> ApiResponse:
         """Send and wait for the head of the answer. Raises ``Unavailable``."""
         ...
 
 
-def connect(path: Path, context: str | None = None) -> Connection:
+def connect(path: Path, context: str | None = None) -> ApiConnection:
     """A connection as a kubeconfig says; none is opened yet. Raises ``SettingsError``."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ class _Local:
         self.namespace: str = context.get("namespace") or "default"
         self.server = f"http://{self._host}:{self._port}"
 
-    def send(self, request: Request) -> Answer:
+    def send(self, request: ApiRequest) -> ApiResponse:
         """As the protocol."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=request.timeout_s)
         headers = {"Authorization": f"Bearer {self._token}", **request.headers}
@@ -169,7 +169,7 @@ class _Foreign:
         self.namespace: str = (chosen.get("context") or {}).get("namespace") or "default"
         self.server = str(self._client.configuration.host)
 
-    def send(self, request: Request) -> Answer:
+    def send(self, request: ApiRequest) -> ApiResponse:
         """As the protocol."""
         import urllib3  # noqa: PLC0415 - comes with the package above
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from serving.cli.api import Api, Call, api_options, fail_usage, message_of
+from serving.cli.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.cli.completion import complete_service
 from serving.cli.manifests import read_manifests
 from serving.cli.progress import say_aside
@@ -28,7 +28,15 @@ _TIMEOUT_S = 60.0
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 @click.pass_context
-def delete(ctx: click.Context, /, *, api: Api, names: tuple[str, ...], paths: tuple[str, ...], **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def delete(
+    ctx: click.Context,
+    /,
+    *,
+    api: ApiClient,
+    names: tuple[str, ...],
+    paths: tuple[str, ...],
+    **asked: Any,  # noqa: ANN401 - the options of the command
+) -> None:
     """Delete services with their revisions and pods; with KIND/NAME anything else."""
     targets = [*map(_target, names), *_in_manifests(paths)]
     if not targets:
@@ -36,7 +44,7 @@ def delete(ctx: click.Context, /, *, api: Api, names: tuple[str, ...], paths: tu
     results = []
     for kind, name, namespace in targets:
         here = api.within(namespace or api.namespace)
-        status, answer = here.ask(Call(method="DELETE", path=path_of(kind, here.namespace, name)))
+        status, answer = here.ask(ApiCall(method="DELETE", path=path_of(kind, here.namespace, name)))
         word = f"{kind.name.lower()}/{name}"
         if status == 404 and asked["ignore_not_found"]:
             continue

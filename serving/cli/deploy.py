@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from serving.cli.api import Api, api_options, fail, fail_usage, message_of
+from serving.cli.api import ApiClient, api_options, fail, fail_usage, message_of
 from serving.cli.completion import complete_service
 from serving.cli.deployment import Deployment, check_name, kept_options, manifest_of, merged, pairs_of
 from serving.cli.objects import at
@@ -83,7 +83,7 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def deploy(*, api: Api, watch: bool, **given: Any) -> None:  # noqa: ANN401 - the options of the command
+def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN401 - the options of the command
     """Run a command as a service NAME: create it, or make a new revision of it.
 
     The revision runs a copy of FOLDER, so that changed files are a new revision and an old one keeps its own. A virtual
@@ -114,7 +114,7 @@ def _deployment(given: dict[str, Any]) -> Deployment:
     )
 
 
-def _with_virtualenv(api: Api, asked: Deployment) -> Deployment:
+def _with_virtualenv(api: ApiClient, asked: Deployment) -> Deployment:
     """The deployment in its virtual environment, if there is one and pods are processes of this machine."""
     found = find_virtualenv(asked.folder, os.environ)
     if found is None or api.state_path is None or asked.image or "PATH" in asked.environment:
@@ -123,7 +123,7 @@ def _with_virtualenv(api: Api, asked: Deployment) -> Deployment:
     return msgspec.structs.replace(asked, environment={**environment_of(found), **asked.environment})
 
 
-def _deploy(api: Api, asked: Deployment, how: _How) -> None:
+def _deploy(api: ApiClient, asked: Deployment, how: _How) -> None:
     if how.snapshot and api.state_path is not None:
         with Progress(f"copying {asked.folder}"):
             try:
@@ -176,7 +176,7 @@ def _say_traffic(service: Object) -> None:
         )
 
 
-def _write(api: Api, asked: Deployment, how: _How) -> tuple[bool, Object]:
+def _write(api: ApiClient, asked: Deployment, how: _How) -> tuple[bool, Object]:
     """Create or change the service; whether it is new, and the object. Others may write it at the same time."""
     path = path_of(SERVING_SERVICE, api.namespace)
     tries = 0

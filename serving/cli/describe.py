@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from serving.cli.api import Api, api_options, fail_usage
+from serving.cli.api import ApiClient, api_options, fail_usage
 from serving.cli.completion import complete_service
 from serving.cli.logtail import last_lines
 from serving.cli.objects import (
@@ -40,7 +40,7 @@ _COLORS = {"True": "green", "False": "red", "Unknown": "yellow"}
 @click.argument("words", nargs=-1, required=True, metavar="[KIND] NAME", shell_complete=complete_service)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def describe(*, api: Api, words: tuple[str, ...], output: str) -> None:
+def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
     """What an object is about: state with reasons, traffic, revisions, pods, events; a service if no KIND is given.
 
     Of a service that is not ready, the last lines of its log too.
@@ -68,7 +68,7 @@ def describe(*, api: Api, words: tuple[str, ...], output: str) -> None:
         click.echo("\n".join(_other_lines(api, kind, one, now_s=time.time())))
 
 
-def _as_json(api: Api, service: Object) -> Object:
+def _as_json(api: ApiClient, service: Object) -> Object:
     name = name_of(service)
     revisions = revisions_of(api, name)
     return {
@@ -79,7 +79,7 @@ def _as_json(api: Api, service: Object) -> Object:
     }
 
 
-def _service_lines(api: Api, service: Object, *, now_s: float) -> Iterator[str]:
+def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator[str]:
     name, ready = name_of(service), condition(service)
     revisions = revisions_of(api, name)
     yield from _head(service, now_s=now_s)
@@ -106,7 +106,7 @@ def _service_lines(api: Api, service: Object, *, now_s: float) -> Iterator[str]:
             yield from _titled(f"Last lines of the log of {newest}", [f"  {line}" for line in lines])
 
 
-def _other_lines(api: Api, kind: Kind, one: Object, *, now_s: float) -> Iterator[str]:
+def _other_lines(api: ApiClient, kind: Kind, one: Object, *, now_s: float) -> Iterator[str]:
     yield from _head(one, now_s=now_s)
     titles, rows = server_table(api, kind, name=name_of(one), selector="", everywhere=False)
     width = max(map(len, titles))
@@ -185,7 +185,7 @@ def _titled(title: str, lines: list[str]) -> Iterator[str]:
     yield from lines
 
 
-def _events(api: Api, about: list[Object]) -> list[Object]:
+def _events(api: ApiClient, about: list[Object]) -> list[Object]:
     """The events about some objects, oldest first."""
     uids = {at(one, "metadata", "uid") for one in about}
     found = [one for one in items_of(api, EVENT) if at(one, "involvedObject", "uid") in uids]

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from serving.cli.api import Api, Call, api_options, fail, fail_usage
+from serving.cli.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.cli.completion import complete_kind, complete_object
 from serving.cli.objects import at, items_of, name_of, object_of, selector_of
 from serving.cli.resources import kind_named, path_of
@@ -36,7 +36,7 @@ _ROOM = 2
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces.")
 @click.option("-w", "--watch", is_flag=True, help="Then each change as it comes, until interrupted.")
 @api_options
-def get(*, api: Api, kind: str, names: tuple[str, ...], output: str, watch: bool, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch: bool, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Show objects: services if no KIND is given; revisions, routes, pods, events, ...
 
     KIND/NAME says both in one word.
@@ -62,7 +62,7 @@ def get(*, api: Api, kind: str, names: tuple[str, ...], output: str, watch: bool
     _print(found, output, is_one=len(names) == 1)
 
 
-def _print_table(api: Api, kind: Kind, names: Sequence[str], *, selector: str, everywhere: bool) -> None:
+def _print_table(api: ApiClient, kind: Kind, names: Sequence[str], *, selector: str, everywhere: bool) -> None:
     header = header_of(kind, everywhere=everywhere)
     if header is not None:
         found = [object_of(api, kind, name) for name in names] or items_of(api, kind, selector, everywhere=everywhere)
@@ -93,7 +93,9 @@ def _print(found: list[Object], output: str, *, is_one: bool) -> None:
         click.echo(yaml.safe_dump_all(found, sort_keys=False, default_flow_style=False), nl=False)
 
 
-def watched(api: Api, kind: Kind, *, name: str = "", selector: str = "", everywhere: bool = False) -> Iterator[Object]:
+def watched(
+    api: ApiClient, kind: Kind, *, name: str = "", selector: str = "", everywhere: bool = False
+) -> Iterator[Object]:
     """Events of a watch, those of what is there first. It goes on where it stood when the server came back.
 
     Raises ``ServingError`` when the server refuses.
@@ -104,7 +106,7 @@ def watched(api: Api, kind: Kind, *, name: str = "", selector: str = "", everywh
         query = {"watch": "true", "labelSelector": selector, "fieldSelector": own}
         begun_s = time.monotonic()
         try:
-            with api.stream(Call(path=path, query=query)) as answer:
+            with api.stream(ApiCall(path=path, query=query)) as answer:
                 rest = b""
                 for piece in answer.pieces():
                     *lines, rest = (rest + piece).split(b"\n")
@@ -116,7 +118,7 @@ def watched(api: Api, kind: Kind, *, name: str = "", selector: str = "", everywh
         time.sleep(max(0.0, _PAUSE_S - (time.monotonic() - begun_s)))
 
 
-def _watch(api: Api, kind: Kind, *, name: str, output: str, selector: str, everywhere: bool) -> None:
+def _watch(api: ApiClient, kind: Kind, *, name: str, output: str, selector: str, everywhere: bool) -> None:
     events = watched(api, kind, name=name, selector=selector, everywhere=everywhere)
     try:
         if output != "table":
@@ -135,7 +137,7 @@ def _watch(api: Api, kind: Kind, *, name: str, output: str, selector: str, every
         fail(str(error))
 
 
-def _titled_row(api: Api, kind: Kind, event: Object, *, everywhere: bool) -> tuple[Row, Row]:
+def _titled_row(api: ApiClient, kind: Kind, event: Object, *, everywhere: bool) -> tuple[Row, Row]:
     """Titles and cells of the object of an event, the last cell saying that it is gone if it is."""
     one = event["object"]
     titles = header_of(kind, everywhere=everywhere)
@@ -146,7 +148,7 @@ def _titled_row(api: Api, kind: Kind, event: Object, *, everywhere: bool) -> tup
     return titles, [*row[:-1], "deleted"] if event["type"] == "DELETED" else row
 
 
-def _with_revisions(api: Api, events: Iterator[Object], *, name: str, everywhere: bool) -> Iterator[Object]:
+def _with_revisions(api: ApiClient, events: Iterator[Object], *, name: str, everywhere: bool) -> Iterator[Object]:
     """Events of services, and each service again when one of its revisions changes."""
     found: queue.SimpleQueue[tuple[bool, Object] | BaseException] = queue.SimpleQueue()
 
@@ -200,10 +202,10 @@ class _Growing:
         click.echo(_padded(row, self._widths))
 
 
-def _server_row(api: Api, kind: Kind, one: Object, *, everywhere: bool) -> tuple[Row, Row]:
+def _server_row(api: ApiClient, kind: Kind, one: Object, *, everywhere: bool) -> tuple[Row, Row]:
     """One object in the server's columns; one that is gone by now has its name alone."""
     path = path_of(kind, one["metadata"].get("namespace", ""), name_of(one))
-    status, table = api.ask(Call(path=path, accept=_TABLE))
+    status, table = api.ask(ApiCall(path=path, accept=_TABLE))
     if status >= 400:
         return ["NAME", ""], [name_of(one), ""]
     header, rows = table_rows(table, everywhere=everywhere)

@@ -9,7 +9,7 @@ import time
 from http import HTTPStatus
 
 from serving.cli.objects import at
-from serving.cli.url import Address
+from serving.cli.url import ServiceAddress
 from serving.cluster.port import Object
 from serving.model.split import split_digest
 
@@ -20,7 +20,7 @@ _PAUSE_S = 0.01
 _AGREEING = 4
 
 
-def until_in_force(address: Address, service: Object, *, within_s: float) -> bool:
+def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
     """Wait until requests are shared out as the status says; False if they are not in time."""
     deadline_s = time.monotonic() + within_s
     targets = at(service, "status", "traffic") or ()
@@ -37,7 +37,7 @@ def until_in_force(address: Address, service: Object, *, within_s: float) -> boo
     return True
 
 
-def _split_at(address: Address, timeout_s: float) -> str:
+def _split_at(address: ServiceAddress, timeout_s: float) -> str:
     """What an activator says of a host; "" when it says nothing."""
     connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):

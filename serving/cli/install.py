@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from serving.cli.api import Api, fail_usage
+from serving.cli.api import ApiClient, fail_usage
 from serving.cli.installation import Installation
 from serving.cli.rollout import until_available, until_removed
-from serving.cli.tree import Wanted, objects_of, render, tree_folder
+from serving.cli.tree import WantedRevisions, objects_of, render, tree_folder
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_duration_s
 
@@ -43,7 +43,7 @@ def install(*, kubeconfig: Path | None, context: str | None, **asked: Any) -> No
         timeout_s = parse_duration_s(asked["timeout"])
     except InvalidValue as error:
         fail_usage(f"--timeout: {error}")
-    wanted = Wanted(
+    wanted = WantedRevisions(
         image=asked["image"],
         queue_proxy_image=asked["queue_proxy_image"],
         namespace=asked["namespace"],
@@ -53,7 +53,7 @@ def install(*, kubeconfig: Path | None, context: str | None, **asked: Any) -> No
     if asked["dry_run"]:
         click.echo(render(objects), nl=False)
         return
-    api = Api(kubeconfig=kubeconfig or _usual_kubeconfig(), context=context)
+    api = ApiClient(kubeconfig=kubeconfig or _usual_kubeconfig(), context=context)
     installation = Installation(api, objects)
     installation.check()
     if asked["uninstall"]:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import yaml
 
-from serving.cli.api import Api, Call, fail, message_of
+from serving.cli.api import ApiCall, ApiClient, fail, message_of
 from serving.cli.progress import Progress, paint, say_aside
 from serving.cli.tree import KNATIVE_CRDS, is_ours, path_of
 from serving.cluster.port import Object
@@ -36,7 +36,7 @@ _COLORS = {"created": "green", "changed": "yellow", "unchanged": "white", "kept"
 class Installation:
     """The objects of one installation, and the cluster that they go to."""
 
-    def __init__(self, api: Api, objects: Sequence[Object]) -> None:
+    def __init__(self, api: ApiClient, objects: Sequence[Object]) -> None:
         self._api = api
         self._objects = objects
         self._crds = [one for one in objects if one["kind"] == _CRD]
@@ -112,7 +112,7 @@ class Installation:
         after = self._must_send(path, {**one, "data": example})
         if asked.items() - after["data"].items():
             query = {"fieldManager": _SETTINGS_MANAGER, "fieldValidation": "Strict"}
-            after = self._api.must(Call(method="PATCH", path=path, query=query, body={"data": asked}))
+            after = self._api.must(ApiCall(method="PATCH", path=path, query=query, body={"data": asked}))
         result = _result(before if status < 400 else None, after)
         return "kept" if result == "unchanged" and after["data"].keys() - {EXAMPLE_KEY} else result
 
@@ -125,7 +125,7 @@ class Installation:
 
     def _send(self, path: str, one: Object, *, manager: str = _MANAGER) -> tuple[int, Any]:
         query = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"}
-        return self._api.ask(Call(method="PATCH", path=path, query=query, body=one, media=_APPLY))
+        return self._api.ask(ApiCall(method="PATCH", path=path, query=query, body=one, media=_APPLY))
 
     def _delete(self, path: str) -> None:
         self._api.call("DELETE", path, {"propagationPolicy": "Background"})

@@ -10,11 +10,11 @@ from typing import Any
 import click
 import msgspec
 
-from serving.cli.api import Api, api_options, fail, fail_usage
+from serving.cli.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.completion import complete_service
 from serving.cli.objects import condition, service_of
 from serving.cli.progress import Progress, paint
-from serving.cli.url import Address, address_of
+from serving.cli.url import ServiceAddress, address_of
 
 __all__ = ["Answered", "invoke"]
 
@@ -48,7 +48,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--timeout", "timeout_s", default=_TIMEOUT_S, show_default=True, help="Longest silence, in seconds.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def invoke(*, api: Api, name: str, path: str, include: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Send one request to a service and print the answer; its status, revision and time go to standard error.
 
     Exits with 1 if the status is 400 or more.
@@ -82,7 +82,9 @@ def invoke(*, api: Api, name: str, path: str, include: bool, output: str, **aske
         sys.exit(1)
 
 
-def _ask(address: Address, request: tuple[str, str, dict[str, str], bytes | None], *, timeout_s: float) -> Answered:
+def _ask(
+    address: ServiceAddress, request: tuple[str, str, dict[str, str], bytes | None], *, timeout_s: float
+) -> Answered:
     method, target, headers, body = request
     connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
     with contextlib.closing(connection):

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from serving.cli.api import Api, Call, api_options, fail
+from serving.cli.api import ApiCall, ApiClient, api_options, fail
 from serving.cli.completion import complete_service
-from serving.cli.connection import Answer
+from serving.cli.connection import ApiResponse
 from serving.cli.logtail import app_container
 from serving.cli.objects import at, items_of, name_of, selector_of, service_of
 from serving.cli.progress import paint
@@ -42,7 +42,7 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="The pod before each line.")
 @api_options
-def logs(*, api: Api, name: str, follow: bool, wanted: str, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """What the pods of a service write."""
     service_of(api, name)
     pods = _pods(api, name, wanted)
@@ -92,7 +92,7 @@ def short_name(pod: str, service: str) -> str:
     return pod.removeprefix(f"{service}-").replace("-deployment-", "-")
 
 
-def _pods(api: Api, name: str, wanted: str) -> list[Object]:
+def _pods(api: ApiClient, name: str, wanted: str) -> list[Object]:
     found = items_of(api, POD, selector_of(name))
     return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
 
@@ -100,7 +100,7 @@ def _pods(api: Api, name: str, wanted: str) -> list[Object]:
 class _Reader:
     """A thread for each pod, which puts its lines into one queue."""
 
-    def __init__(self, api: Api, lines: _Lines, asked: dict[str, Any]) -> None:
+    def __init__(self, api: ApiClient, lines: _Lines, asked: dict[str, Any]) -> None:
         self.api, self._lines, self._asked = api, lines, asked
         self.follows: bool = asked["follow"]
         self._threads: dict[str, threading.Thread] = {}
@@ -146,7 +146,7 @@ class _Reader:
         while True:
             tries -= 1
             try:
-                with self.api.stream(Call(path=path, query=query, accept="*/*")) as answer:
+                with self.api.stream(ApiCall(path=path, query=query, accept="*/*")) as answer:
                     self._put_lines(name, answer)
             except ServingError as error:
                 # A pod that has just been made has no log yet.
@@ -156,7 +156,7 @@ class _Reader:
             else:
                 return
 
-    def _put_lines(self, name: str, answer: Answer) -> None:
+    def _put_lines(self, name: str, answer: ApiResponse) -> None:
         rest = b""
         for piece in answer.pieces():
             *lines, rest = (rest + piece).split(b"\n")

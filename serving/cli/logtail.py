@@ -2,7 +2,7 @@
 
 import contextlib
 
-from serving.cli.api import Api, Call
+from serving.cli.api import ApiCall, ApiClient
 from serving.cli.objects import at, items_of, name_of
 from serving.cli.resources import path_of
 from serving.cluster.kinds import POD
@@ -22,7 +22,7 @@ def app_container(pod: Object) -> str:
     return next((name for name in names if name != QUEUE_PROXY), "")
 
 
-def last_lines(api: Api, revision: str, *, count: int) -> list[str]:
+def last_lines(api: ApiClient, revision: str, *, count: int) -> list[str]:
     """The last lines of the app in the newest pod of a revision; of the run before, if this one has not said anything yet."""
     pods = items_of(api, POD, _OF_REVISION.format(revision))
     for pod in sorted(pods, key=lambda one: str(at(one, "metadata", "creationTimestamp")), reverse=True):
@@ -31,7 +31,7 @@ def last_lines(api: Api, revision: str, *, count: int) -> list[str]:
             query = {"container": app_container(pod), "tailLines": str(count), **run}
             with (
                 contextlib.suppress(ServingError),
-                api.stream(Call(path=path, query=query, accept="*/*")) as answer,
+                api.stream(ApiCall(path=path, query=query, accept="*/*")) as answer,
             ):
                 text = b"".join(answer.pieces()).decode("utf-8", "replace")
                 if text.strip():

@@ -54,7 +54,7 @@ def read_manifests(paths: Sequence[str]) -> list[Manifest]:
     return sorted(found, key=lambda one: _FIRST.get(one.kind, 2))
 
 
-class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+class _ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
     """Without dates: in JSON they are texts, and so they are meant."""
 
     yaml_implicit_resolvers: ClassVar = {
@@ -90,7 +90,7 @@ def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[
     """Each document with its place; an empty one is none."""
     try:
         _check_depth(text)
-        loader = _Loader(text)
+        loader = _ManifestLoader(text)
         while loader.check_node():
             node = loader.get_node()
             document = loader.construct_document(node)
@@ -106,7 +106,7 @@ def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[
 def _check_depth(text: str) -> None:
     """Raise ``YAMLError`` for what would need more stack than there is: the library builds nodes by recursion."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in yaml.parse(text, Loader=_ManifestLoader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _DEPTH_MAX:

@@ -3,7 +3,7 @@
 import datetime as dt
 from typing import Any
 
-from serving.cli.api import Api, Call, fail
+from serving.cli.api import ApiCall, ApiClient, fail
 from serving.cli.resources import path_of
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Object
@@ -66,7 +66,7 @@ def selector_of(service: str) -> str:
     return f"{SERVICE_LABEL}={service}"
 
 
-def object_of(api: Api, kind: Kind, name: str) -> Object:
+def object_of(api: ApiClient, kind: Kind, name: str) -> Object:
     """One object; its absence ends the command, with the names that there are."""
     status, found = api.call("GET", path_of(kind, api.namespace, name))
     if status == 404:
@@ -79,21 +79,21 @@ def object_of(api: Api, kind: Kind, name: str) -> Object:
     return found
 
 
-def service_of(api: Api, name: str) -> Object:
+def service_of(api: ApiClient, name: str) -> Object:
     """One Knative Service, as ``object_of``."""
     return object_of(api, SERVING_SERVICE, name)
 
 
-def items_of(api: Api, kind: Kind, selector: str = "", *, everywhere: bool = False) -> list[Object]:
+def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool = False) -> list[Object]:
     """All objects of a kind in the namespace, or in all of them, by name."""
     path = path_of(kind, None if everywhere else api.namespace)
-    found = api.must(Call(path=path, query={"labelSelector": selector}))
+    found = api.must(ApiCall(path=path, query={"labelSelector": selector}))
     # Items of a list do not say their kind; one alone does.
     own = {"apiVersion": kind.api_version, "kind": kind.name}
     return sorted(({**own, **one} for one in found.get("items", ())), key=_place)
 
 
-def revisions_of(api: Api, service: str) -> list[Object]:
+def revisions_of(api: ApiClient, service: str) -> list[Object]:
     """The revisions of a service, the newest first."""
     found = items_of(api, REVISION, selector_of(service))
     return sorted(found, key=_age_order, reverse=True)

@@ -19,7 +19,7 @@ __all__ = ["Progress", "is_lively", "paint", "say_aside"]
 _PATIENCE_S = 1.0
 
 
-class _Shown(Protocol):
+class _StatusLine(Protocol):
     def stop(self) -> None: ...
 
     def update(self, status: str) -> None: ...
@@ -54,7 +54,7 @@ class Progress:
     def __init__(self, text: str) -> None:
         self._text = text
         self._told = ""
-        self._shown: _Shown | None = None
+        self._shown: _StatusLine | None = None
         self._lock = threading.Lock()
         self._is_due = self._is_over = False
         self._timer = threading.Timer(_PATIENCE_S, self._show)

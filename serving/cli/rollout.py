@@ -8,7 +8,7 @@ that are in the way and their reasons.
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from serving.cli.api import Api, Call
+from serving.cli.api import ApiCall, ApiClient
 from serving.cli.progress import say_aside
 from serving.cli.tree import path_of
 from serving.cli.waiting import until
@@ -19,7 +19,7 @@ __all__ = ["obstacle_of", "rollout_state", "until_available", "until_removed"]
 _POLL_S = 0.5
 
 
-def until_available(api: Api, objects: Sequence[Object], *, timeout_s: float) -> None:
+def until_available(api: ApiClient, objects: Sequence[Object], *, timeout_s: float) -> None:
     """Return when all Deployments of an installation are rolled out."""
     deployments = [one for one in objects if one["kind"] == "Deployment"]
 
@@ -35,7 +35,7 @@ def until_available(api: Api, objects: Sequence[Object], *, timeout_s: float) ->
     say_aside(f"{len(deployments)} daemons are available: {', '.join(one['metadata']['name'] for one in deployments)}")
 
 
-def until_removed(api: Api, objects: Sequence[Object], *, timeout_s: float) -> None:
+def until_removed(api: ApiClient, objects: Sequence[Object], *, timeout_s: float) -> None:
     """Return when no object of an installation is there, and neither is its namespace."""
     left = list(objects)
 
@@ -87,11 +87,11 @@ def _said(state: Object) -> str:
     return f"{reason}: {message}" if message else reason
 
 
-def _obstacles(api: Api, deployment: Object) -> list[str]:
+def _obstacles(api: ApiClient, deployment: Object) -> list[str]:
     """A line for each pod of a Deployment that is not ready."""
     labels = deployment["spec"]["selector"]["matchLabels"]
     selector = ",".join(f"{key}={value}" for key, value in labels.items())
     path = f"/api/v1/namespaces/{deployment['metadata']['namespace']}/pods"
-    status, answer = api.ask(Call(path=path, query={"labelSelector": selector}))
+    status, answer = api.ask(ApiCall(path=path, query={"labelSelector": selector}))
     pods = answer.get("items", ()) if status < HTTPStatus.BAD_REQUEST else ()
     return [f"{pod['metadata']['name']}: {reason}" for pod in pods if (reason := obstacle_of(pod))]

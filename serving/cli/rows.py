@@ -7,7 +7,7 @@ at zero, where traffic goes, why it is not ready. Everything else comes in the s
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from serving.cli.api import Api, Call
+from serving.cli.api import ApiCall, ApiClient
 from serving.cli.objects import at, condition, items_of, name_of, seconds_since
 from serving.cli.resources import path_of
 from serving.cli.table import age_text
@@ -42,7 +42,9 @@ def header_of(kind: Kind, *, everywhere: bool = False) -> Row | None:
     return header and ["NAMESPACE", *header] if everywhere else header
 
 
-def rows_of(api: Api, kind: Kind, objects: Iterable[Object], *, now_s: float, everywhere: bool = False) -> list[Row]:
+def rows_of(
+    api: ApiClient, kind: Kind, objects: Iterable[Object], *, now_s: float, everywhere: bool = False
+) -> list[Row]:
     """A row for each object, of a kind that has columns of its own."""
     objects = list(objects)
     if kind == REVISION:
@@ -96,10 +98,10 @@ def pods_of(revisions: Iterable[Object]) -> dict[tuple[str, str], str]:
     return {key: _of(actual[key], wanted[key]) for key in wanted}
 
 
-def server_table(api: Api, kind: Kind, *, name: str, selector: str, everywhere: bool) -> tuple[Row, list[Row]]:
+def server_table(api: ApiClient, kind: Kind, *, name: str, selector: str, everywhere: bool) -> tuple[Row, list[Row]]:
     """Header and rows as the server shows them, without what it shows to who asks for more."""
     path = path_of(kind, None if everywhere else api.namespace, name)
-    table = api.must(Call(path=path, query={"labelSelector": selector}, accept=_TABLE))
+    table = api.must(ApiCall(path=path, query={"labelSelector": selector}, accept=_TABLE))
     return table_rows(table, everywhere=everywhere)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serving.cli.checks import Finding
-from serving.cli.connection import Request, connect
+from serving.cli.connection import ApiRequest, connect
 from serving.local.process_lifetime import children_of
 from serving.local.supervisor import CHILDREN
 from serving.model.errors import ServingError
@@ -53,7 +53,7 @@ def check_reach(state: Path) -> Iterator[Finding]:
         yield _reached(name, port)
     try:
         connection = connect(state / "kubeconfig")
-        answer = connection.send(Request(method="GET", path="/version", headers={}, timeout_s=_TIMEOUT_S))
+        answer = connection.send(ApiRequest(method="GET", path="/version", headers={}, timeout_s=_TIMEOUT_S))
         status = answer.status
         answer.close()
     except ServingError as error:

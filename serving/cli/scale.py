@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from serving.cli.api import Api, api_options, fail_usage
+from serving.cli.api import ApiClient, api_options, fail_usage
 from serving.cli.completion import complete_service
 from serving.cli.objects import at, service_of
 from serving.cli.progress import Progress
@@ -29,7 +29,7 @@ _TIMEOUT_S = 300.0
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until the new revision is ready.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def scale(*, api: Api, name: str, count: int | None, wait: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def scale(*, api: ApiClient, name: str, count: int | None, wait: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Have at least --min and at most --max pods, or always COUNT.
 
     It makes a new revision, as each change of what runs does.

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from serving.cli.api import Api, api_options, fail_usage
+from serving.cli.api import ApiClient, api_options, fail_usage
 from serving.cli.completion import complete_revision, complete_service
 from serving.cli.objects import at, condition, name_of, revisions_of, service_of
 from serving.cli.progress import Progress
@@ -34,7 +34,7 @@ _ALL_PERCENT = 100
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until it is so.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def traffic(*, api: Api, name: str, shares: tuple[str, ...], output: str, wait: bool, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, wait: bool, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Show how traffic is split, or split it: hello-00001=90 hello-00002=10.
 
     A revision may be said short, 00002 or 2, and @latest is the newest that is ready. Tags stay unless --untag takes them.

@@ -7,17 +7,17 @@ import urllib.parse
 import click
 import msgspec
 
-from serving.cli.api import Api, api_options, fail
+from serving.cli.api import ApiClient, api_options, fail
 from serving.cli.completion import complete_service
 from serving.cli.objects import at, name_of, service_of
 from serving.cluster.port import Object
 
-__all__ = ["Address", "address_of", "print_url", "url"]
+__all__ = ["ServiceAddress", "address_of", "print_url", "url"]
 
 _LOOPBACK = "127.0.0.1"
 
 
-class Address(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where to connect for a service, and the name to ask for there."""
 
     url: str
@@ -31,7 +31,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return f"curl -H 'Host: {self.host}' http://{self.connect_host}:{self.connect_port}/"
 
 
-def address_of(api: Api, service: Object, *, tag: str = "") -> Address:
+def address_of(api: ApiClient, service: Object, *, tag: str = "") -> ServiceAddress:
     """The address of a service or one of its tags; one that it does not have yet ends the command."""
     url = str(at(service, "status", "url") or "")
     if tag:
@@ -46,16 +46,16 @@ def address_of(api: Api, service: Object, *, tag: str = "") -> Address:
     host, port = parts.hostname or "", parts.port or 80
     if host.endswith(".localhost"):
         # This machine by definition (RFC 6761), though not every resolver knows.
-        return Address(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
+        return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
     if api.state_path is None:
-        return Address(url=url, host=host, connect_host=host, connect_port=port)
+        return ServiceAddress(url=url, host=host, connect_host=host, connect_port=port)
     # Cluster-local: another listener of this machine.
     with contextlib.suppress(OSError, ValueError, LookupError):
         port = json.loads((api.state_path / "ports.json").read_text())["inner"]
-    return Address(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
+    return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
 
 
-def print_url(api: Api, service: Object) -> None:
+def print_url(api: ApiClient, service: Object) -> None:
     """Both forms."""
     address = address_of(api, service)
     click.echo(address.url)
@@ -68,7 +68,7 @@ def print_url(api: Api, service: Object) -> None:
 @click.option("--tag", default="", help="Of one tag of the traffic.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "url"]), default="text", show_default=True)
 @api_options
-def url(*, api: Api, name: str, tag: str, output: str) -> None:
+def url(*, api: ApiClient, name: str, tag: str, output: str) -> None:
     """Where a service answers, and the curl for machines on which *.localhost does not resolve."""
     address = address_of(api, service_of(api, name), tag=tag)
     if output == "json":

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from serving.cli.api import Api, api_options, fail_usage
+from serving.cli.api import ApiClient, api_options, fail_usage
 from serving.cli.completion import complete_service
 from serving.cli.objects import at
 from serving.cli.waiting import until_gone, until_ready, until_zero
@@ -20,7 +20,7 @@ __all__ = ["wait"]
 @click.option("--timeout", default="60s", show_default=True, metavar="TIME", help="How long at most, as 90s or 5m.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
-def wait(*, api: Api, name: str, wanted: str, timeout: str, output: str) -> None:
+def wait(*, api: ApiClient, name: str, wanted: str, timeout: str, output: str) -> None:
     """Wait until a service is ready, gone with its pods, or has no pod; exit with 1 if it is not in time."""
     try:
         timeout_s = float(timeout) if timeout.isdecimal() else parse_duration_s(timeout)

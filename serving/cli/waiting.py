@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 
-from serving.cli.api import Api, fail
+from serving.cli.api import ApiClient, fail
 from serving.cli.inforce import until_in_force
 from serving.cli.logtail import last_lines
 from serving.cli.objects import at, condition, is_settled, items_of, name_of, selector_of
@@ -24,7 +24,7 @@ _IN_FORCE_WITHIN_S = 2.0
 _ROUTE_FAILS_S = 3.0
 
 
-def until_ready(api: Api, name: str, *, timeout_s: float, patient: bool = False) -> Object:
+def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Object:
     """The service when it is ready. ``patient`` lets it recover from what has failed until the time is over."""
     service: Object = {}
     # Since when the route fails while the configuration is ready.
@@ -68,7 +68,7 @@ def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -
     return now_s - route_failed_s[0] >= _ROUTE_FAILS_S
 
 
-def until_gone(api: Api, name: str, *, timeout_s: float) -> None:
+def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
     """Return when neither the service nor any of its pods is there."""
 
     def look() -> str | None:
@@ -83,7 +83,7 @@ def until_gone(api: Api, name: str, *, timeout_s: float) -> None:
     until(look, f"waiting for {name} to be gone", late=late, timeout_s=timeout_s, poll_s=_POLL_SLOWLY_S)
 
 
-def until_zero(api: Api, name: str, *, timeout_s: float) -> None:
+def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
     """Return when the service has no pod."""
 
     def look() -> str | None:
@@ -110,12 +110,12 @@ def until(
             time.sleep(poll_s)
 
 
-def _pods_left(api: Api, name: str, suffix: str = "") -> str | None:
+def _pods_left(api: ApiClient, name: str, suffix: str = "") -> str | None:
     count = len(items_of(api, POD, selector_of(name)))
     return f"{count} pod{'' if count == 1 else 's'}{suffix}" if count else None
 
 
-def failure_text(api: Api, service: Object) -> str:
+def failure_text(api: ApiClient, service: Object) -> str:
     """Why a service is not ready, with the end of what its newest revision's pod wrote."""
     why = _reason(api, service) or "its pods are starting"
     revision = str(at(service, "status", "latestCreatedRevisionName") or "")
@@ -125,7 +125,7 @@ def failure_text(api: Api, service: Object) -> str:
     return f"{name_of(service)}: {why}" + (f"\nlast lines of the log of {revision}:{log}" if log else "")
 
 
-def _reason(api: Api, service: Object) -> str:
+def _reason(api: ApiClient, service: Object) -> str:
     """Why a service is not ready: its own condition if it has failed, else what its newest revision waits for."""
     ready = condition(service)
     if ready.get("status") != "False" or not _is_of_configuration(service):

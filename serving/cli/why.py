@@ -15,10 +15,10 @@ import msgspec
 
 from serving.autoscaler.decision_events import DECISION_LOG, DECISION_LOG_FILES, ExplainedDecision, explained
 from serving.autoscaler.replay import read_record
-from serving.cli.api import Api, api_options, fail, fail_usage
+from serving.cli.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.progress import say_aside
 from serving.cli.stats import Stats, autoscaler_option
-from serving.cli.whyevents import Said, said_by_events, said_from_now_on
+from serving.cli.whyevents import ScaleEvent, said_by_events, said_from_now_on
 from serving.cli.whyunready import unready_lines
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.knative import SERVICE_LABEL
@@ -40,7 +40,7 @@ _NUMBER = r"\d{5,}"
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @autoscaler_option
 @api_options
-def why(*, api: Api, name: str, since: str, follow: bool, output: str, autoscaler: str | None) -> None:
+def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, autoscaler: str | None) -> None:
     """Why the service or revision NAME has as many pods as it has."""
     try:
         since_s = time.time() - parse_duration_s(since)
@@ -93,7 +93,7 @@ def log_files(state_path: Path) -> list[Path]:
 class _Ours:
     """The revisions that are meant by a name: that revision, and those of the service of that name."""
 
-    def __init__(self, api: Api, name: str) -> None:
+    def __init__(self, api: ApiClient, name: str) -> None:
         self._api = api
         self.name = name
         self._known: dict[str, bool] = {}
@@ -118,7 +118,7 @@ class _Ours:
         return (found["metadata"].get("labels") or {}).get(SERVICE_LABEL) == self.name
 
 
-def _tell_by_events(api: Api, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
+def _tell_by_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
     """Tell what the API knows, and how to learn the rest."""
     if output != "text":
         fail_usage(f"-o {output} prints whole records, which only an autoscaler has; {_FORWARD}")
@@ -138,7 +138,7 @@ def _tell_by_events(api: Api, ours: _Ours, *, since_s: float, follow: bool, outp
         fail(ours.nothing())
 
 
-def _event_line(one: Said) -> str:
+def _event_line(one: ScaleEvent) -> str:
     return f"{_clock(one.at_s)} {one.revision} {one.sentence}"
 
 

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from serving.cli.api import Api
+from serving.cli.api import ApiClient
 from serving.cli.get import watched
 from serving.cli.objects import at, items_of
 from serving.cluster.kinds import EVENT, REVISION
 from serving.cluster.port import Object
 
-__all__ = ["Said", "said_by_events", "said_from_now_on"]
+__all__ = ["ScaleEvent", "said_by_events", "said_from_now_on"]
 
 _REASON = "Scaled"
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One change: when (seconds since the epoch), of which revision, in words."""
 
     at_s: float
@@ -28,13 +28,13 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-def said_by_events(api: Api, is_ours: Callable[[str], bool]) -> list[Said]:
+def said_by_events(api: ApiClient, is_ours: Callable[[str], bool]) -> list[ScaleEvent]:
     """Changes of these revisions in the namespace that are still known, oldest first."""
     said = [_said(one) for one in items_of(api, EVENT)]
     return sorted((one for one in said if one is not None and is_ours(one.revision)), key=lambda one: one.at_s)
 
 
-def said_from_now_on(api: Api, is_ours: Callable[[str], bool], *, since_s: float) -> Iterator[Said]:
+def said_from_now_on(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> Iterator[ScaleEvent]:
     """The same from a time on, as they come, without end. Raises ``ServingError`` when the API refuses."""
     seen: set[str] = set()
     for event in watched(api, EVENT):
@@ -46,11 +46,11 @@ def said_from_now_on(api: Api, is_ours: Callable[[str], bool], *, since_s: float
             yield said
 
 
-def _said(event: Object) -> Said | None:
+def _said(event: Object) -> ScaleEvent | None:
     if at(event, "involvedObject", "kind") != REVISION.name or event.get("reason") != _REASON:
         return None
     stamp = str(event.get("lastTimestamp") or at(event, "metadata", "creationTimestamp"))
-    return Said(
+    return ScaleEvent(
         at_s=dt.datetime.fromisoformat(stamp).timestamp(),
         revision=str(at(event, "involvedObject", "name")),
         sentence=str(event.get("message", "")),

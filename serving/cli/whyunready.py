@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from serving.cli.api import Api
+from serving.cli.api import ApiClient
 from serving.cli.logtail import last_lines
 from serving.cli.objects import at, condition, name_of, revisions_of
 from serving.cli.resources import path_of
@@ -14,12 +14,12 @@ __all__ = ["unready_lines"]
 _LOG_LINES = 5
 
 
-def unready_lines(api: Api, name: str) -> list[str]:
+def unready_lines(api: ApiClient, name: str) -> list[str]:
     """Lines about the revision NAME, or about the newest revision of the service NAME; none if it is ready or unknown."""
     return [line for revision in _revisions(api, name) for line in _lines(api, revision)]
 
 
-def _revisions(api: Api, name: str) -> list[Object]:
+def _revisions(api: ApiClient, name: str) -> list[Object]:
     status, _ = api.call("GET", path_of(SERVING_SERVICE, api.namespace, name))
     if status < 400:
         # An older revision that failed was superseded: it explains nothing about the present.
@@ -28,7 +28,7 @@ def _revisions(api: Api, name: str) -> list[Object]:
     return [revision] if status < 400 else []
 
 
-def _lines(api: Api, revision: Object) -> Iterator[str]:
+def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
     ready = condition(revision)
     if not ready or ready.get("status") == "True" or at(revision, "spec", "servingState") == "Retired":
         return

@@ -14,19 +14,19 @@ import msgspec
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
-from serving.local.host import Host, Process
 from serving.local.listening import listening_ports
-from serving.local.orders import Start
+from serving.local.orders import StartProcess
 from serving.local.podfolder import keep_previous, size_of, tail
-from serving.local.podplan import Life
-from serving.local.probeplan import ProbeKind, ProbePlan, ProbeState, Verdict, after_outcome
+from serving.local.podplan import ContainerState
+from serving.local.probeplan import ProbeKind, ProbePlan, ProbeState, ProbeVerdict, after_outcome
 from serving.local.probing import probe_failure
+from serving.local.processruntime import ProcessRuntime, TemplateProcess
 from serving.local.restarts import RestartSettings, pause_after
-from serving.local.unready import Observed
+from serving.local.unready import ObservedContainer
 from serving.queueproxy.client import attempt
 from serving.queueproxy.podspec import Probe
 
-__all__ = ["Keeper", "Kept"]
+__all__ = ["ContainerKeeper", "ContainerSpec"]
 
 # What Kubernetes makes of a process that a signal ended.
 _SIGNAL_EXIT = 128
@@ -37,7 +37,7 @@ _STARTUP_PAUSE_FIRST_S = 0.02
 _LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.1
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept running: the order that starts it, who hears of its life and of its readiness, and its probes.
 
     ``port`` is where it is probed on 127.0.0.1. ``listening`` is how an app is asked that was started again: at its first
@@ -45,21 +45,21 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     probes are HTTP/1.1's, as in a cluster.
     """
 
-    start: Start
-    on_life: Callable[[Life], None]
+    start: StartProcess
+    on_life: Callable[[ContainerState], None]
     on_ready: Callable[[bool], None] | None = None
     on_warning: Callable[[str, str], None]
     probes: tuple[ProbePlan, ...] = ()
     listening: Probe | None = None
     is_http2: bool = False
     port: int = 0
-    first: Life = Life()
+    first: ContainerState = ContainerState()
 
 
-class Keeper:
+class ContainerKeeper:
     """Keeps one process until ``stop`` is set. ``process`` is the present one, None between two."""
 
-    def __init__(self, host: Host, kept: Kept, stop: asyncio.Event) -> None:
+    def __init__(self, host: ProcessRuntime, kept: ContainerSpec, stop: asyncio.Event) -> None:
         self._host, self._kept, self._stop = host, kept, stop
         self._exit_reason = ""
         self.log = Path(kept.start.log)
@@ -68,18 +68,18 @@ class Keeper:
         self._probe_log = self.log.with_name(f"{kept.start.name}.probe.log")
         # By probe: how it failed last, "" after a success.
         self._probe_failures: dict[ProbeKind, str] = {}
-        self.process: Process | None = None
+        self.process: TemplateProcess | None = None
         self.life = kept.first
-        self.verdicts: dict[ProbeKind, Verdict] = {probe.kind: Verdict.UNKNOWN for probe in kept.probes}
+        self.verdicts: dict[ProbeKind, ProbeVerdict] = {probe.kind: ProbeVerdict.UNKNOWN for probe in kept.probes}
 
     def __repr__(self) -> str:
-        return f"Keeper({self._kept.start.pod}/{self._kept.start.name}, {self.process}, {self.life.restart_count} restarts)"
+        return f"ContainerKeeper({self._kept.start.pod}/{self._kept.start.name}, {self.process}, {self.life.restart_count} restarts)"
 
     @property
     def is_fine(self) -> bool:
         """Whether it runs and listens, and its startup and exec readiness probes, if it has any, have passed."""
-        asked = (self.verdicts.get(kind, Verdict.PASSED) for kind in (ProbeKind.STARTUP, ProbeKind.READINESS))
-        return self.life.is_running and self._is_listening and all(verdict is Verdict.PASSED for verdict in asked)
+        asked = (self.verdicts.get(kind, ProbeVerdict.PASSED) for kind in (ProbeKind.STARTUP, ProbeKind.READINESS))
+        return self.life.is_running and self._is_listening and all(verdict is ProbeVerdict.PASSED for verdict in asked)
 
     def take_over(self) -> None:
         """Adopt the process that an earlier control process started, if the template still has it."""
@@ -117,7 +117,7 @@ class Keeper:
             if await wait_for(self._stop, until_s=now_s() + pause_s):
                 return
 
-    async def _run_one(self, process: Process) -> None:
+    async def _run_one(self, process: TemplateProcess) -> None:
         self._told(msgspec.structs.replace(self.life, is_running=True))
         async with asyncio.TaskGroup() as group:
             probing = [group.create_task(self._probe()), group.create_task(self._listen_again())]
@@ -129,7 +129,7 @@ class Keeper:
         self._is_listening = self._kept.listening is None
         lines = await asyncio.to_thread(tail, self.log, after=self._log_bytes)
         self._told(
-            Life(
+            ContainerState(
                 restart_count=self.life.restart_count + 1,
                 exit_code=exit_code if exit_code >= 0 else _SIGNAL_EXIT - exit_code,
                 exit_reason=self._exit_reason,
@@ -138,7 +138,7 @@ class Keeper:
         )
         self._exit_reason = ""
 
-    def _told(self, life: Life) -> None:
+    def _told(self, life: ContainerState) -> None:
         self.life = life
         if not self._stop.is_set():
             self._kept.on_life(life)
@@ -162,7 +162,7 @@ class Keeper:
 
     async def _probe(self) -> None:
         """Ask all probes in turn: startup first, alone; then the others side by side."""
-        self.verdicts = dict.fromkeys(self.verdicts, Verdict.UNKNOWN)
+        self.verdicts = dict.fromkeys(self.verdicts, ProbeVerdict.UNKNOWN)
         plans = {plan.kind: plan for plan in self._kept.probes}
         first = plans.pop(ProbeKind.STARTUP, None)
         if first is not None and not await self._asked(first):
@@ -184,9 +184,9 @@ class Keeper:
             if state.verdict is not before.verdict:
                 self.verdicts[plan.kind] = state.verdict
                 self._kept.on_life(self.life)
-                if state.verdict is Verdict.PASSED and plan.kind is ProbeKind.STARTUP:
+                if state.verdict is ProbeVerdict.PASSED and plan.kind is ProbeKind.STARTUP:
                     return True
-                if state.verdict is Verdict.FAILED and plan.kind is not ProbeKind.READINESS:
+                if state.verdict is ProbeVerdict.FAILED and plan.kind is not ProbeKind.READINESS:
                     why = self._probe_failures.get(plan.kind, "")
                     message = f"{plan.kind} of {self._kept.start.name} failed {state.failures} times"
                     self._kept.on_warning("Unhealthy", f"{message}: {why}" if why else message)
@@ -235,7 +235,7 @@ class Keeper:
         lines = await asyncio.to_thread(tail, self._probe_log, after=log_bytes)
         return f"exit code {exit_code}" + (f": {lines}" if lines else "")
 
-    async def observe(self) -> Observed | None:
+    async def observe(self) -> ObservedContainer | None:
         """What may keep a container that runs from being ready; None if it does not run or nothing is asked of it."""
         process, asked = self.process, self._kept.listening
         if process is None or not process.pid or process.ended.done():
@@ -245,18 +245,18 @@ class Keeper:
             plan = next((one for one in self._kept.probes if one.kind is kind), None)
             if plan is not None and plan.command and self._probe_failures.get(kind):
                 failure, probe = self._probe_failures[kind], f"exec {shlex.join(plan.command)}"
-                return Observed(container=name, port=0, probe=probe, probe_failure=failure)
+                return ObservedContainer(container=name, port=0, probe=probe, probe_failure=failure)
         if asked is None:
             return None
         ports = await asyncio.to_thread(listening_ports, process.pid)
-        observed = Observed(container=name, port=self._kept.port, ports=ports)
+        observed = ObservedContainer(container=name, port=self._kept.port, ports=ports)
         if asked.path is None or self._kept.port not in ports or self._kept.is_http2:
             return observed
         failure = await probe_failure(asked, ("127.0.0.1", self._kept.port))
         return msgspec.structs.replace(observed, probe=f"GET {asked.path}", probe_failure=failure)
 
 
-def _waiting(life: Life, pause_s: float) -> Life:
+def _waiting(life: ContainerState, pause_s: float) -> ContainerState:
     if life.waiting_reason == "RunContainerError":
         return life
     message = f"ended with exit code {life.exit_code}; starts again in {pause_s:g} s"

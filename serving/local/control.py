@@ -32,12 +32,12 @@ from serving.controller.client import ControllerConfig
 from serving.controller.io.view_writer import ViewWriter
 from serving.controller.loop import Controller
 from serving.local.activator_service import publish_activators
-from serving.local.host import Host
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
-from serving.local.pod import Node
+from serving.local.pod import NodeContext
 from serving.local.podlogs import FilePodLogs
-from serving.local.rebuilt import until_rebuilt
+from serving.local.processruntime import ProcessRuntime
+from serving.local.rebuild import until_rebuilt
 from serving.local.snapshotgc import collect_snapshots
 from serving.local.state import StateFolder
 from serving.metrics.controller import ControllerMetrics, LocalMetrics
@@ -58,11 +58,11 @@ async def _body(stop: asyncio.Event) -> None:
         Journal(state.journal),
         admit=lambda *new, **more: admit(*new, **more, scaling=config.scaling.settings, is_one_machine=True),
     )
-    host = Host(state.template)
+    runtime = ProcessRuntime(state.template)
     logs = state.logs / "pods"
-    node = Node(
+    node = NodeContext(
         cluster=cluster,
-        host=host,
+        runtime=runtime,
         pods=state.pods,
         logs=logs,
         snapshots=state.snapshots,
@@ -78,7 +78,7 @@ async def _body(stop: asyncio.Event) -> None:
             settings = config.own.settings
             controller = Controller(cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics)
             config.attach(controller, watch)
-            tasks = [group.create_task(host.run(), name="host")]
+            tasks = [group.create_task(runtime.run(), name="host")]
             await kubelet.take_over()
             tasks.append(group.create_task(kubelet.run(), name="kubelet"))
             tasks.append(group.create_task(manager.run(), name="manager"))

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from serving.local.container import Keeper
+from serving.local.container import ContainerKeeper
 from serving.local.podfolder import tail
 from serving.local.unready import Unready, explain, with_log
 
@@ -26,7 +26,7 @@ class ReadinessExplainer:
 
     def __init__(
         self,
-        containers: Callable[[], Iterable[Keeper]],
+        containers: Callable[[], Iterable[ContainerKeeper]],
         *,
         is_ready: Callable[[], bool],
         on_change: Callable[[Unready | None], None],

@@ -15,13 +15,13 @@ import msgspec
 from serving.aio.clock import stamp
 from serving.cluster.kinds import NODE, POD, REVISION
 from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.local.locations import PodLocations
 from serving.local.machine import node_status, read_machine
 from serving.local.orders import HeldPod
-from serving.local.places import Places
-from serving.local.pod import Node, PodNote, PodRun
+from serving.local.pod import NodeContext, PodNote, PodRun
 from serving.local.podfolder import remove_folder, rotate
-from serving.local.resident import resident_bytes_by_session
-from serving.local.usage import UsageTeller
+from serving.local.resident_memory import resident_bytes_by_session
+from serving.local.usage import UsageReporter
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.model.knative import REVISION_LABEL
 
@@ -38,18 +38,18 @@ _GONE_LOGS_KEPT = 100
 class Kubelet:
     """All pods of this machine. ``take_over`` comes before anybody makes pods; ``run`` lasts until cancelled."""
 
-    def __init__(self, node: Node, *, dice: random.Random | None = None) -> None:
+    def __init__(self, node: NodeContext, *, dice: random.Random | None = None) -> None:
         self._node = node
-        self._places = Places(dice or random.Random())  # noqa: S311 - spreads addresses
+        self._locations = PodLocations(dice or random.Random())  # noqa: S311 - spreads addresses
         self._pods = Reflector(node.cluster, POD, field_selector=f"spec.nodeName={node.name}")
         self._pods.on_change(self._changed)
         self._running: dict[str, PodRun] = {}
         self._machine = read_machine()
-        self._usage = UsageTeller(node.cluster, self._running.values, machine=self._machine, node_name=node.name)
+        self._usage = UsageReporter(node.cluster, self._running.values, machine=self._machine, node_name=node.name)
         self._group: asyncio.TaskGroup | None = None
 
     def __repr__(self) -> str:
-        return f"Kubelet({len(self._running)} pods, {self._places})"
+        return f"Kubelet({len(self._running)} pods, {self._locations})"
 
     @property
     def pod_count(self) -> int:
@@ -58,22 +58,22 @@ class Kubelet:
 
     async def take_over(self) -> None:
         """Make the objects of pods that the template has. Waits for the template."""
-        await self._node.host.connected.wait()
-        for held in self._node.host.held:
+        await self._node.runtime.connected.wait()
+        for held in self._node.runtime.held:
             try:
                 note = msgspec.convert(held.note, PodNote)
                 await self._take_over_one(held, note)
             except (msgspec.ValidationError, ClusterError) as error:
                 _log.warning("pod.not_taken_over", extra={"pod": held.pod, "error": str(error)})
-                self._node.host.forget(held.pod)
+                self._node.runtime.forget(held.pod)
 
     async def _take_over_one(self, held: HeldPod, note: PodNote) -> None:
         metadata = note.manifest["metadata"]
         # Whose revision is gone nobody will ever delete.
         await self._node.cluster.get(REVISION, metadata["namespace"], metadata["labels"][REVISION_LABEL])
         manifest = await self._node.cluster.create(POD, note.manifest)
-        place = self._places.occupy(note.place)
-        pod = PodRun(self._node, manifest, pod_id=held.pod, place=place, note=note)
+        location = self._locations.occupy(note.location)
+        pod = PodRun(self._node, manifest, pod_id=held.pod, location=location, note=note)
         self._running[manifest["metadata"]["uid"]] = pod
         if note.is_draining:
             await self._node.cluster.delete(POD, *pod.key)
@@ -108,7 +108,7 @@ class Kubelet:
         is_there = key in self._pods.cache
         if pod is None and is_there:
             assert self._group is not None, "changes come while it runs"
-            pod = PodRun(self._node, change.new, pod_id=uid, place=self._places.take())
+            pod = PodRun(self._node, change.new, pod_id=uid, location=self._locations.take())
             self._running[uid] = pod
             self._group.create_task(self._run_pod(uid, pod), name=f"pod {key[0]}/{key[1]}")
         if pod is not None and (metadata.get("deletionTimestamp") or not is_there):
@@ -128,9 +128,9 @@ class Kubelet:
         except Exception as error:  # noqa: BLE001 - the outermost frame of a pod
             # One pod that cannot be run must not end the others; its Deployment makes another.
             _log.exception("pod.failed", extra={"pod": pod.key[1], "namespace": pod.key[0], "error": str(error)})
-            self._node.host.forget(pod.id)
+            self._node.runtime.forget(pod.id)
             await self._delete(pod.key, uid)
-        self._places.leave(pod.place)
+        self._locations.leave(pod.location)
         del self._running[uid]
 
     async def _delete(self, key: Key, uid: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from serving.cluster.kinds import NODE_METRICS
 from serving.cluster.port import Object
 
-__all__ = ["Machine", "Reading", "node_metrics", "node_status", "read_machine"]
+__all__ = ["Machine", "MachineReading", "node_metrics", "node_status", "read_machine"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Of a line of /proc/stat after its name, see proc_stat(5): user, nice and system; irq and softirq. What others took (steal)
@@ -25,7 +25,7 @@ _BUSY = (0, 1, 2, 5, 6)
 _NO_BOUND = math.inf
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
     """One look: seconds of cpu that were taken since some time, and what is held now."""
 
     cpu_s: float
@@ -43,7 +43,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cpu_cgroup: Path | None = None
     memory_cgroup: Path | None = None
 
-    def read(self, proc: Path = Path("/proc")) -> Reading:
+    def read(self, proc: Path = Path("/proc")) -> MachineReading:
         """What is in use. Raises ``OSError`` where this is not Linux."""
         if self.cpu_cgroup is None:
             cpu_s = _busy_s((proc / "stat").read_text(), self.cores)
@@ -56,7 +56,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
             # What files only lie around for is taken back when somebody needs it: it counts as free, as for a kubelet.
             cached = _fields(self.memory_cgroup / "memory.stat").get("inactive_file", 0)
             held = max(0, int((self.memory_cgroup / "memory.current").read_text()) - cached)
-        return Reading(cpu_s=cpu_s, memory_bytes=held)
+        return MachineReading(cpu_s=cpu_s, memory_bytes=held)
 
 
 def read_machine(
@@ -91,7 +91,7 @@ def node_status(machine: Machine, *, at: str) -> Object:
     }
 
 
-def node_metrics(name: str, before: Reading, after: Reading, *, at: str, window_s: float) -> Object:
+def node_metrics(name: str, before: MachineReading, after: MachineReading, *, at: str, window_s: float) -> Object:
     """What a node used between two looks, as metrics-server tells it. 3 s of cpu within 2 s are 1500m."""
     cpu_m = round(1000 * max(0.0, after.cpu_s - before.cpu_s) / window_s)
     return {

@@ -13,20 +13,20 @@ import msgspec
 from serving.local.mounts import MountPoint
 
 __all__ = [
-    "CannotStart",
-    "Ended",
-    "Forget",
-    "Have",
+    "ForgetPod",
     "HeldPod",
     "HeldProcess",
-    "Keep",
+    "Inventory",
+    "KeepNote",
     "Lines",
     "Order",
-    "Ready",
+    "ProcessEnded",
+    "ProcessStarted",
+    "ReadinessChanged",
     "Report",
-    "Send",
-    "Start",
-    "Started",
+    "SendSignal",
+    "StartFailed",
+    "StartProcess",
     "encode",
     "read_order",
     "read_report",
@@ -36,11 +36,11 @@ __all__ = [
 _LINE_BYTES_MAX = 16 * 2**20
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+class _TemplateMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Any of them; the class's name says on the wire which."""
 
 
-class Start(_Message, frozen=True, kw_only=True):
+class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
 
     ``folder`` is where it is started, ``log`` the file that its output is added to. The environment is all that it gets.
@@ -57,7 +57,7 @@ class Start(_Message, frozen=True, kw_only=True):
     new_root: str = ""
 
 
-class Send(_Message, frozen=True, kw_only=True):
+class SendSignal(_TemplateMessage, frozen=True, kw_only=True):
     """Send a signal to a process and all of its group."""
 
     pod: str
@@ -65,14 +65,14 @@ class Send(_Message, frozen=True, kw_only=True):
     signal: int
 
 
-class Keep(_Message, frozen=True, kw_only=True):
+class KeepNote(_TemplateMessage, frozen=True, kw_only=True):
     """Remember this about a pod, in the place of what was said before."""
 
     pod: str
     note: dict[str, Any]
 
 
-class Forget(_Message, frozen=True, kw_only=True):
+class ForgetPod(_TemplateMessage, frozen=True, kw_only=True):
     """The pod is over: whatever of it still runs is killed, its note is dropped."""
 
     pod: str
@@ -96,13 +96,13 @@ class HeldPod(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[HeldProcess]
 
 
-class Have(_Message, frozen=True, kw_only=True):
+class Inventory(_TemplateMessage, frozen=True, kw_only=True):
     """All pods; the first report on a connection."""
 
     pods: list[HeldPod]
 
 
-class Started(_Message, frozen=True, kw_only=True):
+class ProcessStarted(_TemplateMessage, frozen=True, kw_only=True):
     """A process runs."""
 
     pod: str
@@ -110,7 +110,7 @@ class Started(_Message, frozen=True, kw_only=True):
     pid: int
 
 
-class CannotStart(_Message, frozen=True, kw_only=True):
+class StartFailed(_TemplateMessage, frozen=True, kw_only=True):
     """A process could not be started; ``why`` is for people, as in "/no/such: No such file or directory"."""
 
     pod: str
@@ -118,7 +118,7 @@ class CannotStart(_Message, frozen=True, kw_only=True):
     why: str
 
 
-class Ready(_Message, frozen=True, kw_only=True):
+class ReadinessChanged(_TemplateMessage, frozen=True, kw_only=True):
     """A queue-proxy reports whether its app takes requests, and, when it drains, whether the app may end."""
 
     pod: str
@@ -127,7 +127,7 @@ class Ready(_Message, frozen=True, kw_only=True):
     is_drained: bool = False
 
 
-class Ended(_Message, frozen=True, kw_only=True):
+class ProcessEnded(_TemplateMessage, frozen=True, kw_only=True):
     """A process has ended, and its group with it."""
 
     pod: str
@@ -135,8 +135,8 @@ class Ended(_Message, frozen=True, kw_only=True):
     exit_code: int
 
 
-Order = Start | Send | Keep | Forget
-Report = Have | Started | CannotStart | Ready | Ended
+Order = StartProcess | SendSignal | KeepNote | ForgetPod
+Report = Inventory | ProcessStarted | StartFailed | ReadinessChanged | ProcessEnded
 
 _encoder = msgspec.json.Encoder()
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)

@@ -20,16 +20,16 @@ from serving.aio.periodic import wait_for
 from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, REVISION, SECRET
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import Key
-from serving.local.container import Keeper, Kept
+from serving.local.container import ContainerKeeper, ContainerSpec
 from serving.local.explaining import ReadinessExplainer
-from serving.local.host import Host
 from serving.local.limits import memory_limit_bytes, warnings_of
-from serving.local.orders import Start
-from serving.local.places import Place
+from serving.local.locations import PodLocation
+from serving.local.orders import StartProcess
 from serving.local.podevents import pod_event
 from serving.local.podfolder import make_folder, mount, mount_points, remove_folder, root_folder
-from serving.local.podplan import Life, app_plan, name_of, pod_status, proxy_environment, serves, speaks_http2
+from serving.local.podplan import ContainerState, app_plan, name_of, pod_status, proxy_environment, serves, speaks_http2
 from serving.local.probeplan import listening_probe, probe_plans
+from serving.local.processruntime import ProcessRuntime
 from serving.local.snapshot import path_of_snapshot
 from serving.local.sources import Reference, Sources, container_environment, data_of, references, volume_files
 from serving.local.unready import Unready
@@ -38,7 +38,7 @@ from serving.model.knative import REVISION_LABEL, SNAPSHOT_ANNOTATION
 from serving.model.objects import annotations_of
 from serving.wire.tokens import pod_secret, pod_token
 
-__all__ = ["QUEUE_PROXY", "Node", "PodNote", "PodRun"]
+__all__ = ["QUEUE_PROXY", "NodeContext", "PodNote", "PodRun"]
 
 _log = logging.getLogger("kubelet")
 
@@ -52,47 +52,49 @@ _GRACE_DEFAULT_S = 30.0
 _STATUS_LAG_S = 0.05
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the pods of this machine share: the store, the template, folders, where stats go, the cluster key.
 
-    ``name`` is the node's. ``told_network`` is what the status of a pod tells in the place of the "127." of its address,
+    ``name`` is the node's. ``reported_network`` is what the status of a pod tells in the place of the "127." of its address,
     for servers that take no loopback addresses; activators must know (``pod_address_override``).
     """
 
     cluster: Cluster
-    host: Host
+    runtime: ProcessRuntime
     pods: Path
     logs: Path
     snapshots: Path
     stats_url: str
     key: bytes
     name: str = "local"
-    told_network: str = "127."
+    reported_network: str = "127."
 
 
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
     """What the next control process must know of a pod. ``is_draining`` says that it has been told to end."""
 
     manifest: Object
-    place: Place
-    lives: dict[str, Life]
+    location: PodLocation
+    lives: dict[str, ContainerState]
     is_draining: bool = False
 
 
 class PodRun:
     """A pod. ``id`` is what the template knows it by; ``stop`` ends it."""
 
-    def __init__(self, node: Node, manifest: Object, *, pod_id: str, place: Place, note: PodNote | None = None) -> None:
+    def __init__(
+        self, node: NodeContext, manifest: Object, *, pod_id: str, location: PodLocation, note: PodNote | None = None
+    ) -> None:
         metadata = manifest["metadata"]
-        self.id, self.place = pod_id, place
+        self.id, self.location = pod_id, location
         self.key: Key = (metadata["namespace"], metadata["name"])
         self.stop = asyncio.Event()
         self.grace_s: float | None = None
         self._node, self._manifest, self._note = node, manifest, note
         self._folder = node.pods / pod_id
         self._logs = node.logs / self.key[0] / self.key[1]
-        self._keepers: dict[str, Keeper] = {}
-        self._lives: dict[str, Life] = {}
+        self._keepers: dict[str, ContainerKeeper] = {}
+        self._lives: dict[str, ContainerState] = {}
         self._is_proxy_ready = False
         self._unready: Unready | None = None
         self._is_dirty = asyncio.Event()
@@ -145,7 +147,7 @@ class PodRun:
             explaining.cancel()
             await self._drain()
             telling.cancel()
-        self._node.host.forget(self.id)
+        self._node.runtime.forget(self.id)
         await self._forget()
 
     async def _begin(self, group: asyncio.TaskGroup) -> None:
@@ -162,7 +164,7 @@ class PodRun:
             return
         # The app first: it takes longer, and a queue-proxy is forked in the meantime.
         for kept in (*apps, self._proxy_kept(revision)):
-            keeper = self._keepers[kept.start.name] = Keeper(self._node.host, kept, self.stop)
+            keeper = self._keepers[kept.start.name] = ContainerKeeper(self._node.runtime, kept, self.stop)
             if is_old:
                 keeper.take_over()
             group.create_task(keeper.run(), name=kept.start.name)
@@ -193,7 +195,7 @@ class PodRun:
             except (InvalidValue, OSError) as error:
                 if self.stop.is_set():
                     return found
-                life = Life(waiting_reason="CreateContainerConfigError", waiting_message=str(error))
+                life = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=str(error))
                 self._note_life(name_of(self._manifest["spec"]["containers"][0]), life)
             else:
                 return found
@@ -203,15 +205,15 @@ class PodRun:
         """Write the volumes. Raises where something is missing."""
         spec = self._manifest["spec"]
         for container in spec["containers"]:
-            container_environment(self._manifest, container, sources=sources, address=self.place.address)
+            container_environment(self._manifest, container, sources=sources, address=self.location.address)
         if not spec.get("volumes"):
             return
         volumes = {volume["name"]: volume_files(self._manifest, volume, sources) for volume in spec["volumes"]}
         mounts = [one for container in spec["containers"] for one in container.get("volumeMounts", ())]
         mount(self._folder, volumes, mounts)
 
-    def _app_kept(self, container: Object, sources: Sources) -> Kept | None:
-        name, address = name_of(container), self.place.address
+    def _app_kept(self, container: Object, sources: Sources) -> ContainerSpec | None:
+        name, address = name_of(container), self.location.address
         is_serving = serves(self._manifest, container)
         try:
             given = container_environment(self._manifest, container, sources=sources, address=address)
@@ -219,17 +221,17 @@ class PodRun:
             plan = app_plan(
                 self._manifest,
                 container,
-                port=self.place.port,
+                port=self.location.port,
                 home=str(self._folder),
                 given=given,
                 snapshot=str(path_of_snapshot(self._node.snapshots, snapshot)) if snapshot else "",
             )
         except InvalidValue as error:
             message = f"container {name} cannot be run here; expected {error.expected}"
-            self._note_life(name, Life(waiting_reason="CreateContainerConfigError", waiting_message=message))
+            self._note_life(name, ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=message))
             return None
-        return Kept(
-            start=Start(
+        return ContainerSpec(
+            start=StartProcess(
                 pod=self.id,
                 name=name,
                 arguments=plan.arguments,
@@ -244,35 +246,35 @@ class PodRun:
             probes=tuple(probe_plans(container)) if is_serving else (),
             listening=listening_probe(container) if is_serving else None,
             is_http2=speaks_http2(container),
-            port=self.place.port,
-            first=self._lives.get(name, Life()),
+            port=self.location.port,
+            first=self._lives.get(name, ContainerState()),
         )
 
-    def _proxy_kept(self, revision: Object) -> Kept:
+    def _proxy_kept(self, revision: Object) -> ContainerSpec:
         namespace, name = self.key
         key, of = self._node.key, self._manifest["metadata"]["labels"][REVISION_LABEL]
         environment = {
-            **proxy_environment(self._manifest, revision, app_port=self.place.port, address=self.place.address),
+            **proxy_environment(self._manifest, revision, app_port=self.location.port, address=self.location.address),
             "SERVING_POD_STATS_URL": self._node.stats_url,
             "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
             "SERVING_POD_SECRET": pod_secret(key, namespace=namespace, pod=name),
         }
-        return Kept(
-            start=Start(
+        return ContainerSpec(
+            start=StartProcess(
                 pod=self.id, name=QUEUE_PROXY, environment=environment, log=str(self._logs / f"{QUEUE_PROXY}.log")
             ),
             on_life=lambda life: self._note_life(QUEUE_PROXY, life),
-            on_ready=self._heard,
+            on_ready=self._readiness_changed,
             on_warning=self._warn_later,
-            first=self._lives.get(QUEUE_PROXY, Life()),
+            first=self._lives.get(QUEUE_PROXY, ContainerState()),
         )
 
-    def _heard(self, is_ready: bool) -> None:  # noqa: FBT001 - it is what the queue-proxy says
+    def _readiness_changed(self, is_ready: bool) -> None:  # noqa: FBT001 - it is what the queue-proxy says
         self._is_proxy_ready = is_ready
         self._is_dirty.set()
         self._is_urgent.set()
 
-    def _note_life(self, name: str, life: Life) -> None:
+    def _note_life(self, name: str, life: ContainerState) -> None:
         """Take a life over into the status; a queue-proxy that runs is nobody's business."""
         before = self._lives.get(name)
         if name == QUEUE_PROXY and life.is_running:
@@ -296,8 +298,8 @@ class PodRun:
             "metadata": {key: metadata[key] for key in kept if key in metadata},
             "spec": self._manifest["spec"],
         }
-        note = PodNote(manifest=manifest, place=self.place, lives=self._lives, is_draining=self.stop.is_set())
-        self._node.host.keep(self.id, msgspec.to_builtins(note))
+        note = PodNote(manifest=manifest, location=self.location, lives=self._lives, is_draining=self.stop.is_set())
+        self._node.runtime.keep(self.id, msgspec.to_builtins(note))
 
     def check_memory(self, resident_bytes: dict[int, int]) -> None:
         """Kill each container that holds more than its limit. ``resident_bytes`` is by session."""
@@ -318,7 +320,7 @@ class PodRun:
                 await wait_for(self._is_urgent, until_s=now_s() + _STATUS_LAG_S)
             self._is_dirty.clear()
             self._is_urgent.clear()
-            address = self._node.told_network + self.place.address.removeprefix("127.")
+            address = self._node.reported_network + self.location.address.removeprefix("127.")
             status = pod_status(
                 self._manifest,
                 self._lives,

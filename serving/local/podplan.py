@@ -20,7 +20,7 @@ from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, REVISIO
 __all__ = [
     "DEFAULT_PATH",
     "AppPlan",
-    "Life",
+    "ContainerState",
     "app_plan",
     "command_words",
     "name_of",
@@ -57,7 +57,7 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a container: whether it runs, how often it was started again, how it ended last.
 
     ``exit_code`` is as Kubernetes has it: 128 and the signal's number for one that a signal ended.
@@ -185,7 +185,7 @@ def speaks_http2(container: Object) -> bool:
 
 def pod_status(
     pod: Object,
-    lives: Mapping[str, Life],
+    lives: Mapping[str, ContainerState],
     *,
     address: str,
     ready: bool,
@@ -226,7 +226,7 @@ def _condition(
     return {**made, "reason": unready.reason, "message": unready.message}
 
 
-def _container_status(pod: Object, name: str, life: Life, *, ready: bool) -> Object:
+def _container_status(pod: Object, name: str, life: ContainerState, *, ready: bool) -> Object:
     images = {name_of(one): one.get("image", "") for one in _containers(pod)}
     ended = {
         "exitCode": life.exit_code,

@@ -2,10 +2,10 @@
 
 import msgspec
 
-__all__ = ["PORTS", "Port"]
+__all__ = ["PORTS", "ListenPort"]
 
 
-class Port(msgspec.Struct, frozen=True, kw_only=True):
+class ListenPort(msgspec.Struct, frozen=True, kw_only=True):
     """A listening socket on 127.0.0.1 that the supervisor holds and hands down. ``number`` is its default."""
 
     name: str
@@ -14,13 +14,13 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PORTS = (
-    Port(name="public", number=8080, what="Port of all services."),
-    Port(name="tls", number=8443, what="Port of all services over TLS, if there is a certificate."),
-    Port(name="inner", number=8081, what="Port of cluster-local services."),
-    Port(name="api", number=6080, what="Port of the Kubernetes API."),
-    Port(name="stats", number=6081, what="Port of the autoscaler."),
-    Port(name="activator-metrics", number=6082, what="Port of the activator's metrics."),
-    Port(name="control-metrics", number=6083, what="Port of the metrics of control."),
-    Port(name="dashboard", number=6090, what="Port of the dashboard."),
+    ListenPort(name="public", number=8080, what="Port of all services."),
+    ListenPort(name="tls", number=8443, what="Port of all services over TLS, if there is a certificate."),
+    ListenPort(name="inner", number=8081, what="Port of cluster-local services."),
+    ListenPort(name="api", number=6080, what="Port of the Kubernetes API."),
+    ListenPort(name="stats", number=6081, what="Port of the autoscaler."),
+    ListenPort(name="activator-metrics", number=6082, what="Port of the activator's metrics."),
+    ListenPort(name="control-metrics", number=6083, what="Port of the metrics of control."),
+    ListenPort(name="dashboard", number=6090, what="Port of the dashboard."),
 )
 """In the order in which people are told of them. ``--NAME-port=0`` takes any free one."""

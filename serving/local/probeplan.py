@@ -12,7 +12,7 @@ import msgspec
 from serving.cluster.port import Object
 from serving.queueproxy.podspec import Probe, read_probe
 
-__all__ = ["ProbeKind", "ProbePlan", "ProbeState", "Verdict", "after_outcome", "listening_probe", "probe_plans"]
+__all__ = ["ProbeKind", "ProbePlan", "ProbeState", "ProbeVerdict", "after_outcome", "listening_probe", "probe_plans"]
 
 _PERIOD_DEFAULT_S = 10.0
 
@@ -25,7 +25,7 @@ class ProbeKind(enum.StrEnum):
     READINESS = "readinessProbe"
 
 
-class Verdict(enum.StrEnum):
+class ProbeVerdict(enum.StrEnum):
     """What follows from the outcomes so far."""
 
     UNKNOWN = "unknown"
@@ -53,7 +53,7 @@ class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
 
     successes: int = 0
     failures: int = 0
-    verdict: Verdict = Verdict.UNKNOWN
+    verdict: ProbeVerdict = ProbeVerdict.UNKNOWN
 
 
 def probe_plans(container: Object) -> list[ProbePlan]:
@@ -87,7 +87,7 @@ def after_outcome(state: ProbeState, plan: ProbePlan, *, ok: bool) -> ProbeState
     successes, failures = (state.successes + 1, 0) if ok else (0, state.failures + 1)
     verdict = state.verdict
     if successes >= plan.success_min:
-        verdict = Verdict.PASSED
+        verdict = ProbeVerdict.PASSED
     elif failures >= plan.failure_max:
-        verdict = Verdict.FAILED
+        verdict = ProbeVerdict.FAILED
     return ProbeState(successes=successes, failures=failures, verdict=verdict)

@@ -21,7 +21,7 @@ from pathspec import GitIgnoreSpec
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["Entry", "collect", "entries_of", "fingerprint", "path_of_snapshot", "take"]
+__all__ = ["FolderEntry", "collect", "entries_of", "fingerprint", "path_of_snapshot", "take"]
 
 _DIGEST = re.compile(r"[0-9a-f]{32}\Z")
 _GIT_FILE, _OWN_FILE = ".gitignore", ".servingignore"
@@ -37,14 +37,14 @@ _ENTRIES_MAX = 100_000
 _UNUSED_KEPT_S = 600.0
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a folder, or a symbolic link. ``path`` is relative; ``is_linked`` says that git ignores it."""
 
     path: str
     is_linked: bool = False
 
 
-def entries_of(folder: Path) -> Iterator[Entry]:
+def entries_of(folder: Path) -> Iterator[FolderEntry]:
     """All files below a folder in a fixed order, without those that are left out. Raises ``OSError``."""
     yield from _walk(folder, "", ())
 
@@ -52,7 +52,7 @@ def entries_of(folder: Path) -> Iterator[Entry]:
 _Rules = tuple[tuple[str, GitIgnoreSpec | None, GitIgnoreSpec | None], ...]
 
 
-def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[Entry]:
+def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[FolderEntry]:
     here = folder / prefix
     specs = (_spec(here / _GIT_FILE), _spec(here / _OWN_FILE))
     if any(specs):
@@ -65,11 +65,11 @@ def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[Entry]:
         if (is_folder and _is_left_out(child)) or _is_ignored(path, rules, own=True, is_folder=is_folder):
             continue
         if _is_ignored(path, rules, own=False, is_folder=is_folder):
-            yield Entry(path=path, is_linked=True)
+            yield FolderEntry(path=path, is_linked=True)
         elif is_folder:
             yield from _walk(folder, f"{path}/", rules)
         elif child.is_file() or child.is_symlink():
-            yield Entry(path=path)
+            yield FolderEntry(path=path)
 
 
 def _is_left_out(child: "os.DirEntry[str]") -> bool:
@@ -125,7 +125,7 @@ def take(folder: Path, snapshots: Path) -> str:
     return name
 
 
-def _check_size(folder: Path, entries: list[Entry]) -> None:
+def _check_size(folder: Path, entries: list[FolderEntry]) -> None:
     count = len(entries)
     size = sum((folder / one.path).lstat().st_size for one in entries if not one.is_linked)
     if count > _ENTRIES_MAX or size > _BYTES_MAX:
@@ -134,7 +134,7 @@ def _check_size(folder: Path, entries: list[Entry]) -> None:
         raise InvalidValue(text=what, expected=expected)
 
 
-def _copy(folder: Path, entries: list[Entry], made: Path) -> str:
+def _copy(folder: Path, entries: list[FolderEntry], made: Path) -> str:
     digest = hashlib.sha256()
     for entry in entries:
         source, target = folder / entry.path, made / entry.path

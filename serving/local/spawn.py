@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.local.mounts import show_at_own_paths
-from serving.local.orders import Start
+from serving.local.orders import StartProcess
 from serving.local.process_lifetime import die_with_parent, name_process
 from serving.model.errors import SettingsError
 from serving.queueproxy.main import run
@@ -36,7 +36,7 @@ _USAGE_EXIT = 2
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
-def exec_app(order: Start) -> int:
+def exec_app(order: StartProcess) -> int:
     """Execute an app; its process id. Raises ``OSError`` when it cannot be executed, or its folder or log not opened."""
     with open(order.log, "ab", opener=_private) as log, _signals_blocked():
         process = subprocess.Popen(  # noqa: S603 - the user's own command
@@ -54,7 +54,7 @@ def exec_app(order: Start) -> int:
     return process.pid
 
 
-def fork_queue_proxy(order: Start) -> tuple[int, int]:
+def fork_queue_proxy(order: StartProcess) -> tuple[int, int]:
     """Fork a queue-proxy; its process id, and the end of a pipe from which its readiness is read. Raises ``OSError``."""
     log = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _LOG_MODE)
     mine, its = os.pipe()
@@ -73,7 +73,7 @@ def fork_queue_proxy(order: Start) -> tuple[int, int]:
     return pid, mine
 
 
-def _be_queue_proxy(order: Start, *, log: int, ready: int) -> NoReturn:
+def _be_queue_proxy(order: StartProcess, *, log: int, ready: int) -> NoReturn:
     """Run in the child. The template's frames stay below this one, so that none of them is finalized here."""
     code = 1
     try:
@@ -106,7 +106,7 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _become_app(order: Start) -> None:
+def _become_app(order: StartProcess) -> None:
     """Right after a fork: see the mounts at their own paths, if the kernel allows it."""
     if order.mounts:
         try:

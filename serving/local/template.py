@@ -29,20 +29,20 @@ from collections.abc import Callable
 import msgspec
 
 from serving.local.orders import (
-    CannotStart,
-    Ended,
-    Forget,
-    Have,
+    ForgetPod,
     HeldPod,
     HeldProcess,
-    Keep,
+    Inventory,
+    KeepNote,
     Lines,
     Order,
-    Ready,
+    ProcessEnded,
+    ProcessStarted,
+    ReadinessChanged,
     Report,
-    Send,
-    Start,
-    Started,
+    SendSignal,
+    StartFailed,
+    StartProcess,
     encode,
     read_order,
 )
@@ -57,10 +57,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _APP_GRACE_S = 2.0
 
 
-class _Process:
+class _ForkedProcess:
     """A child, and what is known of it."""
 
-    def __init__(self, order: Start, pid: int) -> None:
+    def __init__(self, order: StartProcess, pid: int) -> None:
         self.pod, self.name, self.pid = order.pod, order.name, pid
         self.is_app = bool(order.arguments)
         # By its port, which no other pod has, what an app has left behind is found.
@@ -79,8 +79,8 @@ class Template:
         self._lines = Lines()
         self._unsent = b""
         self._notes: dict[str, dict[str, object]] = {}
-        self._processes: dict[tuple[str, str], _Process] = {}
-        self._running: dict[int, _Process] = {}
+        self._processes: dict[tuple[str, str], _ForkedProcess] = {}
+        self._running: dict[int, _ForkedProcess] = {}
         self._is_stopping = False
 
     def run(self) -> None:
@@ -129,9 +129,9 @@ class Template:
                     process.exit_code = os.waitstatus_to_exitcode(status)
                     process.is_ready = False
                     self._end_leftovers(process)
-                    self._report(Ended(pod=process.pod, name=process.name, exit_code=process.exit_code))
+                    self._report(ProcessEnded(pod=process.pod, name=process.name, exit_code=process.exit_code))
 
-    def _end_leftovers(self, process: _Process) -> None:
+    def _end_leftovers(self, process: _ForkedProcess) -> None:
         """Kill what an app has forked away: it became our child when its parent ended."""
         if process.is_app:
             for pid in children_of(os.getpid()):
@@ -145,7 +145,7 @@ class Template:
         self._client.setblocking(False)
         self._lines, self._unsent = Lines(), b""
         self._follow(self._client, self._received)
-        self._report(Have(pods=self._held()))
+        self._report(Inventory(pods=self._held()))
 
     def _disconnected(self) -> None:
         assert self._client is not None
@@ -183,38 +183,38 @@ class Template:
 
     def _obey(self, order: Order) -> None:
         match order:
-            case Start():
+            case StartProcess():
                 self._start(order)
-            case Send():
+            case SendSignal():
                 process = self._processes.get((order.pod, order.name))
                 if process is not None and process.exit_code is None:
                     kill_group(process.pid, order.signal)
-            case Keep():
+            case KeepNote():
                 self._notes[order.pod] = order.note
-            case Forget():
+            case ForgetPod():
                 self._forget(order.pod)
 
-    def _start(self, order: Start) -> None:
+    def _start(self, order: StartProcess) -> None:
         key = (order.pod, order.name)
         before = self._processes.get(key)
         if before is not None and before.exit_code is None:
-            self._report(CannotStart(pod=order.pod, name=order.name, why="it runs already"))
+            self._report(StartFailed(pod=order.pod, name=order.name, why="it runs already"))
             return
         try:
             if order.arguments:
-                process = _Process(order, exec_app(order))
+                process = _ForkedProcess(order, exec_app(order))
             else:
                 pid, ready = fork_queue_proxy(order)
-                process = _Process(order, pid)
+                process = _ForkedProcess(order, pid)
                 lines = Lines()
                 self._follow(ready, lambda: self._heard(process, ready, lines))
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._report(CannotStart(pod=order.pod, name=order.name, why=_why(order, error)))
+            self._report(StartFailed(pod=order.pod, name=order.name, why=_why(order, error)))
             return
         self._processes[key] = self._running[process.pid] = process
-        self._report(Started(pod=order.pod, name=order.name, pid=process.pid))
+        self._report(ProcessStarted(pod=order.pod, name=order.name, pid=process.pid))
 
-    def _heard(self, process: _Process, ready: int, lines: Lines) -> None:
+    def _heard(self, process: _ForkedProcess, ready: int, lines: Lines) -> None:
         piece = os.read(ready, _PIECE_BYTES)
         if not piece:
             self._selector.unregister(ready)
@@ -223,7 +223,9 @@ class Template:
         for line in lines.feed(piece):
             pushed = json.loads(line)
             process.is_ready, process.is_drained = bool(pushed["ready"]), bool(pushed.get("drained"))
-            report = Ready(pod=process.pod, name=process.name, is_ready=process.is_ready, is_drained=process.is_drained)
+            report = ReadinessChanged(
+                pod=process.pod, name=process.name, is_ready=process.is_ready, is_drained=process.is_drained
+            )
             self._report(report)
 
     def _forget(self, pod: str) -> None:
@@ -266,7 +268,7 @@ class Template:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _why(order: Start, error: Exception) -> str:
+def _why(order: StartProcess, error: Exception) -> str:
     """For people: the command or the folder that cannot be used, and the system's reason."""
     command = order.arguments[0] if order.arguments else ""
     if isinstance(error, FileNotFoundError) and command and "/" not in command:

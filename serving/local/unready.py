@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import msgspec
 
-__all__ = ["Observed", "Unready", "explain", "with_log"]
+__all__ = ["ObservedContainer", "Unready", "explain", "with_log"]
 
 _PORTS_SHOWN_MAX = 5
 
@@ -21,7 +21,7 @@ class Unready(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container that runs. ``port`` is the one it was given as PORT, ``ports`` those on which it listens.
 
     ``probe`` names the readiness probe ("GET /health", "exec test -e warm"), ``probe_failure`` says how it failed last;
@@ -35,7 +35,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     probe_failure: str = ""
 
 
-def explain(observed: Observed) -> Unready | None:
+def explain(observed: ObservedContainer) -> Unready | None:
     """Why the container is not ready; None if there is nothing to say."""
     name, port = observed.container, observed.port
     if port and port not in observed.ports:

@@ -19,10 +19,18 @@ from serving.aio.clock import now_s, stamp
 from serving.cluster.kinds import NODE_METRICS, POD_METRICS, SCALING_POLICY, Kind
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import Key, Reflector
-from serving.local.machine import Machine, Reading, node_metrics
+from serving.local.machine import Machine, MachineReading, node_metrics
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 
-__all__ = ["Measured", "SessionUse", "UsageTeller", "Used", "pod_metrics", "read_sessions", "used_between"]
+__all__ = [
+    "MeasuredPod",
+    "SessionTotals",
+    "SessionUsage",
+    "UsageReporter",
+    "pod_metrics",
+    "read_sessions",
+    "used_between",
+]
 
 _log = logging.getLogger("kubelet")
 
@@ -37,21 +45,21 @@ _MEASURED_TYPES = frozenset({"cpu", "mem"})
 _WRITTEN_AT_ONCE = 50
 
 
-class SessionUse(msgspec.Struct, frozen=True):
+class SessionTotals(msgspec.Struct, frozen=True):
     """One session: the cpu that it has taken, in ticks, and what it holds."""
 
     cpu_ticks: int = 0
     resident_bytes: int = 0
 
 
-class Used(msgspec.Struct, frozen=True):
+class SessionUsage(msgspec.Struct, frozen=True):
     """One container over a window: thousandths of a core, and bytes."""
 
     cpu_m: int
     memory_bytes: int
 
 
-class Measured(Protocol):
+class MeasuredPod(Protocol):
     """A pod whose containers can be measured."""
 
     @property
@@ -70,7 +78,7 @@ class Measured(Protocol):
         ...
 
 
-def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionUse]:
+def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionTotals]:
     """All sessions of this machine, by the process id of the leader."""
     ticks: dict[int, int] = {}
     held: dict[int, int] = {}
@@ -82,19 +90,19 @@ def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionUse]:
             session = int(fields[_SESSION])
             ticks[session] = ticks.get(session, 0) + sum(map(int, fields[_CPU_TICKS]))
             held[session] = held.get(session, 0) + int(fields[_RSS_PAGES]) * _PAGE_BYTES
-    return {session: SessionUse(taken, held[session]) for session, taken in ticks.items()}
+    return {session: SessionTotals(taken, held[session]) for session, taken in ticks.items()}
 
 
-def used_between(before: SessionUse, after: SessionUse, *, window_s: float) -> Used:
+def used_between(before: SessionTotals, after: SessionTotals, *, window_s: float) -> SessionUsage:
     """What a session used. 150 ticks of a hundredth of a second in 2 s are 750m.
 
     An orphan that ends takes what it had used away with it: then it was less than it looked, never below 0.
     """
     ticks = max(0, after.cpu_ticks - before.cpu_ticks)
-    return Used(cpu_m=round(1000 * ticks / _TICKS_PER_S / window_s), memory_bytes=after.resident_bytes)
+    return SessionUsage(cpu_m=round(1000 * ticks / _TICKS_PER_S / window_s), memory_bytes=after.resident_bytes)
 
 
-def pod_metrics(pod: Measured, used: Mapping[str, Used], *, at: str, window_s: float) -> Object:
+def pod_metrics(pod: MeasuredPod, used: Mapping[str, SessionUsage], *, at: str, window_s: float) -> Object:
     """A pod's PodMetrics, as metrics-server has them."""
     containers = [
         {"name": name, "usage": {"cpu": f"{one.cpu_m}m", "memory": f"{one.memory_bytes // 1024}Ki"}}
@@ -110,7 +118,7 @@ def pod_metrics(pod: Measured, used: Mapping[str, Used], *, at: str, window_s: f
     }
 
 
-class UsageTeller:
+class UsageReporter:
     """Measures and tells. ``pods`` are those of this machine; ``run`` lasts until cancelled.
 
     ``machine`` is told as the node ``node_name``; None tells of pods alone.
@@ -119,7 +127,7 @@ class UsageTeller:
     def __init__(
         self,
         cluster: Cluster,
-        pods: Callable[[], Iterable[Measured]],
+        pods: Callable[[], Iterable[MeasuredPod]],
         *,
         machine: Machine | None = None,
         node_name: str = "local",
@@ -128,17 +136,17 @@ class UsageTeller:
         self._pods = pods
         self._machine = machine
         self._node_name = node_name
-        self._reading: Reading | None = None
+        self._reading: MachineReading | None = None
         self._is_node_told = False
         self._policies = Reflector(cluster, SCALING_POLICY)
         self._wanted = asyncio.Event()
         self._policies.on_change(lambda _: self._look_at_policies())
         self._at_s = 0.0
-        self._sessions: dict[int, SessionUse] = {}
+        self._sessions: dict[int, SessionTotals] = {}
         self._told: set[Key] = set()
 
     def __repr__(self) -> str:
-        return f"UsageTeller({len(self._told)} pods, {'wanted' if self._wanted.is_set() else 'idle'})"
+        return f"UsageReporter({len(self._told)} pods, {'wanted' if self._wanted.is_set() else 'idle'})"
 
     async def run(self) -> None:
         """Measure until cancelled."""

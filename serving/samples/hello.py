@@ -8,10 +8,10 @@ import os
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-__all__ = ["Hello", "main"]
+__all__ = ["HelloHandler", "main"]
 
 
-class Hello(BaseHTTPRequestHandler):
+class HelloHandler(BaseHTTPRequestHandler):
     """Answers every GET."""
 
     protocol_version = "HTTP/1.1"
@@ -35,7 +35,7 @@ class Hello(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Listen until ended."""
-    ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "8080"))), Hello).serve_forever()
+    ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "8080"))), HelloHandler).serve_forever()
 
 
 if __name__ == "__main__":

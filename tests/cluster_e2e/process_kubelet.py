@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from serving.cli.api import Api
+from serving.cli.api import ApiClient
 from serving.cluster.api.reviews import KnownToken
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import Key
@@ -115,7 +115,7 @@ class ProcessKubelet(StatusKubelet):
             bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
             spec = {"audiences": [asked["audience"]], "expirationSeconds": asked["expirationSeconds"]}
             path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-            made = Api(kubeconfig=self._server.kubeconfig).done(
+            made = ApiClient(kubeconfig=self._server.kubeconfig).done(
                 "POST", path, {"spec": {**spec, "boundObjectRef": bound}}
             )
             return str(made["status"]["token"])

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from serving.cli.api import Api
+from serving.cli.api import ApiClient
 from serving.cli.installation import Installation
-from serving.cli.tree import Wanted, objects_of, tree_folder
+from serving.cli.tree import WantedRevisions, objects_of, tree_folder
 from serving.cluster.port import Object
 from tests.tidy.sources import ROOT
 
@@ -75,7 +75,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     def _token(self, account: str) -> str:
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
         request = {"spec": {"expirationSeconds": _TOKEN_S}}
-        status, answer = Api(kubeconfig=self.kubeconfig).call("POST", path, request)
+        status, answer = ApiClient(kubeconfig=self.kubeconfig).call("POST", path, request)
         assert status < 400, (path, answer)
         return str(answer["status"]["token"])
 
@@ -87,7 +87,7 @@ async def started(folder: Path) -> AsyncIterator[Server]:
         kubeconfig = Path(os.environ[_VARIABLE])
         # The daemons of one stage would work on what is another's: there is one cluster, and they see all of it.
         assert "PYTEST_XDIST_WORKER" not in os.environ, f"with {_VARIABLE} run these tests in one process, without -n"
-        installation = Installation(Api(kubeconfig=kubeconfig), needed_objects())
+        installation = Installation(ApiClient(kubeconfig=kubeconfig), needed_objects())
         await asyncio.to_thread(installation.check)
         await asyncio.to_thread(installation.apply)
         yield _server(kubeconfig, node=_NODE)
@@ -115,7 +115,7 @@ async def started(folder: Path) -> AsyncIterator[Server]:
 def needed_objects() -> list[Object]:
     """What a server has to have before the daemons come: of the tree, and the account of placement, which is a component."""
     placement = (tree_folder() / "components" / "placement" / "rbac.yaml").read_text()
-    objects = [*objects_of(tree_folder(), Wanted()), *yaml.safe_load_all(placement)]
+    objects = [*objects_of(tree_folder(), WantedRevisions()), *yaml.safe_load_all(placement)]
     return [one for one in objects if one["kind"] in _NEEDED]
 
 

@@ -10,9 +10,9 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from serving.local.host import Host
 from serving.local.kubelet import Kubelet
-from serving.local.pod import Node
+from serving.local.pod import NodeContext
+from serving.local.processruntime import ProcessRuntime
 from tests.cluster_e2e.stage import KEY, SPACE, Stage, staged
 from tests.cluster_e2e.status_kubelet import StatusKubelet
 from tests.integration.local_stage import HELLO, template_process
@@ -41,22 +41,22 @@ async def _kubelet(
     stage: Stage, template: Path, folder: Path, group: asyncio.TaskGroup
 ) -> tuple[asyncio.Task[None], ...]:
     """The one of ``serving up``, on the cluster of the stage."""
-    host = Host(template)
-    node = Node(
+    runtime = ProcessRuntime(template)
+    node = NodeContext(
         cluster=stage.cluster,
-        host=host,
+        runtime=runtime,
         pods=folder / "state" / "pods",
         logs=folder / "state" / "logs" / "pods",
         snapshots=folder / "state" / "snapshots",
         stats_url=f"ws://127.0.0.1:{stage.port('stats')}/stats",
         key=KEY,
         name=stage.server.node,
-        told_network="10.",
+        reported_network="10.",
     )
     kubelet = Kubelet(node)
     # On a server with a scheduler a node has to be there, and to have room.
     beating = group.create_task(StatusKubelet(stage.cluster, stage.server.node).beat())
-    connecting = group.create_task(host.run())
+    connecting = group.create_task(runtime.run())
     await kubelet.take_over()
     return beating, connecting, group.create_task(kubelet.run())
 

@@ -13,10 +13,10 @@ from typing import Any
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, Object
-from serving.local.host import Host
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
-from serving.local.pod import Node
+from serving.local.pod import NodeContext
+from serving.local.processruntime import ProcessRuntime
 from serving.local.state import StateFolder
 from serving.local.workloads import is_ready
 from tests.tidy.sources import ROOT
@@ -129,10 +129,10 @@ async def controlled(state: StateFolder) -> AsyncIterator[Machine]:
     cluster = MemoryCluster()
     metadata = {"name": "hello-00001", "namespace": "default"}
     await cluster.create(REVISION, {"metadata": metadata, "spec": {"containerConcurrency": 1}})
-    host = Host(state.template)
-    node = Node(
+    runtime = ProcessRuntime(state.template)
+    node = NodeContext(
         cluster=cluster,
-        host=host,
+        runtime=runtime,
         pods=state.pods,
         logs=state.logs / "pods",
         snapshots=state.snapshots,
@@ -141,7 +141,7 @@ async def controlled(state: StateFolder) -> AsyncIterator[Machine]:
     )
     kubelet = Kubelet(node)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(host.run())]
+        tasks = [group.create_task(runtime.run())]
         await kubelet.take_over()
         tasks += [group.create_task(kubelet.run()), group.create_task(Manager(cluster).run())]
         yield Machine(cluster, state, kubelet)

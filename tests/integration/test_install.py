@@ -10,16 +10,16 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from serving.cli.api import Api
+from serving.cli.api import ApiClient
 from serving.cli.main import main
 from serving.cli.rollout import until_available
-from serving.cli.tree import Wanted, objects_of, path_of, tree_folder
+from serving.cli.tree import WantedRevisions, objects_of, path_of, tree_folder
 from serving.cluster.memory import MemoryCluster
 from serving.settings.parse import EXAMPLE_KEY
 from tests.integration.api_server import served
 from tests.integration.bare_cluster import BareCluster
 
-OBJECTS = objects_of(tree_folder(), Wanted())
+OBJECTS = objects_of(tree_folder(), WantedRevisions())
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SETTINGS = "/api/v1/namespaces/knative-serving/configmaps/config-autoscaler"
 ROUTES = "/api/v1/namespaces/knative-serving/configmaps/config-controller"
@@ -174,7 +174,7 @@ def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_
 def test_a_dry_run_asks_nobody_and_prints_what_would_be_applied() -> None:
     done = CliRunner().invoke(main, ["install", "--dry-run", "-n", "mine", "--domain", "apps.example.org"])
     found = list(yaml.safe_load_all(done.stdout))
-    assert found == objects_of(tree_folder(), Wanted(namespace="mine", domain="apps.example.org"))
+    assert found == objects_of(tree_folder(), WantedRevisions(namespace="mine", domain="apps.example.org"))
     (settings,) = (one for one in found if one["metadata"]["name"] == "config-controller")
     assert (settings["data"]["domain"], settings["metadata"]["namespace"]) == ("apps.example.org", "mine")
 
@@ -202,7 +202,7 @@ def test_wait_returns_when_every_daemon_is_available(cluster: BareCluster, tmp_p
 
     rolling = threading.Thread(target=roll_out)
     rolling.start()
-    until_available(Api(kubeconfig=cluster.kubeconfig(tmp_path)), OBJECTS, timeout_s=60)
+    until_available(ApiClient(kubeconfig=cluster.kubeconfig(tmp_path)), OBJECTS, timeout_s=60)
     assert is_asked.is_set()
     rolling.join()
 
@@ -219,7 +219,7 @@ def test_a_wait_that_takes_too_long_names_the_pods_that_are_in_the_way(
     path = "/api/v1/namespaces/knative-serving/pods/controller-x"
     cluster.put(path, {"kind": "Pod", "metadata": {"name": "controller-x"}, "status": status})
     with pytest.raises(SystemExit) as ended:
-        until_available(Api(kubeconfig=cluster.kubeconfig(tmp_path)), OBJECTS, timeout_s=0)
+        until_available(ApiClient(kubeconfig=cluster.kubeconfig(tmp_path)), OBJECTS, timeout_s=0)
     assert ended.value.code == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "not available after 0 s" in said

@@ -61,7 +61,7 @@ def server(*arguments: str) -> str:
 async def test_an_app_on_a_port_of_its_own_is_told_both_ports(machine: Machine) -> None:
     message = await explained(machine, "WrongPort", server("0"))
     (port,) = [line.rpartition(" ")[2] for line in message.splitlines() if line.startswith("serving at ")]
-    given = next(iter(machine.kubelet._running.values())).place.port
+    given = next(iter(machine.kubelet._running.values())).location.port
     assert f"listens on port {port} and was given PORT={given}; it must listen on $PORT" in message
 
 

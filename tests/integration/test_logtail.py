@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from serving.cli.api import Api
+from serving.cli.api import ApiClient
 from serving.cli.logtail import last_lines
 from serving.cluster.api.logs import LogOptions
 from serving.cluster.kinds import POD
@@ -29,7 +29,7 @@ async def lines(folder: Path, *, said: bytes) -> list[str]:
     metadata = {"name": "p", "namespace": "default", "labels": {"serving.knative.dev/revision": "hello-00001"}}
     await cluster.create(POD, {"metadata": metadata, "spec": {"containers": [{"name": "app"}]}})
     async with served(cluster, folder, logs=Started(said=said)) as api:
-        return await asyncio.to_thread(last_lines, Api(kubeconfig=api.kubeconfig), "hello-00001", count=10)
+        return await asyncio.to_thread(last_lines, ApiClient(kubeconfig=api.kubeconfig), "hello-00001", count=10)
 
 
 async def test_one_that_has_just_been_started_again_is_quoted_from_the_run_before(tmp_path: Path) -> None:

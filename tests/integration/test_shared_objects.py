@@ -19,7 +19,7 @@ from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, WatchEvent
 from serving.controller.loop import Controller
 from serving.local.manager import Manager
-from serving.local.podplan import Life, pod_status
+from serving.local.podplan import ContainerState, pod_status
 from serving.model.objects import condition_of
 from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings
@@ -45,7 +45,7 @@ async def make_ready(cluster: MemoryCluster) -> None:
     async with cluster.watch(POD, resource_version="1") as events:
         async for event in events:
             if event.type is EventType.ADDED:
-                lives = {"user-container": Life(is_running=True)}
+                lives = {"user-container": ContainerState(is_running=True)}
                 status = pod_status(event.object, lives, address="127.64.0.1", ready=True, stamp=stamp())
                 name = event.object["metadata"]["name"]
                 await cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")

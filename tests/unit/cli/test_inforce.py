@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from serving.cli.inforce import until_in_force
-from serving.cli.url import Address
+from serving.cli.url import ServiceAddress
 from serving.model.split import split_digest
 
 SERVICE = {"status": {"traffic": [{"revisionName": "a", "percent": 90}, {"revisionName": "b", "percent": 10}]}}
@@ -33,7 +33,7 @@ class Activators(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def activators(*answers: str) -> Iterator[tuple[Address, list[str | None]]]:
+def activators(*answers: str) -> Iterator[tuple[ServiceAddress, list[str | None]]]:
     asked: list[str | None] = []
     handler = type("Told", (Activators,), {"answers": answers, "asked": asked})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
@@ -41,7 +41,7 @@ def activators(*answers: str) -> Iterator[tuple[Address, list[str | None]]]:
         thread.start()
         try:
             yield (
-                Address(url="http://h", host="h", connect_host="127.0.0.1", connect_port=server.server_port),
+                ServiceAddress(url="http://h", host="h", connect_host="127.0.0.1", connect_port=server.server_port),
                 asked,
             )
         finally:
@@ -62,5 +62,5 @@ def test_it_is_not_waited_for_without_end() -> None:
 
 
 def test_nobody_there_is_no_error() -> None:
-    nowhere = Address(url="http://h", host="h", connect_host="127.0.0.1", connect_port=1)
+    nowhere = ServiceAddress(url="http://h", host="h", connect_host="127.0.0.1", connect_port=1)
     assert not until_in_force(nowhere, SERVICE, within_s=0.02)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.local.machine import Reading, node_metrics, node_status, read_machine
+from serving.local.machine import MachineReading, node_metrics, node_status, read_machine
 
 STAT = """cpu  999 0 0 0 0 0 0 0 0 0
 cpu0 100 10 20 5000 900 3 7 40 0 0
@@ -43,7 +43,7 @@ def test_without_a_cgroup_all_of_the_machine_is_ours(files: Files) -> None:
     assert (machine.cpu_m, machine.memory_bytes) == (2000, 4 * GIB)
     assert node_status(machine, at="then")["allocatable"] == {"cpu": "2", "memory": "4194304Ki"}
     # 140 and 200 ticks of a hundredth of a second: what others took and what waited is no use.
-    assert machine.read(files.proc) == Reading(cpu_s=3.4, memory_bytes=GIB)
+    assert machine.read(files.proc) == MachineReading(cpu_s=3.4, memory_bytes=GIB)
 
 
 def test_an_affinity_bounds_cores_and_what_counts_as_used(files: Files) -> None:
@@ -61,7 +61,7 @@ def test_the_tightest_cgroup_above_us_bounds_and_is_measured(files: Files) -> No
     status = node_status(machine, at="then")
     assert status["capacity"] == {"cpu": "2", "memory": "4194304Ki"}
     assert status["allocatable"] == {"cpu": "1500m", "memory": "3145728Ki"}
-    assert machine.read(files.proc) == Reading(cpu_s=2.5, memory_bytes=3 * GIB // 2)
+    assert machine.read(files.proc) == MachineReading(cpu_s=2.5, memory_bytes=3 * GIB // 2)
 
 
 def test_a_bound_above_what_there_is_bounds_nothing(files: Files) -> None:
@@ -77,7 +77,7 @@ def test_where_there_are_no_cgroups_nothing_bounds(files: Files) -> None:
 
 
 def test_metrics_are_written_as_metrics_server_does() -> None:
-    before, after = Reading(cpu_s=10.0, memory_bytes=1), Reading(cpu_s=13.0, memory_bytes=GIB)
+    before, after = MachineReading(cpu_s=10.0, memory_bytes=1), MachineReading(cpu_s=13.0, memory_bytes=GIB)
     made = node_metrics("local", before, after, at="then", window_s=2.0)
     assert (made["metadata"], made["timestamp"], made["window"]) == ({"name": "local"}, "then", "2.000s")
     assert made["usage"] == {"cpu": "1500m", "memory": "1048576Ki"}

@@ -4,20 +4,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.local import orders
-from serving.local.orders import Ended, Forget, Have, HeldPod, Keep, Lines, Send, Start, encode, read_order, read_report
+from serving.local.orders import (
+    ForgetPod,
+    HeldPod,
+    Inventory,
+    KeepNote,
+    Lines,
+    ProcessEnded,
+    SendSignal,
+    StartProcess,
+    encode,
+    read_order,
+    read_report,
+)
 
-START = Start(pod="1", name="app", environment={"A": "b"}, log="/l", arguments=("run", "it"))
+START = StartProcess(pod="1", name="app", environment={"A": "b"}, log="/l", arguments=("run", "it"))
 
 
 @pytest.mark.parametrize(
-    "order", [START, Send(pod="1", name="app", signal=15), Keep(pod="1", note={"x": [1]}), Forget(pod="1")]
+    "order", [START, SendSignal(pod="1", name="app", signal=15), KeepNote(pod="1", note={"x": [1]}), ForgetPod(pod="1")]
 )
 def test_an_order_is_read_as_it_was_written(order: orders.Order) -> None:
     assert read_order(encode(order).rstrip(b"\n")) == order
 
 
 @pytest.mark.parametrize(
-    "report", [Have(pods=[HeldPod(pod="1", note={}, processes=[])]), Ended(pod="1", name="app", exit_code=-9)]
+    "report",
+    [Inventory(pods=[HeldPod(pod="1", note={}, processes=[])]), ProcessEnded(pod="1", name="app", exit_code=-9)],
 )
 def test_a_report_is_read_as_it_was_written(report: orders.Report) -> None:
     assert read_report(encode(report).rstrip(b"\n")) == report

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from serving.cluster.port import Object
-from serving.local.podplan import AppPlan, Life, app_plan, command_words, pod_status, proxy_environment
+from serving.local.podplan import AppPlan, ContainerState, app_plan, command_words, pod_status, proxy_environment
 from serving.model.errors import InvalidValue
 
 
@@ -84,7 +84,7 @@ def test_the_probe_is_taken_over_at_the_apps_real_port() -> None:
     assert json.loads(found["SERVING_POD_READINESS"]) == {"httpGet": {"path": "/ready", "port": 0}, "periodSeconds": 3}
 
 
-def status(lives: dict[str, Life], *, ready: bool = True, before: Object | None = None) -> Object:
+def status(lives: dict[str, ContainerState], *, ready: bool = True, before: Object | None = None) -> Object:
     one = {**pod({"name": "c", "image": "i"}), "status": before or {}}
     return pod_status(one, lives, address="127.64.0.9", ready=ready, stamp="now")
 
@@ -94,14 +94,14 @@ def ready_of(found: Object) -> str:
 
 
 def test_a_pod_is_ready_when_its_queue_proxy_says_so_and_all_run() -> None:
-    running = Life(is_running=True)
+    running = ContainerState(is_running=True)
     assert ready_of(status({"c": running})) == "True"
     assert ready_of(status({"c": running}, ready=False)) == "False"
-    assert ready_of(status({"c": running, "d": Life()})) == "False"
+    assert ready_of(status({"c": running, "d": ContainerState()})) == "False"
 
 
 def test_a_container_that_ended_tells_how() -> None:
-    life = Life(
+    life = ContainerState(
         restart_count=2, exit_code=3, last_lines="boom", waiting_reason="CrashLoopBackOff", waiting_message="later"
     )
     found = status({"c": life})
@@ -114,7 +114,7 @@ def test_a_container_that_ended_tells_how() -> None:
 
 def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     then = [{"type": "Ready", "status": "True", "lastTransitionTime": "then"}]
-    found = status({"c": Life(is_running=True)}, before={"conditions": then})
+    found = status({"c": ContainerState(is_running=True)}, before={"conditions": then})
     assert then[0] in found["conditions"]
     assert found["phase"] == "Running"
 

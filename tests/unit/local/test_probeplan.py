@@ -2,7 +2,7 @@ from serving.local.probeplan import (
     ProbeKind,
     ProbePlan,
     ProbeState,
-    Verdict,
+    ProbeVerdict,
     after_outcome,
     listening_probe,
     probe_plans,
@@ -11,7 +11,7 @@ from serving.local.probeplan import (
 GET = {"httpGet": {"path": "/x", "port": 8080}}
 
 
-def verdicts(plan: ProbePlan, outcomes: str) -> list[Verdict]:
+def verdicts(plan: ProbePlan, outcomes: str) -> list[ProbeVerdict]:
     """One for each outcome: "+" is a success."""
     state, found = ProbeState(), []
     for outcome in outcomes:
@@ -43,10 +43,21 @@ def test_the_port_is_the_apps_real_one() -> None:
 
 def test_the_third_failure_in_a_row_counts() -> None:
     (plan,) = probe_plans({"livenessProbe": GET})
-    assert verdicts(plan, "--+--") == [Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.PASSED, Verdict.PASSED, Verdict.PASSED]
-    assert verdicts(plan, "+---")[-1] is Verdict.FAILED
+    assert verdicts(plan, "--+--") == [
+        ProbeVerdict.UNKNOWN,
+        ProbeVerdict.UNKNOWN,
+        ProbeVerdict.PASSED,
+        ProbeVerdict.PASSED,
+        ProbeVerdict.PASSED,
+    ]
+    assert verdicts(plan, "+---")[-1] is ProbeVerdict.FAILED
 
 
 def test_as_many_successes_in_a_row_as_are_asked_for() -> None:
     plan = ProbePlan(kind=ProbeKind.READINESS, probe=listening_probe({}), success_min=2)
-    assert verdicts(plan, "+-++") == [Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.PASSED]
+    assert verdicts(plan, "+-++") == [
+        ProbeVerdict.UNKNOWN,
+        ProbeVerdict.UNKNOWN,
+        ProbeVerdict.UNKNOWN,
+        ProbeVerdict.PASSED,
+    ]

@@ -1,6 +1,6 @@
 import pytest
 
-from serving.local.unready import Observed, explain, with_log
+from serving.local.unready import ObservedContainer, explain, with_log
 
 
 @pytest.mark.parametrize(
@@ -12,14 +12,16 @@ from serving.local.unready import Observed, explain, with_log
     ],
 )
 def test_a_port_that_the_app_was_not_given_is_named(ports: list[int], reason: str, said: str) -> None:
-    found = explain(Observed(container="app", port=20123, ports=ports))
+    found = explain(ObservedContainer(container="app", port=20123, ports=ports))
     assert found is not None
     assert (found.reason, said in found.message) == (reason, True)
 
 
 def test_a_probe_that_fails_is_named_with_its_failure() -> None:
     found = explain(
-        Observed(container="app", port=20123, ports=[20123], probe="GET /health", probe_failure="the app answered 503")
+        ObservedContainer(
+            container="app", port=20123, ports=[20123], probe="GET /health", probe_failure="the app answered 503"
+        )
     )
     assert found is not None
     assert found.reason == "ReadinessProbeFailed"
@@ -27,7 +29,7 @@ def test_a_probe_that_fails_is_named_with_its_failure() -> None:
 
 
 def test_there_is_nothing_to_say_of_a_container_that_listens() -> None:
-    assert explain(Observed(container="app", port=20123, ports=[20123, 9000])) is None
+    assert explain(ObservedContainer(container="app", port=20123, ports=[20123, 9000])) is None
 
 
 def test_the_log_is_quoted_if_there_is_one() -> None:

@@ -13,7 +13,7 @@ import pytest
 from serving.cluster.kinds import NODE_METRICS, POD_METRICS, SCALING_POLICY
 from serving.cluster.memory import MemoryCluster
 from serving.local.machine import read_machine
-from serving.local.usage import SessionUse, UsageTeller, Used, pod_metrics, read_sessions, used_between
+from serving.local.usage import SessionTotals, SessionUsage, UsageReporter, pod_metrics, read_sessions, used_between
 from serving.model.errors import NotFound
 from serving.model.quantity import parse_bytes, parse_millicores
 
@@ -45,22 +45,22 @@ def test_the_processes_of_a_session_are_added_up(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     found = read_sessions(tmp_path)
     assert found[10].cpu_ticks == 20
-    assert found[20] == SessionUse(cpu_ticks=7)
+    assert found[20] == SessionTotals(cpu_ticks=7)
     assert found[10].resident_bytes % 6 == 0
     assert set(found) == {10, 20}
 
 
 def test_cpu_is_a_share_of_the_window() -> None:
-    used = used_between(SessionUse(100, 5), SessionUse(250, 7), window_s=2.0)
-    assert used == Used(750, 7)
+    used = used_between(SessionTotals(100, 5), SessionTotals(250, 7), window_s=2.0)
+    assert used == SessionUsage(750, 7)
 
 
 def test_cpu_is_never_below_zero() -> None:
-    assert used_between(SessionUse(100), SessionUse(50), window_s=1.0).cpu_m == 0
+    assert used_between(SessionTotals(100), SessionTotals(50), window_s=1.0).cpu_m == 0
 
 
 def test_metrics_are_written_as_metrics_server_does() -> None:
-    made = pod_metrics(Pod(("n", "p"), {}), {"c": Used(250, 4096)}, at="then", window_s=2.0)
+    made = pod_metrics(Pod(("n", "p"), {}), {"c": SessionUsage(250, 4096)}, at="then", window_s=2.0)
     assert made["metadata"] == {"namespace": "n", "name": "p", "labels": {"app": "a"}}
     assert made["containers"] == [{"name": "c", "usage": {"cpu": "250m", "memory": "4Ki"}}]
     assert (made["timestamp"], made["window"]) == ("then", "2.000s")
@@ -86,7 +86,7 @@ def burner() -> Iterator[subprocess.Popen[bytes]]:
 
 async def test_what_an_app_forks_counts(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
     pods = [Pod(("default", "p"), {"c": burner.pid})]
-    teller = UsageTeller(cluster, lambda: pods)
+    teller = UsageReporter(cluster, lambda: pods)
     await teller.look()
     with pytest.raises(NotFound):
         await cluster.get(POD_METRICS, "default", "p")
@@ -98,12 +98,12 @@ async def test_what_an_app_forks_counts(cluster: MemoryCluster, burner: subproce
             await teller.look()
             usage = (await cluster.get(POD_METRICS, "default", "p"))["containers"][0]["usage"]
     assert parse_bytes(usage["memory"]) > 2**20
-    assert repr(teller) == "UsageTeller(1 pods, idle)"
+    assert repr(teller) == "UsageReporter(1 pods, idle)"
 
 
 async def test_a_pod_that_is_gone_is_told_no_more(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
     pods = [Pod(("default", "p"), {"c": burner.pid})]
-    teller = UsageTeller(cluster, lambda: pods)
+    teller = UsageReporter(cluster, lambda: pods)
     for _ in range(3):
         await teller.look()
     pods.clear()
@@ -112,7 +112,7 @@ async def test_a_pod_that_is_gone_is_told_no_more(cluster: MemoryCluster, burner
 
 
 async def test_what_somebody_deletes_is_told_again(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
-    teller = UsageTeller(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
+    teller = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
     for _ in range(2):
         await teller.look()
     await cluster.delete(POD_METRICS, "default", "p")
@@ -122,14 +122,14 @@ async def test_what_somebody_deletes_is_told_again(cluster: MemoryCluster, burne
     # Among pods that have just begun and are not measured yet.
     pods = [Pod(("default", "p"), {"c": burner.pid}), Pod(("default", "q"), {})]
     # One that was there before us is taken over.
-    other = UsageTeller(cluster, lambda: pods)
+    other = UsageReporter(cluster, lambda: pods)
     for _ in range(3):
         await other.look()
     assert len((await cluster.list(POD_METRICS)).items) == 1
 
 
 async def test_the_machine_is_told_as_a_node_with_what_it_uses(cluster: MemoryCluster) -> None:
-    teller = UsageTeller(cluster, list, machine=read_machine(), node_name="here")
+    teller = UsageReporter(cluster, list, machine=read_machine(), node_name="here")
     await teller.look()
     assert (await cluster.list(NODE_METRICS)).items == []
     for _ in range(2):
@@ -147,7 +147,7 @@ async def test_the_machine_is_told_as_a_node_with_what_it_uses(cluster: MemoryCl
 async def test_it_is_looked_at_more_often_while_a_policy_wants_to_know(
     cluster: MemoryCluster, burner: subprocess.Popen[bytes]
 ) -> None:
-    teller = UsageTeller(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
+    teller = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
     task = asyncio.create_task(teller.run())
     try:
         metadata = {"name": "p", "namespace": "default"}

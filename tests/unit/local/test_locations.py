@@ -1,11 +1,11 @@
 import random
 import socket
 
-from serving.local.places import Places
+from serving.local.locations import PodLocations
 
 
-def places() -> Places:
-    return Places(random.Random(1))
+def places() -> PodLocations:
+    return PodLocations(random.Random(1))
 
 
 def test_no_two_have_the_same_place() -> None:
@@ -24,6 +24,6 @@ def test_what_somebody_else_listens_on_is_passed_over() -> None:
 def test_a_place_that_was_left_can_be_had_again() -> None:
     one = places()
     first = one.take()
-    assert repr(one) == "Places(1 taken)"
+    assert repr(one) == "PodLocations(1 taken)"
     one.leave(first)
-    assert repr(one) == "Places(0 taken)"
+    assert repr(one) == "PodLocations(0 taken)"

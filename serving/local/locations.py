@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Place", "Places"]
+__all__ = ["PodLocation", "PodLocations"]
 
 _ADDRESSES = 2**16
 _QUEUE_PORTS = (8012, 8022)
@@ -20,14 +20,14 @@ _PORT_END_DEFAULT = 32768
 _TRIES = 4096
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
     """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1."""
 
     address: str
     port: int
 
 
-class Places:
+class PodLocations:
     """Who is where."""
 
     def __init__(self, dice: random.Random) -> None:
@@ -37,18 +37,18 @@ class Places:
         self._next_port = dice.randrange(_PORT_FIRST, self._port_end)
 
     def __repr__(self) -> str:
-        return f"Places({len(self._taken) // 2} taken)"
+        return f"PodLocations({len(self._taken) // 2} taken)"
 
-    def take(self) -> Place:
+    def take(self) -> PodLocation:
         """A place that nobody has. Raises ``OSError`` if there is none."""
-        return self.occupy(Place(address=self._free_address(), port=self._free_port()))
+        return self.occupy(PodLocation(address=self._free_address(), port=self._free_port()))
 
-    def occupy(self, place: Place) -> Place:
+    def occupy(self, place: PodLocation) -> PodLocation:
         """Somebody is there already."""
         self._taken |= {place.address, place.port}
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: PodLocation) -> None:
         """Nobody is there any more."""
         self._taken -= {place.address, place.port}
 

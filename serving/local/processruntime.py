@@ -15,26 +15,26 @@ from typing import Any
 import msgspec
 
 from serving.local.orders import (
-    CannotStart,
-    Ended,
-    Forget,
-    Have,
+    ForgetPod,
     HeldPod,
     HeldProcess,
-    Keep,
+    Inventory,
+    KeepNote,
     Lines,
     Order,
-    Ready,
+    ProcessEnded,
+    ProcessStarted,
+    ReadinessChanged,
     Report,
-    Send,
-    Start,
-    Started,
+    SendSignal,
+    StartFailed,
+    StartProcess,
     encode,
     read_report,
 )
 from serving.local.state import short_path
 
-__all__ = ["Host", "Process"]
+__all__ = ["ProcessRuntime", "TemplateProcess"]
 
 _log = logging.getLogger("host")
 
@@ -43,13 +43,15 @@ _RETRY_S = 0.05
 _KILLED = -signal.SIGKILL
 
 
-class Process:
+class TemplateProcess:
     """A process of a pod. ``started`` raises ``OSError`` with the reason when it cannot be; ``ended`` is its exit code.
 
     ``drained`` is done when a queue-proxy reports that its app may end.
     """
 
-    def __init__(self, host: "Host", pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None) -> None:
+    def __init__(
+        self, host: "ProcessRuntime", pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._host, self._pod, self._name = host, pod, name
         self._on_ready = on_ready
@@ -60,12 +62,12 @@ class Process:
 
     def __repr__(self) -> str:
         state = "starting" if not self.started.done() else "ended" if self.ended.done() else f"pid {self.pid}"
-        return f"Process({self._pod}/{self._name}, {state})"
+        return f"TemplateProcess({self._pod}/{self._name}, {state})"
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to it and its group."""
         if not self.ended.done():
-            self._host.order(Send(pod=self._pod, name=self._name, signal=number))
+            self._host.order(SendSignal(pod=self._pod, name=self._name, signal=number))
 
     async def end(self, *, grace_s: float) -> None:
         """SIGTERM, and SIGKILL after the grace; 0 is SIGKILL at once. Returns when it is over."""
@@ -83,19 +85,19 @@ class Process:
     def hear(self, report: Report) -> None:
         """Take over what the template says of it."""
         match report:
-            case Started(pid=pid):
+            case ProcessStarted(pid=pid):
                 self.pid = pid
                 _settle(self.started, None)
-            case CannotStart(why=why):
+            case StartFailed(why=why):
                 if not self.started.done():
                     self.started.set_exception(OSError(why))
                     # Who starts a pod that is stopped at once may not look.
                     self.started.exception()
                 _settle(self.ended, _KILLED)
-            case Ended(exit_code=exit_code):
+            case ProcessEnded(exit_code=exit_code):
                 _settle(self.started, None)
                 _settle(self.ended, exit_code)
-            case Ready(is_ready=is_ready, is_drained=is_drained):
+            case ReadinessChanged(is_ready=is_ready, is_drained=is_drained):
                 if is_drained:
                     _settle(self.drained, None)
                 if self._on_ready is not None:
@@ -104,12 +106,12 @@ class Process:
                 return
 
 
-class Host:
+class ProcessRuntime:
     """The template, seen from here. ``held`` is what it had when it was connected first."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._processes: dict[tuple[str, str], Process] = {}
+        self._processes: dict[tuple[str, str], TemplateProcess] = {}
         self._held: dict[tuple[str, str], HeldProcess] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: list[Order] = []
@@ -117,7 +119,7 @@ class Host:
         self.held: list[HeldPod] = []
 
     def __repr__(self) -> str:
-        return f"Host({len(self._processes)} processes, {'not ' * (self._writer is None)}connected)"
+        return f"ProcessRuntime({len(self._processes)} processes, {'not ' * (self._writer is None)}connected)"
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
@@ -141,7 +143,7 @@ class Host:
             writer.close()
 
     def _hear(self, report: Report, writer: asyncio.StreamWriter) -> None:
-        if isinstance(report, Have):
+        if isinstance(report, Inventory):
             self._writer = writer
             self._compare(report)
             for order in self._waiting:
@@ -156,10 +158,10 @@ class Host:
             # Nobody has taken it over yet; whoever does shall know.
             self._held[key] = _after(self._held[key], report)
 
-    def _compare(self, have: Have) -> None:
+    def _compare(self, have: Inventory) -> None:
         """What we believe to run and is not there was killed with the template."""
         found = {(pod.pod, one.name): one for pod in have.pods for one in pod.processes}
-        waiting = {(order.pod, order.name) for order in self._waiting if isinstance(order, Start)}
+        waiting = {(order.pod, order.name) for order in self._waiting if isinstance(order, StartProcess)}
         for key, process in self._processes.items():
             now = found.get(key)
             if now is not None:
@@ -178,50 +180,52 @@ class Host:
         else:
             self._writer.write(encode(order))
 
-    def start(self, start: Start, *, on_ready: Callable[[bool], None] | None = None) -> Process:
+    def start(self, start: StartProcess, *, on_ready: Callable[[bool], None] | None = None) -> TemplateProcess:
         """Start a process; its ``started`` tells whether that worked."""
-        process = Process(self, start.pod, start.name, on_ready=on_ready)
+        process = TemplateProcess(self, start.pod, start.name, on_ready=on_ready)
         self._processes[start.pod, start.name] = process
         self.order(start)
         return process
 
-    def take_over(self, pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None) -> Process | None:
+    def take_over(
+        self, pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None
+    ) -> TemplateProcess | None:
         """A process that the template had already; None if there was none such."""
         held = self._held.get((pod, name))
         if held is None:
             return None
-        process = Process(self, pod, name, on_ready=on_ready)
+        process = TemplateProcess(self, pod, name, on_ready=on_ready)
         self._processes[pod, name] = process
         _catch_up(process, held)
         return process
 
     def keep(self, pod: str, note: dict[str, Any]) -> None:
         """Leave word about a pod for the next control process."""
-        self.order(Keep(pod=pod, note=note))
+        self.order(KeepNote(pod=pod, note=note))
 
     def forget(self, pod: str) -> None:
         """A pod is over; whatever of it still runs is killed."""
         for key in [key for key in self._processes if key[0] == pod]:
             del self._processes[key]
-        self.order(Forget(pod=pod))
+        self.order(ForgetPod(pod=pod))
 
 
 def _after(held: HeldProcess, report: Report) -> HeldProcess:
     match report:
-        case Ended(exit_code=exit_code):
+        case ProcessEnded(exit_code=exit_code):
             return msgspec.structs.replace(held, exit_code=exit_code, is_ready=False)
-        case Ready(is_ready=is_ready, is_drained=is_drained):
+        case ReadinessChanged(is_ready=is_ready, is_drained=is_drained):
             return msgspec.structs.replace(held, is_ready=is_ready, is_drained=is_drained)
         case _:
             return held
 
 
-def _catch_up(process: Process, held: HeldProcess) -> None:
-    process.hear(Started(pod="", name=held.name, pid=held.pid))
+def _catch_up(process: TemplateProcess, held: HeldProcess) -> None:
+    process.hear(ProcessStarted(pod="", name=held.name, pid=held.pid))
     if held.exit_code is not None:
-        process.hear(Ended(pod="", name=held.name, exit_code=held.exit_code))
+        process.hear(ProcessEnded(pod="", name=held.name, exit_code=held.exit_code))
     elif held.is_ready or held.is_drained:
-        process.hear(Ready(pod="", name=held.name, is_ready=held.is_ready, is_drained=held.is_drained))
+        process.hear(ReadinessChanged(pod="", name=held.name, is_ready=held.is_ready, is_drained=held.is_drained))
 
 
 def _settle(future: "asyncio.Future[Any]", value: object) -> None:

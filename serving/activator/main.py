@@ -26,14 +26,16 @@ import socket
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 
-from serving.activator.client import StatsClient
-from serving.activator.desk import Desk
-from serving.activator.loop import CertificateWatch, ClusterView, report_loads
-from serving.activator.outcome import Wake
+from serving.activator.io.certificates import CertificateWatch
+from serving.activator.io.cluster_view import ClusterView
+from serving.activator.io.ingress import Ingress
+from serving.activator.io.peers import PeerProcesses
+from serving.activator.io.reports import StatsClient, report_loads
+from serving.activator.outcome import RevisionWake
 from serving.activator.probes import is_probe_agent
+from serving.activator.router import RequestRouter
 from serving.activator.routes import Listener, Routes
-from serving.activator.server import Ingress
-from serving.activator.slots.loop import Peers
+from serving.activator.table import RevisionTable
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.configmaps import followed
 from serving.cluster.identity import system_namespace
@@ -93,10 +95,11 @@ class Activator:
         self.access_log = stdout_log(settings.http)
         self.server = HttpServer(settings.http, access_log=self.access_log)
         self.client = StatsClient(settings, key=key, draw=draw, on_connected=self._connected)
-        self.peers = Peers(settings, draw=draw, clock=self.server.clock) if settings.count > 1 else None
+        table = RevisionTable[Exchange](settings, random=draw)
+        self.peers = PeerProcesses(settings, table, clock=self.server.clock) if settings.count > 1 else None
         self.ingress = Ingress(
             settings,
-            self.peers.desk if self.peers is not None else Desk[Exchange](settings, random=draw),
+            RequestRouter(table, slots=self.peers.broker if self.peers is not None else None),
             Routes(),
             key=key,
             draw=draw,
@@ -220,8 +223,8 @@ class Activator:
             await self.access_log.close()
         _log.info("activator.stopped", extra={"cut": cut_count, "dropped_frames": self.client.link.dropped_count})
 
-    def _wake(self, wakes: Sequence[Wake]) -> None:
-        self.client.tell([(wake.key, wake.poke.load) for wake in wakes if wake.poke is not None])
+    def _wake(self, wakes: Sequence[RevisionWake]) -> None:
+        self.client.report([(wake.key, wake.poke.load) for wake in wakes if wake.poke is not None])
         for wake in wakes:
             rows = self.ingress.metrics.of(wake.key)
             if wake.flip:
@@ -237,8 +240,8 @@ class Activator:
             )
 
     def _connected(self) -> None:
-        self.ingress.desk.told_nobody()
-        self.ingress.tick_soon()
+        self.ingress.router.resend_all()
+        self.ingress.ticker.schedule()
 
 
 async def _first(wanted: Coroutine[object, object, object], stop: asyncio.Event) -> bool:

@@ -1,6 +1,6 @@
-"""What an activator is to do next: send requests to pods, refuse requests, wake revisions.
+"""What an activator does next: dispatch requests to pods, reject requests, wake revisions, probe pods.
 
-The desk says so in answer to every event. A request is whatever its caller takes for one.
+The router returns it for every event, as values. A request is any hashable of the caller's.
 """
 
 import enum
@@ -10,17 +10,17 @@ from typing import Generic, TypeVar
 import msgspec
 
 from serving.activator.readiness import PodProbe
-from serving.activator.revisions import PodFacts
+from serving.activator.slices import ServedPod
 from serving.activator.wake import Poke
 from serving.model.knative import RevisionKey
 
-__all__ = ["Go", "Outcome", "TurnReason", "Turned", "Wake"]
+__all__ = ["Dispatch", "Rejection", "RejectionReason", "RevisionWake", "RoutingOutcome"]
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 
-class TurnReason(enum.StrEnum):
-    """Why a request is refused with 503."""
+class RejectionReason(enum.StrEnum):
+    """Why a request is answered with 503."""
 
     QUEUE_COUNT = "queue-count"
     QUEUE_BYTES = "queue-bytes"
@@ -31,24 +31,24 @@ class TurnReason(enum.StrEnum):
     SHUT_DOWN = "shut-down"
 
 
-class Go(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """Send this request to this pod now; it has waited for ``waited_s`` seconds."""
+class Dispatch(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+    """Send this request to this pod now; it waited for ``waited_s`` seconds."""
 
     request: RequestId
-    pod: PodFacts
+    pod: ServedPod
     waited_s: float = 0.0
 
 
-class Turned(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+class Rejection(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     """Answer this request with 503: the reason, and a sentence for people."""
 
     request: RequestId
-    reason: TurnReason
+    reason: RejectionReason
     text: str
 
 
-class Wake(msgspec.Struct, frozen=True, kw_only=True):
-    """Make a revision Active if ``flip``, for which ``resource_version`` is the latest known; tell the autoscaler of it."""
+class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
+    """Set a revision Active if ``flip``, on the condition that ``resource_version`` is its latest; send the poke if there is one."""
 
     key: RevisionKey
     flip: bool
@@ -56,10 +56,10 @@ class Wake(msgspec.Struct, frozen=True, kw_only=True):
     resource_version: str
 
 
-class Outcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """What is to be done, in this order."""
+class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+    """Everything to do after an event, in this order."""
 
-    go: Sequence[Go[RequestId]] = ()
-    turned: Sequence[Turned[RequestId]] = ()
-    wakes: Sequence[Wake] = ()
+    dispatches: Sequence[Dispatch[RequestId]] = ()
+    rejections: Sequence[Rejection[RequestId]] = ()
+    wakes: Sequence[RevisionWake] = ()
     probes: Sequence[PodProbe] = ()

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.activator.revisions import PodFacts
+from serving.activator.slices import ServedPod
 from serving.model.knative import RevisionKey
 
 __all__ = ["PodProbe", "UnreadyPods"]
@@ -35,15 +35,15 @@ class PodProbe(msgspec.Struct, frozen=True, kw_only=True):
     """Ask the queue-proxy of a pod whether it is ready."""
 
     key: RevisionKey
-    pod: PodFacts
+    pod: ServedPod
 
 
-class _Candidate:
+class _UnreadyPod:
     """A pod that is listed as not ready."""
 
     __slots__ = ("due_s", "failure_count", "is_confirmed", "is_probed", "pod", "since_s")
 
-    def __init__(self, pod: PodFacts, now_s: float) -> None:
+    def __init__(self, pod: ServedPod, now_s: float) -> None:
         self.pod = pod
         self.since_s = now_s
         self.due_s = now_s
@@ -55,37 +55,37 @@ class _Candidate:
 class UnreadyPods:
     """The pods that are listed as not ready, of all revisions with requests."""
 
-    __slots__ = ("_candidates", "_probe_counts")
+    __slots__ = ("_pods", "_probe_counts")
 
     def __init__(self) -> None:
-        self._candidates: dict[RevisionKey, dict[str, _Candidate]] = {}
+        self._pods: dict[RevisionKey, dict[str, _UnreadyPod]] = {}
         self._probe_counts: Counter[RevisionKey] = Counter()
 
     def __repr__(self) -> str:
-        pod_count = sum(map(len, self._candidates.values()))
-        return f"UnreadyPods({pod_count} pods of {len(self._candidates)} revisions, {self.probe_count} probes)"
+        pod_count = sum(map(len, self._pods.values()))
+        return f"UnreadyPods({pod_count} pods of {len(self._pods)} revisions, {self.probe_count} probes)"
 
     @property
     def probe_count(self) -> int:
         """Probes without an answer."""
         return self._probe_counts.total()
 
-    def set_pods(self, key: RevisionKey, pods: Mapping[str, PodFacts], now_s: float) -> None:
+    def set_pods(self, key: RevisionKey, pods: Mapping[str, ServedPod], now_s: float) -> None:
         """Replace the not-ready pods of a revision, by address."""
-        before = self._candidates.pop(key, {})
+        before = self._pods.pop(key, {})
         if pods:
-            self._candidates[key] = {
-                address: known if (known := before.get(address)) and known.pod == pod else _Candidate(pod, now_s)
+            self._pods[key] = {
+                address: known if (known := before.get(address)) and known.pod == pod else _UnreadyPod(pod, now_s)
                 for address, pod in pods.items()
             }
 
     def forget(self, key: RevisionKey) -> None:
         """Drop a revision without requests."""
-        self._candidates.pop(key, None)
+        self._pods.pop(key, None)
 
-    def confirmed(self, key: RevisionKey) -> dict[str, PodFacts]:
+    def confirmed(self, key: RevisionKey) -> dict[str, ServedPod]:
         """Pods whose queue-proxy has answered that they are ready, by address."""
-        candidates = self._candidates.get(key, {})
+        candidates = self._pods.get(key, {})
         return {address: one.pod for address, one in candidates.items() if one.is_confirmed}
 
     def due(self, key: RevisionKey, now_s: float, *, is_waiting: bool) -> list[PodProbe]:
@@ -107,7 +107,7 @@ class UnreadyPods:
         self._probe_counts[probe.key] -= 1
         if not self._probe_counts[probe.key]:
             del self._probe_counts[probe.key]
-        one = self._candidates.get(probe.key, {}).get(probe.pod.address)
+        one = self._pods.get(probe.key, {}).get(probe.pod.address)
         if one is None or one.pod != probe.pod:
             return False
         has_changed = one.is_confirmed is not is_ready
@@ -120,16 +120,16 @@ class UnreadyPods:
         """When a probe is due next; None while none will be."""
         return min((one.due_s for one in self._wanted(key, is_waiting=is_waiting)), default=None)
 
-    def _wanted(self, key: RevisionKey, *, is_waiting: bool) -> list[_Candidate]:
-        candidates = self._candidates.get(key, {}).values()
+    def _wanted(self, key: RevisionKey, *, is_waiting: bool) -> list[_UnreadyPod]:
+        candidates = self._pods.get(key, {}).values()
         return [one for one in candidates if not one.is_probed and (is_waiting or one.is_confirmed)]
 
 
-def _due_order(one: _Candidate) -> tuple[float, str]:
+def _due_order(one: _UnreadyPod) -> tuple[float, str]:
     return one.due_s, one.pod.address
 
 
-def _pause_s(one: _Candidate, now_s: float) -> float:
+def _pause_s(one: _UnreadyPod, now_s: float) -> float:
     """20, 30, 45, 68, 100, 100 ... ms for 10 s, then 1 s."""
     if now_s - one.since_s > _HURRY_S:
         return _PAUSE_SLOW_S

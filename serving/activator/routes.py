@@ -27,10 +27,10 @@ from serving.model.routedigest import route_digest
 
 __all__ = [
     "INNER_DOMAIN",
-    "Claim",
+    "HostClaim",
     "Listener",
-    "RouteFacts",
     "Routes",
+    "ServedRoute",
     "Site",
     "choose",
     "claims_of",
@@ -74,7 +74,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     tags: Mapping[str, "Site"] = {}
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class HostClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """A host that a route wants, since when, and what it would answer there. The smallest claim has the host."""
 
     since: str
@@ -84,7 +84,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, order=True):
     site: Site
 
 
-class _Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _RouteMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     namespace: str = "default"
     creation_timestamp: str = ""
@@ -92,7 +92,7 @@ class _Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     annotations: dict[str, str] | None = None
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _TrafficTarget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One line of ``status.traffic``."""
 
     revision_name: str = ""
@@ -101,21 +101,21 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     url: str = ""
 
 
-class _Address(msgspec.Struct, frozen=True, kw_only=True):
+class _RouteAddress(msgspec.Struct, frozen=True, kw_only=True):
     url: str | None = None
 
 
-class _Status(msgspec.Struct, frozen=True, kw_only=True):
+class _RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
-    address: _Address | None = None
-    traffic: list[_Entry] | None = None
+    address: _RouteAddress | None = None
+    traffic: list[_TrafficTarget] | None = None
 
 
-class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
     """What of a Route object matters here; ``digest`` is that of the whole (``serving.model.routedigest``)."""
 
-    metadata: _Metadata
-    status: _Status = _Status()
+    metadata: _RouteMetadata
+    status: _RouteStatus = _RouteStatus()
     digest: str = ""
 
     @property
@@ -124,16 +124,16 @@ class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-def route_of(route: Mapping[str, Any]) -> RouteFacts | NoData:
+def route_of(route: Mapping[str, Any]) -> ServedRoute | NoData:
     """The facts of a Route object as the API has it."""
     try:
-        facts = msgspec.convert(route, RouteFacts)
+        facts = msgspec.convert(route, ServedRoute)
     except msgspec.ValidationError as error:
         return NoData(missing=f"a Route that can be read: {error}")
     return msgspec.structs.replace(facts, digest=route_digest(route))
 
 
-def claims_of(facts: RouteFacts) -> Iterator[Claim]:
+def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
     """All hosts that a route claims.
 
     Until its status has traffic it claims none. "hello" in "default" at http://hello.default.localhost:8080 with a tag
@@ -181,8 +181,8 @@ class Routes:
     __slots__ = ("_claims", "_claims_of", "_digests", "_domains", "_sites", "turn")
 
     def __init__(self) -> None:
-        self._claims: dict[tuple[Listener, str], list[Claim]] = {}
-        self._claims_of: dict[str, list[Claim]] = {}
+        self._claims: dict[tuple[Listener, str], list[HostClaim]] = {}
+        self._claims_of: dict[str, list[HostClaim]] = {}
         self._digests: dict[str, str] = {}
         self._sites: dict[Listener, dict[str, Site]] = {listener: {} for listener in Listener}
         self._domains: Mapping[str, str] = {}
@@ -194,7 +194,7 @@ class Routes:
         route_count = sum(not key.endswith(_REVISION) for key in self._claims_of)
         return f"Routes({route_count} routes, {counts})"
 
-    def set(self, facts: RouteFacts) -> None:
+    def set(self, facts: ServedRoute) -> None:
         """A route is new or has changed."""
         self._set(facts.key, list(claims_of(facts)))
         self._digests[facts.key] = facts.digest
@@ -218,7 +218,7 @@ class Routes:
         self._domains = targets
         self.turn += 1
 
-    def _set(self, route: str, claims: list[Claim]) -> None:
+    def _set(self, route: str, claims: list[HostClaim]) -> None:
         self.remove(route)
         self._claims_of[route] = claims
         for claim in claims:
@@ -254,11 +254,11 @@ class Routes:
         claims = self._claims_of.get(_of_revision(key))
         return claims[0].site if claims else None
 
-    def lost(self) -> list[Claim]:
+    def lost(self) -> list[HostClaim]:
         """Claims of hosts that an older claim has."""
         return [claim for claims in self._claims.values() for claim in claims[1:]]
 
-    def _settle(self, claim: Claim) -> None:
+    def _settle(self, claim: HostClaim) -> None:
         self.turn += 1
         place = claim.listener, claim.host
         claims = self._claims[place]
@@ -269,7 +269,7 @@ class Routes:
             self._sites[claim.listener].pop(claim.host)
 
 
-def _age_order(claim: Claim) -> tuple[str, str]:
+def _age_order(claim: HostClaim) -> tuple[str, str]:
     return claim.since, claim.route
 
 
@@ -294,13 +294,13 @@ def _of_revision(key: RevisionKey) -> str:
     return f"{key[0]}/{key[1]}{_REVISION}"
 
 
-def _claim_of_revision(route: str, key: RevisionKey) -> Claim:
+def _claim_of_revision(route: str, key: RevisionKey) -> HostClaim:
     site = Site(route=route, namespace=key[0], revisions=(key[1],), bounds=(100,))
     host = f"{key[1]}.{key[0]}.{INNER_DOMAIN}".lower()
-    return Claim(since=_AFTER_ALL, route=route, host=host, listener=Listener.INNER, site=site)
+    return HostClaim(since=_AFTER_ALL, route=route, host=host, listener=Listener.INNER, site=site)
 
 
-def _site(facts: RouteFacts, shares: Iterable[tuple[str, int]], tags: Mapping[str, Site] = _NO_TAGS) -> Site:
+def _site(facts: ServedRoute, shares: Iterable[tuple[str, int]], tags: Mapping[str, Site] = _NO_TAGS) -> Site:
     """Revisions with at least 1 percent; a target of 0 percent is reached by its tag only."""
     bounds: list[int] = []
     revisions: list[str] = []
@@ -317,23 +317,23 @@ def _site(facts: RouteFacts, shares: Iterable[tuple[str, int]], tags: Mapping[st
     )
 
 
-def _claims(facts: RouteFacts, site: Site, *, since: str, tag: _Entry | None = None) -> Iterator[Claim]:
+def _claims(facts: ServedRoute, site: Site, *, since: str, tag: _TrafficTarget | None = None) -> Iterator[HostClaim]:
     """The claims of a route's own host, or of a tag's, on each listener on which it is.
 
     A label that takes a route from the public is obeyed at once, whatever its status still says.
     """
     prefix = f"{tag.tag}-" if tag else ""
     inner, public = _inner_host_of(facts), _host_of(facts.status.url)
-    yield Claim(since=since, route=facts.key, host=f"{prefix}{inner}".lower(), listener=Listener.INNER, site=site)
+    yield HostClaim(since=since, route=facts.key, host=f"{prefix}{inner}".lower(), listener=Listener.INNER, site=site)
     is_inner = (facts.metadata.labels or {}).get(VISIBILITY_LABEL) == _CLUSTER_LOCAL
     if is_inner or not public or public == inner or public.endswith(f".{INNER_DOMAIN}"):
         return
     # A route that lost a tag's host to another has no URL for it; then the older claim has the host here, too.
     host = (tag and _host_of(tag.url)) or f"{prefix}{public}"
-    yield Claim(since=since, route=facts.key, host=host.lower(), listener=Listener.PUBLIC, site=site)
+    yield HostClaim(since=since, route=facts.key, host=host.lower(), listener=Listener.PUBLIC, site=site)
 
 
-def _inner_host_of(facts: RouteFacts) -> str:
+def _inner_host_of(facts: ServedRoute) -> str:
     address = facts.status.address
     known = _host_of(address.url or "") if address else ""
     return known or f"{facts.metadata.name}.{facts.metadata.namespace}.{INNER_DOMAIN}".lower()
@@ -346,7 +346,7 @@ def _host_of(url: str) -> str:
         return ""
 
 
-def _tagged_since(facts: RouteFacts) -> dict[str, str]:
+def _tagged_since(facts: ServedRoute) -> dict[str, str]:
     text = (facts.metadata.annotations or {}).get(CLAIMED_TAGS_ANNOTATION, "{}")
     try:
         return msgspec.json.decode(text, type=dict[str, str])

@@ -1,13 +1,12 @@
-"""When to wake a revision: to flip it from Reserve to Active, and to tell the autoscaler at once.
+"""When to wake a revision: to set it from Reserve to Active (a flip), and to report to the autoscaler at once (a poke).
 
-A fold over what one revision has inside. The autoscaler hears of it each second anyway; it is poked when that would be
-too late: when the first request waits, when twice as many wait as it last heard of, and when more are inside than the
-desired pods are for. At most one poke each 50 ms; one that comes too early is sent when its time has come. A revision in
-reserve is flipped as long as somebody wants it, with a growing pause between tries.
+A fold over the requests of one revision. The activator reports to the autoscaler each second; it pokes when that would be too
+late: when the first request waits, when twice as many wait as it last reported, and when more are inside than the desired
+pods are for. Pokes are at least 50 ms apart; one that comes too early is sent later. A revision in reserve is flipped while
+requests wait for it, with a growing pause between tries.
 
-A poke tells what is new since the autoscaler last heard, and the next report leaves that out: each request counts once,
-as in knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. It refuses to know how a flip or a poke
-travels, and what time it is.
+A poke reports what is new since the last report, and the next report leaves that out: each request counts once, as in
+knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go.
 """
 
 import enum
@@ -18,7 +17,7 @@ from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.meter import Report
 
-__all__ = ["Load", "Poke", "PokeReason", "WakeDecision", "WakeFacts", "WakeState", "calm", "reported", "wake"]
+__all__ = ["Poke", "PokeReason", "RevisionLoad", "WakeDecision", "WakeInput", "WakeState", "calm", "reported", "wake"]
 
 
 class PokeReason(enum.StrEnum):
@@ -29,27 +28,27 @@ class PokeReason(enum.StrEnum):
     EXCEEDED = "exceeded"
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What the autoscaler is told of one revision: requests at once, and requests that came."""
+class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The load of one revision: its mean concurrency, and requests a second."""
 
     concurrency: float
     request_count: float
 
 
 class Poke(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell the autoscaler now, and why."""
+    """Report to the autoscaler now: the load, and the rule that asked for it."""
 
-    load: Load
+    load: RevisionLoad
     reason: PokeReason
 
 
-class WakeFacts(msgspec.Struct, frozen=True, kw_only=True):
+class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
     """A revision at a moment.
 
     ``level`` requests are inside, ``waiting_count`` of them without a pod; ``arrived_count`` came since the last report.
-    ``serving_state`` is None while the revision is not known. ``desired_count`` pods are asked for, each good for
-    ``target_concurrency`` requests at once. ``was_refused`` says that somebody was just sent away because its pods fail:
-    it is tried again for that, with a load of 1, once in each period of reports.
+    ``desired_count`` pods are desired, each for ``target_concurrency`` requests at once. ``has_rejected`` says that a
+    request was just rejected because the revision's pods fail: the revision is tried again for it, with a load of 1, once in
+    each period of reports.
     """
 
     level: int
@@ -58,19 +57,19 @@ class WakeFacts(msgspec.Struct, frozen=True, kw_only=True):
     serving_state: ServingState | None
     desired_count: int
     target_concurrency: float
-    was_refused: bool = False
+    has_rejected: bool = False
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody is here who has no pod."""
-        return self.waiting_count > 0 or self.was_refused
+        """Whether a request has no pod."""
+        return self.waiting_count > 0 or self.has_rejected
 
 
 class WakeState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the autoscaler has been told.
+    """What has been reported to the autoscaler.
 
-    ``known_level`` and ``known_waiting_count`` are what it last heard of. ``poked_concurrency`` and ``poked_count`` were
-    told ahead of the next report. ``poked_at_s`` and ``flip_due_s`` are None before the first poke and flip.
+    ``known_level`` and ``known_waiting_count`` were reported last. ``poked_concurrency`` and ``poked_count`` were reported by
+    pokes since then. ``poked_at_s`` and ``flip_due_s`` are None before the first poke and flip.
     """
 
     known_level: int = 0
@@ -85,7 +84,7 @@ class WakeState(msgspec.Struct, frozen=True, kw_only=True):
 class WakeDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What to do now. ``next_wake_s`` is when to ask again without news; None: not before there are any.
 
-    Nothing can be due at ``quiet_level`` requests inside or fewer while none waits: no need to ask.
+    While no request waits and at most ``quiet_level`` are inside, nothing can be due.
     """
 
     poke: Poke | None
@@ -95,7 +94,7 @@ class WakeDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wake(
-    state: WakeState, facts: WakeFacts, settings: ActivatorSettings, *, now_s: float
+    state: WakeState, facts: WakeInput, settings: ActivatorSettings, *, now_s: float
 ) -> tuple[WakeState, WakeDecision]:
     """What is due now, and when to ask again."""
     if not facts.is_wanted:
@@ -115,18 +114,18 @@ def wake(
 
 
 def calm(state: WakeState) -> WakeState:
-    """Nobody waits any more: the next one that does is the first again."""
+    """No request waits any more: the next one that does is the first again."""
     return msgspec.structs.replace(state, known_waiting_count=0, flip_due_s=None, flip_count=0)
 
 
 def reported(
     state: WakeState, report: Report, *, level: int, waiting_count: int, period_s: float
-) -> tuple[WakeState, Load]:
-    """What the report of a period tells, without what pokes have told already.
+) -> tuple[WakeState, RevisionLoad]:
+    """The load of a period, without what pokes have reported already.
 
-    A mean of 90 after a poke of 100 is told as 0, not as -10. Counts are per second of the period that is set.
+    A mean of 90 after a poke of 100 is reported as 0, not as -10. Counts are per second of the period that is set.
     """
-    load = Load(
+    load = RevisionLoad(
         concurrency=max(0.0, report.concurrency - state.poked_concurrency),
         request_count=max(0, report.request_count - state.poked_count) / period_s,
     )
@@ -139,18 +138,18 @@ def reported(
 
 
 def _poke(
-    state: WakeState, facts: WakeFacts, settings: ActivatorSettings, *, now_s: float
+    state: WakeState, facts: WakeInput, settings: ActivatorSettings, *, now_s: float
 ) -> tuple[WakeState, Poke | None, float | None]:
-    """The new state, the poke, and when one is due that came too early."""
+    """The new state, the poke, and when a poke that came too early is due."""
     reason = _reason(state, facts)
     if reason is None:
         return state, None, None
     if state.poked_at_s is not None and now_s < (due_s := state.poked_at_s + settings.poke_pause_min_s):
         return state, None, due_s
-    # At least 1: those who were refused are not inside.
+    # At least 1: rejected requests are not inside.
     concurrency = max(1, facts.level - state.known_level)
     count = max(1, facts.arrived_count - state.poked_count)
-    told = msgspec.structs.replace(
+    poked = msgspec.structs.replace(
         state,
         known_level=facts.level,
         known_waiting_count=facts.waiting_count,
@@ -158,29 +157,29 @@ def _poke(
         poked_count=state.poked_count + count,
         poked_at_s=now_s,
     )
-    return told, Poke(load=Load(concurrency=concurrency, request_count=count), reason=reason), None
+    return poked, Poke(load=RevisionLoad(concurrency=concurrency, request_count=count), reason=reason), None
 
 
-def _reason(state: WakeState, facts: WakeFacts) -> PokeReason | None:
+def _reason(state: WakeState, facts: WakeInput) -> PokeReason | None:
     if facts.waiting_count and not state.known_waiting_count:
         return PokeReason.FIRST
-    if facts.was_refused and not state.poked_count:
+    if facts.has_rejected and not state.poked_count:
         return PokeReason.FIRST
     if facts.waiting_count and facts.waiting_count >= 2 * state.known_waiting_count:
         return PokeReason.DOUBLED
-    # With 2 pods wanted for 7 each, 14 inside are what they are for; 15 are more, once.
+    # Two desired pods for 7 requests each are enough for 14 inside; the 15th asks for more, once.
     if facts.level > max(state.known_level, facts.desired_count * facts.target_concurrency):
         return PokeReason.EXCEEDED
     return None
 
 
-def _flip(state: WakeState, facts: WakeFacts, settings: ActivatorSettings, *, now_s: float) -> tuple[WakeState, bool]:
+def _flip(state: WakeState, facts: WakeInput, settings: ActivatorSettings, *, now_s: float) -> tuple[WakeState, bool]:
     if facts.serving_state is not ServingState.RESERVE or not facts.is_wanted:
         if state.flip_due_s is None:
             return state, False
         return msgspec.structs.replace(state, flip_due_s=None, flip_count=0), False
     if state.flip_due_s is not None and now_s < state.flip_due_s:
         return state, False
-    # 0.1 s, 0.2 s, 0.4 s ... 5 s: a store that is down is not knocked at for each request.
+    # 0.1 s, 0.2 s, 0.4 s ... 5 s: requests do not turn into writes to an API server that is down.
     pause_s = min(settings.flip_pause_first_s * 2**state.flip_count, settings.flip_pause_max_s)
     return msgspec.structs.replace(state, flip_due_s=now_s + pause_s, flip_count=min(state.flip_count + 1, 32)), True

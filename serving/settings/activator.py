@@ -16,12 +16,10 @@ from serving.settings.record import Clash, SettingsRecord
 from serving.settings.tls import TlsSettings
 
 __all__ = [
-    "ORIGINAL",
     "REDIRECTED",
     "SECRETS_OF_PODS",
     "SECRETS_OF_REVISIONS",
     "ActivatorSettings",
-    "ShareQuirks",
 ]
 
 REDIRECTED = "Redirected"
@@ -35,22 +33,6 @@ def _read_protocol(text: str) -> str:
 
 
 _PROTOCOL = msgspec.structs.replace(TEXT, name="protocol", read=_read_protocol, read_plain=_read_protocol)
-
-
-class ShareQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the original's assignment of pods to activators does and ours does not. Each is off; on, it is theirs."""
-
-    pods_are_assigned_whole: bool = False
-    """An activator gets whole pods, and with fewer pods than activators several get the same pod with all its slots, so
-    that together they send it more than containerConcurrency. With 3 pods and 2 activators one gets two pods and one
-    gets one. Off: slots are shared out, each to one activator, and shares differ by one slot at most."""
-
-    unknown_index_takes_all: bool = False
-    """An activator that does not find itself among the activators uses every slot of every pod, beside those that own
-    them. Off: it uses none until it knows its place."""
-
-
-ORIGINAL = ShareQuirks(pods_are_assigned_whole=True, unknown_index_takes_all=True)
 
 
 class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
@@ -187,9 +169,6 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
 
     otlp: OtlpSettings = OtlpSettings()
     """Where spans of requests and the page's numbers are sent."""
-
-    quirks: ShareQuirks = ShareQuirks()
-    """Behaviours of the original's assignment of pods to activators that are off by default, one flag each."""
 
     def check(self) -> Iterator[Clash]:
         """All contradictions between fields."""

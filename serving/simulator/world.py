@@ -23,7 +23,7 @@ from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.engine import Engine
 from serving.traffic.balance import Balancer, Chosen
-from serving.traffic.breaker import Admitted, Breaker, Granted, Refused
+from serving.traffic.breaker import Admitted, Breaker, Granted, Rejected
 from serving.traffic.meter import Meter, stat_of
 from serving.traffic.policy import policy_for
 
@@ -105,7 +105,7 @@ class World:
         now_s = self._engine.now_s
         request = len(self._arrived_s) + len(self.latencies_s) + self.refused_count
         match self._breaker.admit(request, now_s):
-            case Refused():
+            case Rejected():
                 self.refused_count += 1
                 return
             case Admitted():

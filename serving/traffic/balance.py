@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from serving.model.errors import IllegalTransition
-from serving.traffic.policy import FirstFree, FreePods, Pod, Policy, RoundRobin, TwoChoices
+from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, FreePods, RoundRobin, TwoChoices
 
 __all__ = ["Balancer", "Chosen", "NoFreePod", "Shortage"]
 
@@ -36,7 +36,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     pod: str
-    policy: Policy
+    policy: BalancingPolicy
     free_pod_count: int
     in_flight: int
     slots: int | None
@@ -59,10 +59,10 @@ class Balancer:
 
     __slots__ = ("_free", "_free_slots", "_in_flight", "_pods", "_policy", "_unlimited")
 
-    def __init__(self, policy: Policy, *, random: Callable[[], float]) -> None:
+    def __init__(self, policy: BalancingPolicy, *, random: Callable[[], float]) -> None:
         self._policy = policy
         self._free = _free_pods(policy, random)
-        self._pods: dict[str, Pod] = {}
+        self._pods: dict[str, BalancedPod] = {}
         self._in_flight = 0
         self._free_slots = 0
         self._unlimited = False
@@ -91,7 +91,7 @@ class Balancer:
         for as long as it is listed. Fewer slots than requests in flight interrupt nobody.
         """
         for address in sorted(slots_by_pod.keys() | self._pods.keys()):
-            pod = self._pods.setdefault(address, Pod(address))
+            pod = self._pods.setdefault(address, BalancedPod(address))
             was_free = pod.free
             pod.listed = address in slots_by_pod
             pod.draining = pod.draining and pod.listed
@@ -138,7 +138,7 @@ class Balancer:
             slots=pod.slots,
         )
 
-    def pick(self) -> Pod | None:
+    def pick(self) -> BalancedPod | None:
         """Choose a pod for a request and count it in; None when there is no free one. ``take`` without the reason."""
         if not len(self._free):
             return None
@@ -178,7 +178,7 @@ class Balancer:
         assert len(self._free) == sum(pod.free for pod in pods), self
         assert all(pod.listed or pod.in_flight for pod in pods), self
 
-    def _settle(self, pod: Pod, *, was_free: bool) -> None:
+    def _settle(self, pod: BalancedPod, *, was_free: bool) -> None:
         if pod.free and not was_free:
             self._free.add(pod)
         elif was_free and not pod.free:
@@ -202,11 +202,11 @@ class Balancer:
         return NoFreePod(shortage=shortage, pod_count=pod_count, draining_count=draining_count)
 
 
-def _free_pods(policy: Policy, random: Callable[[], float]) -> FreePods:
-    if policy is Policy.TWO_CHOICES:
+def _free_pods(policy: BalancingPolicy, random: Callable[[], float]) -> FreePods:
+    if policy is BalancingPolicy.TWO_CHOICES:
         return TwoChoices(random)
-    return FirstFree() if policy is Policy.FIRST_FREE else RoundRobin()
+    return FirstFree() if policy is BalancingPolicy.FIRST_FREE else RoundRobin()
 
 
-def _free_slots_of(pod: Pod) -> int:
+def _free_slots_of(pod: BalancedPod) -> int:
     return pod.slots - pod.in_flight if pod.slots is not None and pod.free else 0

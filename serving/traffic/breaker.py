@@ -18,12 +18,22 @@ import msgspec
 
 from serving.model.errors import IllegalTransition
 
-__all__ = ["ADMITTED", "Admitted", "Breaker", "Counts", "Granted", "Limit", "Queued", "Refused", "TimedOut"]
+__all__ = [
+    "ADMITTED",
+    "Admitted",
+    "Breaker",
+    "BreakerCounts",
+    "Granted",
+    "QueueLimit",
+    "Queued",
+    "Rejected",
+    "TimedOut",
+]
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
 
-class Limit(enum.StrEnum):
+class QueueLimit(enum.StrEnum):
     """What kept a request out of the queue."""
 
     COUNT = "count"
@@ -41,13 +51,13 @@ class Queued(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     """There is no slot and no place in the queue; ``limited_by`` says which bound was met first.
 
     ``depth`` requests with ``depth_bytes`` bytes wait already. ``depth_bytes_max`` is None when bytes are not bounded.
     """
 
-    limited_by: Limit
+    limited_by: QueueLimit
     depth: int
     depth_max: int
     depth_bytes: int
@@ -68,7 +78,7 @@ class TimedOut(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     waited_s: float
 
 
-class Counts(msgspec.Struct, frozen=True, kw_only=True):
+class BreakerCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What became of all requests so far: ``arrived`` is the sum of the others, ``waiting_bytes`` apart."""
 
     arrived: int
@@ -81,7 +91,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     waiting_bytes: int
 
 
-class _Place(msgspec.Struct, frozen=True, kw_only=True):
+class _QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
     """A place in the queue: since when it is taken, and what the request weighs."""
 
     since_s: float
@@ -127,7 +137,7 @@ class Breaker(Generic[RequestId]):
         self._wait_max_s = wait_max_s
         self._running: set[RequestId] = set()
         # Not a dict: taking a dict's first key again and again walks over all that were taken before.
-        self._waiting: OrderedDict[RequestId, _Place] = OrderedDict()
+        self._waiting: OrderedDict[RequestId, _QueuePlace] = OrderedDict()
         self._waiting_bytes = 0
         self._arrived = 0
         self._finished = 0
@@ -159,9 +169,9 @@ class Breaker(Generic[RequestId]):
         """Requests that wait now."""
         return len(self._waiting)
 
-    def counts(self) -> Counts:
+    def counts(self) -> BreakerCounts:
         """What became of all requests so far."""
-        return Counts(
+        return BreakerCounts(
             arrived=self._arrived,
             running=len(self._running),
             waiting=len(self._waiting),
@@ -172,7 +182,7 @@ class Breaker(Generic[RequestId]):
             waiting_bytes=self._waiting_bytes,
         )
 
-    def admit(self, request_id: RequestId, now_s: float, *, weight_bytes: int = 0) -> Admitted | Queued | Refused:
+    def admit(self, request_id: RequestId, now_s: float, *, weight_bytes: int = 0) -> Admitted | Queued | Rejected:
         """Let a new request run, wait or go. ``weight_bytes`` is what it takes up while it waits.
 
         Raises:
@@ -190,7 +200,7 @@ class Breaker(Generic[RequestId]):
             self._refused += 1
             return self._refusal(limit)
         assert weight_bytes >= 0, weight_bytes
-        self._waiting[request_id] = _Place(since_s=now_s, weight_bytes=weight_bytes)
+        self._waiting[request_id] = _QueuePlace(since_s=now_s, weight_bytes=weight_bytes)
         self._waiting_bytes += weight_bytes
         return Queued(position=len(self._waiting), deadline_s=now_s + self._wait_max_s)
 
@@ -273,20 +283,20 @@ class Breaker(Generic[RequestId]):
             granted.append(Granted(request_id=request_id, waited_s=now_s - place.since_s))
         return granted
 
-    def _leave_queue(self) -> tuple[RequestId, _Place]:
+    def _leave_queue(self) -> tuple[RequestId, _QueuePlace]:
         request_id, place = self._waiting.popitem(last=False)
         self._waiting_bytes -= place.weight_bytes
         return request_id, place
 
-    def _limit_met(self, weight_bytes: int) -> Limit | None:
+    def _limit_met(self, weight_bytes: int) -> QueueLimit | None:
         if len(self._waiting) >= self._depth_max:
-            return Limit.COUNT
+            return QueueLimit.COUNT
         if self._depth_bytes_max is not None and self._waiting_bytes + weight_bytes > self._depth_bytes_max:
-            return Limit.BYTES
+            return QueueLimit.BYTES
         return None
 
-    def _refusal(self, limited_by: Limit) -> Refused:
-        return Refused(
+    def _refusal(self, limited_by: QueueLimit) -> Rejected:
+        return Rejected(
             limited_by=limited_by,
             depth=len(self._waiting),
             depth_max=self._depth_max,

@@ -15,10 +15,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["FirstFree", "FreePods", "Pod", "Policy", "RoundRobin", "TwoChoices", "policy_for"]
+__all__ = ["BalancedPod", "BalancingPolicy", "FirstFree", "FreePods", "RoundRobin", "TwoChoices", "policy_for"]
 
 
-class Policy(enum.StrEnum):
+class BalancingPolicy(enum.StrEnum):
     """How a pod is chosen among those with a free slot."""
 
     TWO_CHOICES = "two-choices"
@@ -26,16 +26,16 @@ class Policy(enum.StrEnum):
     ROUND_ROBIN = "round-robin"
 
 
-def policy_for(container_concurrency: int, *, first_free_concurrency_max: int) -> Policy:
+def policy_for(container_concurrency: int, *, first_free_concurrency_max: int) -> BalancingPolicy:
     """The policy of a revision: with the default of 3 for the bound, 0 is two-choices, 1 to 3 first-free, 4 round-robin."""
     if container_concurrency == 0:
-        return Policy.TWO_CHOICES
+        return BalancingPolicy.TWO_CHOICES
     if container_concurrency <= first_free_concurrency_max:
-        return Policy.FIRST_FREE
-    return Policy.ROUND_ROBIN
+        return BalancingPolicy.FIRST_FREE
+    return BalancingPolicy.ROUND_ROBIN
 
 
-class Pod:
+class BalancedPod:
     """A pod as one activator sees it; changes in place, because it changes twice for each request.
 
     ``slots`` are this activator's own, None for no limit; ``in_flight`` counts its own requests. ``listed`` says that
@@ -69,15 +69,15 @@ class FreePods(Protocol):
         """How many there are."""
         ...
 
-    def add(self, pod: Pod) -> None:
+    def add(self, pod: BalancedPod) -> None:
         """A pod has become free."""
         ...
 
-    def remove(self, pod: Pod) -> None:
+    def remove(self, pod: BalancedPod) -> None:
         """A pod is no longer free."""
         ...
 
-    def pick(self) -> Pod:
+    def pick(self) -> BalancedPod:
         """The next pod; it stays inside."""
         ...
 
@@ -88,29 +88,29 @@ class FirstFree:
     __slots__ = ("_sorted",)
 
     def __init__(self) -> None:
-        self._sorted: list[Pod] = []
+        self._sorted: list[BalancedPod] = []
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self._sorted)
 
-    def add(self, pod: Pod) -> None:
+    def add(self, pod: BalancedPod) -> None:
         """Into its place; a copy of the list's tail is cheaper than a heap up to some thousands of pods."""
         self._sorted.insert(self._place_of(pod), pod)
 
-    def remove(self, pod: Pod) -> None:
+    def remove(self, pod: BalancedPod) -> None:
         """From its place."""
         del self._sorted[self._place_of(pod)]
 
-    def pick(self) -> Pod:
+    def pick(self) -> BalancedPod:
         """The one with the smallest address."""
         return self._sorted[0]
 
-    def _place_of(self, pod: Pod) -> int:
+    def _place_of(self, pod: BalancedPod) -> int:
         return bisect.bisect_left(self._sorted, pod.address, key=_address_of)
 
 
-def _address_of(pod: Pod) -> str:
+def _address_of(pod: BalancedPod) -> str:
     return pod.address
 
 
@@ -121,21 +121,21 @@ class RoundRobin:
 
     def __init__(self) -> None:
         # Not a dict: moving a dict's first key away again and again walks over all that were moved before.
-        self._line: OrderedDict[str, Pod] = OrderedDict()
+        self._line: OrderedDict[str, BalancedPod] = OrderedDict()
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self._line)
 
-    def add(self, pod: Pod) -> None:
+    def add(self, pod: BalancedPod) -> None:
         """At the end of the line."""
         self._line[pod.address] = pod
 
-    def remove(self, pod: Pod) -> None:
+    def remove(self, pod: BalancedPod) -> None:
         """From wherever it stands."""
         del self._line[pod.address]
 
-    def pick(self) -> Pod:
+    def pick(self) -> BalancedPod:
         """The first of the line."""
         pod = next(iter(self._line.values()))
         self._line.move_to_end(pod.address)
@@ -152,19 +152,19 @@ class TwoChoices:
 
     def __init__(self, random: Callable[[], float]) -> None:
         self._random = random
-        self._pods: list[Pod] = []
+        self._pods: list[BalancedPod] = []
         self._index_of: dict[str, int] = {}
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self._pods)
 
-    def add(self, pod: Pod) -> None:
+    def add(self, pod: BalancedPod) -> None:
         """At the end: the order means nothing."""
         self._index_of[pod.address] = len(self._pods)
         self._pods.append(pod)
 
-    def remove(self, pod: Pod) -> None:
+    def remove(self, pod: BalancedPod) -> None:
         """By moving the last one into its place."""
         index = self._index_of.pop(pod.address)
         last = self._pods.pop()
@@ -172,7 +172,7 @@ class TwoChoices:
             self._pods[index] = last
             self._index_of[last.address] = index
 
-    def pick(self) -> Pod:
+    def pick(self) -> BalancedPod:
         """The better of two. A tie needs no coin: which of the two is drawn first is random already."""
         count = len(self._pods)
         if count == 1:

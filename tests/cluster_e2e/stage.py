@@ -21,8 +21,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from serving.activator.client import StatsClient
-from serving.activator.wake import Load
+from serving.activator.io.reports import StatsClient
+from serving.activator.wake import RevisionLoad
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, NAMESPACE, NODE, POD, SERVING_SERVICE, Kind
 from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster, EventType, Object, WatchEvent
@@ -178,7 +178,7 @@ class Stage:
         self._loads[revision] = concurrency
 
     def _tell(self, revision: str, concurrency: float) -> None:
-        self._client.tell([((SPACE, revision), Load(concurrency=concurrency, request_count=concurrency))])
+        self._client.report([((SPACE, revision), RevisionLoad(concurrency=concurrency, request_count=concurrency))])
 
     async def apply(self, body: Object) -> Object:
         """Create a service, or change its spec."""

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from serving.activator.client import StatsClient
-from serving.activator.wake import Load
+from serving.activator.io.reports import StatsClient
+from serving.activator.wake import RevisionLoad
 from serving.cluster.allotment import shard_name, shard_of
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, LEASE
 from serving.settings.activator import ActivatorSettings
@@ -48,8 +48,11 @@ class Teller:
             group.create_task(self._client.link.run())
             while True:
                 loads = self.loads.items()
-                self._client.tell(
-                    [((SPACE, f"{name}-00001"), Load(concurrency=load, request_count=load)) for name, load in loads]
+                self._client.report(
+                    [
+                        ((SPACE, f"{name}-00001"), RevisionLoad(concurrency=load, request_count=load))
+                        for name, load in loads
+                    ]
                 )
                 await asyncio.sleep(1)
 

@@ -245,7 +245,7 @@ class Stage(Store):
     @property
     def level(self) -> int:
         """Requests that are inside."""
-        return self.activator.ingress.desk.level
+        return self.activator.ingress.router.table.level
 
     async def route(self, *traffic: dict[str, Any], name: str = "hello", labels: dict[str, str] | None = None) -> None:
         """A route, and the activator has seen it."""
@@ -255,9 +255,9 @@ class Stage(Store):
 
     async def pod_seen(self, name: str, *, of: str = "hello-00001") -> PodServer:
         """A pod that is ready, and the activator has seen it."""
-        before = len(self.activator.ingress.desk.pods_of(("default", of)))
+        before = len(self.activator.ingress.router.directory.pods_of(("default", of)))
         server = await self.pod(name, of=of)
-        await until(lambda: len(self.activator.ingress.desk.pods_of(("default", of))) > before)
+        await until(lambda: len(self.activator.ingress.router.directory.pods_of(("default", of))) > before)
         return server
 
 

@@ -51,10 +51,10 @@ async def test_the_target_of_a_revision_follows_the_autoscalers_settings_while_i
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
-        desk, key = stage.activator.ingress.desk, ("default", "hello-00001")
+        desk, key = stage.activator.ingress.router, ("default", "hello-00001")
 
         def target() -> float | None:
-            facts = desk.facts_of(key)
+            facts = desk.directory.revision(key)
             return None if facts is None else facts.target_concurrency
 
         assert target() == 0.7
@@ -187,8 +187,8 @@ async def test_requests_are_held_while_no_node_has_room_for_a_pod() -> None:
         await stage.service()
         (held,) = await asked(stage, 1)
         await stage.status("hello-00001", status="False", reason="Unschedulable", message="0/1 nodes are available")
-        desk = stage.activator.ingress.desk
-        await until(lambda: (facts := desk.facts_of(("default", "hello-00001"))) is not None and facts.delay)
+        desk = stage.activator.ingress.router
+        await until(lambda: (facts := desk.directory.revision(("default", "hello-00001"))) is not None and facts.delay)
         later = asyncio.create_task(ask(stage.public))
         await until(lambda: stage.level == 2)
         await stage.pod("p")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serving.activator.main import Activator
-from serving.activator.outcome import Wake
+from serving.activator.outcome import RevisionWake
 from serving.activator.routes import Listener
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, Kind
 from serving.cluster.memory import MemoryCluster
@@ -26,7 +26,7 @@ async def test_no_request_fails_when_a_pod_is_removed_while_100_are_in_flight() 
         await until(lambda: leaving.running_count == 100)
         await stage.pod_seen("q")
         await stage.remove_pod("p")
-        await until(lambda: len(stage.activator.ingress.desk.pods_of(("default", "hello-00001"))) == 1)
+        await until(lambda: len(stage.activator.ingress.router.directory.pods_of(("default", "hello-00001"))) == 1)
         later = [asyncio.create_task(ask(stage.public)) for _ in range(50)]
         bodies = [(await task).body for task in later]
         leaving.gate.set()
@@ -80,9 +80,9 @@ async def test_a_pod_that_dies_before_answering_is_a_bad_gateway_for_what_may_no
     assert (answer.status, len(dying.heads)) == (502, 1)
 
 
-def stale_wake() -> Wake:
+def stale_wake() -> RevisionWake:
     """A wake that was decided on an object that has changed since."""
-    return Wake(key=("default", "hello-00001"), flip=True, poke=None, resource_version="1")
+    return RevisionWake(key=("default", "hello-00001"), flip=True, poke=None, resource_version="1")
 
 
 class Faulty(MemoryCluster):
@@ -146,7 +146,7 @@ async def test_a_flip_leaves_alone_what_is_not_in_reserve_any_more() -> None:
     async with staged() as stage:
         await stage.service(state="Retired")
         stage.activator.view.flip(stale_wake())
-        await until(lambda: not stage.activator.view.is_flipping)
+        await until(lambda: "0 flips" in repr(stage.activator.view))
         found = await stage.cluster.get(REVISION, "default", "hello-00001")
     assert found["spec"]["servingState"] == "Retired"
 
@@ -154,7 +154,7 @@ async def test_a_flip_leaves_alone_what_is_not_in_reserve_any_more() -> None:
 async def test_a_flip_of_what_is_gone_is_nothing() -> None:
     async with staged() as stage:
         stage.activator.view.flip(stale_wake())
-        await until(lambda: not stage.activator.view.is_flipping)
+        await until(lambda: "0 flips" in repr(stage.activator.view))
         assert stage.level == 0
 
 

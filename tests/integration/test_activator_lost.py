@@ -50,9 +50,9 @@ async def process(stage: Stage, name: str) -> AsyncIterator[asyncio.subprocess.P
     try:
         assert child.stdout is not None
         port = int(await child.stdout.readline())
-        before = len(stage.activator.ingress.desk.pods_of(("default", "hello-00001")))
+        before = len(stage.activator.ingress.router.directory.pods_of(("default", "hello-00001")))
         await stage.pod(name, server=_Process(name, port))
-        await until(lambda: len(stage.activator.ingress.desk.pods_of(("default", "hello-00001"))) > before)
+        await until(lambda: len(stage.activator.ingress.router.directory.pods_of(("default", "hello-00001"))) > before)
         yield child
     finally:
         with contextlib.suppress(ProcessLookupError):

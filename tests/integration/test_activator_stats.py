@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from websockets.asyncio.server import serve
 
-from serving.activator.client import StatsClient
-from serving.activator.wake import Load
+from serving.activator.io.reports import StatsClient
+from serving.activator.wake import RevisionLoad
 from serving.settings.activator import ActivatorSettings
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Autoscaler, ask, staged
 
-LOAD = Load(concurrency=1.5, request_count=2.0)
+LOAD = RevisionLoad(concurrency=1.5, request_count=2.0)
 
 
 @contextlib.asynccontextmanager
@@ -59,14 +59,14 @@ async def test_load_is_told_each_period() -> None:
 
 async def test_what_cannot_be_told_is_dropped_and_counted(spot: socket.socket) -> None:
     async with telling(port_of(spot)) as client:
-        client.tell([(("default", "r"), LOAD)])
+        client.report([(("default", "r"), LOAD)])
         assert (client.link.dropped_count, client.link.is_connected) == (1, False)
         assert repr(client).endswith("/stats?activator=activator, not connected, 0 to send, 0 sent, 1 dropped))")
 
 
 async def test_nothing_to_tell_is_no_frame(spot: socket.socket) -> None:
     async with telling(port_of(spot)) as client:
-        client.tell([])
+        client.report([])
         assert client.link.dropped_count == 0
 
 
@@ -76,7 +76,7 @@ async def test_an_autoscaler_that_comes_later_is_found(spot: socket.socket) -> N
         await until(lambda: client.link.failure_count)
         async with serve(autoscaler.take, sock=spot):
             await until(lambda: client.link.is_connected)
-            client.tell([(("default", "r"), LOAD)])
+            client.report([(("default", "r"), LOAD)])
             await until(lambda: autoscaler.stats)
     assert [(stat.revision, stat.concurrency, stat.request_count) for stat in autoscaler.stats] == [("r", 1.5, 2.0)]
 
@@ -87,7 +87,7 @@ async def test_a_connection_that_takes_nothing_loses_the_oldest(spot: socket.soc
         await until(lambda: client.link.is_connected)
         # The loop does not turn meanwhile, so that nothing is sent.
         for place in range(70):
-            client.tell([(("default", f"r{place}"), LOAD)])
+            client.report([(("default", f"r{place}"), LOAD)])
         await until(lambda: len(autoscaler.stats) == 64)
     assert (client.link.dropped_count, autoscaler.stats[0].revision) == (6, "r6")
 
@@ -96,6 +96,6 @@ async def test_many_revisions_are_told_in_several_frames(spot: socket.socket) ->
     autoscaler = Autoscaler()
     async with serve(autoscaler.take, sock=spot), telling(port_of(spot)) as client:
         await until(lambda: client.link.is_connected)
-        client.tell([(("default", f"r{place}"), LOAD) for place in range(4500)])
+        client.report([(("default", f"r{place}"), LOAD) for place in range(4500)])
         await until(lambda: len(autoscaler.stats) == 4500)
     assert autoscaler.frame_count == 3

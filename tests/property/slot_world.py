@@ -4,10 +4,13 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 
-from serving.activator.outcome import Go, Outcome
-from serving.activator.revisions import PodFacts, RevisionFacts, SliceFacts
-from serving.activator.slots.desk import SharingDesk
-from serving.activator.slots.messages import Hello, Message
+from serving.activator.outcome import Dispatch, RoutingOutcome
+from serving.activator.revisions import ServedRevision
+from serving.activator.router import RequestRouter
+from serving.activator.slices import ServedPod, ServedSlice
+from serving.activator.slots.broker import SlotBroker
+from serving.activator.slots.messages import PeerHello, SlotMessage
+from serving.activator.table import RevisionTable
 from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 
@@ -16,8 +19,8 @@ __all__ = ["KEY", "Life", "World", "pod"]
 KEY = ("default", "hello-00001")
 
 
-def pod(address: str) -> PodFacts:
-    return PodFacts(address=address, namespace="default", name=f"pod-{address}")
+def pod(address: str) -> ServedPod:
+    return ServedPod(address=address, namespace="default", name=f"pod-{address}")
 
 
 class Life:
@@ -33,65 +36,64 @@ class Life:
             index=index, count=world.count, peer_folder="/nowhere", queue_wait_max_s=3600.0, queue_depth_max=100_000
         )
         world.rounds += 1_000
-        self.desk = SharingDesk[int](
-            settings,
-            random=world.random.random,
-            first_round=world.rounds,
-            tell=lambda peer, said: world.send(self, peer, said),
+        table = RevisionTable[int](settings, random=world.random.random)
+        self.broker = SlotBroker[int](
+            table, first_round=world.rounds, send=lambda peer, message: world.send(self, peer, message)
         )
+        self.router = RequestRouter[int](table, slots=self.broker)
 
     def start(self) -> None:
         """Meet everybody who lives, and say hello before anything else."""
         self.known = {life.index: life for life in self.world.living if life is not self}
         for life in self.known.values():
-            self.world.post(self, life, Hello(index=self.index))
-        self.do(self.desk.set_peers(self.known, self.world.now_s))
-        facts = RevisionFacts(
+            self.world.post(self, life, PeerHello(index=self.index))
+        self.do(self.broker.set_peers(self.known, self.world.now_s))
+        facts = ServedRevision(
             key=KEY,
             resource_version="1",
             serving_state=ServingState.ACTIVE,
             target_concurrency=70.0,
             container_concurrency=self.world.slots_per_pod,
         )
-        self.do(self.desk.set_revision(facts, self.world.now_s))
+        self.do(self.router.set_revision(facts, self.world.now_s))
 
     def see(self, pods: Sequence[str]) -> None:
-        facts = SliceFacts(key="default/s", revision=KEY, pods=tuple(map(pod, pods)))
-        self.do(self.desk.set_slice(facts, self.world.now_s))
+        facts = ServedSlice(key="default/s", revision=KEY, pods=tuple(map(pod, pods)))
+        self.do(self.router.set_slice(facts, self.world.now_s))
 
     def arrive(self, request: int) -> None:
-        answer = self.desk.arrive(KEY, request, self.world.now_s)
-        if isinstance(answer, Go):
+        answer = self.router.arrive(KEY, request, self.world.now_s)
+        if isinstance(answer, Dispatch):
             self.world.began(self, answer)
         else:
             self.world.waiting[request] = self
 
     def finish(self, request: int) -> None:
         del self.world.running[request]
-        self.go(self.desk.finish(KEY, request, self.world.now_s))
+        self.go(self.router.finish(KEY, request, self.world.now_s))
 
-    def hear(self, sender: "Life", message: Message) -> None:
+    def hear(self, sender: "Life", message: SlotMessage) -> None:
         """A message of a life that is not the one we know is nobody's, but for its greeting; that is tried by an answer."""
-        if isinstance(message, Hello):
+        if isinstance(message, PeerHello):
             if sender.is_alive and self.known.get(sender.index) is not sender:
                 self.lose(sender.index)
                 self.known[sender.index] = sender
-                self.do(self.desk.set_peers(self.known, self.world.now_s))
+                self.do(self.broker.set_peers(self.known, self.world.now_s))
         elif self.known.get(sender.index) is sender:
-            self.do(self.desk.hear(sender.index, message, self.world.now_s))
+            self.do(self.broker.receive(sender.index, message, self.world.now_s))
 
     def lose(self, index: int) -> None:
         """Learn that a peer is dead."""
         if self.known.pop(index, None) is not None:
-            self.do(self.desk.set_peers(self.known, self.world.now_s))
+            self.do(self.broker.set_peers(self.known, self.world.now_s))
 
     def tick(self) -> None:
-        self.do(self.desk.tick(self.world.now_s))
+        self.do(self.router.tick(self.world.now_s))
 
-    def do(self, outcome: Outcome[int]) -> None:
-        self.go(outcome.go)
+    def do(self, outcome: RoutingOutcome[int]) -> None:
+        self.go(outcome.dispatches)
 
-    def go(self, runs: Sequence[Go[int]]) -> None:
+    def go(self, runs: Sequence[Dispatch[int]]) -> None:
         for run in runs:
             self.world.waiting.pop(run.request, None)
             self.world.began(self, run)
@@ -108,7 +110,7 @@ class World:
         self.rounds = 0
         self.living: list[Life] = []
         self.pods: tuple[str, ...] = ()
-        self.messages: list[tuple[Life, Life, Message]] = []
+        self.messages: list[tuple[Life, Life, SlotMessage]] = []
         self.running: dict[int, tuple[Life, str]] = {}
         self.waiting: dict[int, Life] = {}
         self.on_send: Callable[[], None] = lambda: None
@@ -132,10 +134,10 @@ class World:
         self.running = {request: one for request, one in self.running.items() if one[0] is not life}
         self.waiting = {request: one for request, one in self.waiting.items() if one is not life}
 
-    def send(self, sender: Life, index: int, message: Message) -> None:
+    def send(self, sender: Life, index: int, message: SlotMessage) -> None:
         self.post(sender, sender.known[index], message)
 
-    def post(self, sender: Life, receiver: Life, message: Message) -> None:
+    def post(self, sender: Life, receiver: Life, message: SlotMessage) -> None:
         self.messages.append((sender, receiver, message))
         self.on_send()
 
@@ -145,20 +147,20 @@ class World:
         if receiver.is_alive:
             receiver.hear(sender, message)
 
-    def began(self, life: Life, run: Go[int]) -> None:
+    def began(self, life: Life, run: Dispatch[int]) -> None:
         self.running[run.request] = (life, run.pod.address)
         self.on_begin(run.request)
 
     def validate(self, pods: Sequence[str]) -> None:
         """No pod has more requests, nor do processes think that they may send it more, than it has slots."""
         for life in self.living:
-            life.desk.validate()
+            life.router.validate()
         for address in pods:
             total = 0
             for life in self.living:
                 used = sum(one == (life, address) for one in self.running.values())
-                total += max(used, life.desk.ledger.right(KEY, address, self.slots_per_pod))
-            assert total <= self.slots_per_pod, (address, [life.desk.ledger for life in self.living])
+                total += max(used, life.broker.ledger.right(KEY, address, self.slots_per_pod))
+            assert total <= self.slots_per_pod, (address, [life.broker.ledger for life in self.living])
 
     # Time.
 

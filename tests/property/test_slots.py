@@ -61,8 +61,8 @@ def _do(world: World, step: str, draw: int, number: int) -> None:  # noqa: C901,
         case "tick":
             life.tick()
         case "report":
-            life.desk.report(world.now_s)
-            life.desk.ledger.remind()
+            life.router.report(world.now_s)
+            life.broker.ledger.remind()
         case "see":
             life.see(PODS[draw % 3 : draw % 3 + draw % 5])
         case "kill":
@@ -72,7 +72,7 @@ def _do(world: World, step: str, draw: int, number: int) -> None:  # noqa: C901,
                 life.lose(index)
 
 
-class Load:
+class RevisionLoad:
     """Requests that come and end by themselves, messages that take a moment, and the longest wait beside a free slot."""
 
     def __init__(self, world: World, *, busy_s: float, pause_s: float, clients: int) -> None:
@@ -113,7 +113,7 @@ class Load:
         self.world.after(self.random.random() * self.pause_s, self.come)
 
     def next_tick_s(self) -> float:
-        dues_s = (life.desk.next_due_s() for life in self.world.living)
+        dues_s = (life.router.next_due_s() for life in self.world.living)
         return min((due_s for due_s in dues_s if due_s is not None), default=math.inf)
 
     def run(self, until_s: float) -> None:
@@ -121,8 +121,8 @@ class Load:
         world = self.world
         while world.now_s < until_s and world.step(until_s=self.next_tick_s()):
             for life in world.living:
-                due_s = life.desk.next_due_s()
-                if life.desk.is_stirred or (due_s is not None and due_s <= world.now_s):
+                due_s = life.router.next_due_s()
+                if life.router.schedule.has_pending_work or (due_s is not None and due_s <= world.now_s):
                     life.tick()
             world.validate(world.pods)
             if not world.waiting or len(world.running) >= len(world.pods) * world.slots_per_pod:
@@ -144,7 +144,7 @@ def test_nobody_waits_for_100_ms_beside_a_free_slot(
     world.pods = PODS
     for index in range(count):
         world.start(index)
-    load = Load(world, busy_s=0.02, pause_s=0.02, clients=clients)
+    load = RevisionLoad(world, busy_s=0.02, pause_s=0.02, clients=clients)
     load.run(until_s=until_s)
     assert load.done_count > 300
     assert load.longest_s < 0.1
@@ -155,7 +155,7 @@ def test_under_full_load_the_oldest_goes_first_wherever_it_waits() -> None:
     world.pods = PODS
     for index in range(2):
         world.start(index)
-    load = Load(world, busy_s=0.02, pause_s=0.01, clients=30)
+    load = RevisionLoad(world, busy_s=0.02, pause_s=0.01, clients=30)
     load.run(until_s=6.0)
     # 30 clients at 3 slots of 20 ms: each waits 180 ms in the mean, however uneven they are spread.
     assert load.longest_wait_s < 1.0
@@ -165,7 +165,7 @@ def test_the_slots_of_a_process_that_died_are_used_by_the_others() -> None:
     world = World(count=2, slots_per_pod=1)
     world.pods = PODS
     first, second = world.start(0), world.start(1)
-    load = Load(world, busy_s=0.02, pause_s=0.001, clients=10)
+    load = RevisionLoad(world, busy_s=0.02, pause_s=0.001, clients=10)
     load.run(until_s=1.0)
     world.kill(second)
     world.after(0.001, lambda: first.lose(1))

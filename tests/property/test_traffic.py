@@ -1,4 +1,4 @@
-"""Admission, pod choice and shares: nothing is lost, served twice, passed or overfilled."""
+"""Admission and pod choice: nothing is lost, served twice, passed or overfilled."""
 
 import random
 from collections import Counter
@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.settings.activator import ORIGINAL
 from serving.traffic.balance import Balancer, Chosen, NoFreePod
-from serving.traffic.breaker import Admitted, Breaker, Granted, Queued, Refused
-from serving.traffic.policy import Policy, policy_for
-from serving.traffic.share import share
+from serving.traffic.breaker import Admitted, Breaker, Granted, Queued, Rejected
+from serving.traffic.policy import BalancingPolicy, policy_for
 
 Step = tuple[str, int]
 CAPACITIES = st.one_of(st.none(), st.integers(0, 6))
@@ -49,7 +47,7 @@ class NaiveBreaker:
             granted.append(Granted(request_id=request_id, waited_s=self.now_s - since_s))
         return granted
 
-    def admit(self, weight_bytes: int) -> type[Admitted | Queued | Refused]:
+    def admit(self, weight_bytes: int) -> type[Admitted | Queued | Rejected]:
         request_id = self.arrived
         self.arrived += 1
         if self.capacity is None or len(self.running) < self.capacity:
@@ -58,7 +56,7 @@ class NaiveBreaker:
             return Admitted
         held_bytes = sum(weight for _, _, weight in self.waiting)
         if len(self.waiting) >= DEPTH_MAX or held_bytes + weight_bytes > BYTES_MAX:
-            return Refused
+            return Rejected
         self.waiting.append((request_id, self.now_s, weight_bytes))
         return Queued
 
@@ -164,9 +162,9 @@ POD_STEPS = st.lists(
 PodStep = tuple[str, dict[str, int | None], int]
 
 
-@given(policy=st.sampled_from(Policy), source=st.randoms(), steps=POD_STEPS)
+@given(policy=st.sampled_from(BalancingPolicy), source=st.randoms(), steps=POD_STEPS)
 def test_only_listed_pods_with_room_that_do_not_drain_are_chosen(
-    policy: Policy, source: random.Random, steps: list[PodStep]
+    policy: BalancingPolicy, source: random.Random, steps: list[PodStep]
 ) -> None:
     balancer = Balancer(policy, random=source.random)
     slots: dict[str, int | None] = {}
@@ -199,7 +197,7 @@ def test_only_listed_pods_with_room_that_do_not_drain_are_chosen(
 class Activator:
     """A breaker and a balancer, wired as the shell does it."""
 
-    def __init__(self, policy: Policy, source: random.Random) -> None:
+    def __init__(self, policy: BalancingPolicy, source: random.Random) -> None:
         self.balancer = Balancer(policy, random=source.random)
         self.breaker: Breaker[int] = Breaker(capacity=0, depth_max=1000, wait_max_s=WAIT_MAX_S)
         self.pod_of: dict[int, str] = {}
@@ -225,9 +223,9 @@ class Activator:
         self.start_all(self.breaker.release(request_id, 0.0))
 
 
-@given(policy=st.sampled_from(Policy), source=st.randoms(), steps=POD_STEPS)
+@given(policy=st.sampled_from(BalancingPolicy), source=st.randoms(), steps=POD_STEPS)
 def test_who_is_let_through_finds_a_pod_and_nobody_waits_beside_a_free_slot(
-    policy: Policy, source: random.Random, steps: list[PodStep]
+    policy: BalancingPolicy, source: random.Random, steps: list[PodStep]
 ) -> None:
     activator = Activator(policy, source)
     known: list[str] = []
@@ -249,65 +247,7 @@ def test_who_is_let_through_finds_a_pod_and_nobody_waits_beside_a_free_slot(
             assert isinstance(activator.balancer.take(), NoFreePod)
 
 
-POD_NAMES = st.sets(st.integers(0, 255).map("10.0.0.{}:8012".format), max_size=30).map(sorted)
-
-
-@given(pods=POD_NAMES, activator_count=st.integers(1, 12), slots_per_pod=st.integers(1, 20))
-def test_shares_are_disjoint_complete_and_even(pods: list[str], activator_count: int, slots_per_pod: int) -> None:
-    shares = [
-        share(pods, activator_count=activator_count, index=index, slots_per_pod=slots_per_pod)
-        for index in range(activator_count)
-    ]
-    owned = [[slots for slots in one.values() if slots is not None] for one in shares]
-    totals = [sum(one) for one in owned]
-    assert {pod: sum(one.get(pod) or 0 for one in shares) for pod in pods} == dict.fromkeys(pods, slots_per_pod)
-    assert min((slots for one in owned for slots in one), default=1) >= 1
-    assert max(totals) - min(totals) <= 1
-    assert totals == sorted(totals, reverse=True)
-
-
-@given(
-    pods=POD_NAMES.filter(bool),
-    activator_count=st.integers(1, 12),
-    slots_per_pod=st.integers(1, 20),
-    number=st.integers(0, 30),
-)
-def test_a_pod_that_goes_moves_each_cut_by_no_more_than_a_pod(
-    pods: list[str], activator_count: int, slots_per_pod: int, number: int
-) -> None:
-    gone = pods[number % len(pods)]
-    rest = [pod for pod in pods if pod != gone]
-    for index in range(activator_count):
-        before = share(pods, activator_count=activator_count, index=index, slots_per_pod=slots_per_pod)
-        after = share(rest, activator_count=activator_count, index=index, slots_per_pod=slots_per_pod)
-        gained = sum(max(0, (after.get(pod) or 0) - (before.get(pod) or 0)) for pod in rest)
-        assert gained <= 2 * slots_per_pod
-
-
-@given(pods=POD_NAMES, activator_count=st.integers(1, 12), source=st.randoms())
-def test_shares_do_not_depend_on_the_order_of_the_list(
-    pods: list[str], activator_count: int, source: random.Random
-) -> None:
-    shuffled = source.sample(pods, len(pods))
-    for index in range(activator_count):
-        assert share(shuffled, activator_count=activator_count, index=index, slots_per_pod=3) == share(
-            pods, activator_count=activator_count, index=index, slots_per_pod=3
-        )
-
-
-@given(pods=POD_NAMES.filter(bool), activator_count=st.integers(1, 12))
-def test_the_original_leaves_no_pod_and_no_activator_out(pods: list[str], activator_count: int) -> None:
-    shares = [
-        share(pods, activator_count=activator_count, index=index, slots_per_pod=1, quirks=ORIGINAL)
-        for index in range(activator_count)
-    ]
-    assert all(shares)
-    assert {pod for one in shares for pod in one} == set(pods)
-    if len(pods) >= activator_count:
-        assert sum(map(len, shares)) == len(pods)
-
-
 @given(container_concurrency=st.integers(0, 1000), bound=st.integers(0, 1000))
 def test_two_choices_are_for_pods_without_a_limit_only(container_concurrency: int, bound: int) -> None:
     policy = policy_for(container_concurrency, first_free_concurrency_max=bound)
-    assert (policy is Policy.TWO_CHOICES) == (container_concurrency == 0)
+    assert (policy is BalancingPolicy.TWO_CHOICES) == (container_concurrency == 0)

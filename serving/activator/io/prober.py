@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from serving.activator.readiness import PodProbe
-from serving.activator.revisions import PodFacts
+from serving.activator.slices import ServedPod
 from serving.model.knative import RevisionKey
 from serving.wire.tokens import matches, probe_proof
 
@@ -28,7 +28,7 @@ class PodProber:
     def __init__(
         self,
         address_of: Callable[[PodProbe], tuple[str, int]],
-        secret_of: Callable[[PodFacts, RevisionKey], str],
+        secret_of: Callable[[ServedPod, RevisionKey], str],
         on_answer: Callable[[PodProbe, bool], None],
     ) -> None:
         self._address_of = address_of

@@ -1,21 +1,21 @@
 """How many slots of each pod this process may use, when several activator processes share the pods of one machine.
 
-Input: which peers live, what they say, and slots given away. Output: ``right``, the slots of a pod that are ours now, and
-messages to peers. What holds at any time, whatever is late, lost or out of order: the rights of all
-processes in one pod are together no more than its containerConcurrency.
+Input: which peers live, their messages, and slots given away. Output: ``right``, this process's slots of a pod now, and
+messages to peers. Whatever is late, lost or out of order, the rights of all processes in one pod are never more than its
+containerConcurrency.
 
-In a **view**, a set of processes that live, each has its share of a pod (``shares.py``) plus what it was given minus what
-it gave. Only what differs from the share is kept. A slot on its way belongs to nobody until it arrives.
+A **view** is a set of living processes. In a view each process has its share of a pod (``shares.py``) plus the slots it was
+given minus those it gave; only the difference is stored. A slot in transit belongs to no process.
 
-When a process comes or goes, the others freeze: each declares what it has in flight, and from then on uses no more than
-that. Once all have the same declarations, and know it of each other, the next view begins: what is in use beyond a share
-counts as given by those with room. A declaration is only ever part of a view while its sender is still frozen by it:
-whoever has begun a view answers a new declaration with a new one of its own. What a dead process had is shared out again.
+When a process comes or goes, the others freeze: each declares what it has in flight, and uses no more than that from then
+on. Once all have the same declarations, and know so of each other, the next view begins: what is in use beyond a share counts
+as given by the processes with room. A declaration is part of a view only while it still freezes its sender: a process that
+has begun a view answers a new declaration with a new one of its own. The slots of a dead process are shared out again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 
-from serving.activator.slots.messages import Declare, Give, InUse, Message, Ready, Rounds, Tell
+from serving.activator.slots.messages import Declare, Give, InUse, Rounds, Send, SlotMessage, ViewReady
 from serving.activator.slots.shares import loans_between, share_of
 from serving.model.knative import RevisionKey
 
@@ -27,23 +27,23 @@ _Slot = tuple[RevisionKey, str]
 class Ledger:
     """The rights of process ``index``; it has none before the first ``set_peers``.
 
-    ``first_round`` must be greater than any round of an earlier life. ``in_use`` says what is in flight now,
-    ``tell`` sends a message to a peer.
+    ``first_round`` must be greater than any round of an earlier process with this index. ``in_use`` gives what is in flight
+    now, ``send`` sends a message to a peer.
     """
 
-    def __init__(self, *, index: int, first_round: int, in_use: Callable[[], Iterable[InUse]], tell: Tell) -> None:
-        self.turn = 0
-        """Grows whenever all rights may have changed."""
+    def __init__(self, *, index: int, first_round: int, in_use: Callable[[], Iterable[InUse]], send: Send) -> None:
+        self.view_number = 0
+        """Grows whenever a view begins or ends, so that all rights may have changed."""
         self._index = index
         self._in_use = in_use
-        self._tell_one = tell
+        self._send = send
         self._round = first_round
         self._members: tuple[int, ...] = ()
         self._declared: dict[int, Declare] = {}
         self._ready: dict[int, Rounds] = {}
         self._view: Rounds | None = None
         self._frozen: dict[_Slot, int] = {}
-        # What we were given by each peer, minus what we gave it.
+        # The slots given by each peer, minus those given to it.
         self._loans: dict[_Slot, dict[int, int]] = {}
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class Ledger:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether no slot can be given, nor more be used than what is in use."""
+        """Whether no view has begun: no slot can be given, and no more be used than what is in use."""
         return self._view is None
 
     @property
@@ -62,12 +62,12 @@ class Ledger:
 
     @property
     def silent_peers(self) -> list[int]:
-        """Those that keep a view from beginning."""
-        mine = self._ready.get(self._index)
-        return [peer for peer in self.peers if self.is_frozen and (mine is None or self._ready.get(peer) != mine)]
+        """The peers that keep a view from beginning."""
+        own = self._ready.get(self._index)
+        return [peer for peer in self.peers if self.is_frozen and (own is None or self._ready.get(peer) != own)]
 
     def right(self, key: RevisionKey, pod: str, slot_count: int) -> int:
-        """The slots of a pod that are ours now, of ``slot_count`` in all."""
+        """This process's slots of a pod now, of ``slot_count`` in all."""
         slot = (key, pod)
         if self._view is None:
             return self._frozen.get(slot, 0)
@@ -76,21 +76,21 @@ class Ledger:
         return max(0, share + sum(loans.values())) if loans else share
 
     def borrowed(self) -> Iterable[tuple[RevisionKey, str, int, int]]:
-        """What we have of others: revision, pod, peer and count."""
+        """Slots that belong to peers: revision, pod, peer and count."""
         return [
             (*slot, peer, count) for slot, loans in self._loans.items() for peer, count in loans.items() if count > 0
         ]
 
     def set_peers(self, peers: Iterable[int]) -> None:
-        """The other processes that live, as soon as it is known."""
+        """Replace the other living processes."""
         self._members = tuple(sorted({self._index, *peers}))
         self._declared = {peer: one for peer, one in self._declared.items() if peer in self._members}
         self._ready = {peer: rounds for peer, rounds in self._ready.items() if peer in self._members}
         self._freeze()
         self._advance()
 
-    def receive(self, peer: int, message: Declare | Ready | Give) -> None:
-        """What a peer says. What a process says that is not among the peers is nothing."""
+    def receive(self, peer: int, message: Declare | ViewReady | Give) -> None:
+        """Take a message; one of a process that is not among the peers is ignored."""
         if peer not in self._members:
             return
         if isinstance(message, Give):
@@ -98,7 +98,7 @@ class Ledger:
                 self._lend((message.key, message.pod), peer, message.count)
             return
         known = self._declared.get(peer)
-        if isinstance(message, Ready):
+        if isinstance(message, ViewReady):
             self._ready[peer] = message.rounds
         elif known is None or known.round < message.round:
             self._declared[peer] = message
@@ -107,43 +107,43 @@ class Ledger:
         self._advance()
 
     def give(self, key: RevisionKey, pod: str, *, peer: int, count: int) -> None:
-        """Pass slots of ours that nothing uses to a peer; they are not ours from now on."""
+        """Pass slots that nothing uses to a peer; this process does not have them from now on."""
         assert self._view is not None, self
         assert peer in self._members, self
         self._lend((key, pod), peer, -count)
-        self._tell_one(peer, Give(rounds=self._view, key=key, pod=pod, count=count))
+        self._send(peer, Give(rounds=self._view, key=key, pod=pod, count=count))
 
     def remind(self) -> None:
-        """Say again what may have been lost on its way, while a view is to begin."""
-        mine, ready = self._declared.get(self._index), self._ready.get(self._index)
-        if mine is not None:
-            self._tell(mine)
+        """Resend what may have been lost while a view is to begin."""
+        own, ready = self._declared.get(self._index), self._ready.get(self._index)
+        if own is not None:
+            self.send_all(own)
         if ready is not None:
-            self._tell(Ready(rounds=ready))
+            self.send_all(ViewReady(rounds=ready))
 
     def _freeze(self) -> None:
-        """Use no more than now until the next view."""
+        """Use no more slots than now until the next view."""
         in_use = tuple(self._in_use())
         self._round += 1
         self._view = None
-        self.turn += 1
+        self.view_number += 1
         self._loans = {}
         self._frozen = {(one.key, one.pod): one.in_flight for one in in_use}
         declared = self._declared[self._index] = Declare(round=self._round, in_use=in_use)
         self._ready.pop(self._index, None)
-        self._tell(declared)
+        self.send_all(declared)
 
     def _advance(self) -> None:
-        """Go as far towards the next view as what was heard allows."""
+        """Go as far towards the next view as the messages so far allow."""
         if self._view is not None or len(self._declared) < len(self._members):
             return
         rounds = tuple((member, self._declared[member].round) for member in self._members)
         if self._ready.get(self._index) != rounds:
             self._ready[self._index] = rounds
-            self._tell(Ready(rounds=rounds))
+            self.send_all(ViewReady(rounds=rounds))
         if all(self._ready.get(member) == rounds for member in self._members):
             self._view = rounds
-            self.turn += 1
+            self.view_number += 1
             self._frozen = {}
             self._loans = dict(_loans_of(self._index, self._members, self._declared))
 
@@ -155,15 +155,16 @@ class Ledger:
         if not loans:
             del self._loans[slot]
 
-    def _tell(self, message: Message) -> None:
+    def send_all(self, message: SlotMessage) -> None:
+        """Send a message to all peers."""
         for peer in self.peers:
-            self._tell_one(peer, message)
+            self._send(peer, message)
 
 
 def _loans_of(
     index: int, members: tuple[int, ...], declared: Mapping[int, Declare]
 ) -> Iterable[tuple[_Slot, dict[int, int]]]:
-    """What one process has from the others and they from it when a view begins: all find the same from the same."""
+    """What a process owes and is owed when a view begins; all processes compute the same from the same declarations."""
     in_flight: dict[tuple[RevisionKey, str, int], dict[int, int]] = {}
     for member in members:
         for one in declared[member].in_use:

@@ -1,7 +1,7 @@
-"""What activator processes of one machine tell each other about slots: MessagePack, a frame is its length and its content.
+"""Messages between activator processes of one machine about slots: MessagePack, in frames of a length and a content.
 
-``Hello`` comes first on a connection. ``Declare`` and ``Ready`` make a view (``ledger.py``); ``Ask`` and ``Give`` move
-slots in it (``desk.py``).
+``PeerHello`` comes first on a connection. ``Declare`` and ``ViewReady`` make a view (``ledger.py``); ``Ask`` and ``Give`` move
+slots in it (``broker.py``).
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,19 @@ import msgspec
 from serving.model.errors import InvalidValue
 from serving.model.knative import RevisionKey
 
-__all__ = ["Ask", "Declare", "Frames", "Give", "Hello", "InUse", "Message", "Ready", "Rounds", "Tell", "encode"]
+__all__ = [
+    "Ask",
+    "Declare",
+    "Frames",
+    "Give",
+    "InUse",
+    "PeerHello",
+    "Rounds",
+    "Send",
+    "SlotMessage",
+    "ViewReady",
+    "encode",
+]
 
 Rounds: TypeAlias = tuple[tuple[int, int], ...]
 """The members of a view in their order, each with the number of the round in which it declared what it uses."""
@@ -22,12 +34,12 @@ _LENGTH_BYTES = 4
 _FRAME_BYTES_MAX = 64 * 1024**2
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Any of them, as an array that begins with its name."""
+class _TaggedMessage(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Any of them, encoded as an array that begins with its name."""
 
 
-class Hello(_Message, frozen=True, kw_only=True):
-    """Who speaks, by its index. Which life of it is for the line to know."""
+class PeerHello(_TaggedMessage, frozen=True, kw_only=True):
+    """The sender's index. Which process has that index now is known from the connection."""
 
     index: int
 
@@ -41,28 +53,28 @@ class InUse(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     slot_count: int
 
 
-class Declare(_Message, frozen=True, kw_only=True):
-    """All that the sender uses in round ``round``; it uses no more than that until the next view."""
+class Declare(_TaggedMessage, frozen=True, kw_only=True):
+    """All that the sender has in flight in round ``round``; it uses no more than that until the next view."""
 
     round: int
     in_use: tuple[InUse, ...]
 
 
-class Ready(_Message, frozen=True, kw_only=True):
-    """The sender has heard these declarations, and begins the view once all its members say the same."""
+class ViewReady(_TaggedMessage, frozen=True, kw_only=True):
+    """The sender has these declarations, and begins the view once all members have sent the same."""
 
     rounds: Rounds
 
 
-class Ask(_Message, frozen=True, kw_only=True):
-    """``waiting_count`` requests of a revision wait at the sender, the oldest for ``waited_s``. 0: none does any more."""
+class Ask(_TaggedMessage, frozen=True, kw_only=True):
+    """``waiting_count`` requests of a revision wait at the sender, the oldest for ``waited_s``; 0 withdraws the last ask."""
 
     key: RevisionKey
     waiting_count: int
     waited_s: float
 
 
-class Give(_Message, frozen=True, kw_only=True):
+class Give(_TaggedMessage, frozen=True, kw_only=True):
     """``count`` slots of a pod pass to the receiver, in this view and no other."""
 
     rounds: Rounds
@@ -71,22 +83,22 @@ class Give(_Message, frozen=True, kw_only=True):
     count: int
 
 
-Message: TypeAlias = Hello | Declare | Ready | Ask | Give
+SlotMessage: TypeAlias = PeerHello | Declare | ViewReady | Ask | Give
 
-Tell: TypeAlias = Callable[[int, Message], None]
-"""Sends a message to the process of an index; it may be lost."""
+Send: TypeAlias = Callable[[int, SlotMessage], None]
+"""Sends a message to the process with an index; it may be lost."""
 
-_DECODER = msgspec.msgpack.Decoder(Message)
+_DECODER = msgspec.msgpack.Decoder(SlotMessage)
 
 
-def encode(message: Message) -> bytes:
-    """A frame."""
+def encode(message: SlotMessage) -> bytes:
+    """The frame of a message."""
     content = msgspec.msgpack.encode(message)
     return len(content).to_bytes(_LENGTH_BYTES, "big") + content
 
 
 class Frames:
-    """Messages out of the bytes of one connection, in whatever pieces they come."""
+    """Reads messages from the bytes of one connection, however they are split."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -94,11 +106,11 @@ class Frames:
     def __repr__(self) -> str:
         return f"Frames({len(self._bytes)} bytes of the next)"
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes) -> Iterator[SlotMessage]:
         """The messages that are complete now.
 
         Raises:
-            InvalidValue: on what is no frame of ours; the connection is of no use any more.
+            InvalidValue: on bytes that are no frame; the connection cannot be read any further.
         """
         self._bytes += data
         while len(self._bytes) >= _LENGTH_BYTES:

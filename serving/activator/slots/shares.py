@@ -1,7 +1,7 @@
-"""How the slots of a pod are shared out among activator processes before any is lent, and who owes whom when they change.
+"""The shares of activator processes in the slots of a pod before any is lent, and the loans when a view begins.
 
-Inputs: the pod, its slots (containerConcurrency), the processes there are. Every process computes it alone: from the
-pod's address and not from its place in a list, because lists of two processes differ for a moment and shares must not.
+Inputs: the pod, its slots (containerConcurrency), the living processes. Every process computes it alone, from the pod's
+address and not from its place in a list: the lists of two processes differ for a moment, and shares must not.
 """
 
 import zlib
@@ -13,8 +13,8 @@ __all__ = ["loans_between", "share_of"]
 def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -> int:
     """The slots of process ``index`` in a pod, with ``members`` there, in their order.
 
-    3 slots and 2 processes: 2 and 1, and which of them has 2 hangs on the pod's address, so that over many pods all have
-    the same. 1 slot and 2 processes: half of the pods are the one's, half the other's.
+    3 slots and 2 processes: 2 and 1, and the pod's address decides which process has 2, so that over many pods all have the
+    same. 1 slot and 2 processes: each has the slots of half of the pods.
     """
     size, rest = divmod(slot_count, len(members))
     turn = (members.index(index) + zlib.crc32(pod.encode())) % len(members)
@@ -22,10 +22,10 @@ def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -
 
 
 def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Slots that the one in place ``borrower`` has from the one in place ``lender``, by both, so that all have what they use.
+    """Loans that let every process keep what it has in flight: slots by the places of borrower and lender.
 
-    Shares 1, 1 and 2 in use by the second: it has 1 from the first. What is in use beyond the sum of the shares, which
-    only a process that was given up on can bring about, is nobody's loan.
+    Shares 1, 1 and 2 in use by the second: it borrows 1 from the first. Use beyond the sum of the shares is no loan; only a
+    process that the others have left out can cause it.
     """
     loans: dict[tuple[int, int], int] = {}
     spare = [

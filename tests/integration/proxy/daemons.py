@@ -71,7 +71,7 @@ async def _activator(
         spec: dict[str, Any] = {_OF_A_REVISION[name]: value for name, value in times.items()}
         await stage.service(slots=slots, **spec)
         await stage.pod("p", server=_Scripted(backend))
-        await until(lambda: stage.activator.ingress.desk.pods_of(("default", "hello-00001")))
+        await until(lambda: stage.activator.ingress.router.directory.pods_of(("default", "hello-00001")))
         running = Running(backend, stage.public, lambda: stage.level)
         yield running
         await running.close()

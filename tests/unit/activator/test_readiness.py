@@ -6,14 +6,14 @@ from collections.abc import Iterable
 import pytest
 
 from serving.activator.readiness import PodProbe, UnreadyPods
-from serving.activator.revisions import PodFacts
+from serving.activator.slices import ServedPod
 
 KEY = ("default", "hello-00001")
 OTHER = ("default", "other-00001")
 
 
-def pod(address: str, name: str = "") -> PodFacts:
-    return PodFacts(address=address, namespace="default", name=name or f"pod-{address}")
+def pod(address: str, name: str = "") -> ServedPod:
+    return ServedPod(address=address, namespace="default", name=name or f"pod-{address}")
 
 
 def unready(*addresses: str) -> UnreadyPods:
@@ -91,7 +91,7 @@ def test_a_confirmation_ends_when_another_pod_has_the_address() -> None:
 
 
 @pytest.mark.parametrize("after", [{}, {"p": pod("p", "successor")}])
-def test_a_late_answer_of_another_pod_counts_for_nothing(after: dict[str, PodFacts]) -> None:
+def test_a_late_answer_of_another_pod_counts_for_nothing(after: dict[str, ServedPod]) -> None:
     made = unready("p")
     made.due(KEY, 0.0, is_waiting=True)
     made.set_pods(KEY, after, 0.1)
@@ -136,7 +136,7 @@ def test_probes_of_all_revisions_are_bounded() -> None:
 
 def test_probes_are_counted_and_only_listed_pods_confirmed_whatever_happens() -> None:
     draw = random.Random(7)
-    made, flying, listed = UnreadyPods(), list[PodProbe](), dict[str, PodFacts]()
+    made, flying, listed = UnreadyPods(), list[PodProbe](), dict[str, ServedPod]()
     for step in range(2000):
         now_s = step * 0.05
         match draw.randrange(4):

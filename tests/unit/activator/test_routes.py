@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.routes import Listener, RouteFacts, Routes, Site, choose, claims_of, route_of
+from serving.activator.routes import Listener, Routes, ServedRoute, Site, choose, claims_of, route_of
 from serving.model.knative import ROLLOUT_ANNOTATION
 from serving.model.nodata import NoData
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
@@ -27,7 +27,7 @@ def facts(
     created: str = "2026-11-21T04:00:00Z",
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
-) -> RouteFacts:
+) -> ServedRoute:
     read = route_of(
         {
             "apiVersion": "serving.knative.dev/v1",
@@ -46,11 +46,11 @@ def facts(
             },
         }
     )
-    assert isinstance(read, RouteFacts)
+    assert isinstance(read, ServedRoute)
     return read
 
 
-def routes(*given_facts: RouteFacts) -> Routes:
+def routes(*given_facts: ServedRoute) -> Routes:
     made = Routes()
     for one in given_facts:
         made.set(one)
@@ -120,7 +120,7 @@ def test_hosts_are_those_that_the_status_tells() -> None:
             },
         }
     )
-    assert isinstance(read, RouteFacts)
+    assert isinstance(read, ServedRoute)
     assert {(claim.listener, claim.host) for claim in claims_of(read)} == {
         (PUBLIC, "hello-of-default.example.com"),
         (PUBLIC, "hello-of-default--new.example.com"),
@@ -172,7 +172,7 @@ def test_a_route_without_traffic_claims_only_its_tags() -> None:
 
 def test_a_route_without_status_claims_nothing() -> None:
     read = route_of({"metadata": {"name": "hello"}})
-    assert isinstance(read, RouteFacts)
+    assert isinstance(read, ServedRoute)
     assert list(claims_of(read)) == []
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from serving.activator.wake import (
-    Load,
     Poke,
     PokeReason,
+    RevisionLoad,
     WakeDecision,
-    WakeFacts,
+    WakeInput,
     WakeState,
     calm,
     reported,
@@ -27,25 +27,25 @@ def facts(
     running: int = 0,
     state: ServingState | None = ACTIVE,
     desired: int = 0,
-    was_refused: bool = False,
-) -> WakeFacts:
+    has_rejected: bool = False,
+) -> WakeInput:
     """A revision whose pods are for 7 requests at once; all that are inside came since the last report."""
-    return WakeFacts(
+    return WakeInput(
         level=waiting + running,
         waiting_count=waiting,
         arrived_count=waiting + running,
         serving_state=state,
         desired_count=desired,
         target_concurrency=7.0,
-        was_refused=was_refused,
+        has_rejected=has_rejected,
     )
 
 
-def step(state: WakeState, seen: WakeFacts, now_s: float) -> tuple[WakeState, WakeDecision]:
+def step(state: WakeState, seen: WakeInput, now_s: float) -> tuple[WakeState, WakeDecision]:
     return wake(state, seen, SETTINGS, now_s=now_s)
 
 
-def after(seen: WakeFacts, now_s: float = 0.0) -> WakeState:
+def after(seen: WakeInput, now_s: float = 0.0) -> WakeState:
     return step(WakeState(), seen, now_s)[0]
 
 
@@ -66,7 +66,7 @@ def report(concurrency: float, count: int) -> Report:
 
 def test_the_first_that_waits_is_told_at_once() -> None:
     _, decision = step(WakeState(), facts(1), 5.0)
-    assert decision.poke == Poke(load=Load(concurrency=1, request_count=1), reason=PokeReason.FIRST)
+    assert decision.poke == Poke(load=RevisionLoad(concurrency=1, request_count=1), reason=PokeReason.FIRST)
 
 
 def test_nobody_here_is_nothing_to_tell() -> None:
@@ -99,7 +99,7 @@ def test_twice_as_many_waiting_are_told(waiting: int, said: PokeReason | None) -
 def test_a_poke_tells_what_is_new() -> None:
     _, decision = step(after(facts(10)), facts(25), 1.0)
     assert decision.poke is not None
-    assert decision.poke.load == Load(concurrency=15, request_count=15)
+    assert decision.poke.load == RevisionLoad(concurrency=15, request_count=15)
 
 
 def test_a_poke_that_comes_too_early_is_due_later() -> None:
@@ -120,10 +120,10 @@ def test_calm_forgets_who_waited() -> None:
     assert calm(after(facts(10, state=RESERVE))).known_waiting_count == 0
 
 
-def test_who_was_refused_for_a_failure_is_told_once_a_period() -> None:
-    seen = facts(was_refused=True)
+def test_who_has_rejected_for_a_failure_is_told_once_a_period() -> None:
+    seen = facts(has_rejected=True)
     state, decision = step(WakeState(), seen, 0.0)
-    assert decision.poke == Poke(load=Load(concurrency=1, request_count=1), reason=PokeReason.FIRST)
+    assert decision.poke == Poke(load=RevisionLoad(concurrency=1, request_count=1), reason=PokeReason.FIRST)
     state, decision = step(state, seen, 0.5)
     assert decision.poke is None
     state, _ = reported(state, report(0.0, 0), level=0, waiting_count=0, period_s=1.0)
@@ -134,18 +134,18 @@ def test_who_was_refused_for_a_failure_is_told_once_a_period() -> None:
 def test_a_report_leaves_out_what_pokes_have_told() -> None:
     state = after(facts(10))
     state, load = reported(state, report(12.5, 15), level=15, waiting_count=15, period_s=1.0)
-    assert load == Load(concurrency=2.5, request_count=5)
+    assert load == RevisionLoad(concurrency=2.5, request_count=5)
     assert (state.known_level, state.known_waiting_count, state.poked_count) == (15, 15, 0)
 
 
 def test_a_report_is_never_below_nothing() -> None:
     _, load = reported(after(facts(100)), report(90.0, 100), level=100, waiting_count=100, period_s=1.0)
-    assert load == Load(concurrency=0.0, request_count=0)
+    assert load == RevisionLoad(concurrency=0.0, request_count=0)
 
 
 def test_counts_are_told_per_second() -> None:
     _, load = reported(WakeState(), report(1.0, 10), level=1, waiting_count=0, period_s=2.0)
-    assert load == Load(concurrency=1.0, request_count=5.0)
+    assert load == RevisionLoad(concurrency=1.0, request_count=5.0)
 
 
 def test_a_revision_in_reserve_is_flipped_at_the_first_request() -> None:

@@ -1,21 +1,16 @@
 """What follows from the settings of the activator."""
 
-from serving.settings.activator import ORIGINAL, ActivatorSettings, ShareQuirks
+from serving.settings.activator import ActivatorSettings
 
 
 def test_defaults_are_knatives_but_for_the_bound_in_bytes() -> None:
     settings = ActivatorSettings()
     assert (settings.queue_depth_max, settings.queue_wait_max_s, settings.first_free_concurrency_max) == (10000, 300, 3)
     assert settings.queue_bytes_limit == 67108864
-    assert settings.quirks == ShareQuirks()
 
 
 def test_0_bytes_mean_no_limit() -> None:
     assert ActivatorSettings(queue_bytes_max=0).queue_bytes_limit is None
-
-
-def test_the_original_has_every_quirk() -> None:
-    assert all(getattr(ORIGINAL, name) for name in ORIGINAL.__struct_fields__)
 
 
 def test_several_activators_have_an_index_each_and_a_folder_for_their_sockets() -> None:

@@ -4,10 +4,10 @@ import pytest
 
 from serving.model.errors import IllegalTransition
 from serving.traffic.balance import Balancer, Chosen, NoFreePod, Shortage
-from serving.traffic.policy import Policy
+from serving.traffic.policy import BalancingPolicy
 
 
-def balancer(policy: Policy = Policy.FIRST_FREE, **slots_by_pod: int | None) -> Balancer:
+def balancer(policy: BalancingPolicy = BalancingPolicy.FIRST_FREE, **slots_by_pod: int | None) -> Balancer:
     """A balancer with these pods, whose draws are all 0: of two pods the first."""
     made = Balancer(policy, random=lambda: 0.0)
     made.set_pods(slots_by_pod)
@@ -24,7 +24,7 @@ def take(made: Balancer, count: int = 1) -> list[str | None]:
 def test_the_answer_says_which_pod_and_why() -> None:
     made = balancer(a=2, b=1)
     made.take()
-    assert made.take() == Chosen(pod="a", policy=Policy.FIRST_FREE, free_pod_count=2, in_flight=2, slots=2)
+    assert made.take() == Chosen(pod="a", policy=BalancingPolicy.FIRST_FREE, free_pod_count=2, in_flight=2, slots=2)
 
 
 def test_first_free_fills_pods_in_the_order_of_addresses() -> None:
@@ -39,22 +39,22 @@ def test_first_free_goes_back_to_a_pod_that_has_room_again() -> None:
 
 
 def test_round_robin_skips_full_pods() -> None:
-    assert take(balancer(Policy.ROUND_ROBIN, a=1, b=3, c=2), 6) == ["a", "b", "c", "b", "c", "b"]
+    assert take(balancer(BalancingPolicy.ROUND_ROBIN, a=1, b=3, c=2), 6) == ["a", "b", "c", "b", "c", "b"]
 
 
 def test_round_robin_lets_a_pod_that_has_room_again_wait_for_its_turn() -> None:
-    made = balancer(Policy.ROUND_ROBIN, a=1, b=2, c=2)
+    made = balancer(BalancingPolicy.ROUND_ROBIN, a=1, b=2, c=2)
     take(made, 2)
     made.give_back("a")
     assert take(made, 3) == ["c", "b", "a"]
 
 
 def test_two_choices_goes_to_the_pod_with_fewer_requests() -> None:
-    assert take(balancer(Policy.TWO_CHOICES, a=None, b=None), 4) == ["a", "b", "a", "b"]
+    assert take(balancer(BalancingPolicy.TWO_CHOICES, a=None, b=None), 4) == ["a", "b", "a", "b"]
 
 
 def test_two_choices_counts_what_is_given_back() -> None:
-    made = balancer(Policy.TWO_CHOICES, a=None, b=None)
+    made = balancer(BalancingPolicy.TWO_CHOICES, a=None, b=None)
     take(made, 4)
     made.give_back("b")
     assert take(made) == ["b"]
@@ -163,11 +163,11 @@ def test_capacity_is_the_slots_of_all_pods() -> None:
 
 
 def test_capacity_is_0_without_pods_and_unlimited_with_one_that_has_no_limit() -> None:
-    assert (balancer().capacity, balancer(Policy.TWO_CHOICES, a=None).capacity) == (0, None)
+    assert (balancer().capacity, balancer(BalancingPolicy.TWO_CHOICES, a=None).capacity) == (0, None)
 
 
 def test_capacity_is_0_again_when_the_last_pod_without_a_limit_drains() -> None:
-    made = balancer(Policy.TWO_CHOICES, a=None)
+    made = balancer(BalancingPolicy.TWO_CHOICES, a=None)
     made.drain("a")
     assert made.capacity == 0
 
@@ -190,14 +190,14 @@ def test_capacity_counts_requests_beyond_the_slots_of_a_pod() -> None:
 
 
 def test_repr_is_one_line() -> None:
-    made = balancer(Policy.ROUND_ROBIN, a=2, b=2, c=2)
+    made = balancer(BalancingPolicy.ROUND_ROBIN, a=2, b=2, c=2)
     made.drain("c")
     take(made, 3)
     assert repr(made) == "Balancer(round-robin, 3 pods, 1 free, 1 draining, in flight 3, free slots 1)"
 
 
 def test_repr_without_a_limit_says_so() -> None:
-    assert repr(balancer(Policy.TWO_CHOICES, a=None)) == (
+    assert repr(balancer(BalancingPolicy.TWO_CHOICES, a=None)) == (
         "Balancer(two-choices, 1 pods, 1 free, 0 draining, in flight 0, free slots unlimited)"
     )
 

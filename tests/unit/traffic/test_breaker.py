@@ -7,11 +7,11 @@ from serving.traffic.breaker import (
     ADMITTED,
     Admitted,
     Breaker,
-    Counts,
+    BreakerCounts,
     Granted,
-    Limit,
     Queued,
-    Refused,
+    QueueLimit,
+    Rejected,
     TimedOut,
 )
 
@@ -46,19 +46,19 @@ def test_a_request_without_a_free_slot_waits_at_the_end_of_the_queue() -> None:
 
 
 def test_a_request_without_a_place_is_refused_with_the_depth() -> None:
-    assert filled("abcde").admit("f", 0.0) == Refused(
-        limited_by=Limit.COUNT, depth=3, depth_max=3, depth_bytes=0, depth_bytes_max=None
+    assert filled("abcde").admit("f", 0.0) == Rejected(
+        limited_by=QueueLimit.COUNT, depth=3, depth_max=3, depth_bytes=0, depth_bytes_max=None
     )
 
 
 def test_with_10_slots_and_100_places_the_111th_at_once_is_refused() -> None:
     made: Breaker[int] = Breaker(capacity=10, depth_max=100, wait_max_s=30.0)
     answers = [type(made.admit(number, 0.0)) for number in range(111)]
-    assert answers == [Admitted] * 10 + [Queued] * 100 + [Refused]
+    assert answers == [Admitted] * 10 + [Queued] * 100 + [Rejected]
 
 
 def test_a_queue_of_depth_0_refuses_who_cannot_run() -> None:
-    assert isinstance(filled("ab", depth_max=0).admit("c", 0.0), Refused)
+    assert isinstance(filled("ab", depth_max=0).admit("c", 0.0), Rejected)
 
 
 def test_without_a_limit_all_run() -> None:
@@ -72,8 +72,8 @@ def test_with_capacity_0_all_wait() -> None:
 def test_the_queue_is_bounded_in_bytes() -> None:
     made = breaker(0, depth_bytes_max=100)
     made.admit("a", 0.0, weight_bytes=60)
-    assert made.admit("b", 0.0, weight_bytes=41) == Refused(
-        limited_by=Limit.BYTES, depth=1, depth_max=3, depth_bytes=60, depth_bytes_max=100
+    assert made.admit("b", 0.0, weight_bytes=41) == Rejected(
+        limited_by=QueueLimit.BYTES, depth=1, depth_max=3, depth_bytes=60, depth_bytes_max=100
     )
 
 
@@ -219,7 +219,7 @@ def test_the_counts_tell_what_became_of_everyone() -> None:
     made.cancel("d", 1.0)
     made.admit("h", 1.0)
     made.expire(30.0)
-    assert made.counts() == Counts(
+    assert made.counts() == BreakerCounts(
         arrived=8, running=2, waiting=1, finished=1, cancelled=1, timed_out=2, refused=1, waiting_bytes=0
     )
 

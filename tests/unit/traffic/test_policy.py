@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from serving.traffic.policy import FirstFree, FreePods, Pod, Policy, RoundRobin, TwoChoices, policy_for
+from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, FreePods, RoundRobin, TwoChoices, policy_for
 
 
-def pod(address: str, in_flight: int = 0) -> Pod:
-    made = Pod(address)
+def pod(address: str, in_flight: int = 0) -> BalancedPod:
+    made = BalancedPod(address)
     made.listed, made.slots, made.in_flight = True, None, in_flight
     return made
 
@@ -19,7 +19,7 @@ def draws(*numbers: float) -> Callable[[], float]:
     return lambda: next(left)
 
 
-def holding(free: FreePods, pods: Iterable[Pod]) -> FreePods:
+def holding(free: FreePods, pods: Iterable[BalancedPod]) -> FreePods:
     for one in pods:
         free.add(one)
     return free
@@ -28,19 +28,19 @@ def holding(free: FreePods, pods: Iterable[Pod]) -> FreePods:
 @pytest.mark.parametrize(
     ("container_concurrency", "policy"),
     [
-        (0, Policy.TWO_CHOICES),
-        (1, Policy.FIRST_FREE),
-        (3, Policy.FIRST_FREE),
-        (4, Policy.ROUND_ROBIN),
-        (1000, Policy.ROUND_ROBIN),
+        (0, BalancingPolicy.TWO_CHOICES),
+        (1, BalancingPolicy.FIRST_FREE),
+        (3, BalancingPolicy.FIRST_FREE),
+        (4, BalancingPolicy.ROUND_ROBIN),
+        (1000, BalancingPolicy.ROUND_ROBIN),
     ],
 )
-def test_the_policy_follows_from_container_concurrency(container_concurrency: int, policy: Policy) -> None:
+def test_the_policy_follows_from_container_concurrency(container_concurrency: int, policy: BalancingPolicy) -> None:
     assert policy_for(container_concurrency, first_free_concurrency_max=3) is policy
 
 
 def test_a_bound_of_0_lets_pods_always_take_turns() -> None:
-    assert policy_for(1, first_free_concurrency_max=0) is Policy.ROUND_ROBIN
+    assert policy_for(1, first_free_concurrency_max=0) is BalancingPolicy.ROUND_ROBIN
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_pod_is_free_when_listed_not_draining_and_not_full(
     in_flight: int,
     free: bool,
 ) -> None:
-    one = Pod("10.0.0.1:80")
+    one = BalancedPod("10.0.0.1:80")
     one.listed, one.draining, one.slots, one.in_flight = listed, draining, slots, in_flight
     assert one.free is free
 

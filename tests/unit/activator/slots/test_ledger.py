@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from serving.activator.slots.ledger import Ledger
-from serving.activator.slots.messages import Declare, Give, InUse, Message, Ready
+from serving.activator.slots.messages import Declare, Give, InUse, SlotMessage, ViewReady
 
 KEY = ("default", "hello-00001")
 
@@ -14,7 +14,7 @@ class Net:
     def __init__(self) -> None:
         self.ledgers: dict[int, Ledger] = {}
         self.in_use: dict[int, dict[str, int]] = {}
-        self.queue: list[tuple[int, int, Message]] = []
+        self.queue: list[tuple[int, int, SlotMessage]] = []
 
     def start(self, index: int, *, slots: int = 1) -> Ledger:
         self.in_use[index] = {}
@@ -27,7 +27,7 @@ class Net:
             index=index,
             first_round=index * 100,
             in_use=in_use,
-            tell=lambda peer, message: self.queue.append((index, peer, message)),
+            send=lambda peer, message: self.queue.append((index, peer, message)),
         )
         self.meet()
         return self.ledgers[index]
@@ -44,7 +44,7 @@ class Net:
         while self.queue:
             sender, receiver, message = self.queue.pop(0)
             if receiver in self.ledgers:
-                assert isinstance(message, Declare | Ready | Give)
+                assert isinstance(message, Declare | ViewReady | Give)
                 self.ledgers[receiver].receive(sender, message)
 
     def rights(self, pod: str = "p", *, slots: int = 1) -> list[int]:
@@ -60,7 +60,7 @@ def two(*, slots: int = 1) -> Net:
 
 
 def test_before_it_knows_its_peers_one_has_nothing() -> None:
-    ledger = Ledger(index=0, first_round=0, in_use=list, tell=lambda peer, message: None)  # noqa: ARG005 - it has no peers
+    ledger = Ledger(index=0, first_round=0, in_use=list, send=lambda peer, message: None)  # noqa: ARG005 - it has no peers
     assert ledger.right(KEY, "p", 10) == 0
 
 
@@ -152,7 +152,7 @@ def test_who_has_begun_a_view_answers_a_new_declaration_with_a_new_one() -> None
 
 def test_three_agree_though_they_learn_of_each_other_one_after_the_other() -> None:
     net = two(slots=9)
-    newcomer = Ledger(index=2, first_round=200, in_use=list, tell=lambda peer, said: net.queue.append((2, peer, said)))
+    newcomer = Ledger(index=2, first_round=200, in_use=list, send=lambda peer, said: net.queue.append((2, peer, said)))
     net.ledgers[2] = newcomer
     net.in_use[0] = {"p": 5}
     newcomer.set_peers([0, 1])
@@ -175,11 +175,11 @@ def test_what_was_lost_is_said_again() -> None:
     net.settle()
     assert sum(net.rights()) == 1
     net.ledgers[0].remind()
-    assert [type(message) for _, _, message in net.queue] == [Declare, Ready]
+    assert [type(message) for _, _, message in net.queue] == [Declare, ViewReady]
 
 
 def test_nothing_was_said_that_could_be_said_again() -> None:
-    said: list[Message] = []
-    ledger = Ledger(index=0, first_round=0, in_use=list, tell=lambda _, message: said.append(message))
+    said: list[SlotMessage] = []
+    ledger = Ledger(index=0, first_round=0, in_use=list, send=lambda _, message: said.append(message))
     ledger.remind()
     assert said == []

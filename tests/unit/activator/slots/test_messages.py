@@ -3,14 +3,24 @@
 import msgspec
 import pytest
 
-from serving.activator.slots.messages import Ask, Declare, Frames, Give, Hello, InUse, Message, Ready, encode
+from serving.activator.slots.messages import (
+    Ask,
+    Declare,
+    Frames,
+    Give,
+    InUse,
+    PeerHello,
+    SlotMessage,
+    ViewReady,
+    encode,
+)
 from serving.model.errors import InvalidValue
 
 KEY = ("default", "hello-00001")
-MESSAGES: list[Message] = [
-    Hello(index=1),
+MESSAGES: list[SlotMessage] = [
+    PeerHello(index=1),
     Declare(round=7, in_use=(InUse(key=KEY, pod="p", in_flight=1, slot_count=2),)),
-    Ready(rounds=((0, 7), (1, 9))),
+    ViewReady(rounds=((0, 7), (1, 9))),
     Ask(key=KEY, waiting_count=3, waited_s=0.25),
     Give(rounds=((0, 7), (1, 9)), key=KEY, pod="p", count=1),
 ]
@@ -19,7 +29,7 @@ MESSAGES: list[Message] = [
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
 def test_messages_come_out_as_they_went_in_however_their_bytes_are_cut(size: int) -> None:
     wire = b"".join(map(encode, MESSAGES))
-    frames, found = Frames(), list[Message]()
+    frames, found = Frames(), list[SlotMessage]()
     for start in range(0, len(wire), size):
         found += frames.feed(wire[start : start + size])
     assert found == MESSAGES

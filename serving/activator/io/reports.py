@@ -1,25 +1,32 @@
-"""What this activator holds, told to the autoscaler: each second, and at once when a request finds no pod."""
+"""Reports the load of revisions to the autoscaler: each second, and at once when a request finds no pod."""
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from urllib.parse import urlencode
 
-from serving.activator.wake import Load
+from serving.activator.io.ingress import Ingress
+from serving.activator.wake import RevisionLoad
+from serving.aio.periodic import every
 from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
 from serving.wire.frames import ActivatorStats, RevisionStat, encode_activator_stats
 from serving.wire.link import Link
 from serving.wire.tokens import activator_token
 
-__all__ = ["StatsClient"]
+__all__ = ["StatsClient", "report_loads"]
+
+_log = logging.getLogger("activator")
 
 # Below the 1 MiB that a websocket server takes by default: a revision is some 200 bytes at most of 63-character names.
 _REVISIONS_PER_FRAME = 2000
 
 
 class StatsClient:
-    """Tells one autoscaler over ``link``, which somebody runs. ``draw`` gives numbers from 0 to below 1, for its pauses.
+    """Sends frames to one autoscaler over ``link``, which the caller runs.
 
-    ``on_connected`` says that an autoscaler is there who has been told nothing.
+    ``draw`` gives numbers from 0 to below 1 for its pauses. ``on_connected`` is called when a connection opens: the autoscaler
+    at its other end has no reports yet.
     """
 
     def __init__(
@@ -32,13 +39,13 @@ class StatsClient:
     ) -> None:
         url = f"{settings.stats_url}?{urlencode({'activator': settings.name})}"
         token = activator_token(key, name=settings.name)
-        # Some 64 frames are a second of pokes; a connection that is that far behind takes nothing.
+        # 64 frames are a second of pokes; a connection that is so far behind takes no more.
         self.link = Link(url, token=lambda: token, draw=draw, on_connected=on_connected)
 
     def __repr__(self) -> str:
         return f"StatsClient({self.link})"
 
-    def tell(self, loads: Iterable[tuple[RevisionKey, Load]]) -> None:
+    def report(self, loads: Iterable[tuple[RevisionKey, RevisionLoad]]) -> None:
         """Send loads as soon as the connection takes them."""
         stats = [
             RevisionStat(
@@ -48,3 +55,18 @@ class StatsClient:
         ]
         for start in range(0, len(stats), _REVISIONS_PER_FRAME):
             self.link.send(encode_activator_stats(ActivatorStats(stats=stats[start : start + _REVISIONS_PER_FRAME])))
+
+
+async def report_loads(
+    ingress: Ingress, client: StatsClient, *, period_s: float, clock: Callable[[], float], stop: asyncio.Event
+) -> None:
+    """Report the load of all revisions once a period, until ``stop`` is set."""
+
+    async def report() -> None:
+        client.report(ingress.router.report(clock()))
+        ingress.ticker.schedule()
+
+    def on_error(error: Exception) -> None:
+        _log.error("report.failed", exc_info=error)
+
+    await every(period_s, report, stop=stop, on_error=on_error)

@@ -7,33 +7,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.hold import Holder, Place, Run
+from serving.activator.pods import RevisionPods
+from serving.activator.throttler import RevisionThrottler, Started
 from serving.model.errors import IllegalTransition
 from serving.settings.activator import ActivatorSettings
-from serving.traffic.breaker import Limit, Queued, Refused
+from serving.traffic.breaker import Queued, QueueLimit, Rejected
 
 SMALL = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=10.0)
 
 
-class Held(Holder[str]):
-    """A holder that is looked over after each step."""
+class Held(RevisionThrottler[str]):
+    """A throttler that is validated after each step."""
 
-    def pods(self, *addresses: str, now_s: float = 0.0, slots: int = 1, place: Place | None = None) -> list[str]:
-        runs = self.set_pods(addresses, now_s, container_concurrency=slots, place=place or Place())
-        return shown(self, runs)
+    @property
+    def running_count(self) -> int:
+        return self.level - self.waiting_count
+
+    @property
+    def known_pods(self) -> RevisionPods:
+        assert self.pods is not None
+        return self.pods
+
+    def listed(self, *addresses: str, now_s: float = 0.0, slots: int = 1) -> list[str]:
+        return shown(self, self.set_pods(addresses, now_s, container_concurrency=slots))
 
     def come(self, *requests: str, now_s: float = 0.0) -> list[str]:
         answers = [self.arrive(request, now_s) for request in requests]
-        return shown(self, [answer for answer in answers if isinstance(answer, Run)])
+        return shown(self, [answer for answer in answers if isinstance(answer, Started)])
 
     def go(self, request: str, now_s: float = 0.0) -> list[str]:
         return shown(self, self.finish(request, now_s))
 
     def back(self, request: str, now_s: float = 0.0) -> list[str]:
-        return shown(self, self.come_back(request, now_s))
+        return shown(self, self.requeue(request, now_s))
 
 
-def shown(holder: Holder[str], runs: Iterable[Run[str]]) -> list[str]:
+def shown(holder: RevisionThrottler[str], runs: Iterable[Started[str]]) -> list[str]:
     """Runs as "request@pod"."""
     holder.validate()
     return [f"{run.request}@{run.address}" for run in runs]
@@ -42,7 +51,7 @@ def shown(holder: Holder[str], runs: Iterable[Run[str]]) -> list[str]:
 def held(settings: ActivatorSettings = SMALL, *, pods: Sequence[str] = (), slots: int = 1) -> Held:
     made = Held(settings=settings, random=lambda: 0.0, now_s=0.0)
     if pods:
-        made.pods(*pods, slots=slots)
+        made.listed(*pods, slots=slots)
     return made
 
 
@@ -54,14 +63,14 @@ def test_without_pods_all_wait() -> None:
 def test_a_pod_takes_who_waits_oldest_first() -> None:
     made = held()
     made.come("a", "b", "c")
-    assert made.pods("p", "q") == ["a@p", "b@q"]
+    assert made.listed("p", "q") == ["a@p", "b@q"]
 
 
 def test_a_run_says_how_long_it_waited() -> None:
     made = held()
     made.arrive("a", 1.0)
     (run,) = made.set_pods(["p"], 3.5, container_concurrency=1)
-    assert run == Run(request="a", address="p", waited_s=2.5)
+    assert run == Started(request="a", address="p", waited_s=2.5)
 
 
 def test_with_a_free_slot_a_request_runs_at_once() -> None:
@@ -77,43 +86,43 @@ def test_an_end_lets_the_next_run() -> None:
 def test_a_pod_without_limit_takes_all() -> None:
     made = held()
     made.come("a", "b", "c")
-    assert made.pods("p", slots=0) == ["a@p", "b@p", "c@p"]
+    assert made.listed("p", slots=0) == ["a@p", "b@p", "c@p"]
 
 
 def test_when_the_last_pod_without_limit_goes_all_wait_again() -> None:
     made = held(pods=["p"], slots=0)
     made.come("a")
-    made.pods(slots=0)
+    made.listed(slots=0)
     assert (made.come("b"), made.running_count, made.waiting_count) == ([], 1, 1)
 
 
 def test_nothing_goes_to_a_pod_that_is_no_longer_listed() -> None:
     made = held(pods=["p"])
     made.come("a", "b")
-    made.pods()
+    made.listed()
     assert made.go("a") == []
 
 
 def test_a_request_on_a_pod_that_drains_takes_no_slot_from_others() -> None:
     made = held(pods=["p"])
     made.come("a", "b")
-    assert made.pods("q") == ["b@q"]
+    assert made.listed("q") == ["b@q"]
 
 
 def test_the_queue_is_bounded_in_count() -> None:
     made = held()
     made.come("a", "b", "c")
     answer = made.arrive("d", 0.0)
-    assert isinstance(answer, Refused)
-    assert (answer.limited_by, made.level) == (Limit.COUNT, 3)
+    assert isinstance(answer, Rejected)
+    assert (answer.limited_by, made.level) == (QueueLimit.COUNT, 3)
 
 
 def test_the_queue_is_bounded_in_bytes() -> None:
     made = held()
     made.arrive("a", 0.0, weight_bytes=60)
     answer = made.arrive("b", 0.0, weight_bytes=60)
-    assert isinstance(answer, Refused)
-    assert answer.limited_by is Limit.BYTES
+    assert isinstance(answer, Rejected)
+    assert answer.limited_by is QueueLimit.BYTES
 
 
 def test_a_request_cannot_come_twice() -> None:
@@ -130,7 +139,7 @@ def test_a_client_that_leaves_the_queue_frees_its_place() -> None:
     assert isinstance(made.arrive("d", 0.0), Queued)
 
 
-@pytest.mark.parametrize("never_was", ["finish", "come_back"])
+@pytest.mark.parametrize("never_was", ["finish", "requeue"])
 def test_what_is_not_inside_changes_nothing(never_was: str) -> None:
     made = held(pods=["p"])
     made.come("a")
@@ -148,7 +157,7 @@ def test_a_request_whose_pod_was_gone_goes_before_all_who_wait() -> None:
     made = held(pods=["p"])
     made.come("a", "b")
     made.back("a")
-    assert made.pods("q") == ["a@q"]
+    assert made.listed("q") == ["a@q"]
 
 
 def test_requests_that_came_back_run_as_slots_come_free() -> None:
@@ -164,10 +173,10 @@ def test_a_pod_that_was_not_there_is_tried_again_after_a_pause() -> None:
     made = held(pods=["p"])
     made.come("a")
     made.back("a")
-    assert made.next_wake_s() == 0.05
-    assert shown(made, made.revive(0.04)) == []
-    assert shown(made, made.revive(0.05)) == ["a@p"]
-    assert made.next_wake_s() is None
+    assert made.next_due_s() == 0.05
+    assert shown(made, made.readmit(0.04)) == []
+    assert shown(made, made.readmit(0.05)) == ["a@p"]
+    assert made.next_due_s() is None
 
 
 def test_pauses_grow_up_to_a_second() -> None:
@@ -175,11 +184,11 @@ def test_pauses_grow_up_to_a_second() -> None:
     made.come("a")
     for _ in range(7):
         made.back("a", now_s)
-        due_s = made.next_wake_s()
+        due_s = made.next_due_s()
         assert due_s is not None
         pauses_s.append(round(due_s - now_s, 3))
         now_s = due_s
-        made.revive(now_s)
+        made.readmit(now_s)
     assert pauses_s == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
@@ -187,11 +196,11 @@ def test_a_pod_that_answers_again_is_forgiven() -> None:
     made = held(pods=["p"])
     made.come("a")
     made.back("a")
-    made.revive(0.05)
+    made.readmit(0.05)
     made.go("a", 0.1)
     made.come("b", now_s=0.2)
     made.back("b", 0.25)
-    assert made.next_wake_s() == 0.3
+    assert made.next_due_s() == 0.3
 
 
 def test_many_requests_on_a_pod_that_was_gone_make_one_failure() -> None:
@@ -199,37 +208,37 @@ def test_many_requests_on_a_pod_that_was_gone_make_one_failure() -> None:
     made.come("a", "b")
     made.back("a", 0.0)
     made.back("b", 0.03)
-    assert made.next_wake_s() == 0.05
+    assert made.next_due_s() == 0.05
 
 
 def test_a_pod_that_is_off_the_list_is_not_tried_again() -> None:
     made = held(pods=["p", "q"])
     made.come("a")
     made.back("a")
-    made.pods("q")
-    assert made.next_wake_s() is None
+    made.listed("q")
+    assert made.next_due_s() is None
 
 
 def test_a_request_that_comes_back_from_a_pod_off_the_list_leaves_no_pause() -> None:
     made = held(pods=["p"])
     made.come("a")
-    made.pods()
+    made.listed()
     made.back("a")
-    assert (made.next_wake_s(), made.pods("q")) == (10.0, ["a@q"])
+    assert (made.next_due_s(), made.listed("q")) == (10.0, ["a@q"])
 
 
 def test_who_has_waited_too_long_is_out() -> None:
     made = held()
     made.come("a")
     made.come("b", now_s=1.0)
-    assert made.next_wake_s() == 10.0
+    assert made.next_due_s() == 10.0
     assert (made.expire(10.0), made.level) == (["a"], 1)
 
 
 def test_who_came_back_and_has_waited_too_long_is_out() -> None:
     made = held(pods=["p"])
     made.come("a", "b")
-    made.pods()
+    made.listed()
     made.back("a", 1.0)
     assert made.expire(11.0) == ["a", "b"]
     made.validate()
@@ -238,16 +247,16 @@ def test_who_came_back_and_has_waited_too_long_is_out() -> None:
 def test_all_who_wait_can_be_sent_away_and_who_runs_stays() -> None:
     made = held(pods=["p", "q"])
     made.come("a", "b", "c")
-    made.pods()
+    made.listed()
     made.back("b", 3.0)
-    assert (made.give_up(4.0), made.running_count, made.level) == (["b", "c"], 1, 1)
+    assert (made.expire(4.0, all_waiting=True), made.running_count, made.level) == (["b", "c"], 1, 1)
     made.validate()
 
 
 def test_the_meter_sees_true_times_when_all_are_sent_away() -> None:
     made = held()
     made.come("a")
-    made.give_up(0.5)
+    made.expire(0.5, all_waiting=True)
     assert made.report(1.0).concurrency == 0.5
 
 
@@ -266,22 +275,10 @@ def test_load_is_what_runs_and_what_waits() -> None:
     assert (report.concurrency, report.request_count) == (1.5, 2)
 
 
-def test_of_two_activators_each_uses_its_own_slots() -> None:
-    made = held()
-    made.come("a", "b", "c")
-    assert made.pods("p", slots=4, place=Place(index=1, count=2)) == ["a@p", "b@p"]
-
-
-def test_who_does_not_know_its_place_uses_no_slot() -> None:
+def test_a_throttler_shows_what_is_inside() -> None:
     made = held()
     made.come("a")
-    assert made.pods("p", slots=4, place=Place(index=None, count=2)) == []
-
-
-def test_a_holder_says_what_is_inside() -> None:
-    made = held()
-    made.come("a")
-    assert repr(made) == "Holder(0 run, 1 wait, None)"
+    assert repr(made) == "RevisionThrottler(0 run, 1 wait, None)"
 
 
 STEPS = st.lists(
@@ -289,7 +286,7 @@ STEPS = st.lists(
         st.tuples(st.just("arrive"), st.integers(0, 40)),
         st.tuples(st.sampled_from(["finish", "back"]), st.integers(0, 40)),
         st.tuples(st.just("pods"), st.frozensets(st.integers(0, 3))),
-        st.tuples(st.sampled_from(["revive", "expire", "give up"]), st.just(0)),
+        st.tuples(st.sampled_from(["readmit", "expire", "give up"]), st.just(0)),
     ),
     max_size=60,
 )
@@ -304,27 +301,27 @@ def test_every_request_is_in_one_place(steps: list[tuple[str, object]], slots: i
     listed: set[str] = set()
     for place, (step, value) in enumerate(steps):
         now_s, request = place * 0.5, str(value)
-        ran: Sequence[Run[str]] = ()
+        ran: Sequence[Started[str]] = ()
         if step == "arrive" and request not in inside:
             answer = made.arrive(request, now_s)
-            if not isinstance(answer, Refused):
+            if not isinstance(answer, Rejected):
                 inside.add(request)
-            ran = [answer] if isinstance(answer, Run) else ()
+            ran = [answer] if isinstance(answer, Started) else ()
         elif step == "finish":
             ran = made.finish(request, now_s)
             inside.discard(request)
             on_pod.pop(request, None)
         elif step == "back":
-            ran = made.come_back(request, now_s)
+            ran = made.requeue(request, now_s)
             on_pod.pop(request, None)
         elif step == "pods":
             assert isinstance(value, frozenset)
             listed = {f"p{one}" for one in value}
             ran = made.set_pods(listed, now_s, container_concurrency=slots)
-        elif step == "revive":
-            ran = made.revive(now_s)
+        elif step == "readmit":
+            ran = made.readmit(now_s)
         elif step in {"expire", "give up"}:
-            inside -= set(made.expire(now_s) if step == "expire" else made.give_up(now_s))
+            inside -= set(made.expire(now_s) if step == "expire" else made.expire(now_s, all_waiting=True))
         made.validate()
         for run in ran:
             assert run.address in listed
@@ -344,8 +341,8 @@ def shared(*, slots: dict[str, int]) -> Held:
 def test_where_account_is_kept_of_slots_a_pod_is_given_those_that_are_ours() -> None:
     made = shared(slots={"p": 1, "q": 0, "r": 2})
     assert made.come("a", "b", "c", "d") == ["a@p", "b@r", "c@r"]
-    assert made.in_flight_by_pod() == {"p": 1, "r": 2}
-    assert made.slots_per_pod == 2
+    assert made.known_pods.in_flight == {"p": 1, "r": 2}
+    assert made.known_pods.slots_per_pod == 2
     assert [made.pod_of(request) for request in "ad"] == ["p", None]
 
 
@@ -373,23 +370,23 @@ def test_a_slot_of_a_pod_that_is_left_alone_waits_until_it_is_tried_again() -> N
     made = shared(slots={"p": 1})
     made.come("a", "b")
     made.back("a")
-    assert made.shunned == {"p"}
+    assert made.known_pods.ejected == {"p"}
     assert shown(made, made.set_slots("p", 2, 0.01)) == []
-    assert shown(made, made.revive(0.1)) == ["a@p", "b@p"]
+    assert shown(made, made.readmit(0.1)) == ["a@p", "b@p"]
 
 
 def test_the_oldest_tells_since_when_it_waits() -> None:
     made = held()
-    assert made.in_flight_by_pod() == {}
-    assert made.waits_since_s is None
+    assert made.pods is None
+    assert made.waiting_since_s is None
     made.arrive("a", 3.0)
     made.arrive("b", 4.0)
-    assert made.waits_since_s == 3.0
+    assert made.waiting_since_s == 3.0
 
 
 def test_one_that_came_back_waits_since_then() -> None:
     made = held(pods=["p"])
     made.come("a")
-    made.come_back("a", 5.0)
+    made.requeue("a", 5.0)
     made.arrive("b", 6.0)
-    assert made.waits_since_s == 5.0
+    assert made.waiting_since_s == 5.0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from serving.activator.outcome import Go
-from serving.activator.slots.messages import Ask, Give, Hello
+from serving.activator.outcome import Dispatch
+from serving.activator.slots.messages import Ask, Give, PeerHello
 from serving.activator.slots.shares import share_of
 from tests.property.slot_world import KEY, Life, World
 
@@ -46,7 +46,7 @@ def test_who_waits_is_given_what_another_does_not_need() -> None:
     assert list(world.running) == [1]
     settle(world)
     assert {world.running[request][1] for request in (1, 2, 3)} == set(PODS)
-    assert [first.desk.ledger.right(KEY, pod, 1) for pod in PODS] == [0, 0, 0]
+    assert [first.broker.ledger.right(KEY, pod, 1) for pod in PODS] == [0, 0, 0]
 
 
 def test_a_slot_that_comes_free_goes_to_who_asked_when_nobody_here_waits() -> None:
@@ -66,7 +66,7 @@ def test_a_slot_stays_where_it_was_given_until_somebody_asks() -> None:
     settle(world)
     second.finish(1)
     settle(world)
-    assert second.desk.ledger.right(KEY, PODS[0], 1) == 1
+    assert second.broker.ledger.right(KEY, PODS[0], 1) == 1
     come(first, 2)
     settle(world)
     assert world.running == {2: (first, PODS[0])}
@@ -74,7 +74,7 @@ def test_a_slot_stays_where_it_was_given_until_somebody_asks() -> None:
 
 def test_who_waits_longest_is_given_first() -> None:
     world, (first, second, third) = world_of("p", count=3)
-    owner = next(life for life in world.living if life.desk.ledger.right(KEY, "p", 1))
+    owner = next(life for life in world.living if life.broker.ledger.right(KEY, "p", 1))
     others = [life for life in (first, second, third) if life is not owner]
     come(owner, 1)
     world.now_s = 1.0
@@ -136,7 +136,7 @@ def test_nobody_asks_again_before_10_ms_have_passed() -> None:
     come(second, 2)
     second.tick()
     assert asks(world) == [(1, 1)]
-    assert second.desk.next_due_s() == pytest.approx(0.01)
+    assert second.router.next_due_s() == pytest.approx(0.01)
     world.now_s = 0.01
     second.tick()
     assert asks(world) == [(1, 1), (1, 2)]
@@ -150,7 +150,7 @@ def test_who_was_given_nothing_asks_again_after_100_ms() -> None:
     world.now_s = 0.05
     second.tick()
     assert asks(world) == [(1, 1)]
-    assert second.desk.next_due_s() == pytest.approx(0.1)
+    assert second.router.next_due_s() == pytest.approx(0.1)
     world.now_s = 0.1
     second.tick()
     assert asks(world) == [(1, 1), (1, 1)]
@@ -161,7 +161,7 @@ def test_who_waits_no_more_says_so() -> None:
     come(first, 1)
     come(second, 2)
     settle(world)
-    second.go(second.desk.finish(KEY, 2, 0.0))
+    second.go(second.router.finish(KEY, 2, 0.0))
     assert asks(world) == [(1, 0)]
     settle(world)
     first.finish(1)
@@ -182,7 +182,7 @@ def test_pods_without_a_limit_need_no_slots() -> None:
     settle(world)
     assert len(world.running) == 4
     assert not world.messages
-    first.desk.hear(1, Ask(key=KEY, waiting_count=1, waited_s=0.0), 0.0)
+    first.broker.receive(1, Ask(key=KEY, waiting_count=1, waited_s=0.0), 0.0)
     first.finish(1)
     assert not world.messages
 
@@ -193,7 +193,7 @@ def test_a_pod_that_cannot_be_reached_is_given_to_who_asks_though_ours_wait() ->
     come(second, 2)
     settle(world)
     del world.running[1]
-    first.go(first.desk.come_back(KEY, 1, 0.0))
+    first.go(first.router.requeue(KEY, 1, 0.0))
     settle(world)
     assert world.running == {2: (second, PODS[0])}
 
@@ -204,28 +204,30 @@ def test_slots_of_pods_that_are_gone_are_given_back() -> None:
     settle(world)
     for life in (first, second):
         life.see([])
-    second.desk.report(1.0)
+    second.router.report(1.0)
     assert not world.messages
     second.finish(1)
-    second.desk.report(2.0)
+    second.router.report(2.0)
     settle(world)
-    assert [life.desk.ledger.right(KEY, PODS[0], 1) for life in (first, second)] == [1, 0]
-    assert list(second.desk.ledger.borrowed()) == []
+    assert [life.broker.ledger.right(KEY, PODS[0], 1) for life in (first, second)] == [1, 0]
+    assert list(second.broker.ledger.borrowed()) == []
 
 
 def test_a_gift_for_a_revision_without_requests_is_kept() -> None:
     _, (first, second) = world_of(PODS[0])
-    rounds = tuple((life.index, life.desk.ledger.turn) for life in (first, second))
-    assert second.desk.hear(0, Give(rounds=rounds, key=("default", "other"), pod="p", count=1), 0.0).go == ()
+    rounds = tuple((life.index, life.broker.ledger.view_number) for life in (first, second))
+    assert (
+        second.broker.receive(0, Give(rounds=rounds, key=("default", "other"), pod="p", count=1), 0.0).dispatches == ()
+    )
 
 
 def test_what_strangers_and_greetings_say_changes_nothing() -> None:
     world, (first, _) = world_of(PODS[0])
-    for peer, message in ((7, Ask(key=KEY, waiting_count=1, waited_s=0.0)), (1, Hello(index=1))):
-        outcome = first.desk.hear(peer, message, 0.0)
-        assert not outcome.go
+    for peer, message in ((7, Ask(key=KEY, waiting_count=1, waited_s=0.0)), (1, PeerHello(index=1))):
+        outcome = first.broker.receive(peer, message, 0.0)
+        assert not outcome.dispatches
     assert not world.messages
-    assert first.desk.ledger.right(KEY, PODS[0], 1) == 1
+    assert first.broker.ledger.right(KEY, PODS[0], 1) == 1
 
 
 def test_one_that_died_is_given_nothing() -> None:
@@ -237,7 +239,7 @@ def test_one_that_died_is_given_nothing() -> None:
     first.lose(1)
     first.finish(1)
     assert not world.messages
-    assert first.desk.ledger.right(KEY, PODS[0], 1) == 1
+    assert first.broker.ledger.right(KEY, PODS[0], 1) == 1
 
 
 def test_while_shares_are_made_nothing_is_given() -> None:
@@ -245,11 +247,11 @@ def test_while_shares_are_made_nothing_is_given() -> None:
     come(first, 1)
     come(second, 2)
     settle(world)
-    first.do(first.desk.set_peers([1], 0.0))
+    first.do(first.broker.set_peers([1], 0.0))
     world.messages.clear()
     first.finish(1)
     assert not world.messages
-    assert isinstance(first.desk.arrive(KEY, 3, 0.0), Go)
+    assert isinstance(first.router.arrive(KEY, 3, 0.0), Dispatch)
 
 
 def test_more_slots_than_are_asked_for_are_not_given() -> None:
@@ -257,13 +259,13 @@ def test_more_slots_than_are_asked_for_are_not_given() -> None:
     come(second, *range(6))
     settle(world)
     assert len(world.running) == 6
-    assert [life.desk.ledger.right(KEY, PODS[0], 10) for life in (first, second)] == [4, 6]
+    assert [life.broker.ledger.right(KEY, PODS[0], 10) for life in (first, second)] == [4, 6]
 
 
 def test_a_pod_without_a_limit_has_no_part_in_a_view() -> None:
     world, (first, second) = world_of(PODS[0], slots=0)
     come(first, 1)
-    second.do(second.desk.set_peers([0], 0.0))
+    second.do(second.broker.set_peers([0], 0.0))
     settle(world)
-    assert not first.desk.ledger.is_frozen
-    assert list(first.desk.ledger.borrowed()) == []
+    assert not first.broker.ledger.is_frozen
+    assert list(first.broker.ledger.borrowed()) == []

@@ -1,25 +1,27 @@
 """All requests and all revisions: events in, what is to be done out."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.desk import Desk
-from serving.activator.outcome import Go, Outcome, Turned, TurnReason, Wake
+from serving.activator.outcome import Dispatch, Rejection, RejectionReason, RevisionWake, RoutingOutcome
 from serving.activator.readiness import PodProbe
-from serving.activator.revisions import PodFacts, RevisionFacts, SliceFacts
-from serving.activator.wake import Load, Poke, PokeReason
+from serving.activator.revisions import ServedRevision
+from serving.activator.router import RequestRouter
+from serving.activator.slices import ServedPod, ServedSlice
+from serving.activator.table import RevisionTable
+from serving.activator.wake import Poke, PokeReason, RevisionLoad
 from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
 from serving.traffic.breaker import Queued
 
 KEY = ("default", "hello-00001")
 SETTINGS = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=1.5)
-FIRST = Poke(load=Load(concurrency=1, request_count=1), reason=PokeReason.FIRST)
+FIRST = Poke(load=RevisionLoad(concurrency=1, request_count=1), reason=PokeReason.FIRST)
 
 
 def revision(
@@ -30,8 +32,8 @@ def revision(
     slots: int = 1,
     desired: int = 0,
     kubelet_decides: bool = False,
-) -> RevisionFacts:
-    return RevisionFacts(
+) -> ServedRevision:
+    return ServedRevision(
         key=KEY,
         resource_version="7",
         serving_state=state,
@@ -44,21 +46,25 @@ def revision(
     )
 
 
-def pod(address: str) -> PodFacts:
-    return PodFacts(address=address, namespace="default", name=f"pod-{address}")
+def pod(address: str) -> ServedPod:
+    return ServedPod(address=address, namespace="default", name=f"pod-{address}")
 
 
-def pods(*addresses: str, name: str = "s", unready: str = "") -> SliceFacts:
+def pods(*addresses: str, name: str = "s", unready: str = "") -> ServedSlice:
     key = f"default/{name}"
-    return SliceFacts(key=key, revision=KEY, pods=tuple(map(pod, addresses)), unready=tuple(map(pod, unready)))
+    return ServedSlice(key=key, revision=KEY, pods=tuple(map(pod, addresses)), unready=tuple(map(pod, unready)))
 
 
 def probe(address: str) -> PodProbe:
     return PodProbe(key=KEY, pod=pod(address))
 
 
-def desk(*addresses: str, facts: RevisionFacts | None = None, is_known: bool = True) -> Desk[str]:
-    made: Desk[str] = Desk(SETTINGS, random=lambda: 0.0)
+def routed(settings: ActivatorSettings, *, random: Callable[[], float]) -> RequestRouter[str]:
+    return RequestRouter(RevisionTable[str](settings, random=random))
+
+
+def router(*addresses: str, facts: ServedRevision | None = None, is_known: bool = True) -> RequestRouter[str]:
+    made: RequestRouter[str] = routed(SETTINGS, random=lambda: 0.0)
     if is_known:
         made.set_revision(facts or revision(), 0.0)
     if addresses:
@@ -66,46 +72,46 @@ def desk(*addresses: str, facts: RevisionFacts | None = None, is_known: bool = T
     return made
 
 
-def come(made: Desk[str], *requests: str, now_s: float = 0.0) -> list[str]:
+def come(made: RequestRouter[str], *requests: str, now_s: float = 0.0) -> list[str]:
     answers = [made.arrive(KEY, request, now_s) for request in requests]
-    return shown(made, [answer for answer in answers if isinstance(answer, Go)])
+    return shown(made, [answer for answer in answers if isinstance(answer, Dispatch)])
 
 
-def shown(made: Desk[str], go: Iterable[Go[str]]) -> list[str]:
+def shown(made: RequestRouter[str], go: Iterable[Dispatch[str]]) -> list[str]:
     made.validate()
     return [f"{one.request}@{one.pod.address}" for one in go]
 
 
-def sent_away(outcome: Outcome[str]) -> list[tuple[str, TurnReason]]:
-    return [(turned.request, turned.reason) for turned in outcome.turned]
+def sent_away(outcome: RoutingOutcome[str]) -> list[tuple[str, RejectionReason]]:
+    return [(rejection.request, rejection.reason) for rejection in outcome.rejections]
 
 
 def test_a_request_goes_to_a_pod() -> None:
-    assert desk("p").arrive(KEY, "a", 0.0) == Go(request="a", pod=pod("p"))
+    assert router("p").arrive(KEY, "a", 0.0) == Dispatch(request="a", pod=pod("p"))
 
 
 def test_without_a_pod_a_request_waits() -> None:
-    made = desk()
+    made = router()
     assert isinstance(made.arrive(KEY, "a", 0.0), Queued)
-    assert made.is_stirred
+    assert made.schedule.has_pending_work
 
 
 def test_the_first_that_waits_pokes_and_flips() -> None:
-    made = desk(facts=revision(ServingState.RESERVE))
+    made = router(facts=revision(ServingState.RESERVE))
     come(made, "a")
-    assert made.tick(0.0).wakes == [Wake(key=KEY, flip=True, poke=FIRST, resource_version="7")]
+    assert made.tick(0.0).wakes == [RevisionWake(key=KEY, flip=True, poke=FIRST, resource_version="7")]
 
 
 def test_requests_that_came_together_make_one_poke() -> None:
-    made = desk()
+    made = router()
     come(made, "a", "b", "c")
     (woken,) = made.tick(0.0).wakes
     assert woken.poke is not None
-    assert woken.poke.load == Load(concurrency=3, request_count=3)
+    assert woken.poke.load == RevisionLoad(concurrency=3, request_count=3)
 
 
 def test_a_flip_is_tried_again_when_it_is_due() -> None:
-    made = desk(facts=revision(ServingState.RESERVE))
+    made = router(facts=revision(ServingState.RESERVE))
     come(made, "a")
     made.tick(0.0)
     assert made.next_due_s() == 0.1
@@ -114,26 +120,26 @@ def test_a_flip_is_tried_again_when_it_is_due() -> None:
 
 
 def test_a_pod_that_comes_gets_who_waits_oldest_first() -> None:
-    made = desk()
+    made = router()
     come(made, "a", "b", "c")
     outcome = made.set_slice(pods("p", "q"), 0.5)
-    assert shown(made, outcome.go) == ["a@p", "b@q"]
-    assert [one.waited_s for one in outcome.go] == [0.5, 0.5]
+    assert shown(made, outcome.dispatches) == ["a@p", "b@q"]
+    assert [one.waited_s for one in outcome.dispatches] == [0.5, 0.5]
 
 
 def test_an_end_lets_the_next_run() -> None:
-    made = desk("p")
+    made = router("p")
     come(made, "a", "b")
     assert shown(made, made.finish(KEY, "a", 0.1)) == ["b@p"]
 
 
 def test_the_end_of_what_is_not_inside_does_nothing() -> None:
-    made = desk("p")
-    assert [made.finish(KEY, "a", 0.0), made.come_back(KEY, "a", 0.0)] == [(), ()]
+    made = router("p")
+    assert [made.finish(KEY, "a", 0.0), made.requeue(KEY, "a", 0.0)] == [(), ()]
 
 
 def test_after_the_last_that_waited_was_served_the_next_is_the_first_again() -> None:
-    made = desk("p")
+    made = router("p")
     come(made, "a", "b")
     made.tick(0.0)
     made.finish(KEY, "a", 0.1)
@@ -142,220 +148,224 @@ def test_after_the_last_that_waited_was_served_the_next_is_the_first_again() -> 
 
 
 def test_more_than_the_pods_are_for_pokes_although_none_waits() -> None:
-    made = desk("p", facts=revision(slots=10))
+    made = router("p", facts=revision(slots=10))
     come(made, *"abcdefg")
     made.tick(0.0)
-    assert not made.is_stirred
+    assert not made.schedule.has_pending_work
     come(made, "h")
     assert [woken.poke is not None and woken.poke.reason for woken in made.tick(0.1).wakes] == [PokeReason.EXCEEDED]
 
 
 def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
-    made = desk("p")
+    made = router("p")
     come(made, "a")
     made.remove_slice("default/s", 0.0)
-    assert (come(made, "b"), made.pods_of(KEY), made.level) == ([], {}, 2)
+    assert (come(made, "b"), made.directory.pods_of(KEY), made.table.level) == ([], {}, 2)
 
 
 def test_a_slice_that_never_was_changes_nothing() -> None:
-    assert desk().remove_slice("default/s", 0.0) == Outcome()
+    assert router().remove_slice("default/s", 0.0) == RoutingOutcome()
 
 
 def test_whether_there_are_pods_is_known_without_requests() -> None:
-    assert [desk("p").pods_of(KEY), desk().pods_of(KEY)] == [{"p": pod("p")}, {}]
+    assert [router("p").directory.pods_of(KEY), router().directory.pods_of(KEY)] == [{"p": pod("p")}, {}]
 
 
 def test_the_queue_is_bounded_in_count() -> None:
-    made = desk()
+    made = router()
     come(made, "a", "b", "c")
     answer = made.arrive(KEY, "d", 0.0)
-    assert answer == Turned(
+    assert answer == Rejection(
         request="d",
-        reason=TurnReason.QUEUE_COUNT,
+        reason=RejectionReason.QUEUE_COUNT,
         text="pending request queue full: 3 requests with 0 bytes wait already",
     )
 
 
 def test_the_queue_is_bounded_in_bytes() -> None:
-    answer = desk().arrive(KEY, "a", 0.0, weight_bytes=101)
-    assert isinstance(answer, Turned)
-    assert answer.reason is TurnReason.QUEUE_BYTES
+    answer = router().arrive(KEY, "a", 0.0, weight_bytes=101)
+    assert isinstance(answer, Rejection)
+    assert answer.reason is RejectionReason.QUEUE_BYTES
 
 
 def test_who_has_waited_too_long_is_sent_away() -> None:
-    made = desk()
+    made = router()
     come(made, "a")
     made.tick(0.0)
     assert made.next_due_s() == 1.5
-    assert sent_away(made.tick(1.5)) == [("a", TurnReason.WAITED)]
+    assert sent_away(made.tick(1.5)) == [("a", RejectionReason.WAITED)]
 
 
 def test_a_request_whose_pod_was_gone_goes_to_another() -> None:
-    made = desk("p", "q")
+    made = router("p", "q")
     come(made, "a")
-    assert shown(made, made.come_back(KEY, "a", 0.0)) == ["a@q"]
+    assert shown(made, made.requeue(KEY, "a", 0.0)) == ["a@q"]
 
 
 def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
-    made = desk("p")
+    made = router("p")
     come(made, "a")
-    assert made.come_back(KEY, "a", 0.0) == []
+    assert made.requeue(KEY, "a", 0.0) == []
     made.tick(0.0)
     assert made.next_due_s() == 0.05
-    assert shown(made, made.tick(0.05).go) == ["a@p"]
+    assert shown(made, made.tick(0.05).dispatches) == ["a@p"]
 
 
 def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() -> None:
-    made = desk(facts=revision(failure="ExitCode1: it died"))
+    made = router(facts=revision(failure="ExitCode1: it died"))
     answer = made.arrive(KEY, "a", 0.0)
-    assert answer == Turned(
-        request="a", reason=TurnReason.FAILED, text="revision hello-00001 cannot serve: ExitCode1: it died"
+    assert answer == Rejection(
+        request="a", reason=RejectionReason.FAILED, text="revision hello-00001 cannot serve: ExitCode1: it died"
     )
-    assert made.tick(0.0).wakes == [Wake(key=KEY, flip=False, poke=FIRST, resource_version="7")]
+    assert made.tick(0.0).wakes == [RevisionWake(key=KEY, flip=False, poke=FIRST, resource_version="7")]
 
 
 def test_a_revision_that_fails_serves_with_the_pods_it_has() -> None:
-    assert come(desk("p", facts=revision(failure="one of two pods died")), "a") == ["a@p"]
+    assert come(router("p", facts=revision(failure="one of two pods died")), "a") == ["a@p"]
 
 
 def test_who_waits_is_sent_away_when_the_revision_turns_out_to_fail() -> None:
-    made = desk()
+    made = router()
     come(made, "a", "b")
     outcome = made.set_revision(revision(failure="it died"), 0.1)
-    assert sent_away(outcome) == [("a", TurnReason.FAILED), ("b", TurnReason.FAILED)]
+    assert sent_away(outcome) == [("a", RejectionReason.FAILED), ("b", RejectionReason.FAILED)]
 
 
 def test_requests_wait_for_a_node_until_their_time_is_over_and_then_learn_the_reason() -> None:
     delayed = revision(delay="Unschedulable: 0/1 nodes are available")
-    made = desk(facts=delayed)
+    made = router(facts=delayed)
     come(made, "a")
     assert sent_away(made.set_revision(delayed, 0.1)) == []
-    turned = made.tick(1.5).turned
+    turned = made.tick(1.5).rejections
     text = "no pod was free within 1.5 s: Unschedulable: 0/1 nodes are available"
-    assert turned == [Turned(request="a", reason=TurnReason.WAITED, text=text)]
+    assert turned == [Rejection(request="a", reason=RejectionReason.WAITED, text=text)]
 
 
 def test_a_retired_revision_sends_away_and_is_not_woken() -> None:
-    made = desk(facts=revision(ServingState.RETIRED))
+    made = router(facts=revision(ServingState.RETIRED))
     answer = made.arrive(KEY, "a", 0.0)
-    assert isinstance(answer, Turned)
-    assert (answer.reason, made.tick(0.0).wakes) == (TurnReason.RETIRED, [])
+    assert isinstance(answer, Rejection)
+    assert (answer.reason, made.tick(0.0).wakes) == (RejectionReason.RETIRED, [])
 
 
 def test_a_revision_that_is_not_known_yet_lets_wait() -> None:
-    made = desk("p", is_known=False)
+    made = router("p", is_known=False)
     come(made, "a")
-    assert made.tick(0.0) == Outcome(go=[], turned=[], wakes=[], probes=[])
-    assert shown(made, made.set_revision(revision(), 0.2).go) == ["a@p"]
+    assert made.tick(0.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
+    assert shown(made, made.set_revision(revision(), 0.2).dispatches) == ["a@p"]
 
 
 def test_a_revision_that_stays_unknown_sends_away() -> None:
     settings = msgspec.structs.replace(SETTINGS, queue_wait_max_s=300.0, revision_wait_max_s=1.0)
-    made: Desk[str] = Desk(settings, random=lambda: 0.0)
+    made: RequestRouter[str] = routed(settings, random=lambda: 0.0)
     made.arrive(KEY, "a", 0.0)
     made.tick(0.0)
     assert made.next_due_s() == 1.0
-    assert sent_away(made.tick(1.0)) == [("a", TurnReason.UNKNOWN)]
+    assert sent_away(made.tick(1.0)) == [("a", RejectionReason.UNKNOWN)]
 
 
 def test_the_wait_for_an_unknown_revision_can_change_while_requests_wait() -> None:
-    made: Desk[str] = Desk(SETTINGS, random=lambda: 0.0)
-    made.reconfigure(msgspec.structs.replace(SETTINGS, revision_wait_max_s=0.5))
+    made: RequestRouter[str] = routed(SETTINGS, random=lambda: 0.0)
+    made.table.settings = msgspec.structs.replace(SETTINGS, revision_wait_max_s=0.5)
     made.arrive(KEY, "a", 0.0)
     made.tick(0.0)
     assert made.next_due_s() == 0.5
-    assert sent_away(made.tick(0.5)) == [("a", TurnReason.UNKNOWN)]
+    assert sent_away(made.tick(0.5)) == [("a", RejectionReason.UNKNOWN)]
 
 
 def test_a_revision_that_is_gone_sends_away_who_waits_and_lets_run_who_runs() -> None:
-    made = desk("p")
+    made = router("p")
     come(made, "a", "b")
     outcome = made.remove_revision(KEY, 0.1)
-    assert (sent_away(outcome), made.level, made.facts_of(KEY)) == ([("b", TurnReason.UNKNOWN)], 1, None)
+    assert (sent_away(outcome), made.table.level, made.directory.revision(KEY)) == (
+        [("b", RejectionReason.UNKNOWN)],
+        1,
+        None,
+    )
     assert made.finish(KEY, "a", 0.2) == ()
 
 
 def test_a_revision_that_nobody_asks_for_may_go() -> None:
-    made = desk()
-    assert [made.remove_revision(KEY, 0.0), made.remove_revision(KEY, 0.0)] == [Outcome(), Outcome()]
+    made = router()
+    assert [made.remove_revision(KEY, 0.0), made.remove_revision(KEY, 0.0)] == [RoutingOutcome(), RoutingOutcome()]
 
 
 def test_a_revision_that_was_never_known_and_is_gone_changes_nothing() -> None:
-    made = desk(is_known=False)
+    made = router(is_known=False)
     come(made, "a")
-    assert (made.remove_revision(KEY, 0.0), made.level) == (Outcome(), 1)
+    assert (made.remove_revision(KEY, 0.0), made.table.level) == (RoutingOutcome(), 1)
 
 
 def test_a_report_tells_the_load_of_each_revision() -> None:
-    made = desk("p")
+    made = router("p")
     come(made, "a")
-    assert made.report(1.0) == [(KEY, Load(concurrency=1.0, request_count=1.0))]
+    assert made.report(1.0) == [(KEY, RevisionLoad(concurrency=1.0, request_count=1.0))]
 
 
 def test_a_report_leaves_out_what_a_poke_has_told() -> None:
-    made = desk()
+    made = router()
     come(made, "a", "b")
     made.tick(0.0)
-    assert made.report(1.0) == [(KEY, Load(concurrency=0.0, request_count=0.0))]
-    assert made.report(2.0) == [(KEY, Load(concurrency=2.0, request_count=0.0))]
+    assert made.report(1.0) == [(KEY, RevisionLoad(concurrency=0.0, request_count=0.0))]
+    assert made.report(2.0) == [(KEY, RevisionLoad(concurrency=2.0, request_count=0.0))]
 
 
 def test_a_revision_with_nothing_to_tell_is_forgotten() -> None:
-    made = desk("p")
+    made = router("p")
     come(made, "a")
     made.finish(KEY, "a", 0.5)
     assert (len(made.report(1.0)), made.report(2.0)) == (1, [])
-    assert repr(made) == "Desk(1 revisions, 0 with requests, 0 run, 0 wait)"
+    assert repr(made) == "RequestRouter(1 revisions, 0 with requests, 0 run, 0 wait)"
 
 
 def test_what_was_due_for_a_forgotten_revision_does_nothing() -> None:
-    made = desk()
+    made = router()
     come(made, "a")
     made.tick(0.0)
     made.finish(KEY, "a", 0.0)
     made.report(0.0)
     made.report(1.0)
-    assert made.tick(2.0) == Outcome(go=[], turned=[], wakes=[], probes=[])
+    assert made.tick(2.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
 
 
 def test_an_autoscaler_that_is_new_is_told_anew() -> None:
-    made = desk()
+    made = router()
     come(made, "a", "b")
     made.tick(0.0)
-    made.told_nobody()
+    made.resend_all()
     (woken,) = made.tick(0.01).wakes
     assert woken.poke is not None
     assert woken.poke.load.concurrency == 2
 
 
 def test_all_who_wait_can_be_sent_away() -> None:
-    made = desk("p")
+    made = router("p")
     come(made, "a", "b")
-    assert made.give_up_all(0.1, "shutting down") == [
-        Turned(request="b", reason=TurnReason.SHUT_DOWN, text="shutting down")
+    assert made.reject_all(0.1, "shutting down") == [
+        Rejection(request="b", reason=RejectionReason.SHUT_DOWN, text="shutting down")
     ]
 
 
 def test_a_change_of_pods_of_an_idle_revision_is_only_noted() -> None:
-    made = desk()
-    assert (made.set_slice(pods("p"), 0.0).go, made.is_stirred) == ([], False)
+    made = router()
+    assert (made.set_slice(pods("p"), 0.0).dispatches, made.schedule.has_pending_work) == ([], False)
 
 
 def test_an_unready_pod_is_probed_while_a_request_waits_and_gets_it_when_it_answers() -> None:
-    made = desk()
+    made = router()
     made.set_slice(pods(unready="p"), 0.0)
     come(made, "a", "b")
     assert made.tick(0.0).probes == [probe("p")]
-    assert shown(made, made.probed(probe("p"), 0.1, is_ready=False).go) == []
+    assert shown(made, made.probed(probe("p"), 0.1, is_ready=False).dispatches) == []
     assert made.tick(0.1).probes == []
     assert made.next_due_s() == pytest.approx(0.12)
     assert made.tick(0.13).probes == [probe("p")]
-    assert shown(made, made.probed(probe("p"), 0.2, is_ready=True).go) == ["a@p"]
-    assert made.pods_of(KEY) == {"p": pod("p")}
+    assert shown(made, made.probed(probe("p"), 0.2, is_ready=True).dispatches) == ["a@p"]
+    assert made.directory.pods_of(KEY) == {"p": pod("p")}
 
 
 def test_a_pod_that_is_confirmed_and_then_listed_as_ready_stays() -> None:
-    made = desk()
+    made = router()
     made.set_slice(pods(unready="p"), 0.0)
     come(made, "a")
     made.tick(0.0)
@@ -366,7 +376,7 @@ def test_a_pod_that_is_confirmed_and_then_listed_as_ready_stays() -> None:
 
 
 def test_a_confirmed_pod_that_answers_no_more_gets_nothing_new() -> None:
-    made = desk()
+    made = router()
     made.set_slice(pods(unready="p"), 0.0)
     come(made, "a")
     made.tick(0.0)
@@ -378,14 +388,14 @@ def test_a_confirmed_pod_that_answers_no_more_gets_nothing_new() -> None:
 
 
 def test_a_revision_whose_kubelet_decides_is_not_probed() -> None:
-    made = desk(facts=revision(kubelet_decides=True))
+    made = router(facts=revision(kubelet_decides=True))
     made.set_slice(pods(unready="p"), 0.0)
     come(made, "a")
     assert made.tick(0.0).probes == []
 
 
 def test_unready_pods_are_not_probed_where_that_is_off() -> None:
-    made: Desk[str] = Desk(msgspec.structs.replace(SETTINGS, probe_unready_pods=False), random=lambda: 0.0)
+    made: RequestRouter[str] = routed(msgspec.structs.replace(SETTINGS, probe_unready_pods=False), random=lambda: 0.0)
     made.set_revision(revision(), 0.0)
     made.set_slice(pods(unready="p"), 0.0)
     come(made, "a")
@@ -393,13 +403,13 @@ def test_unready_pods_are_not_probed_where_that_is_off() -> None:
 
 
 def test_a_revision_that_is_gone_is_not_probed() -> None:
-    made = desk()
+    made = router()
     made.set_slice(pods(unready="p"), 0.0)
     come(made, "a")
     made.tick(0.0)
     made.remove_revision(KEY, 0.1)
-    assert made.probed(probe("p"), 0.2, is_ready=True) == Outcome()
-    assert made.pods_of(KEY) == {}
+    assert made.probed(probe("p"), 0.2, is_ready=True) == RoutingOutcome()
+    assert made.directory.pods_of(KEY) == {}
 
 
 STEPS = st.lists(
@@ -414,21 +424,21 @@ STEPS = st.lists(
 
 @given(steps=STEPS, slots=st.integers(0, 2))
 def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> None:
-    made: Desk[str] = Desk(SETTINGS, random=random.Random(1).random)
+    made: RequestRouter[str] = routed(SETTINGS, random=random.Random(1).random)
     made.set_revision(revision(slots=slots), 0.0)
     inside: set[str] = set()
     for place, (step, value) in enumerate(steps):
         now_s, request = place * 0.3, str(value)
-        outcome: Outcome[str] = Outcome()
+        outcome: RoutingOutcome[str] = RoutingOutcome()
         if step == "arrive" and request not in inside:
             answer = made.arrive(KEY, request, now_s)
-            if not isinstance(answer, Turned):
+            if not isinstance(answer, Rejection):
                 inside.add(request)
         elif step == "finish":
             made.finish(KEY, request, now_s)
             inside.discard(request)
         elif step == "back":
-            made.come_back(KEY, request, now_s)
+            made.requeue(KEY, request, now_s)
         elif step == "pods":
             addresses = [f"p{place}" for place in range(3) if value >> place & 1]
             outcome = made.set_slice(pods(*addresses), now_s)
@@ -442,9 +452,9 @@ def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> Non
             made.report(now_s)
         else:
             outcome = made.tick(now_s)
-        inside -= {turned.request for turned in outcome.turned}
+        inside -= {rejection.request for rejection in outcome.rejections}
         made.validate()
-        assert made.level == len(inside)
+        assert made.table.level == len(inside)
 
 
 PROBED_STEPS = st.lists(
@@ -454,15 +464,15 @@ PROBED_STEPS = st.lists(
 
 @given(steps=PROBED_STEPS)
 def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) -> None:
-    made: Desk[str] = Desk(SETTINGS, random=lambda: 0.0)
+    made: RequestRouter[str] = routed(SETTINGS, random=lambda: 0.0)
     made.set_revision(revision(), 0.0)
     inside: set[str] = set()
     flying: list[PodProbe] = []
     for place, (step, value) in enumerate(steps):
-        now_s, outcome = place * 0.1, Outcome[str]()
+        now_s, outcome = place * 0.1, RoutingOutcome[str]()
         if step == "arrive":
             answer = made.arrive(KEY, str(place), now_s)
-            inside |= set() if isinstance(answer, Turned) else {str(place)}
+            inside |= set() if isinstance(answer, Rejection) else {str(place)}
         elif step == "finish" and inside:
             request = min(inside)
             made.finish(KEY, request, now_s)
@@ -475,13 +485,13 @@ def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) 
         else:
             outcome = made.tick(now_s)
         flying += outcome.probes
-        inside -= {turned.request for turned in outcome.turned}
+        inside -= {rejection.request for rejection in outcome.rejections}
         made.validate()
-        assert made.level == len(inside)
+        assert made.table.level == len(inside)
 
 
 def test_who_is_inside_is_told_by_revision() -> None:
-    desk = Desk[str](ActivatorSettings(), random=lambda: 0.0)
-    desk.arrive(("default", "hello-00001"), "a", 0.0)
-    assert desk.inside() == [(("default", "hello-00001"), 1, 1)]
-    assert set(desk.keys) == {("default", "hello-00001")}
+    made = routed(ActivatorSettings(), random=lambda: 0.0)
+    made.arrive(("default", "hello-00001"), "a", 0.0)
+    assert made.table.inside() == [(("default", "hello-00001"), 1, 1)]
+    assert set(made.table.keys) == {("default", "hello-00001")}

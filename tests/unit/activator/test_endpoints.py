@@ -1,22 +1,22 @@
 import pytest
 
-from serving.activator import ways as module
-from serving.activator.revisions import PodFacts
-from serving.activator.ways import Ways
+from serving.activator import endpoints as module
+from serving.activator.endpoints import PodEndpoints
+from serving.activator.slices import ServedPod
 from serving.model.knative import RevisionKey
 
 REVISION = ("default", "hello-00001")
 
 
-def pod(address: str = "10.0.0.1:8012", name: str = "p") -> PodFacts:
-    return PodFacts(address=address, namespace="default", name=name)
+def pod(address: str = "10.0.0.1:8012", name: str = "p") -> ServedPod:
+    return ServedPod(address=address, namespace="default", name=name)
 
 
-def ways(override: str = "") -> Ways:
-    def lines_to(pod: PodFacts, revision: RevisionKey) -> bytes:
+def ways(override: str = "") -> PodEndpoints:
+    def lines_to(pod: ServedPod, revision: RevisionKey) -> bytes:
         return f"{revision[1]}/{pod.name}".encode()
 
-    return Ways(override, lines_to=lines_to)
+    return PodEndpoints(override, lines_to=lines_to)
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_a_way_is_kept_until_another_pod_has_the_address() -> None:
     assert first.lines == b"hello-00001/p"
     assert known.to(pod(), REVISION) is first
     assert known.to(pod(name="q"), REVISION).lines == b"hello-00001/q"
-    assert repr(known) == "Ways(1 pods)"
+    assert repr(known) == "PodEndpoints(1 pods)"
 
 
 def test_ways_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_WAYS_MAX", 2)
+    monkeypatch.setattr(module, "_ENDPOINTS_MAX", 2)
     known = ways()
     for number in range(3):
         known.to(pod(f"10.0.0.{number}:1"), REVISION)
-    assert repr(known) == "Ways(1 pods)"
+    assert repr(known) == "PodEndpoints(1 pods)"

@@ -1,0 +1,110 @@
+"""Reads the certificates of the TLS listener from files and Secrets, each period and whenever DomainMappings change."""
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from serving.aio.periodic import every
+from serving.cluster.kinds import SECRET
+from serving.cluster.port import Cluster
+from serving.model.errors import ClusterError, InvalidCertificate
+from serving.proxy.tls.certificate import Pair
+from serving.proxy.tls.files import CertificateFiles
+from serving.proxy.tls.keeper import Certificates
+from serving.settings.tls import TlsSettings
+
+__all__ = ["CertificateWatch"]
+
+_log = logging.getLogger("activator")
+
+_TLS_TYPE = "kubernetes.io/tls"
+
+
+class CertificateWatch:
+    """Keeps the certificates of the TLS listener equal to files and Secrets.
+
+    The Secrets of the settings are in ``namespace``, the system's; those of DomainMappings are in their own.
+    """
+
+    def __init__(self, settings: TlsSettings, cluster: Cluster, *, namespace: str) -> None:
+        self.certificates = Certificates(default=settings.default_certificate, handshake_max_s=settings.handshake_max_s)
+        self._settings = settings
+        self._cluster = cluster
+        self._namespace = namespace
+        self._files = CertificateFiles(pairs=settings.pairs, folder=settings.folder)
+        self._failures_logged = 0
+        self._mapped: Mapping[str, tuple[str, str]] = {}
+        self._news = asyncio.Event()
+        self.turn = 0
+        """How often all has been looked at."""
+
+    def __repr__(self) -> str:
+        return f"CertificateWatch({self.certificates!r})"
+
+    def set_mapped(self, secrets: Mapping[str, tuple[str, str]]) -> None:
+        """Serve the certificates of DomainMappings: namespace and name of a Secret by host. They are read at once."""
+        if secrets != self._mapped:
+            self._mapped = secrets
+            self._news.set()
+
+    async def run(self, stop: asyncio.Event, *, looked: Callable[[], Awaitable[None]]) -> None:
+        """Look at everything each period and whenever mappings change, until ``stop`` is set; call ``looked`` each time."""
+
+        def on_error(error: Exception) -> None:
+            _log.error("certificates.failed", exc_info=error)
+
+        async def look() -> None:
+            await self.look()
+            await looked()
+
+        async def look_at_news() -> None:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                try:
+                    await look()
+                except Exception as error:  # noqa: BLE001 - the next look may succeed
+                    on_error(error)
+
+        async with asyncio.TaskGroup() as group:
+            news = group.create_task(look_at_news(), name="certificates of mappings")
+            await every(self._settings.reload_period_s, look, stop=stop, on_error=on_error)
+            news.cancel()
+
+    async def look(self) -> None:
+        """Serve what is there now. What cannot be read stays as it was, and is logged once."""
+        secrets = {name: await self._secret(self._namespace, name) for name in self._settings.secret_names}
+        for host, (namespace, name) in self._mapped.items():
+            found = await self._secret(namespace, name)
+            # For its own host only: its names must not take the hosts of other namespaces.
+            mapped = found if isinstance(found, InvalidCertificate) else msgspec.structs.replace(found, hosts=(host,))
+            secrets[f"DomainMapping {namespace}/{host}"] = mapped
+        # A handshake tries a certificate: some milliseconds that requests would wait.
+        await asyncio.to_thread(lambda: self.certificates.update(self._files.read() | secrets))
+        self.turn += 1
+        failures = self.certificates.failures
+        if failures.total() != self._failures_logged:
+            # One line for all of a period: clients that fail on purpose do not fill the log.
+            _log.info("tls.handshakes-failed", extra={"since_start": dict(failures)})
+            self._failures_logged = failures.total()
+
+    async def _secret(self, namespace: str, name: str) -> Pair | InvalidCertificate:
+        where = f"Secret {namespace}/{name}"
+        try:
+            found = await self._cluster.get(SECRET, namespace, name)
+        except ClusterError as error:
+            return InvalidCertificate(where=where, reason=str(error))
+        if found.get("type") != _TLS_TYPE:
+            return InvalidCertificate(where=where, reason=f"its type is {found.get('type')}, not {_TLS_TYPE}")
+        data = found.get("data") or {}
+        try:
+            certificate, key = (base64.b64decode(data[part], validate=True) for part in ("tls.crt", "tls.key"))
+        except KeyError as error:
+            return InvalidCertificate(where=where, reason=f"it has no {error.args[0]}")
+        except (binascii.Error, TypeError):
+            return InvalidCertificate(where=where, reason="its data is not base64")
+        return Pair(where=where, certificate_pem=certificate, key_pem=key)

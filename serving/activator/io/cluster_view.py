@@ -1,0 +1,160 @@
+"""Follows the cluster for the ingress, and sets revisions Active.
+
+``ClusterView`` hands Routes, Revisions, EndpointSlices and DomainMappings to the ingress as watches bring them. It flips a
+revision from Reserve to Active with one PATCH on the version that it knows; after a conflict it reads the object and patches
+once more. ``wake.py`` decides when to retry a flip that failed. The activator writes nothing else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from serving.activator.domains import DomainTargets
+from serving.activator.io.ingress import Ingress
+from serving.activator.outcome import RevisionWake
+from serving.activator.revisions import ServedRevision, revision_of
+from serving.activator.routes import ServedRoute, route_of
+from serving.activator.slices import ServedSlice, slice_of
+from serving.cluster.kinds import DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Reflector
+from serving.model.errors import ClusterError, Conflict, NotFound
+from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
+from serving.model.nodata import NoData
+from serving.settings.autoscaler import AutoscalerSettings
+
+__all__ = ["ClusterView"]
+
+_log = logging.getLogger("activator")
+
+
+class ClusterView:
+    """Feeds an ingress from the cluster. ``flip`` and ``synced`` work while ``run`` runs."""
+
+    def __init__(
+        self, cluster: Cluster, ingress: Ingress, scaling: AutoscalerSettings, *, clock: Callable[[], float]
+    ) -> None:
+        self._cluster = cluster
+        self._ingress = ingress
+        self._scaling = scaling
+        self._clock = clock
+        self._group: asyncio.TaskGroup | None = None
+        self._flipping: set[RevisionKey] = set()
+        # Slices of other Services have no such label.
+        slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=REVISION_LABEL)
+        revisions, routes = Reflector(cluster, REVISION), Reflector(cluster, ROUTE)
+        revisions.on_change(self._revision_changed)
+        slices.on_change(self._slice_changed)
+        routes.on_change(self._route_changed)
+        self._revisions = revisions
+        mappings = Reflector(cluster, DOMAIN_MAPPING)
+        mappings.on_change(self._mapping_changed)
+        self._reflectors = (revisions, slices, routes, mappings)
+        self._domains = DomainTargets()
+        self.on_secrets: Callable[[Mapping[str, tuple[str, str]]], None] | None = None
+        """Called with the Secret of each mapped host whenever mappings change."""
+
+    def __repr__(self) -> str:
+        return f"ClusterView({self._ingress!r}, {len(self._flipping)} flips)"
+
+    def reconfigure(self, scaling: AutoscalerSettings) -> None:
+        """Resolve the targets of all revisions from these settings, soon."""
+        if scaling != self._scaling:
+            self._scaling = scaling
+            self._revisions.tell_again()
+
+    async def synced(self) -> None:
+        """Wait until everything has been seen once."""
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for reflector in self._reflectors:
+                group.create_task(reflector.run(), name=f"activator {reflector!r}")
+
+    def flip(self, wake: RevisionWake) -> None:
+        """Set a revision Active, unless such a write is under way."""
+        if self._group is None or wake.key in self._flipping:
+            return
+        self._flipping.add(wake.key)
+        self._group.create_task(self._flip(wake.key, wake.resource_version), name=f"flip {wake.key[1]}")
+
+    async def _flip(self, key: RevisionKey, resource_version: str) -> None:
+        try:
+            try:
+                after = await self._patch(key, resource_version)
+            except Conflict:
+                after = await self._cluster.get(REVISION, *key)
+                self._revision_seen(after)
+                found = revision_of(after, self._scaling)
+                if isinstance(found, NoData) or found.serving_state is not ServingState.RESERVE:
+                    return
+                after = await self._patch(key, found.resource_version)
+            _log.info("revision.activated", extra={"namespace": key[0], "revision": key[1]})
+            self._revision_seen(after)
+        except NotFound:
+            # The watch brings the deletion, and requests that wait are rejected then.
+            return
+        except ClusterError as error:
+            _log.warning(
+                "revision.activation-failed", extra={"namespace": key[0], "revision": key[1], "error": str(error)}
+            )
+        finally:
+            self._flipping.discard(key)
+
+    async def _patch(self, key: RevisionKey, resource_version: str) -> Object:
+        patch = {
+            "metadata": {"resourceVersion": resource_version},
+            "spec": {"servingState": ServingState.ACTIVE.value},
+        }
+        return await self._cluster.patch(REVISION, *key, patch=patch)
+
+    def _revision_changed(self, change: CacheChange) -> None:
+        if change.type is EventType.DELETED:
+            self._ingress.routes.remove_revision(change.key)
+            self._ingress.apply(self._ingress.router.remove_revision(change.key, self._clock()))
+        else:
+            self._revision_seen(change.new)
+
+    def _revision_seen(self, one: Object) -> None:
+        found = revision_of(one, self._scaling)
+        if isinstance(found, ServedRevision):
+            self._ingress.routes.set_revision(found.key)
+            self._ingress.apply(self._ingress.router.set_revision(found, self._clock()))
+        else:
+            _log_unreadable("Revision", one, found)
+
+    def _slice_changed(self, change: CacheChange) -> None:
+        if change.type is EventType.DELETED:
+            self._ingress.apply(self._ingress.router.remove_slice("/".join(change.key), self._clock()))
+            return
+        found = slice_of(change.new)
+        if isinstance(found, ServedSlice):
+            self._ingress.apply(self._ingress.router.set_slice(found, self._clock()))
+        else:
+            _log_unreadable("EndpointSlice", change.new, found)
+
+    def _route_changed(self, change: CacheChange) -> None:
+        if change.type is EventType.DELETED:
+            self._ingress.routes.remove("/".join(change.key))
+            return
+        found = route_of(change.new)
+        if isinstance(found, ServedRoute):
+            self._ingress.routes.set(found)
+        else:
+            _log_unreadable("Route", change.new, found)
+
+    def _mapping_changed(self, change: CacheChange) -> None:
+        if self._domains.put(change.key, None if change.type is EventType.DELETED else change.new):
+            self._ingress.routes.set_domains(self._domains.hosts)
+            if self.on_secrets is not None:
+                self.on_secrets(self._domains.secrets)
+
+
+def _log_unreadable(kind: str, found: Object, why: NoData) -> None:
+    _log.error(
+        "object.unreadable", extra={"kind": kind, "object": found["metadata"].get("name"), "missing": why.missing}
+    )

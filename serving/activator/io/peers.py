@@ -1,0 +1,213 @@
+"""Connections between activator processes of one machine: a unix socket each, in a folder that only their user can read.
+
+Each process listens at a path of its own. It sends to each other process on a connection that it made, and receives on those
+that others made. The kernel says which process listens at a path; a pidfd tells when that process ends. A peer is gone when its
+process is, not when a connection breaks or is slow. No process listens at the path of a dead one, so a new process knows at
+once with which it shares. A peer that lives and does not answer while a view is to begin is left out after a while: then the
+pods' own queues keep their limits, until it answers again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+
+from serving.activator.outcome import RoutingOutcome
+from serving.activator.slots.broker import SlotBroker
+from serving.activator.slots.messages import Frames, PeerHello, SlotMessage, encode
+from serving.activator.table import RevisionTable
+from serving.aio.periodic import every
+from serving.model.errors import InvalidValue
+from serving.proxy.exchange import Exchange
+from serving.settings.activator import ActivatorSettings
+
+__all__ = ["PeerProcesses"]
+
+_log = logging.getLogger("activator")
+
+# A view takes a millisecond to begin; a peer that is silent for one to two periods is stuck.
+_LOOK_PERIOD_S = 1.0
+# Bound of what is kept for a peer that reads nothing.
+_UNSENT_BYTES_MAX = 16 * 1024**2
+_CREDENTIALS = struct.Struct("3i")
+
+
+class _PeerProcess:
+    """A living process: the connection to it, and the descriptor that becomes readable when it ends."""
+
+    def __init__(self, index: int, pid: int, connection: socket.socket) -> None:
+        self.index = index
+        self.pid = pid
+        self.connection = connection
+        self.pidfd = os.pidfd_open(pid)
+        self.unsent = bytearray()
+        self.is_silent = False
+
+
+class PeerProcesses:
+    """All connections of one process, and the slot broker that uses them."""
+
+    def __init__(
+        self, settings: ActivatorSettings, table: RevisionTable[Exchange], *, clock: Callable[[], float]
+    ) -> None:
+        # The clock is the machine's: in nanoseconds, no earlier process has begun as many rounds.
+        self.broker = SlotBroker(table, first_round=int(clock() * 1e9), send=self.send)
+        self._apply: Callable[[RoutingOutcome[Exchange]], None] = lambda _: None
+        self._index = settings.index
+        self._count = settings.count
+        self._folder = settings.peer_folder
+        self._clock = clock
+        self._peers: dict[int, _PeerProcess] = {}
+        self._folder_fd = -1
+        self._server: asyncio.Server | None = None
+        self._view_seen = -1
+
+    def __repr__(self) -> str:
+        return f"PeerProcesses({self._index} of {self._count}, knows {sorted(self._peers)})"
+
+    async def start(self, apply: Callable[[RoutingOutcome[Exchange]], None]) -> None:
+        """Listen, and connect to all peers; from now on the broker has slots. ``apply`` carries out what it decides."""
+        self._apply = apply
+        # The path of a unix socket may have 107 bytes, and folders lie deep.
+        self._folder_fd = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _PeerReceiver(self._received), self._path(self._index))
+        for index in range(self._count):
+            if index != self._index:
+                self._meet(index)
+        self._share()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Leave out peers that do not answer, until ``stop`` is set."""
+
+        async def look() -> None:
+            ledger = self.broker.ledger
+            if ledger.is_frozen and ledger.view_number == self._view_seen:
+                ledger.remind()
+                for index in ledger.silent_peers:
+                    _log.warning("peer.silent", extra={"peer": index})
+                    self._peers[index].is_silent = True
+                self._share()
+            self._view_seen = ledger.view_number
+
+        def on_error(error: Exception) -> None:
+            _log.error("peers.failed", exc_info=error)
+
+        await every(_LOOK_PERIOD_S, look, stop=stop, on_error=on_error)
+
+    def close(self) -> None:
+        """Close all connections. Peers notice the end of the process."""
+        if self._server is not None:
+            self._server.close()
+        for peer in list(self._peers.values()):
+            self._let_go(peer)
+        os.close(self._folder_fd)
+
+    def send(self, index: int, message: SlotMessage) -> None:
+        """Send a message to a peer; it is dropped if the peer is gone or reads nothing."""
+        peer = self._peers.get(index)
+        if peer is None or len(peer.unsent) > _UNSENT_BYTES_MAX:
+            return
+        was_empty = not peer.unsent
+        peer.unsent += encode(message)
+        if was_empty:
+            self._flush(peer)
+
+    def _path(self, index: int) -> str:
+        return f"/proc/self/fd/{self._folder_fd}/activator-{index}.sock"
+
+    def _meet(self, index: int) -> None:
+        """Connect to the process that listens at a path, if any does, and greet it."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
+        try:
+            connection.connect(self._path(index))
+            peer = _PeerProcess(index, _pid_of(connection), connection)
+        except OSError:
+            # No process listens there; one that starts later will send a greeting.
+            connection.close()
+            return
+        self._peers[index] = peer
+        asyncio.get_running_loop().add_reader(peer.pidfd, self._lose, peer)
+        self.send(index, PeerHello(index=self._index))
+        _log.info("peer.met", extra={"peer": index, "peer_pid": peer.pid})
+
+    def _received(self, pid: int, index: int, message: SlotMessage) -> None:
+        peer = self._peers.get(index)
+        if isinstance(message, PeerHello):
+            if peer is None or peer.pid != pid:
+                if peer is not None:
+                    self._lose(peer)
+                self._meet(index)
+                self._share()
+            return
+        if peer is None or peer.pid != pid:
+            return
+        if peer.is_silent:
+            peer.is_silent = False
+            self._share()
+        self._apply(self.broker.receive(index, message, self._clock()))
+
+    def _lose(self, peer: _PeerProcess) -> None:
+        """The process of a peer is gone."""
+        _log.info("peer.gone", extra={"peer": peer.index, "peer_pid": peer.pid})
+        self._let_go(peer)
+        self._share()
+
+    def _let_go(self, peer: _PeerProcess) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(peer.pidfd)
+        loop.remove_writer(peer.connection)
+        os.close(peer.pidfd)
+        peer.connection.close()
+        del self._peers[peer.index]
+
+    def _share(self) -> None:
+        living = [peer.index for peer in self._peers.values() if not peer.is_silent]
+        self._apply(self.broker.set_peers(living, self._clock()))
+
+    def _flush(self, peer: _PeerProcess) -> None:
+        loop = asyncio.get_running_loop()
+        # A broken connection belongs to a process that ends: its pidfd says so.
+        with contextlib.suppress(OSError):
+            del peer.unsent[: peer.connection.send(peer.unsent)]
+        if peer.unsent:
+            loop.add_writer(peer.connection, self._flush, peer)
+        else:
+            loop.remove_writer(peer.connection)
+
+
+class _PeerReceiver(asyncio.Protocol):
+    """Receives the messages of one peer, which runs as the same user: the folder admits no other."""
+
+    def __init__(self, received: Callable[[int, int, SlotMessage], None]) -> None:
+        self._received = received
+        self._frames = Frames()
+        self._index: int | None = None
+        self._pid = 0
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._pid = _pid_of(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        try:
+            for message in self._frames.feed(data):
+                if isinstance(message, PeerHello):
+                    self._index = message.index
+                if self._index is not None:
+                    self._received(self._pid, self._index, message)
+        except InvalidValue as error:
+            _log.error("peer.unreadable", extra={"peer_pid": self._pid, "error": str(error)})
+            self._transport.close()
+
+
+def _pid_of(connection: socket.socket) -> int:
+    """The process at the other end."""
+    pid, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(pid)

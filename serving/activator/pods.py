@@ -1,0 +1,111 @@
+"""The pods of one revision as its throttler uses them: which get requests, and how many each may have from here.
+
+Input: the list of pods, slots that are shared with other processes, requests that begin and end, and pods that are found
+gone. Output: the pod of a request, and the requests that may be in flight at once. It wires the balancer of
+``serving/traffic`` with the ejection of pods.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from serving.activator.ejection import EjectedPods
+from serving.traffic.balance import Balancer
+from serving.traffic.policy import policy_for
+
+__all__ = ["RevisionPods"]
+
+
+class RevisionPods:
+    """See the module. ``random`` gives numbers from 0 to below 1.
+
+    ``slots_per_pod`` is containerConcurrency, 0 without a limit.
+    """
+
+    __slots__ = ("_balancer", "_ejected", "_listed", "_slots", "slots_per_pod")
+
+    def __init__(
+        self, *, container_concurrency: int, first_free_concurrency_max: int, random: Callable[[], float]
+    ) -> None:
+        policy = policy_for(container_concurrency, first_free_concurrency_max=first_free_concurrency_max)
+        self._balancer = Balancer(policy, random=random)
+        self._ejected = EjectedPods()
+        self._listed: frozenset[str] = frozenset()
+        # This process's slots of each pod, where processes share them.
+        self._slots: dict[str, int] | None = None
+        self.slots_per_pod = container_concurrency
+
+    def __repr__(self) -> str:
+        return f"RevisionPods({self._balancer!r}, {self._ejected!r})"
+
+    @property
+    def capacity(self) -> int | None:
+        """Requests that may be in flight at once; None is no limit."""
+        return self._balancer.capacity
+
+    @property
+    def ejected(self) -> set[str]:
+        """Listed pods that get no requests now."""
+        return self._ejected.addresses
+
+    @property
+    def in_flight(self) -> dict[str, int]:
+        """Requests on each pod that has any from here."""
+        return self._balancer.in_flight_by_pod()
+
+    def set_listed(
+        self, addresses: Iterable[str], *, container_concurrency: int, slots: Mapping[str, int] | None
+    ) -> None:
+        """Replace the list of pods; ``slots`` are this process's of each pod, None for all."""
+        self._listed = frozenset(addresses)
+        self._slots = None if slots is None else dict(slots)
+        self.slots_per_pod = container_concurrency
+        self._ejected.keep(self._listed)
+        self._apply()
+
+    def set_slots(self, address: str, slots: int) -> bool:
+        """Change this process's slots of one pod; False for a pod that is not listed."""
+        assert self._slots is not None
+        if address not in self._listed:
+            return False
+        self._slots[address] = slots
+        self._balancer.set_slots(address, slots)
+        return True
+
+    def pick(self) -> str:
+        """The pod of a request that begins now; there must be a free slot."""
+        pod = self._balancer.pick()
+        assert pod is not None, "the breaker's capacity is what the pods have"
+        return pod.address
+
+    def finished(self, address: str) -> None:
+        """A request on a pod has ended."""
+        self._balancer.give_back(address)
+        self._ejected.succeeded(address)
+
+    def failed(self, address: str, now_s: float) -> None:
+        """A request found a pod gone and leaves it."""
+        self._balancer.give_back(address)
+        if address in self._listed and self._ejected.failed(address, now_s):
+            self._apply()
+
+    def readmit(self, now_s: float) -> bool:
+        """Give ejected pods requests again whose pause is over; whether there were any."""
+        has_changed = self._ejected.readmit(now_s)
+        if has_changed:
+            self._apply()
+        return has_changed
+
+    def next_due_s(self) -> float | None:
+        """When ``readmit`` is next due; None while no pod is ejected."""
+        return self._ejected.next_due_s()
+
+    def validate(self) -> None:
+        """Assert what holds between any two calls; tests call it after every step."""
+        self._balancer.validate()
+        assert self.ejected <= self._listed, self
+
+    def _apply(self) -> None:
+        usable = self._listed - self._ejected.addresses
+        if self._slots is not None:
+            self._balancer.set_pods({address: slots for address, slots in self._slots.items() if address in usable})
+        else:
+            self._balancer.set_pods(dict.fromkeys(usable, self.slots_per_pod or None))

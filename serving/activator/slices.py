@@ -1,0 +1,150 @@
+"""The pods of revisions, read from EndpointSlice objects.
+
+Input: slices as the API has them, one at a time. Output: for each revision the pods that may get requests, and those that are
+not ready yet. A pod that terminates is neither; the slices of a revision add up. A slice that cannot be read is ``NoData``
+with the reason: one bad object must not stop the others.
+
+Slices follow discovery.k8s.io/v1: a missing condition counts as ready.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from serving.model.knative import REVISION_LABEL, RevisionKey
+from serving.model.nodata import NoData
+
+__all__ = ["ServedPod", "ServedSlice", "SliceIndex", "slice_of"]
+
+# Where queue-proxies listen when a slice names no port.
+_PORT_DEFAULT = 8012
+
+
+class ServedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod: the address at which it takes requests ("127.64.0.3:8012"), and its identity."""
+
+    address: str
+    namespace: str
+    name: str
+
+
+class ServedSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """The pods of one slice: those that may get requests, and those that are not ready and stay."""
+
+    key: str
+    revision: RevisionKey
+    pods: tuple[ServedPod, ...]
+    unready: tuple[ServedPod, ...] = ()
+
+
+class _SliceMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    namespace: str = "default"
+    labels: dict[str, str] | None = None
+
+
+class _EndpointConditions(msgspec.Struct, frozen=True, kw_only=True):
+    ready: bool | None = None
+    terminating: bool | None = None
+
+
+class _TargetReference(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class _Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    addresses: list[str] = []
+    conditions: _EndpointConditions | None = None
+    target_ref: _TargetReference | None = None
+
+
+class _SlicePort(msgspec.Struct, frozen=True, kw_only=True):
+    name: str | None = None
+    port: int | None = None
+
+
+class _Slice(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: _SliceMetadata
+    endpoints: list[_Endpoint] | None = None
+    ports: list[_SlicePort] | None = None
+
+
+def slice_of(endpoint_slice: Mapping[str, Any]) -> ServedSlice | NoData:
+    """Read an EndpointSlice; one without the label of a revision belongs to another Service."""
+    try:
+        read = msgspec.convert(endpoint_slice, _Slice)
+    except msgspec.ValidationError as error:
+        return NoData(missing=f"an EndpointSlice that can be read: {error}")
+    metadata = read.metadata
+    revision = (metadata.labels or {}).get(REVISION_LABEL)
+    if not revision:
+        return NoData(missing=f"the label {REVISION_LABEL}")
+    port = _port_of(read.ports or ())
+    ready: list[ServedPod] = []
+    unready: list[ServedPod] = []
+    for endpoint in read.endpoints or ():
+        conditions = endpoint.conditions or _EndpointConditions()
+        # All addresses of an endpoint are one pod: the first stands for it.
+        for address in () if conditions.terminating else endpoint.addresses[:1]:
+            pod = ServedPod(
+                address=f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
+                namespace=metadata.namespace,
+                name=endpoint.target_ref.name if endpoint.target_ref else "",
+            )
+            (unready if conditions.ready is False else ready).append(pod)
+    return ServedSlice(
+        key=f"{metadata.namespace}/{metadata.name}",
+        revision=(metadata.namespace, revision),
+        pods=tuple(ready),
+        unready=tuple(unready),
+    )
+
+
+class SliceIndex:
+    """The slices of all revisions, added up."""
+
+    __slots__ = ("_revision_of", "_slices_of")
+
+    def __init__(self) -> None:
+        self._slices_of: dict[RevisionKey, dict[str, ServedSlice]] = {}
+        self._revision_of: dict[str, RevisionKey] = {}
+
+    def __repr__(self) -> str:
+        return f"SliceIndex({len(self._revision_of)} of {len(self._slices_of)} revisions)"
+
+    def set(self, found: ServedSlice) -> set[RevisionKey]:
+        """Take a slice that is new or has changed; returns the revisions whose pods may have changed."""
+        before = self._revision_of.get(found.key)
+        if before is not None and before != found.revision:
+            self.remove(found.key)
+        self._slices_of.setdefault(found.revision, {})[found.key] = found
+        self._revision_of[found.key] = found.revision
+        return {found.revision} if before is None else {found.revision, before}
+
+    def remove(self, key: str) -> RevisionKey | None:
+        """Drop a slice; returns its revision."""
+        revision = self._revision_of.pop(key, None)
+        if revision is not None:
+            slices = self._slices_of[revision]
+            del slices[key]
+            if not slices:
+                del self._slices_of[revision]
+        return revision
+
+    def pods_of(self, revision: RevisionKey) -> dict[str, ServedPod]:
+        """The pods of a revision that are listed as ready, by address."""
+        slices = self._slices_of.get(revision, {})
+        return {pod.address: pod for one in slices.values() for pod in one.pods}
+
+    def unready_of(self, revision: RevisionKey) -> dict[str, ServedPod]:
+        """The pods of a revision that are listed as not ready and do not terminate, by address."""
+        ready = self.pods_of(revision)
+        slices = self._slices_of.get(revision, {})
+        return {pod.address: pod for one in slices.values() for pod in one.unready if pod.address not in ready}
+
+
+def _port_of(ports: list[_SlicePort] | tuple[()]) -> int:
+    """The port named "http", else the first."""
+    numbers = {port.name: port.port for port in reversed(ports) if port.port}
+    return numbers.get("http") or next(reversed(numbers.values()), _PORT_DEFAULT)

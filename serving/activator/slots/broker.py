@@ -1,0 +1,265 @@
+"""Trades slots of pods with the other activator processes of one machine.
+
+A process whose requests wait asks all others; a process with slots that it does not need gives them to the one that waits
+longest. A slot stays where it was given until another process asks. Where requests wait everywhere, a slot that comes free
+passes to a process whose oldest request has waited longer, one slot for each time that it asks.
+
+Pods without a limit need no slots. Messages carry how long a request has waited, not since when, so that clocks need not
+agree.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from serving.activator.outcome import RoutingOutcome
+from serving.activator.slots.ledger import Ledger
+from serving.activator.slots.messages import Ask, Give, InUse, PeerHello, Send, SlotMessage
+from serving.activator.table import RevisionTable
+from serving.activator.throttler import Started
+from serving.model.knative import RevisionKey
+
+__all__ = ["SlotBroker"]
+
+RequestId = TypeVar("RequestId", bound=Hashable)
+
+# Often enough that a slot goes to the oldest request; seldom enough that a full revision costs 100 messages a second.
+_ASK_PAUSE_S = 0.01
+# A slot of a pod that this process cannot reach is of no use here: ask again, though nothing is new.
+_ASK_AGAIN_S = 0.1
+# Messages take time: below this difference no process can say which request is older.
+_OLDER_BY_S = 0.02
+
+
+class _PeerAsk(msgspec.Struct, kw_only=True):
+    """What a peer wants for a revision. ``may_overtake``: since it asked, no slot has passed to it before a request of ours."""
+
+    waiting_count: int
+    since_s: float
+    may_overtake: bool = True
+
+
+class _OwnAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """What this process asked of all peers for a revision, and when."""
+
+    waiting_count: int
+    since_s: float
+    at_s: float
+
+
+class SlotBroker(Generic[RequestId]):
+    """The slot book of one of ``settings.count`` processes (``router.SlotBook``).
+
+    ``first_round`` must be greater than any of an earlier process with this index; ``send`` sends a message to a peer.
+    """
+
+    def __init__(self, table: RevisionTable[RequestId], *, first_round: int, send: Send) -> None:
+        self._table = table
+        self.ledger = Ledger(index=table.settings.index, first_round=first_round, in_use=self._in_use, send=send)
+        self._peer_asks: dict[RevisionKey, dict[int, _PeerAsk]] = {}
+        self._own_asks: dict[RevisionKey, _OwnAsk] = {}
+        # When to ask again, for revisions whose ask was too early or got nothing.
+        self._ask_due_s: dict[RevisionKey, float] = {}
+
+    def __repr__(self) -> str:
+        return f"SlotBroker({self.ledger!r}, asks for {len(self._own_asks)} revisions)"
+
+    # What peers do.
+
+    def set_peers(self, peers: Iterable[int], now_s: float) -> RoutingOutcome[RequestId]:
+        """The other living processes, whenever they change; dispatches the requests that begin."""
+        view = self.ledger.view_number
+        self.ledger.set_peers(peers)
+        for key, asks in list(self._peer_asks.items()):
+            for gone in asks.keys() - set(self.ledger.peers):
+                self._forget(key, gone)
+        return self._after(view, now_s)
+
+    def receive(self, peer: int, message: SlotMessage, now_s: float) -> RoutingOutcome[RequestId]:
+        """Take a message of a peer; dispatches the requests that begin."""
+        if peer not in self.ledger.peers:
+            return RoutingOutcome()
+        if isinstance(message, Ask):
+            if message.waiting_count:
+                asks = self._peer_asks.setdefault(message.key, {})
+                asks[peer] = _PeerAsk(waiting_count=message.waiting_count, since_s=now_s - message.waited_s)
+                self._share_out(message.key, now_s)
+            else:
+                self._forget(message.key, peer)
+            return RoutingOutcome()
+        view = self.ledger.view_number
+        if not isinstance(message, PeerHello):
+            self.ledger.receive(peer, message)
+        if not isinstance(message, Give):
+            return self._after(view, now_s)
+        active = self._table.active.get(message.key)
+        started = self._use(message.key, message.pod, now_s)
+        # Another process may need the slot more, and this one needs another number now.
+        self.settle(message.key, now_s)
+        self._table.schedule.schedule_tick(message.key)
+        return RoutingOutcome(dispatches=active.dispatches(started) if active is not None else ())
+
+    # What the router calls.
+
+    def rights(self, key: RevisionKey, pods: Iterable[str]) -> Mapping[str, int] | None:
+        """This process's slots of each pod; None where pods have no limit."""
+        slot_count = self._table.directory.slot_count(key)
+        return {pod: self.ledger.right(key, pod, slot_count) for pod in pods} if slot_count else None
+
+    def before_finish(self, key: RevisionKey, request: RequestId, now_s: float) -> None:
+        """Pass the slot of a request that is about to end to a peer, if a request there is older than all that wait here."""
+        passing = self._passing(key, request) if key in self._peer_asks else None
+        if passing is not None:
+            # Before the end, so that no request here gets the slot.
+            pod, peer = passing
+            self._peer_asks[key][peer].may_overtake = False
+            self._hand(key, pod, now_s, peer=peer, count=1)
+
+    def settle(self, key: RevisionKey, now_s: float) -> None:
+        """Give slots away that peers asked for and this process does not need; and ask for those it needs."""
+        self._share_out(key, now_s)
+        self._ask(key, now_s)
+
+    def is_trading(self, key: RevisionKey) -> bool:
+        """Whether this process or a peer has asked for slots of a revision."""
+        return key in self._peer_asks or key in self._own_asks
+
+    def due(self, now_s: float) -> list[RevisionKey]:
+        """Revisions for which to ask again."""
+        return [key for key, due_s in self._ask_due_s.items() if due_s <= now_s]
+
+    def next_due_s(self) -> float | None:
+        """When to ask again; None while that is not planned."""
+        return min(self._ask_due_s.values(), default=None)
+
+    def return_unused(self) -> None:
+        """Give borrowed slots of pods that are gone back, so that no process has to keep account of them."""
+        for key, pod, peer, count in self.ledger.borrowed():
+            is_gone = pod not in self._table.directory.pods_of(key) and not self._table.in_flight(key).get(pod)
+            if is_gone and not self.ledger.is_frozen:
+                self.ledger.give(key, pod, peer=peer, count=count)
+
+    # Rights.
+
+    def _in_use(self) -> Iterator[InUse]:
+        for key, active in self._table.active.items():
+            pods = active.throttler.pods
+            if pods is not None and pods.slots_per_pod:
+                for pod, in_flight in pods.in_flight.items():
+                    yield InUse(key=key, pod=pod, in_flight=in_flight, slot_count=pods.slots_per_pod)
+
+    def _after(self, view: int, now_s: float) -> RoutingOutcome[RequestId]:
+        """If a view has begun or ended, all rights may have changed: use them, and ask once more."""
+        if view == self.ledger.view_number:
+            return RoutingOutcome()
+        self._own_asks.clear()
+        self._ask_due_s.clear()
+        for key in [*self._table.active, *self._peer_asks]:
+            self._table.schedule.schedule_tick(key)
+        return RoutingOutcome(
+            dispatches=[
+                dispatch
+                for key, active in self._table.active.items()
+                if (revision := self._table.directory.revision(key)) is not None
+                for dispatch in active.set_pods(
+                    active.pods,
+                    now_s,
+                    container_concurrency=revision.container_concurrency,
+                    slots=self.rights(key, active.pods),
+                )
+            ]
+        )
+
+    def _use(self, key: RevisionKey, pod: str, now_s: float) -> Sequence[Started[RequestId]]:
+        """Let the throttler use as many slots of a pod as this process has now; returns the requests that begin."""
+        throttler, slot_count = self._table.throttler(key), self._table.directory.slot_count(key)
+        if throttler is None or not slot_count:
+            return ()
+        return throttler.set_slots(pod, self.ledger.right(key, pod, slot_count), now_s)
+
+    # Asking.
+
+    def _ask(self, key: RevisionKey, now_s: float) -> None:
+        """Send the peers what this process needs, if that is news to them."""
+        if self.ledger.is_frozen or not self.ledger.peers:
+            return
+        last, active = self._own_asks.get(key), self._table.active.get(key)
+        waiting_count = 0 if active is None else active.throttler.waiting_count
+        if last is not None and waiting_count and now_s < last.at_s + _ASK_PAUSE_S:
+            self._ask_due_s[key] = last.at_s + _ASK_PAUSE_S
+            return
+        needs_slots = active is not None and bool(active.pods) and self._table.directory.slot_count(key) > 0
+        since_s = active.throttler.waiting_since_s if active is not None and needs_slots else None
+        self._ask_due_s.pop(key, None)
+        if since_s is None:
+            if last is not None:
+                del self._own_asks[key]
+                self.ledger.send_all(Ask(key=key, waiting_count=0, waited_s=0.0))
+            return
+        is_news = last is None or (last.waiting_count, last.since_s) != (waiting_count, since_s)
+        if last is not None and not is_news and now_s < last.at_s + _ASK_AGAIN_S:
+            self._ask_due_s[key] = last.at_s + _ASK_AGAIN_S
+            return
+        self._own_asks[key] = _OwnAsk(waiting_count=waiting_count, since_s=since_s, at_s=now_s)
+        self._ask_due_s[key] = now_s + _ASK_AGAIN_S
+        self.ledger.send_all(Ask(key=key, waiting_count=waiting_count, waited_s=now_s - since_s))
+
+    # Giving.
+
+    def _forget(self, key: RevisionKey, peer: int) -> None:
+        asks = self._peer_asks.get(key, {})
+        asks.pop(peer, None)
+        if not asks:
+            self._peer_asks.pop(key, None)
+
+    def _share_out(self, key: RevisionKey, now_s: float) -> None:
+        """Give slots that this process does not need to the peers that asked, the longest wait first."""
+        if key not in self._peer_asks or self.ledger.is_frozen:
+            return
+        throttler = self._table.throttler(key)
+        if throttler is not None and throttler.waiting_count and not (throttler.pods and throttler.pods.ejected):
+            return
+        spare = self._spare(key)
+        for peer, asked in sorted(self._peer_asks[key].items(), key=lambda item: item[1].since_s):
+            while spare and asked.waiting_count:
+                # From the end: the first pods in order are those that this process uses first.
+                pod, spare_count = spare.pop()
+                count = min(spare_count, asked.waiting_count)
+                if spare_count > count:
+                    spare.append((pod, spare_count - count))
+                self._hand(key, pod, now_s, peer=peer, count=count)
+
+    def _hand(self, key: RevisionKey, pod: str, now_s: float, *, peer: int, count: int) -> None:
+        self.ledger.give(key, pod, peer=peer, count=count)
+        self._use(key, pod, now_s)
+        asked = self._peer_asks[key][peer]
+        asked.waiting_count -= count
+        if not asked.waiting_count:
+            self._forget(key, peer)
+
+    def _spare(self, key: RevisionKey) -> list[tuple[str, int]]:
+        """Pods with slots that this process does not need, in order. While requests wait, only ejected pods are such."""
+        slot_count = self._table.directory.slot_count(key)
+        pods = set(self._table.directory.pods_of(key)) if slot_count else set()
+        throttler = self._table.throttler(key)
+        if throttler is not None and throttler.pods is not None and throttler.waiting_count:
+            pods &= throttler.pods.ejected
+        used = self._table.in_flight(key) if pods else {}
+        rights = ((pod, self.ledger.right(key, pod, slot_count)) for pod in sorted(pods))
+        return [(pod, right - used.get(pod, 0)) for pod, right in rights if right > used.get(pod, 0)]
+
+    def _passing(self, key: RevisionKey, request: RequestId) -> tuple[str, int] | None:
+        """The pod of a request that ends and the peer to which its slot passes, though requests wait here."""
+        throttler, slot_count = self._table.throttler(key), self._table.directory.slot_count(key)
+        if throttler is None or not slot_count or not throttler.waiting_count or self.ledger.is_frozen:
+            return None
+        pod, since_s = throttler.pod_of(request), throttler.waiting_since_s
+        older = [
+            (one.since_s, peer)
+            for peer, one in self._peer_asks.get(key, {}).items()
+            if one.may_overtake and since_s is not None and one.since_s + _OLDER_BY_S < since_s
+        ]
+        if pod is None or not older or self._table.in_flight(key)[pod] > self.ledger.right(key, pod, slot_count):
+            return None
+        return pod, min(older)[1]

@@ -1,0 +1,51 @@
+"""Pods that get no requests for a while."""
+
+from serving.activator.ejection import EjectedPods
+
+
+def test_a_pod_that_fails_is_ejected_until_its_pause_is_over() -> None:
+    made = EjectedPods()
+    assert made.failed("p", 1.0)
+    assert (made.addresses, made.next_due_s()) == ({"p"}, 1.05)
+    assert not made.readmit(1.04)
+    assert made.readmit(1.05)
+    assert (made.addresses, made.next_due_s()) == (set(), None)
+
+
+def test_another_failure_during_the_pause_changes_nothing() -> None:
+    made = EjectedPods()
+    made.failed("p", 1.0)
+    assert not made.failed("p", 1.04)
+    assert made.next_due_s() == 1.05
+
+
+def test_pauses_double_up_to_a_second_until_the_pod_answers() -> None:
+    made, now_s, pauses_s = EjectedPods(), 0.0, []
+    for _ in range(7):
+        made.failed("p", now_s)
+        due_s = made.next_due_s()
+        assert due_s is not None
+        pauses_s.append(round(due_s - now_s, 3))
+        now_s = due_s
+        made.readmit(now_s)
+    assert pauses_s == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    made.succeeded("p")
+    made.failed("p", 10.0)
+    assert made.next_due_s() == 10.05
+
+
+def test_an_answer_during_the_pause_does_not_end_it() -> None:
+    made = EjectedPods()
+    made.failed("p", 0.0)
+    made.succeeded("p")
+    made.succeeded("q")
+    assert made.addresses == {"p"}
+
+
+def test_pods_off_the_list_are_forgotten() -> None:
+    made = EjectedPods()
+    made.failed("p", 0.0)
+    made.failed("q", 0.0)
+    made.keep({"q"})
+    assert repr(made) == "EjectedPods(q)"
+    assert repr(EjectedPods()) == "EjectedPods(none)"

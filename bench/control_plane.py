@@ -42,7 +42,7 @@ from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE
 from serving.cluster.kube import KubeCluster
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Cluster, EventType, Object
-from serving.controller.loop import Controller
+from serving.controller.io.controller import Controller
 from serving.local.manager import Manager
 from serving.local.podplan import ContainerState, pod_status
 from serving.model.stat import Stat

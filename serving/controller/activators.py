@@ -56,6 +56,14 @@ class Activators:
         self._slices.pop(key, None)
         return self._sum_up()
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """One address of each activator, as HOST:PORT: those of one family, because each pod may have one of each."""
+        for family, group in sorted(self.backends.items()):
+            shown = "[{}]:{}" if family == "IPv6" else "{}:{}"
+            return tuple(shown.format(one["addresses"][0], group.port) for one in group.endpoints)
+        return ()
+
     def _sum_up(self) -> bool:
         before = self.backends
         addresses: dict[tuple[str, int], set[str]] = {}

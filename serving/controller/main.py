@@ -34,8 +34,8 @@ from serving.cluster.kube import KubeCluster
 from serving.cluster.leader import Leader
 from serving.cluster.lease import LeaseClient, LeaseName
 from serving.cluster.port import Cluster
-from serving.controller.client import ControllerConfig
-from serving.controller.loop import Controller
+from serving.controller.io.config import ControllerConfig
+from serving.controller.io.controller import Controller
 from serving.controller.sidecar import Sidecar
 from serving.metrics.controller import ControllerMetrics
 from serving.metrics.export import exporting

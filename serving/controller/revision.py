@@ -30,6 +30,7 @@ from serving.controller.writes import (
     status_patch,
 )
 from serving.model.knative import (
+    CONDITION_ACTIVE,
     CONDITION_READY,
     CONFIGURATION_GENERATION_LABEL,
     CONFIGURATION_LABEL,
@@ -43,6 +44,7 @@ from serving.model.knative import (
     SERVICE_UID_LABEL,
     SERVING_API_VERSION,
     TRAFFIC_PATH_ANNOTATION,
+    ConditionStatus,
     ServingState,
     TrafficPath,
 )
@@ -50,6 +52,7 @@ from serving.model.objects import (
     Object,
     annotations_of,
     condition_of,
+    conditions_of,
     is_being_deleted,
     labels_of,
     name_of,
@@ -75,7 +78,7 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     Service, None where there are none; ``hpa`` the HorizontalPodAutoscaler of its name.
     """
 
-    beneath: RevisionChildren
+    children: RevisionChildren
     private_service: Object | None
     routes: Sequence[str] = ()
     is_newest: bool = True
@@ -83,6 +86,7 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str = ""
     public: PublicService | None = None
     hpa: Object | None = None
+    count_period_s: float = 0.0
 
 
 def revision_name_for(configuration: Object) -> str:
@@ -139,7 +143,7 @@ def _own_labels(configuration: Object) -> dict[str, str]:
 
 
 def reconcile_revision(
-    revision: Object, around: RevisionContext, *, scaling: AutoscalerSettings, now: str, sidecar: Sidecar | None = None
+    revision: Object, context: RevisionContext, *, scaling: AutoscalerSettings, now: str, sidecar: Sidecar | None = None
 ) -> WritePlan:
     """What is to be written so that a revision is what it should be, and says what it is.
 
@@ -147,33 +151,35 @@ def reconcile_revision(
     """
     if is_being_deleted(revision):
         return WritePlan()
-    if serving_state_of(revision) is ServingState.RETIRED and not around.routes:
+    if serving_state_of(revision) is ServingState.RETIRED and not context.routes:
         return WritePlan(writes=(deletion_of(ResourceKind.REVISION, revision),))
     scale = start_scale(annotations_of(revision), scaling)
-    refusal = around.refusal or _conflict(revision, around.public)
-    status = desired_status(revision, around.beneath, scale, now=now, refusal=refusal)
+    refusal = context.refusal or _conflict(revision, context.public)
+    status = desired_status(revision, context.children, scale, now=now, refusal=refusal)
     after = {**revision, "status": status}
     ready = was_ready(revision) or was_ready(after)
     state = routing_state_of(
-        routes=around.routes, is_newest=around.is_newest, is_awaited=around.is_awaited, was_ready=ready
+        routes=context.routes, is_newest=context.is_newest, is_awaited=context.is_awaited, was_ready=ready
     )
-    changes = metadata_changes(revision, routes=around.routes, state=state, was_ready=ready, now=now)
-    public = () if around.public is None else public_writes(revision, around.public)
+    changes = metadata_changes(revision, routes=context.routes, state=state, was_ready=ready, now=now)
+    public = () if context.public is None else public_writes(revision, context.public)
     writes: tuple[Write, ...] = (
         # Who no longer takes requests is taken out before anything else.
         *(one for one in public if isinstance(one, Patch)),
-        *(() if around.refusal else _missing(revision, around, scale, sidecar=sidecar)),
-        *(() if around.refusal else hpa_writes(revision, around.hpa, scaling)),
+        *(() if context.refusal else _missing(revision, context, scale, sidecar=sidecar)),
+        *(() if context.refusal else hpa_writes(revision, context.hpa, scaling)),
         *(one for one in public if isinstance(one, Create)),
         *patch_of(ResourceKind.REVISION, revision, changes),
         *status_patch(ResourceKind.REVISION, revision, status),
     )
+    is_transient = bool(writes) and all(map(_is_status, writes)) and _is_between_states(revision, after)
     is_waiting = condition_of(after, CONDITION_READY).get("status") == "Unknown"
     return WritePlan(
         writes=writes,
         notes=tuple(_notes(revision, after)),
         again_after_s=scale.progress_deadline_s + 1 if is_waiting else None,
         can_wait=bool(writes) and all(_is_count(write) for write in writes),
+        debounce_s=context.count_period_s if is_transient else 0.0,
     )
 
 
@@ -188,12 +194,26 @@ def _is_count(write: Write) -> bool:
     return isinstance(write, Patch) and write.patch.get("status", {"": None}).keys() <= _COUNTS
 
 
+def _is_status(write: Write) -> bool:
+    return isinstance(write, Patch) and write.subresource == "status"
+
+
+def _is_between_states(before: Object, after: Object) -> bool:
+    """Whether a revision wakes up or goes to sleep: its pods are not the desired ones yet, and nothing else has changed."""
+    known = conditions_of(before)
+    if any(one["type"] != CONDITION_ACTIVE and one not in known for one in conditions_of(after)):
+        return False
+    actual, desired = (after["status"][key] for key in ("actualReplicas", "desiredReplicas"))
+    active = condition_of(after, CONDITION_ACTIVE).get("status")
+    return actual != desired or active != (ConditionStatus.TRUE if desired else ConditionStatus.FALSE)
+
+
 def _missing(
-    revision: Object, around: RevisionContext, scale: StartScale, *, sidecar: Sidecar | None
+    revision: Object, context: RevisionContext, scale: StartScale, *, sidecar: Sidecar | None
 ) -> Sequence[Write]:
     """What should stand beneath a revision and does not."""
     made: list[Write] = []
-    if around.beneath.deployment is None:
+    if context.children.deployment is None:
         is_active = serving_state_of(revision) is ServingState.ACTIVE
         body = desired_deployment(
             revision,
@@ -202,7 +222,7 @@ def _missing(
             sidecar=sidecar,
         )
         made.append(Create(resource=ResourceKind.DEPLOYMENT, body=body))
-    if around.private_service is None:
+    if context.private_service is None:
         made.append(Create(resource=ResourceKind.CORE_SERVICE, body=desired_private_service(revision)))
     return made
 

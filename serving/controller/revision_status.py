@@ -70,7 +70,7 @@ def desired_count_of(deployment: Object | None) -> int:
 
 
 def desired_status(
-    revision: Object, beneath: RevisionChildren, scale: StartScale, *, now: str, refusal: str = ""
+    revision: Object, children: RevisionChildren, scale: StartScale, *, now: str, refusal: str = ""
 ) -> Object:
     """The status as it should be written; ``now`` is the stamp of conditions that change.
 
@@ -79,31 +79,31 @@ def desired_status(
     if refusal:
         dependencies = _failed(Failure(layer=HealthLayer.RESOURCES, reason="CreationFailed", message=refusal))
     else:
-        dependencies = _dependencies(revision, beneath, scale, now=now)
-    conditions = [*dependencies, ready_of(dependencies), _active(revision, beneath.deployment, scale)]
+        dependencies = _dependencies(revision, children, scale, now=now)
+    conditions = [*dependencies, ready_of(dependencies), _active(revision, children.deployment, scale)]
     before = nested(revision, "status") or {}
     # What is made in the same breath, so that it costs no second write.
     begins_with = scale.start_count if serving_state_of(revision) is ServingState.ACTIVE else 0
-    deployment = beneath.deployment
+    deployment = children.deployment
     return {
         **before,
         "observedGeneration": nested(revision, "metadata", "generation"),
         "conditions": updated_conditions(conditions, before=before.get("conditions") or (), now=now),
-        "actualReplicas": ready_count_of(beneath.deployment),
+        "actualReplicas": ready_count_of(children.deployment),
         "desiredReplicas": begins_with if deployment is None else desired_count_of(deployment),
     }
 
 
-def _dependencies(revision: Object, beneath: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
+def _dependencies(revision: Object, children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
     """ResourcesAvailable and ContainerHealthy."""
-    deployment = beneath.deployment
+    deployment = children.deployment
     if deployment and not is_controlled_by(deployment, revision):
         message = f'There is an existing Deployment "{deployment_name(name_of(revision))}" that we do not own.'
         return _failed(Failure(layer=HealthLayer.RESOURCES, reason="NotOwned", message=message))
     ready_count = ready_count_of(deployment)
     if ready_count >= max(1, scale.start_count) or (ready_count and was_ready(revision)):
         return _well()
-    failure = _failure(revision, beneath, ready_count=ready_count)
+    failure = _failure(revision, children, ready_count=ready_count)
     if failure:
         return _failed(failure)
     if was_ready(revision) or scale.start_count == 0:
@@ -111,29 +111,29 @@ def _dependencies(revision: Object, beneath: RevisionChildren, scale: StartScale
     if serving_state_of(revision) is not ServingState.ACTIVE:
         # It was given up before it was ever ready; what it failed by is more than that it was given up.
         return _kept_failure(revision) or _failed(_never_started())
-    return _deploying(beneath, scale, now=now)
+    return _deploying(children, scale, now=now)
 
 
-def _failure(revision: Object, beneath: RevisionChildren, *, ready_count: int) -> Failure | None:
+def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) -> Failure | None:
     """What keeps pods that are wanted from coming up; one that is ready shows that they can."""
-    wanted = serving_state_of(revision) is ServingState.ACTIVE and desired_count_of(beneath.deployment) > 0
+    wanted = serving_state_of(revision) is ServingState.ACTIVE and desired_count_of(children.deployment) > 0
     if not wanted or ready_count:
         return None
-    for condition in nested(beneath.deployment, "status", "conditions") or ():
+    for condition in nested(children.deployment, "status", "conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             return Failure(
                 layer=HealthLayer.RESOURCES, reason=condition.get("reason", ""), message=condition.get("message", "")
             )
     # The end of one process of what has worked is bad luck; a new revision that ends has failed.
-    return failure_of(beneath.pods, exits_tolerated=1 if was_ready(revision) else 0)
+    return failure_of(children.pods, exits_tolerated=1 if was_ready(revision) else 0)
 
 
-def _deploying(beneath: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
+def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
     """Neither well nor failed, until the time to start is over."""
-    why = not_ready_because(beneath.pods)
-    progressing = condition_of(beneath.deployment or {}, "Progressing")
+    why = not_ready_because(children.pods)
+    progressing = condition_of(children.deployment or {}, "Progressing")
     told = progressing.get("status") == "False" and progressing.get("reason") == _DEADLINE
-    created_s = timestamp_s(nested(beneath.deployment, "metadata", "creationTimestamp"))
+    created_s = timestamp_s(nested(children.deployment, "metadata", "creationTimestamp"))
     now_s = timestamp_s(now)
     is_late = created_s is not None and now_s is not None and now_s - created_s > scale.progress_deadline_s
     if told or is_late:

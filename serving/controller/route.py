@@ -33,12 +33,14 @@ from serving.model.objects import (
     annotations_of,
     condition_of,
     is_being_deleted,
+    is_true,
     labels_of,
     merge_difference,
     name_of,
     nested,
 )
 from serving.model.rollout import Rollout, read_rollout, write_rollout
+from serving.model.routedigest import route_digest
 from serving.settings.annotations import read_rollout_duration
 from serving.settings.controller import ControllerSettings
 
@@ -51,24 +53,37 @@ _ROLLOUT_IN_PROGRESS = Condition(
     reason="RolloutInProgress",
     message="A gradual rollout of the latest revision(s) is in progress.",
 )
+_UNCONFIRMED = Condition(
+    type=_INGRESS_READY,
+    status=ConditionStatus.UNKNOWN,
+    reason="Uninitialized",
+    message="Waiting for load balancer to be ready",
+)
+_UNCONFIGURED = Condition(
+    type=_INGRESS_READY,
+    status=ConditionStatus.UNKNOWN,
+    reason="IngressNotConfigured",
+    message="No traffic is assigned yet.",
+)
 
 
 class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a route stands in.
+    """What a route depends on beside its targets.
 
-    ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where there
-    are none, and ``refusal`` why the server does not take that, "" if it does; ``httproutes`` is what there is for a
-    Gateway, None without one.
+    ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where the
+    settings have none, and ``refusal`` why the server refuses that, "" if it does not; ``httproutes`` are those of a
+    Gateway, None without one; ``confirmed`` is the digest that all activators served last, None if none can be asked.
     """
 
     lost: Mapping[str, Key]
     public: PublicService | None = None
     refusal: str = ""
     httproutes: HttpRoutes | None = None
+    confirmed: str | None = None
 
 
 def reconcile_route(
-    route: Object, known: RouteTargets, place: RouteContext, *, settings: ControllerSettings, now: str, now_s: float
+    route: Object, known: RouteTargets, context: RouteContext, *, settings: ControllerSettings, now: str, now_s: float
 ) -> WritePlan:
     """What is to be written for a route. ``now_s`` is the time since the epoch, ``now`` the same as a stamp."""
     if is_being_deleted(route):
@@ -79,25 +94,43 @@ def reconcile_route(
     targets: Sequence[Object] | None = nested(route, "status", "traffic") or None
     if assignment.targets is not None:
         targets = split_targets(asked, assignment.targets, rollout)
-    writes, ingress = _by_gateway(route, targets, place, rollout=rollout, settings=settings)
-    ingress = _in_the_way(route, place, settings) or ingress
+    writes, ingress = _by_gateway(route, targets, context, rollout=rollout, settings=settings)
+    changing = _routing_status(route, targets, lost=context.lost, settings=settings)
+    annotations = _annotations(route, rollout, settings=settings, now=now)
+    digest = route_digest({"metadata": {**route["metadata"], "annotations": annotations}, "status": changing})
+    ingress = _in_the_way(route, context, settings) or ingress
+    unconfirmed = ""
+    if ingress.status is ConditionStatus.TRUE and not _is_confirmed(route, digest, context):
+        unconfirmed = digest if targets else ""
+        ingress = _UNCONFIRMED if targets else _UNCONFIGURED
     due_s = None
     if assignment.targets is not None and not rollout.is_done:
         if ingress.status is ConditionStatus.TRUE:
             rollout = observe_ready(rollout, duration_s=_duration_s(route, settings), now_s=now_s)
+            annotations = _annotations(route, rollout, settings=settings, now=now)
             ingress = _ROLLOUT_IN_PROGRESS
         due_s = next_step_s(rollout)
-    status = _status(route, [assignment.condition, ingress], targets, place=place, settings=settings, now=now)
+    status = _status(route, [assignment.condition, ingress], changing, now=now)
     return WritePlan(
         writes=(
-            *(() if place.public is None or place.refusal else public_writes(route, place.public)),
-            *patch_of(ResourceKind.ROUTE, route, _annotation_changes(route, rollout, settings=settings, now=now)),
-            *(() if place.refusal else writes),
+            *(() if context.public is None or context.refusal else public_writes(route, context.public)),
+            *patch_of(ResourceKind.ROUTE, route, _annotation_changes(route, annotations)),
+            *(() if context.refusal else writes),
             *status_patch(ResourceKind.ROUTE, route, status),
         ),
         notes=tuple(_notes(route, ingress)),
         again_after_s=None if due_s is None else max(due_s - now_s, 0.0),
+        unconfirmed=unconfirmed,
     )
+
+
+def _is_confirmed(route: Object, digest: str, context: RouteContext) -> bool:
+    """Whether the activators route as the status will say. What a status says since before a restart was confirmed then."""
+    if context.confirmed is None or digest == context.confirmed:
+        return True
+    said = condition_of(route, _INGRESS_READY)
+    was_confirmed = is_true(route, _INGRESS_READY) or said.get("reason") == _ROLLOUT_IN_PROGRESS.reason
+    return was_confirmed and route_digest(route) == digest
 
 
 def _rollout(
@@ -126,14 +159,16 @@ def _duration_s(route: Object, settings: ControllerSettings) -> float:
 def _by_gateway(
     route: Object,
     targets: Sequence[Object] | None,
-    place: RouteContext,
+    context: RouteContext,
     *,
     rollout: Rollout,
     settings: ControllerSettings,
 ) -> tuple[tuple[Write, ...], Condition]:
-    if place.httproutes is None:
+    if context.httproutes is None:
         return (), Condition(type=_INGRESS_READY, status=ConditionStatus.TRUE)
-    return reconcile_httproutes(route, targets, place.httproutes, rollout=rollout, settings=settings, lost=place.lost)
+    return reconcile_httproutes(
+        route, targets, context.httproutes, rollout=rollout, settings=settings, lost=context.lost
+    )
 
 
 def _notes(before: Object, after: Condition) -> Iterator[Note]:
@@ -149,39 +184,38 @@ def _notes(before: Object, after: Condition) -> Iterator[Note]:
         yield Note(about=before, reason=after.reason, message=after.message, warning=True)
 
 
-def _annotation_changes(route: Object, rollout: Rollout, *, settings: ControllerSettings, now: str) -> Object:
-    annotations = annotations_of(route)
+def _annotations(route: Object, rollout: Rollout, *, settings: ControllerSettings, now: str) -> dict[str, str]:
     claims = tag_claims(route, now)
-    after = {
-        key: value for key, value in annotations.items() if key not in {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION}
-    }
+    own = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION}
+    after = {key: value for key, value in annotations_of(route).items() if key not in own}
     if claims:
         after[CLAIMED_TAGS_ANNOTATION] = json.dumps(claims, sort_keys=True)
     if rollout.configurations and _duration_s(route, settings):
         after[ROLLOUT_ANNOTATION] = write_rollout(rollout)
-    return merge_difference({"metadata": {"annotations": annotations}}, {"metadata": {"annotations": after}})
+    return after
 
 
-def _status(
-    route: Object,
-    decided: Sequence[Condition],
-    targets: Sequence[Object] | None,
-    *,
-    place: RouteContext,
-    settings: ControllerSettings,
-    now: str,
+def _annotation_changes(route: Object, annotations: Mapping[str, str]) -> Object:
+    before = {"metadata": {"annotations": annotations_of(route)}}
+    return merge_difference(before, {"metadata": {"annotations": annotations}})
+
+
+def _routing_status(
+    route: Object, targets: Sequence[Object] | None, *, lost: Mapping[str, Key], settings: ControllerSettings
 ) -> Object:
-    lost = place.lost
-    before = nested(route, "status") or {}
+    """The part of the status that activators route by; a None takes a field out."""
     hosts = hosts_of(route, settings)
-    conditions = [*decided, _certificate_condition(route)]
     port = settings.inner_port if is_cluster_local(route) else settings.public_port
-    is_ours = hosts.shown not in lost
-    changing = {
-        "url": url_of(hosts.shown, port) if is_ours else None,
+    return {
+        "url": url_of(hosts.shown, port) if hosts.shown not in lost else None,
         "address": {"url": url_of(hosts.inner, settings.inner_port)} if hosts.inner not in lost else None,
         "traffic": [_with_url(route, target, lost=lost, settings=settings) for target in targets or ()] or None,
     }
+
+
+def _status(route: Object, decided: Sequence[Condition], changing: Object, *, now: str) -> Object:
+    before = nested(route, "status") or {}
+    conditions = [*decided, _certificate_condition(route)]
     kept = {key: value for key, value in before.items() if key not in changing}
     return {
         **kept,
@@ -202,15 +236,15 @@ def _with_url(route: Object, target: Object, *, lost: Mapping[str, Key], setting
     return made if host in lost else {**made, "url": url_of(host, port)}
 
 
-def _in_the_way(route: Object, place: RouteContext, settings: ControllerSettings) -> Condition | None:
-    if place.public is not None and is_foreign(route, place.public):
+def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettings) -> Condition | None:
+    if context.public is not None and is_foreign(route, context.public):
         message = f'There is an existing Service "{name_of(route)}" that we do not own.'
         return Condition(type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="NotOwned", message=message)
-    if place.refusal:
+    if context.refusal:
         return Condition(
-            type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="CreationFailed", message=place.refusal
+            type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="CreationFailed", message=context.refusal
         )
-    lost = place.lost
+    lost = context.lost
     for tag in ("", *tags_of(route)):
         hosts = hosts_of(route, settings, tag=tag)
         for host in (hosts.shown, hosts.inner):

@@ -113,7 +113,7 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
         # That it became ready, failed, or is no longer what it was is news; that it is not ready yet is none.
-        company_s=_UNSETTLED_S if patches and not writes and told == {ConditionStatus.UNKNOWN} else 0.0,
+        debounce_s=_UNSETTLED_S if patches and not writes and told == {ConditionStatus.UNKNOWN} else 0.0,
     )
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "Note",
     "Patch",
     "ResourceKind",
+    "WorkKey",
     "Write",
     "WritePlan",
     "deletion_of",
@@ -49,6 +50,10 @@ class ResourceKind(enum.StrEnum):
     HTTP_ROUTE = "httproutes.gateway.networking.k8s.io"
     DOMAIN_MAPPING = "domainmappings.serving.knative.dev"
     DOMAIN_CLAIM = "clusterdomainclaims.networking.internal.knative.dev"
+
+
+WorkKey = tuple[ResourceKind, str, str]
+"""A resource to decide on: its kind, namespace and name."""
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,16 +98,18 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done for one resource.
 
-    ``writes`` in their order; ``notes`` are what to tell; ``again_after_s`` is when to look again without being asked, in
-    seconds from now, None for never. ``can_wait`` says that nobody's decision hangs on the writes, only what people see.
-    ``company_s`` is how long they wait for news that may change them, from the first time that they are asked for.
+    ``writes`` are made in their order, then ``notes``. ``again_after_s`` is when to decide again without a change, in
+    seconds from now, None for never. ``can_wait`` marks writes that no decision depends on: they are limited in rate.
+    ``debounce_s`` is how long the writes wait for changes that may replace them, from the first time that they are planned.
+    ``unconfirmed`` is the digest that the activators do not serve yet, "" if there is nothing to ask them.
     """
 
     writes: tuple[Write, ...] = ()
     notes: tuple[Note, ...] = ()
     again_after_s: float | None = None
     can_wait: bool = False
-    company_s: float = 0.0
+    debounce_s: float = 0.0
+    unconfirmed: str = ""
 
 
 def patch_of(resource: ResourceKind, existing: Object, changes: Object) -> tuple[Patch, ...]:

@@ -28,9 +28,9 @@ from serving.cluster.garbage import collect_garbage
 from serving.cluster.identity import system_namespace
 from serving.cluster.journal import Journal
 from serving.cluster.memory import MemoryCluster
-from serving.controller.client import ControllerConfig
+from serving.controller.io.config import ControllerConfig
+from serving.controller.io.controller import Controller
 from serving.controller.io.view_writer import ViewWriter
-from serving.controller.loop import Controller
 from serving.local.activator_service import publish_activators
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager

@@ -34,6 +34,7 @@ _STOP_S = 10.0
 _KILL_S = 0.05
 _TEMPLATE = "template"
 _PUBLIC_SERVICES = "SERVING_CONTROLLER_PUBLIC_SERVICES"
+_CLIENT_PORTS = ("SERVING_CONTROLLER_PUBLIC_PORT", "SERVING_CONTROLLER_INNER_PORT")
 _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
 # What daemons say when they would end in the same way at each start (``serving.aio.daemon``).
 _CANNOT_START_EXIT = 2
@@ -190,12 +191,12 @@ class Supervisor:
 
     def _addresses(self) -> dict[str, str]:
         public, inner, stats = (self._sockets[name].getsockname() for name in ("public", "inner", "stats"))
-        pages = (
+        pages = [
             self._sockets[name].getsockname()
             for child in self._children
             for name in child.sockets
             if child.module == "serving.activator.main" and name.endswith("-metrics")
-        )
+        ]
         tls = (
             {"SERVING_CONTROLLER_PUBLIC_TLS_PORT": str(self._sockets["tls"].getsockname()[1])}
             if "tls" in self._sockets
@@ -219,8 +220,12 @@ class Supervisor:
             "SERVING_DASHBOARD_ACTIVATOR_METRICS_URL": ",".join(
                 f"http://{host}:{port}/metrics" for host, port in pages
             ),
-            "SERVING_CONTROLLER_PUBLIC_PORT": str(public[1]),
-            "SERVING_CONTROLLER_INNER_PORT": str(inner[1]),
+            "SERVING_CONTROLLER_ACTIVATOR_PAGES": ",".join(f"{host}:{port}" for host, port in pages),
+            # What clients see may be another port: behind a proxy at port 80 the user's own setting is right.
+            **{
+                name: os.environ.get(name, str(port))
+                for name, port in zip(_CLIENT_PORTS, (public[1], inner[1]), strict=True)
+            },
         }
 
     def _reap(self) -> None:

@@ -27,6 +27,7 @@ _NETWORK = "config-network"
 _PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
 _GATEWAY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-z0-9]([-a-z0-9.]*[a-z0-9])?):[0-9]{1,5}\Z")
 _LOCALHOST_PORT = 8080
 _LOCALHOST_INNER_PORT = 8081
 _LOCALHOST_TLS_PORT = 8443
@@ -71,6 +72,12 @@ def _read_gateway(text: str) -> Value:
     return text
 
 
+def _read_addresses(text: str) -> Value:
+    if not all(_ADDRESS.match(one) for one in text.split(",") if text):
+        raise InvalidValue(text=text, expected="HOST:PORT separated by commas, or nothing")
+    return text
+
+
 def _read_host(text: str) -> Value:
     if not _HOST.match(text):
         raise InvalidValue(text=text, expected="a host name")
@@ -84,6 +91,7 @@ _GATEWAY_NAME = msgspec.structs.replace(
     TEXT, name="NAMESPACE/NAME of a Gateway, or nothing", read=_read_gateway, read_plain=_read_gateway
 )
 _ROLLOUT_DURATION = msgspec.structs.replace(DURATION, read=_read_rollout_duration)
+_ADDRESSES = msgspec.structs.replace(TEXT, name="list of HOST:PORT", read=_read_addresses, read_plain=_read_addresses)
 _TIMEOUT = Knob(key="", config_map=_DEFAULTS, unit=COUNT, low=0, high=3600)
 
 
@@ -199,6 +207,11 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     the pods; it needs the Service activator-service in the system's namespace. Default: ours, off; ``serving up`` and the
     Deployment of the controller in config/ turn it on."""
 
+    activator_pages: Annotated[str, Knob(key="activator-pages", unit=_ADDRESSES)] = ""
+    """Addresses of the pages of metrics of all activator processes, HOST:PORT separated by commas; they answer which Routes a
+    process serves. A Route is Ready once all do as its status says. Empty means the addresses of the Service
+    activator-service, where public-services is true. Default: ours, none; ``serving up`` sets it."""
+
     gateway: Annotated[str, Knob(key="gateway", unit=_GATEWAY_NAME)] = ""
     """Gateway of the Gateway API (gateway.networking.k8s.io/v1) to which each public route gets an HTTPRoute, and each of
     its tags one, with the weights of its traffic: NAMESPACE/NAME. It needs public-services, and the rights of the component
@@ -229,6 +242,11 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     otlp: OtlpSettings = OtlpSettings()
     """Where the page's numbers are sent."""
+
+    @property
+    def activator_page_addresses(self) -> tuple[str, ...]:
+        """``activator_pages``, one by one."""
+        return tuple(self.activator_pages.split(",")) if self.activator_pages else ()
 
     def check(self) -> Iterator[Clash]:
         """Contradictions between fields: the timeouts, the numbers of kept revisions, a Gateway without Services."""

@@ -14,7 +14,7 @@ from serving.cluster.garbage import collect_garbage
 from serving.cluster.kinds import DEPLOYMENT, POD, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object
-from serving.controller.loop import Controller
+from serving.controller.io.controller import Controller
 from serving.model.errors import NotFound
 from serving.model.objects import condition_of, nested, owner_reference
 from serving.settings.controller import ControllerSettings

@@ -10,7 +10,7 @@ from serving.cluster.journal import Journal
 from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SERVICE, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object, Subresource
-from serving.controller.loop import Controller
+from serving.controller.io.controller import Controller
 from serving.controller.writes import ResourceKind
 from serving.model.errors import Invalid
 from serving.model.objects import condition_of, nested

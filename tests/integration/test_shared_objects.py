@@ -17,7 +17,7 @@ from serving.cluster.admission import admit
 from serving.cluster.kinds import KINDS, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, WatchEvent
-from serving.controller.loop import Controller
+from serving.controller.io.controller import Controller
 from serving.local.manager import Manager
 from serving.local.podplan import ContainerState, pod_status
 from serving.model.objects import condition_of

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from serving.controller.cache import ControllerCache
 from serving.controller.revision import desired_revision
 from serving.controller.service import desired_configuration, desired_route
 from serving.controller.writes import Patch, ResourceKind, WritePlan
@@ -15,6 +16,7 @@ __all__ = [
     "NOW_S",
     "SCALING",
     "SETTINGS",
+    "a_cache",
     "a_configuration",
     "a_deployment",
     "a_pod",
@@ -31,6 +33,7 @@ __all__ = [
 CREATED = "2026-11-21T04:00:00Z"
 NOW = "2026-11-21T04:01:00Z"
 NOW_S = 1795233660.0
+_OWNED = {ResourceKind.CONFIGURATION, ResourceKind.ROUTE, ResourceKind.REVISION}
 SETTINGS = ControllerSettings()
 SCALING = AutoscalerSettings()
 
@@ -96,6 +99,21 @@ def a_deployment(revision: Object, *, replicas: int = 1, ready: int = 0, **statu
 def a_pod(name: str = "pod", *, revision: str = "hello-00001", **status: Any) -> Object:  # noqa: ANN401 - JSON
     labels = {"serving.knative.dev/revision": revision}
     return stored({"kind": "Pod", "metadata": {"name": name, "labels": labels}, "status": status})
+
+
+def a_cache(
+    *objects: tuple[ResourceKind, Object], settings: ControllerSettings = SETTINGS, with_owners: bool = True
+) -> ControllerCache:
+    """A cache with these objects; the owners of configurations, routes and revisions are added where they are missing."""
+    cache = ControllerCache(settings, SCALING)
+    for resource, one in objects:
+        cache.put(resource, one)
+    kinds = {resource for resource, _ in objects} if with_owners else set()
+    if ResourceKind.REVISION in kinds and not cache.keys(ResourceKind.CONFIGURATION):
+        cache.put(ResourceKind.CONFIGURATION, a_configuration())
+    if kinds & _OWNED and not cache.keys(ResourceKind.SERVICE):
+        cache.put(ResourceKind.SERVICE, a_service())
+    return cache
 
 
 def written_status(plan: WritePlan, resource: ResourceKind) -> Object:

@@ -68,3 +68,12 @@ def test_there_is_an_end_to_how_many_are_named() -> None:
     activators = Activators()
     activators.put(KEY, a_slice(*[f"10.0.{number}.1" for number in range(200)]))
     assert len(named(activators)) == 100
+
+
+def test_each_activator_has_one_address() -> None:
+    activators = Activators()
+    assert activators.addresses == ()
+    activators.put((KEY[0], "six"), a_slice("fd00::1", family="IPv6"))
+    assert list(activators.addresses) == ["[fd00::1]:8081"]
+    activators.put(KEY, a_slice("10.0.0.1", "10.0.0.2"))
+    assert list(activators.addresses) == ["10.0.0.1:8081", "10.0.0.2:8081"]

@@ -3,9 +3,11 @@
 from typing import Any
 
 import msgspec
+import pytest
 
-from serving.controller.cache import ControllerCache, WorkKey
-from serving.controller.writes import ResourceKind, WritePlan
+from serving.controller.cache import ControllerCache
+from serving.controller.decide import decide
+from serving.controller.writes import ResourceKind, WorkKey, WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object
 from tests.unit.controller.builders import (
@@ -13,6 +15,7 @@ from tests.unit.controller.builders import (
     NOW_S,
     SCALING,
     SETTINGS,
+    a_cache,
     a_configuration,
     a_deployment,
     a_pod,
@@ -34,10 +37,7 @@ BLUE = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
 
 
 def knowing(*objects: tuple[ResourceKind, Object]) -> ControllerCache:
-    cache = ControllerCache(SETTINGS, SCALING)
-    for resource, one in objects:
-        cache.put(resource, one)
-    return cache
+    return a_cache(*objects)
 
 
 def newer(one: Object, **changes: object) -> Object:
@@ -46,7 +46,31 @@ def newer(one: Object, **changes: object) -> Object:
 
 
 def test_a_service_wakes_itself() -> None:
-    assert knowing().put(ResourceKind.SERVICE, a_service()) == {SERVICE}
+    assert knowing((ResourceKind.SERVICE, a_service())).put(ResourceKind.SERVICE, newer(a_service())) == {SERVICE}
+
+
+def test_an_owner_that_appears_wakes_the_children_that_waited_for_it() -> None:
+    assert knowing().put(ResourceKind.SERVICE, a_service()) == {SERVICE, CONFIGURATION, ROUTE}
+    cache = a_cache((ResourceKind.REVISION, a_revision()), with_owners=False)
+    assert REVISION in cache.put(ResourceKind.CONFIGURATION, a_configuration())
+
+
+@pytest.mark.parametrize("state", ["missing", "another", "being deleted"])
+def test_an_object_whose_owner_is_deleted_is_left_to_garbage_collection(state: str) -> None:
+    owners = {
+        "missing": [],
+        "another": [(ResourceKind.SERVICE, stored(a_service(), uid="other"))],
+        "being deleted": [(ResourceKind.SERVICE, stored(a_service(), deletionTimestamp=NOW))],
+    }
+    cache = a_cache(*owners[state], (ResourceKind.ROUTE, a_route()), with_owners=False)
+    assert decide(cache, ROUTE, now=NOW, now_s=NOW_S) == WritePlan()
+    cache.put(ResourceKind.SERVICE, stored(a_service(), resourceVersion="9"))
+    assert decide(cache, ROUTE, now=NOW, now_s=NOW_S) != WritePlan()
+
+
+def test_an_object_without_an_owner_is_kept_up_to_date() -> None:
+    cache = a_cache((ResourceKind.ROUTE, stored(a_route(), ownerReferences=[])), with_owners=False)
+    assert decide(cache, ROUTE, now=NOW, now_s=NOW_S) != WritePlan()
 
 
 def test_a_child_wakes_its_service() -> None:
@@ -119,7 +143,7 @@ def test_a_route_that_leaves_the_latest_wakes_its_newest_revision() -> None:
 
 def test_the_later_claim_of_a_host_is_told_by_whom_it_is_held() -> None:
     cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)), (ResourceKind.ROUTE, a_route("blue-hello")))
-    status = written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
     assert "default/blue-hello" in told(status, "IngressReady")[2]
 
 
@@ -141,12 +165,12 @@ def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
 
 def test_what_was_written_is_known_unless_it_is_gone() -> None:
     cache = knowing()
-    assert cache.put_written(ResourceKind.SERVICE, a_service()) == {SERVICE}
+    assert SERVICE in cache.put_written(ResourceKind.SERVICE, a_service())
     assert cache.put(ResourceKind.SERVICE, a_service()) == set()
     assert cache.put_written(ResourceKind.SERVICE, newer(a_service())) == {SERVICE}
     cache.drop(ResourceKind.SERVICE, ("default", "hello"))
     assert cache.put_written(ResourceKind.SERVICE, newer(a_service())) == set()
-    assert cache.put_written(ResourceKind.SERVICE, stored(a_service(), uid="another")) == {SERVICE}
+    assert cache.put_written(ResourceKind.SERVICE, stored(a_service(), uid="another"))
 
 
 def test_only_the_last_that_went_are_remembered() -> None:
@@ -163,12 +187,12 @@ def test_what_was_never_there_is_dropped_without_a_word() -> None:
 
 
 def test_what_is_not_there_needs_nothing() -> None:
-    assert knowing().decide(SERVICE, now=NOW, now_s=NOW_S) == WritePlan()
+    assert decide(knowing(), SERVICE, now=NOW, now_s=NOW_S) == WritePlan()
 
 
 def test_what_others_reconcile_needs_nothing() -> None:
     assert (
-        knowing((ResourceKind.POD, a_pod())).decide((ResourceKind.POD, "default", "pod"), now=NOW, now_s=NOW_S)
+        decide(knowing((ResourceKind.POD, a_pod())), (ResourceKind.POD, "default", "pod"), now=NOW, now_s=NOW_S)
         == WritePlan()
     )
 
@@ -181,10 +205,10 @@ def test_pods_are_asked_while_none_is_ready() -> None:
         (ResourceKind.DEPLOYMENT, a_deployment(revision)),
         (ResourceKind.POD, a_pod(containerStatuses=[boom])),
     )
-    status = written_status(cache.decide(REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
     assert told(status, "Ready")[1] == "ExitCode1"
     cache.drop(ResourceKind.POD, ("default", "pod"))
-    status = written_status(cache.decide(REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
     assert told(status, "Ready")[1] == "Deploying"
 
 
@@ -193,7 +217,7 @@ def test_a_revision_that_is_not_the_newest_does_not_wait_for_traffic() -> None:
     cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.CONFIGURATION, newest))
     (labels,) = [
         write.patch["metadata"]["labels"]
-        for write in cache.decide(REVISION, now=NOW, now_s=NOW_S).writes
+        for write in decide(cache, REVISION, now=NOW, now_s=NOW_S).writes
         if hasattr(write, "patch") and "labels" in write.patch["metadata"]
     ]
     assert labels == {"serving.knative.dev/routingState": "reserve"}
@@ -208,24 +232,24 @@ def test_a_name_that_is_taken_is_seen_by_the_service() -> None:
         (ResourceKind.CONFIGURATION, configuration),
         (ResourceKind.REVISION, taken),
     )
-    status = written_status(cache.decide(SERVICE, now=NOW, now_s=NOW_S), ResourceKind.SERVICE)
+    status = written_status(decide(cache, SERVICE, now=NOW, now_s=NOW_S), ResourceKind.SERVICE)
     assert told(status, "RoutesReady")[1] == "RevisionNameTaken"
     cache.drop(ResourceKind.REVISION, ("default", "hello-blue"))
-    status = written_status(cache.decide(SERVICE, now=NOW, now_s=NOW_S), ResourceKind.SERVICE)
+    status = written_status(decide(cache, SERVICE, now=NOW, now_s=NOW_S), ResourceKind.SERVICE)
     assert told(status, "RoutesReady")[1] == "OutOfDate"
 
 
 def test_a_configuration_finds_its_revisions() -> None:
     ready = stored(with_ready(a_revision(), "True"), annotations={BECAME_READY_ANNOTATION: NOW})
     cache = knowing((ResourceKind.CONFIGURATION, a_configuration()), (ResourceKind.REVISION, ready))
-    status = written_status(cache.decide(CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
+    status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
     assert status["latestReadyRevisionName"] == "hello-00001"
 
 
 def test_a_route_finds_what_it_names() -> None:
     ready = with_ready(a_revision(), "True")
     cache = knowing((ResourceKind.ROUTE, a_route(traffic=BLUE)), (ResourceKind.REVISION, ready))
-    assert written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)["traffic"][0]["tag"] == "blue"
+    assert written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)["traffic"][0]["tag"] == "blue"
 
 
 def test_all_of_a_kind_can_be_woken() -> None:
@@ -242,10 +266,10 @@ def test_it_says_how_much_it_knows() -> None:
 def test_a_refusal_holds_until_the_spec_changes() -> None:
     cache = knowing((ResourceKind.CONFIGURATION, a_configuration()))
     assert cache.refuse(CONFIGURATION, "too many") == {CONFIGURATION}
-    status = written_status(cache.decide(CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
+    status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
     assert "too many" in told(status, "Ready")[2]
     cache.put(ResourceKind.CONFIGURATION, newer(a_configuration(generation=2)))
-    status = written_status(cache.decide(CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
+    status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), ResourceKind.CONFIGURATION)
     assert told(status, "Ready")[0] == "Unknown"
 
 
@@ -263,7 +287,7 @@ def test_one_of_two_pods_that_goes_leaves_the_other() -> None:
         (ResourceKind.POD, a_pod("left", containerStatuses=[boom])),
     )
     cache.drop(ResourceKind.POD, ("default", "gone"))
-    status = written_status(cache.decide(REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
     assert told(status, "Ready")[1] == "ExitCode1"
 
 
@@ -283,5 +307,25 @@ def test_other_settings_wake_everybody_and_move_the_claims_of_routes() -> None:
     )
     settings = msgspec.structs.replace(SETTINGS, domain="apps.example.org")
     assert cache.reconfigure(settings, SCALING) == {SERVICE, CONFIGURATION, ROUTE, REVISION}
-    status = written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
     assert status["url"] == "http://hello.default.apps.example.org:8080"
+
+
+def test_a_route_waits_until_all_activators_serve_it() -> None:
+    settings = msgspec.structs.replace(SETTINGS, activator_pages="127.0.0.1:6082,127.0.0.1:6083")
+    ready = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00001"}}
+    cache = a_cache((ResourceKind.CONFIGURATION, ready), (ResourceKind.ROUTE, a_route()), settings=settings)
+    assert cache.activator_addresses() == ("127.0.0.1:6082", "127.0.0.1:6083")
+    plan = decide(cache, ROUTE, now=NOW, now_s=NOW_S)
+    assert told(written_status(plan, ResourceKind.ROUTE), "Ready")[:2] == ("Unknown", "Uninitialized")
+    assert cache.confirm(("default", "hello"), plan.unconfirmed) == {ROUTE}
+    after = decide(cache, ROUTE, now=NOW, now_s=NOW_S)
+    assert (told(written_status(after, ResourceKind.ROUTE), "Ready")[0], after.unconfirmed) == ("True", "")
+    cache.drop(ResourceKind.ROUTE, ("default", "hello"))
+    assert cache.confirm(("default", "hello"), plan.unconfirmed) == set()
+    cache.put(ResourceKind.ROUTE, stored(a_route(), uid="another"))
+    assert decide(cache, ROUTE, now=NOW, now_s=NOW_S).unconfirmed
+
+
+def test_without_activators_no_route_waits() -> None:
+    assert knowing().confirmed_digest(("default", "hello")) is None

@@ -2,15 +2,16 @@
 
 import msgspec
 
-from serving.controller.cache import ControllerCache, WorkKey
-from serving.controller.writes import Create, Patch, ResourceKind
+from serving.controller.cache import ControllerCache
+from serving.controller.decide import decide
+from serving.controller.writes import Create, Patch, ResourceKind, WorkKey
 from serving.model.knative import TRAFFIC_PATH_ANNOTATION
 from serving.model.objects import Object, annotations_of
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,
-    SCALING,
     SETTINGS,
+    a_cache,
     a_deployment,
     a_pod,
     a_revision,
@@ -36,14 +37,11 @@ def activators(*addresses: str) -> Object:
 
 
 def knowing(*objects: tuple[ResourceKind, Object]) -> ControllerCache:
-    cache = ControllerCache(PUBLIC, SCALING)
-    for resource, one in objects:
-        cache.put(resource, one)
-    return cache
+    return a_cache(*objects, settings=PUBLIC)
 
 
 def made_by(cache: ControllerCache, key: WorkKey) -> dict[tuple[ResourceKind, str], Object]:
-    plan = cache.decide(key, now=NOW, now_s=NOW_S)
+    plan = decide(cache, key, now=NOW, now_s=NOW_S)
     return {(one.resource, one.body["metadata"]["name"]): one.body for one in plan.writes if isinstance(one, Create)}
 
 
@@ -75,8 +73,7 @@ def test_a_revision_and_a_route_get_a_service_and_a_slice_each() -> None:
 
 
 def test_without_the_setting_there_are_none() -> None:
-    cache = ControllerCache(SETTINGS, SCALING)
-    cache.put(ResourceKind.REVISION, a_revision())
+    cache = a_cache((ResourceKind.REVISION, a_revision()))
     cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
     names = {name for _, name in made_by(cache, REVISION)}
     assert names == {"hello-00001-deployment", "hello-00001-private"}
@@ -105,7 +102,7 @@ def test_a_pod_that_turns_unready_leaves_the_slice_before_anything_else_is_writt
     cache.put(ResourceKind.DEPLOYMENT, stored(a_deployment(wanting, replicas=2, ready=2), resourceVersion="9"))
     unready = stored(a_pod("pod-1", podIP="10.2.0.1"), resourceVersion="8")
     assert cache.put(ResourceKind.POD, unready) == {REVISION}
-    first, *rest = cache.decide(REVISION, now=NOW, now_s=NOW_S).writes
+    first, *rest = decide(cache, REVISION, now=NOW, now_s=NOW_S).writes
     assert isinstance(first, Patch)
     assert first.resource is ResourceKind.ENDPOINT_SLICE
     assert [one["addresses"] for one in first.patch["endpoints"]] == [["10.2.0.2"]]
@@ -116,7 +113,7 @@ def test_a_service_in_the_way_is_told_and_wakes_when_it_goes() -> None:
     theirs = stored({"kind": "Service", "metadata": {"name": "hello"}})
     cache = knowing((ResourceKind.ROUTE, a_route()))
     assert cache.put(ResourceKind.CORE_SERVICE, theirs) == {ROUTE}
-    status = written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
     message = 'There is an existing Service "hello" that we do not own.'
     assert told(status, "IngressReady") == ("False", "NotOwned", message)
     assert cache.drop(ResourceKind.CORE_SERVICE, ("default", "hello")) == {ROUTE}
@@ -125,7 +122,7 @@ def test_a_service_in_the_way_is_told_and_wakes_when_it_goes() -> None:
 def test_a_revision_tells_of_a_service_in_its_way() -> None:
     theirs = stored({"kind": "Service", "metadata": {"name": "hello-00001"}})
     cache = knowing((ResourceKind.REVISION, a_revision()), (ResourceKind.CORE_SERVICE, theirs))
-    status = written_status(cache.decide(REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
+    status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), ResourceKind.REVISION)
     assert 'an existing Service "hello-00001"' in told(status, "Ready")[2]
 
 
@@ -134,15 +131,12 @@ def test_what_the_server_refuses_for_a_route_is_told_and_not_asked_again() -> No
     cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
     assert cache.refuse(ROUTE, "no name for a Service") == {ROUTE}
     assert made_by(cache, ROUTE) == {}
-    status = written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
     assert told(status, "IngressReady") == ("False", "CreationFailed", "no name for a Service")
 
 
 def behind_a_gateway(*objects: tuple[ResourceKind, Object]) -> ControllerCache:
-    cache = ControllerCache(msgspec.structs.replace(PUBLIC, gateway="gateways/front"), SCALING)
-    for resource, one in objects:
-        cache.put(resource, one)
-    return cache
+    return a_cache(*objects, settings=msgspec.structs.replace(PUBLIC, gateway="gateways/front"))
 
 
 def assigned(route: Object) -> Object:
@@ -168,7 +162,7 @@ def test_a_server_without_httproutes_wakes_all_routes_once() -> None:
     assert cache.set_httproutes_missing("") == set()
     assert cache.set_httproutes_missing("there are none") == {ROUTE}
     assert cache.set_httproutes_missing("there are none") == set()
-    status = written_status(cache.decide(ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
+    status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
     assert told(status, "IngressReady") == ("False", "GatewayApiMissing", "there are none")
     assert cache.set_httproutes_missing("") == {ROUTE}
 

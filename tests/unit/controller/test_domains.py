@@ -2,9 +2,10 @@
 
 import msgspec
 
-from serving.controller.cache import ControllerCache, WorkKey
+from serving.controller.cache import ControllerCache
+from serving.controller.decide import decide
 from serving.controller.domains import Domains
-from serving.controller.writes import Create, Delete, ResourceKind
+from serving.controller.writes import Create, Delete, ResourceKind, WorkKey
 from serving.model.objects import Object
 from tests.unit.controller.builders import NOW, SCALING, SETTINGS, a_route, a_service, stored, written_status
 from tests.unit.controller.test_domain_mapping import CLAIMING, HOST, a_claim, a_mapping, reachable
@@ -66,7 +67,7 @@ def test_a_mapping_gives_way_to_a_route_of_its_host_and_comes_back() -> None:
     key: WorkKey = (ResourceKind.DOMAIN_MAPPING, "default", "shop-default.example.com")
     cache.put(ResourceKind.DOMAIN_MAPPING, mapping)
     assert key in cache.put(ResourceKind.ROUTE, a_route("shop"))
-    status = written_status(cache.decide(key, now=NOW, now_s=0.0), ResourceKind.DOMAIN_MAPPING)
+    status = written_status(decide(cache, key, now=NOW, now_s=0.0), ResourceKind.DOMAIN_MAPPING)
     assert {one["type"]: one["status"] for one in status["conditions"]}["IngressReady"] == "False"
     assert key in cache.drop(ResourceKind.ROUTE, ("default", "shop"))
 
@@ -74,11 +75,11 @@ def test_a_mapping_gives_way_to_a_route_of_its_host_and_comes_back() -> None:
 def test_a_claim_is_created_and_goes_with_the_mapping() -> None:
     cache = ControllerCache(CLAIMING, SCALING)
     cache.put(ResourceKind.DOMAIN_MAPPING, a_mapping())
-    (create,) = cache.decide(MAPPING, now=NOW, now_s=0.0).writes
+    (create,) = decide(cache, MAPPING, now=NOW, now_s=0.0).writes
     assert isinstance(create, Create)
     cache.put(ResourceKind.DOMAIN_CLAIM, stored(create.body, namespace=""))
-    assert cache.decide(CLAIM, now=NOW, now_s=0.0).writes == ()
+    assert decide(cache, CLAIM, now=NOW, now_s=0.0).writes == ()
     assert cache.drop(ResourceKind.DOMAIN_MAPPING, KEY) == {MAPPING, CLAIM}
-    (delete,) = cache.decide(CLAIM, now=NOW, now_s=0.0).writes
+    (delete,) = decide(cache, CLAIM, now=NOW, now_s=0.0).writes
     assert isinstance(delete, Delete)
     assert MAPPING in cache.reconfigure(SETTINGS, SCALING) or not cache.keys(ResourceKind.DOMAIN_MAPPING)

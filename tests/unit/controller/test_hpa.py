@@ -5,15 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.controller.cache import ControllerCache
+from serving.controller.decide import decide
 from serving.controller.hpa import hpa_writes, is_of_an_hpa
 from serving.controller.scaling import start_scale
 from serving.controller.writes import Create, Delete, Patch, ResourceKind
 from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
-from serving.settings.controller import ControllerSettings
 from tests.unit.config.strict import faults
-from tests.unit.controller.builders import NOW, NOW_S, SCALING, a_revision, stored
+from tests.unit.controller.builders import NOW, NOW_S, SCALING, a_cache, a_revision, stored
 
 GROUP = "autoscaling.knative.dev/"
 KEY = (ResourceKind.REVISION, "default", "hello-00001")
@@ -184,13 +183,11 @@ def test_it_is_one_that_kubernetes_takes(metric: str) -> None:
 
 
 def test_what_an_hpa_says_is_looked_at_when_its_spec_changes_and_not_when_it_scales() -> None:
-    cache = ControllerCache(ControllerSettings(), SCALING)
-    one = revision()
-    cache.put(ResourceKind.REVISION, one)
-    (write,) = [one for one in cache.decide(KEY, now=NOW, now_s=NOW_S).writes if one.resource is ResourceKind.HPA]
+    cache = a_cache((ResourceKind.REVISION, revision()))
+    (write,) = [one for one in decide(cache, KEY, now=NOW, now_s=NOW_S).writes if one.resource is ResourceKind.HPA]
     assert isinstance(write, Create)
     assert cache.put(ResourceKind.HPA, stored(write.body)) == {KEY}
-    assert [one for one in cache.decide(KEY, now=NOW, now_s=NOW_S).writes if one.resource is ResourceKind.HPA] == []
+    assert [one for one in decide(cache, KEY, now=NOW, now_s=NOW_S).writes if one.resource is ResourceKind.HPA] == []
     scaled = stored({**write.body, "status": {"currentReplicas": 3}}, resourceVersion="8")
     assert cache.put(ResourceKind.HPA, scaled) == set()
     assert cache.drop(ResourceKind.HPA, ("default", "hello-00001")) == {KEY}

@@ -4,7 +4,7 @@ from typing import Any
 
 from serving.controller.revision import RevisionContext, desired_revision, reconcile_revision
 from serving.controller.revision_status import RevisionChildren
-from serving.controller.writes import Create, Delete, Patch, WritePlan
+from serving.controller.writes import Create, Delete, Patch, ResourceKind, WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
 from serving.model.objects import Object, is_controlled_by
 from serving.settings.autoscaler import AutoscalerSettings
@@ -16,8 +16,11 @@ from tests.unit.controller.builders import (
     a_deployment,
     a_pod,
     a_revision,
+    merged,
     stored,
+    told,
     with_ready,
+    written_status,
 )
 
 GROUP = "autoscaling.knative.dev/"
@@ -27,10 +30,10 @@ def made(*, scaling: AutoscalerSettings = SCALING, **template: Any) -> Object:  
     return desired_revision(a_configuration(**template), settings=SETTINGS, scaling=scaling, now=NOW)
 
 
-def plan_for(revision: Object, *, beneath: RevisionChildren | None = None, **around: Any) -> WritePlan:  # noqa: ANN401 - as RevisionContext takes them
-    given = {"private_service": {}, **around}
-    found = beneath or RevisionChildren(deployment=a_deployment(revision, ready=1))
-    return reconcile_revision(revision, RevisionContext(beneath=found, **given), scaling=SCALING, now=NOW)
+def plan_for(revision: Object, *, children: RevisionChildren | None = None, **context: Any) -> WritePlan:  # noqa: ANN401 - as RevisionContext takes them
+    given = {"private_service": {}, **context}
+    found = children or RevisionChildren(deployment=a_deployment(revision, ready=1))
+    return reconcile_revision(revision, RevisionContext(children=found, **given), scaling=SCALING, now=NOW)
 
 
 def settled(revision: Object) -> Object:
@@ -95,7 +98,7 @@ def test_a_revision_that_needs_no_pod_begins_in_reserve() -> None:
 
 
 def test_a_new_revision_gets_its_deployment_and_its_private_service() -> None:
-    plan = plan_for(a_revision(), beneath=RevisionChildren(deployment=None), private_service=None)
+    plan = plan_for(a_revision(), children=RevisionChildren(deployment=None), private_service=None)
     made_kinds = [write.body["kind"] for write in plan.writes if isinstance(write, Create)]
     assert made_kinds == ["Deployment", "Service"]
     assert plan.again_after_s == 601
@@ -103,13 +106,13 @@ def test_a_new_revision_gets_its_deployment_and_its_private_service() -> None:
 
 def test_a_deployment_starts_with_the_initial_scale() -> None:
     revision = a_revision(metadata={"annotations": {GROUP + "initial-scale": "4"}})
-    write = plan_for(revision, beneath=RevisionChildren(deployment=None)).writes[0]
+    write = plan_for(revision, children=RevisionChildren(deployment=None)).writes[0]
     assert isinstance(write, Create)
     assert write.body["spec"]["replicas"] == 4
 
 
 def test_a_deployment_that_is_made_again_in_reserve_starts_nothing() -> None:
-    write = plan_for(a_revision(state="Reserve"), beneath=RevisionChildren(deployment=None)).writes[0]
+    write = plan_for(a_revision(state="Reserve"), children=RevisionChildren(deployment=None)).writes[0]
     assert isinstance(write, Create)
     assert write.body["spec"]["replicas"] == 0
 
@@ -148,14 +151,14 @@ def test_a_retired_revision_that_a_route_names_stays() -> None:
 
 def test_only_a_count_of_pods_can_wait() -> None:
     after = settled(a_revision())
-    more = plan_for(after, beneath=RevisionChildren(deployment=a_deployment(after, replicas=2, ready=2)))
+    more = plan_for(after, children=RevisionChildren(deployment=a_deployment(after, replicas=2, ready=2)))
     assert (len(more.writes), more.can_wait) == (1, True)
     assert not plan_for(a_revision()).can_wait
-    assert not plan_for(after, beneath=RevisionChildren(deployment=a_deployment(after, replicas=0, ready=0))).can_wait
+    assert not plan_for(after, children=RevisionChildren(deployment=a_deployment(after, replicas=0, ready=0))).can_wait
 
 
 def test_what_the_server_refuses_is_told_and_not_asked_again() -> None:
-    plan = plan_for(a_revision(), beneath=RevisionChildren(deployment=None), refusal="no such quantity")
+    plan = plan_for(a_revision(), children=RevisionChildren(deployment=None), refusal="no such quantity")
     assert not [write for write in plan.writes if isinstance(write, Create)]
     assert plan.notes[0].message == "no such quantity"
 
@@ -170,7 +173,48 @@ def test_a_failure_is_told_once() -> None:
     status = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
     revision = a_revision()
     beneath = RevisionChildren(deployment=a_deployment(revision), pods=[a_pod(containerStatuses=[status])])
-    (note,) = plan_for(revision, beneath=beneath).notes
+    (note,) = plan_for(revision, children=beneath).notes
     assert (note.reason, note.message, note.warning) == ("ExitCode1", "Container failed with: boom", True)
     failed = with_ready(revision, "False", message="Container failed with: boom")
-    assert plan_for(failed, beneath=beneath).notes == ()
+    assert plan_for(failed, children=beneath).notes == ()
+
+
+def waking(revision: Object, *, desired: int, ready: int) -> WritePlan:
+    children = RevisionChildren(deployment=a_deployment(revision, replicas=desired, ready=ready))
+    return plan_for(revision, children=children, routes=["hello"], count_period_s=1.0)
+
+
+def carried_out(revision: Object, plan: WritePlan) -> Object:
+    for write in plan.writes:
+        assert isinstance(write, Patch)
+        revision = merged(revision, write.patch)
+    return revision
+
+
+def in_state(revision: Object, state: str) -> Object:
+    return {**revision, "spec": {**revision["spec"], "servingState": state}}
+
+
+def test_a_revision_that_wakes_up_reports_once_its_pods_are_ready() -> None:
+    awake = carried_out(a_revision(), waking(a_revision(), desired=1, ready=1))
+    asleep = carried_out(in_state(awake, "Reserve"), waking(in_state(awake, "Reserve"), desired=0, ready=0))
+    woken = in_state(asleep, "Active")
+    assert [waking(woken, desired=count, ready=0).debounce_s for count in (0, 1)] == [1.0, 1.0]
+    plan = waking(woken, desired=1, ready=1)
+    assert (len(plan.writes), plan.debounce_s) == (1, 0.0)
+    after = carried_out(woken, plan)
+    falling = in_state(after, "Reserve")
+    assert [waking(falling, desired=count, ready=1).debounce_s for count in (1, 0)] == [1.0, 1.0]
+    plan = waking(falling, desired=0, ready=0)
+    assert (len(plan.writes), plan.debounce_s) == (1, 0.0)
+
+
+def test_a_failure_does_not_wait_for_pods() -> None:
+    revision = settled(a_revision())
+    pod = a_pod(
+        containerStatuses=[{"name": "user-container", "state": {"terminated": {"exitCode": 1}}, "restartCount": 3}]
+    )
+    children = RevisionChildren(deployment=a_deployment(revision, ready=0), pods=[pod])
+    plan = plan_for(revision, children=children, routes=["hello"], count_period_s=1.0)
+    assert told(written_status(plan, ResourceKind.REVISION), "Ready")[0] == "False"
+    assert plan.debounce_s == 0.0

@@ -13,6 +13,7 @@ from serving.controller.traffic import RouteTargets
 from serving.controller.writes import Create, Note, Patch, ResourceKind, WritePlan
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Object
+from serving.model.routedigest import route_digest
 from serving.settings.controller import ControllerSettings
 from tests.unit.controller.builders import (
     NOW,
@@ -282,3 +283,67 @@ def test_a_duration_that_cannot_be_read_moves_all_traffic_and_is_reported() -> N
     assert (note.reason, note.warning) == ("RolloutDurationInvalid", True)
     assert "'soon'" in note.message
     assert rolled(route, "hello-00001", now_s=1.0)[1].notes == ()
+
+
+def awaiting(route: Object, confirmed: str | None, targets: RouteTargets = READY) -> WritePlan:
+    context = RouteContext(lost={}, confirmed=confirmed)
+    return reconcile_route(route, targets, context, settings=SETTINGS, now=NOW, now_s=NOW_S)
+
+
+def applied(route: Object, plan: WritePlan) -> Object:
+    for write in plan.writes:
+        assert isinstance(write, Patch)
+        route = merged(route, write.patch)
+    return route
+
+
+def test_a_route_is_ready_once_the_activators_serve_it() -> None:
+    plan = awaiting(a_route(), "")
+    route = applied(a_route(), plan)
+    expected = ("Unknown", "Uninitialized", "Waiting for load balancer to be ready")
+    assert told(route["status"], "IngressReady") == told(route["status"], "Ready") == expected
+    assert plan.unconfirmed == route_digest(route)
+    assert awaiting(route, "another").writes == ()
+    plan = awaiting(route, plan.unconfirmed)
+    assert told(applied(route, plan)["status"], "Ready")[0] == "True"
+    assert plan.unconfirmed == ""
+
+
+def test_a_route_that_was_ready_before_a_restart_stays_ready() -> None:
+    route = applied(a_route(), awaiting(a_route(), None))
+    assert awaiting(route, "") == WritePlan()
+
+
+def test_a_route_whose_traffic_moves_waits_again() -> None:
+    route = applied(a_route(), awaiting(a_route(), None))
+    configuration = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00003"}}
+    moved = awaiting(route, route_digest(route), RouteTargets(configurations={"hello": configuration}, revisions={}))
+    assert told(applied(route, moved)["status"], "Ready")[:2] == ("Unknown", "Uninitialized")
+
+
+def test_a_route_without_traffic_asks_no_activator() -> None:
+    plan = awaiting(a_route(), "", NONE)
+    assert plan.unconfirmed == ""
+    assert told(applied(a_route(), plan)["status"], "IngressReady")[:2] == ("Unknown", "IngressNotConfigured")
+
+
+def test_a_rollout_goes_on_once_the_activators_serve_its_first_percent() -> None:
+    def at(route: Object, confirmed: str, now_s: float) -> WritePlan:
+        configuration = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00002"}}
+        targets = RouteTargets(configurations={"hello": configuration}, revisions={"hello-00001": a_revision()})
+        context = RouteContext(lost={}, confirmed=confirmed)
+        return reconcile_route(route, targets, context, settings=SETTINGS, now=stamp(now_s), now_s=now_s)
+
+    route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
+    plan = at(route, route_digest(route), 100.0)
+    route = applied(route, plan)
+    assert told(route["status"], "IngressReady")[1] == "Uninitialized"
+    assert plan.again_after_s is None
+    plan = at(route, plan.unconfirmed, 102.5)
+    route = applied(route, plan)
+    assert told(route["status"], "IngressReady")[1] == "RolloutInProgress"
+    # The activators took 3 s, and so does each step: 3 steps in 10 s.
+    assert plan.again_after_s is not None
+    assert round(plan.again_after_s, 3) == 3.333
+    # After a restart of the controller the rollout goes on.
+    assert told(applied(route, at(route, "", 103.0))["status"], "IngressReady")[1] == "RolloutInProgress"

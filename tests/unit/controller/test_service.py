@@ -200,7 +200,7 @@ def test_a_name_that_is_taken_moves_no_traffic() -> None:
 
 def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() -> None:
     unsettled = ServiceChildren(configuration=a_configuration(), route=a_route())
-    assert plan_for(a_service(), unsettled).company_s == 0.5
-    assert plan_for(a_service(), ready_children()).company_s == 0.0
-    assert plan_for(with_ready(a_service(), "True"), unsettled).company_s == 0.0
-    assert plan_for(a_service(), ServiceChildren(configuration=None, route=None)).company_s == 0.0
+    assert plan_for(a_service(), unsettled).debounce_s == 0.5
+    assert plan_for(a_service(), ready_children()).debounce_s == 0.0
+    assert plan_for(with_ready(a_service(), "True"), unsettled).debounce_s == 0.0
+    assert plan_for(a_service(), ServiceChildren(configuration=None, route=None)).debounce_s == 0.0

@@ -109,3 +109,17 @@ def test_a_rollout_duration_is_in_seconds_unless_it_has_a_unit(text: str, second
 def test_a_rollout_duration_is_in_whole_seconds(text: str) -> None:
     with pytest.raises(InvalidValue, match="in whole seconds"):
         field("rollout_duration_s").knob.read(text, plain=False)
+
+
+def test_pages_of_activators_are_addresses() -> None:
+    knob = field("activator_pages").knob
+    text = "127.0.0.1:6082,[::1]:9090,activator-1:80"
+    assert knob.read(text, plain=True) == text
+    assert ControllerSettings(activator_pages=text).activator_page_addresses == tuple(text.split(","))
+    assert ControllerSettings().activator_page_addresses == ()
+
+
+@pytest.mark.parametrize("text", ["activator", "http://127.0.0.1:6082", "127.0.0.1:6082,", "a:b"])
+def test_other_pages_of_activators_are_refused(text: str) -> None:
+    with pytest.raises(InvalidValue, match="HOST:PORT"):
+        field("activator_pages").knob.read(text, plain=True)

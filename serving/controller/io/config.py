@@ -10,7 +10,7 @@ from typing import Any
 
 from serving.cluster.configmaps import ConfigMapWatch
 from serving.cluster.port import Object
-from serving.controller.loop import Controller
+from serving.controller.io.controller import Controller
 from serving.controller.settingsnotes import settings_notes
 from serving.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION, QUEUEPROXY
 from serving.settings.live import LiveSettings, Taken
@@ -42,10 +42,10 @@ class ControllerConfig:
             if taken.changed and taken.daemon in (CONTROLLER.name, AUTOSCALER.name):
                 controller.reconfigure(self.own.settings, self.scaling.settings)
             for note in settings_notes(taken, config_map):
-                controller.tell(note)
+                controller.report(note)
 
         controller.reconfigure(self.own.settings, self.scaling.settings)
         watch.listeners[:] = [heard]
         for taken, config_map in watch.refused.values():
             for note in settings_notes(taken, config_map):
-                controller.tell(note)
+                controller.report(note)

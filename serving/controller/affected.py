@@ -1,0 +1,165 @@
+"""Which resources a change of an object affects: their decision may be different now.
+
+Input: an object before and after the change, and the indexes; output: keys to decide on again. Only what a decision reads
+counts: a configuration does not depend on the number of its revisions' pods.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from serving.controller.domains import Domains
+from serving.controller.hosts import Claims, Key, claims_of
+from serving.controller.httproutes import httproute_owner_name
+from serving.controller.public import public_owner_name
+from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
+from serving.controller.revision_status import serving_state_of
+from serving.controller.writes import ResourceKind, WorkKey
+from serving.model.knative import CONDITION_READY, CONFIGURATION_LABEL, REVISION_LABEL, SERVICE_LABEL, ServingState
+from serving.model.objects import Object, annotations_of, condition_of, labels_of, nested, uid_of
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["CacheIndexes", "Change", "affected_by"]
+
+_OWNER_NAMES: dict[ResourceKind, Callable[[str], str]] = {
+    ResourceKind.CORE_SERVICE: str,
+    ResourceKind.ENDPOINT_SLICE: public_owner_name,
+    ResourceKind.HTTP_ROUTE: httproute_owner_name,
+}
+_INDIRECT = {
+    ResourceKind.ENDPOINT_SLICE,
+    ResourceKind.HTTP_ROUTE,
+    ResourceKind.DOMAIN_MAPPING,
+    ResourceKind.DOMAIN_CLAIM,
+}
+_OF_A_REVISION = {ResourceKind.DEPLOYMENT, ResourceKind.CORE_SERVICE, ResourceKind.POD}
+_OF_A_SERVICE = {ResourceKind.CONFIGURATION, ResourceKind.ROUTE}
+
+
+class CacheIndexes(msgspec.Struct, frozen=True, kw_only=True):
+    """The cached objects by kind and key, and the indexes derived from them."""
+
+    objects: Mapping[ResourceKind, dict[Key, Object]]
+    relations: Relations
+    claims: Claims
+    domains: Domains
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """An object before and after; None where it does not exist."""
+
+    resource: ResourceKind
+    key: Key
+    before: Object | None
+    after: Object | None
+
+
+def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
+    """The keys to decide on again. The claims of a changed route are updated on the way."""
+    resource, (namespace, name) = change.resource, change.key
+    yield from indexes.domains.woken(resource, change.key, before=change.before, after=change.after)
+    if resource in _OWNER_NAMES and settings.public_services:
+        yield from _owners_by_name(change, indexes)
+    if resource in _INDIRECT:
+        return
+    if resource is ResourceKind.HPA:
+        # The status of its scaling is nothing that a decision reads.
+        if nested(change.before, "spec") != nested(change.after, "spec"):
+            yield (ResourceKind.REVISION, namespace, name)
+        return
+    if resource in _OF_A_REVISION:
+        yield from ((ResourceKind.REVISION, namespace, one) for one in _owners(change, REVISION_LABEL))
+        return
+    if resource in _OF_A_SERVICE:
+        # By its name, too: an object of another owner blocks a service of that name without its label.
+        names = _owners(change, SERVICE_LABEL) | {name}
+        yield from ((ResourceKind.SERVICE, namespace, one) for one in names)
+    yield (resource, namespace, name)
+    yield from _beyond(change, indexes, settings)
+
+
+def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
+    """What a resource with a plan of its own affects beside itself and its owner."""
+    namespace, name = change.key
+    match change.resource:
+        case ResourceKind.SERVICE if change.before is None:
+            # Children are left alone while their owner is not in the cache.
+            yield from ((one, namespace, name) for one in _OF_A_SERVICE)
+        case ResourceKind.CONFIGURATION:
+            yield from _by_configuration(change, indexes)
+        case ResourceKind.ROUTE:
+            yield from _by_route(change, indexes, settings)
+        case ResourceKind.REVISION if _read_of(change.before) != _read_of(change.after):
+            parents = _owners(change, CONFIGURATION_LABEL)
+            yield from ((ResourceKind.CONFIGURATION, namespace, one) for one in parents)
+            yield from (
+                (ResourceKind.ROUTE, namespace, one) for one in indexes.relations.routes_to_revision(change.key)
+            )
+        case _:
+            pass
+
+
+def _owners(change: Change, label: str) -> set[str]:
+    return owners_of(change.before, label) | owners_of(change.after, label)
+
+
+def _owners_by_name(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
+    """By name and not by owner: an object of another owner that has the name matters, too."""
+    namespace, name = change.key
+    owner = _OWNER_NAMES[change.resource](name)
+    for one in (ResourceKind.REVISION, ResourceKind.ROUTE):
+        if (namespace, owner) in indexes.objects[one]:
+            yield (one, namespace, owner)
+
+
+def _by_configuration(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
+    namespace, _ = change.key
+    routes = indexes.relations.routes_to_configuration(change.key)
+    yield from ((ResourceKind.ROUTE, namespace, route) for route in routes)
+    before, after = _newest(change.before), _newest(change.after)
+    if before != after:
+        yield from ((ResourceKind.REVISION, namespace, one) for one in (before, after) if one)
+    if change.before is None:
+        # Revisions are left alone while their owner is not in the cache.
+        revisions = indexes.relations.revisions_of(change.key)
+        yield from ((ResourceKind.REVISION, namespace, one) for one in revisions)
+
+
+def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
+    namespace, _ = change.key
+    # Only revisions that the route begins or ceases to reference: nothing changes for the others.
+    for name in revisions_named(change.before) ^ revisions_named(change.after):
+        yield (ResourceKind.REVISION, namespace, name)
+    claims = {} if change.after is None else claims_of(change.after, settings)
+    claimed = {} if change.before is None else claims_of(change.before, settings)
+    if change.before is None or claims != claimed:
+        yield from ((ResourceKind.ROUTE, *rival) for rival in indexes.claims.put(change.key, claims))
+        for host in claims.keys() ^ claimed.keys():
+            yield from ((ResourceKind.DOMAIN_MAPPING, *mapping) for mapping in indexes.domains.of_host(host))
+    # The newest revision is pending while a route follows its configuration.
+    for name in configurations_named(change.before) ^ configurations_named(change.after):
+        newest = _newest(indexes.objects[ResourceKind.CONFIGURATION].get((namespace, name)))
+        if newest:
+            yield (ResourceKind.REVISION, namespace, newest)
+
+
+def _newest(configuration: Object | None) -> str | None:
+    name: str | None = nested(configuration, "status", "latestCreatedRevisionName")
+    return name
+
+
+def _read_of(revision: Object | None) -> object:
+    """The parts of a revision that decisions about its configuration and routes read."""
+    if revision is None:
+        return None
+    ready = condition_of(revision, CONDITION_READY)
+    return (
+        uid_of(revision),
+        ready.get("status"),
+        ready.get("message"),
+        labels_of(revision),
+        annotations_of(revision),
+        # Active and Reserve alternate with each request from zero; only Retired matters to others.
+        serving_state_of(revision) is ServingState.RETIRED,
+        nested(revision, "metadata", "deletionTimestamp"),
+    )

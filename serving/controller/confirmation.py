@@ -1,0 +1,51 @@
+"""Which activators must still confirm that they serve a Route, and which are skipped because they do not answer.
+
+Input: the answers of activators as they arrive, with their times. Output: the activators to ask again. An activator that
+has not answered at all for ``SILENT_S`` does not hold a Route up: it is frozen or gone, and its readiness probe takes it
+out of the endpoints. An activator that answers with another digest is asked until it serves the Route. It knows no clock.
+"""
+
+from collections.abc import Collection
+
+__all__ = ["SILENT_S", "ActivatorAnswers", "retry_delay_s"]
+
+SILENT_S = 10.0
+"""An activator that does not answer for so long is skipped: longer than a restart takes, shorter than people wait."""
+
+_RETRY_FIRST_S = 0.01
+_RETRY_MAX_S = 1.0
+
+
+class ActivatorAnswers:
+    """Since when each activator has not answered. Addresses that are no longer asked about are forgotten."""
+
+    __slots__ = ("_silences",)
+
+    def __init__(self) -> None:
+        self._silences: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"ActivatorAnswers({len(self._silences)} silent)"
+
+    def note_answer(self, address: str) -> None:
+        """The activator has answered, whatever it said."""
+        self._silences.pop(address, None)
+
+    def note_silence(self, address: str, *, now_s: float) -> None:
+        """The activator has not answered."""
+        self._silences.setdefault(address, now_s)
+
+    def is_skipped(self, address: str, *, now_s: float) -> bool:
+        """Whether the activator has not answered for too long."""
+        since_s = self._silences.get(address)
+        return since_s is not None and now_s - since_s >= SILENT_S
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """Forget all other activators."""
+        for address in self._silences.keys() - set(addresses):
+            del self._silences[address]
+
+
+def retry_delay_s(tries: int) -> float:
+    """Wait before the next round of questions, in seconds, after so many rounds: 10 ms, doubled up to 1 s."""
+    return min(_RETRY_MAX_S, _RETRY_FIRST_S * 2.0 ** min(tries, 60))

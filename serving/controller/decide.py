@@ -1,0 +1,166 @@
+"""The plan for one key: the context of a resource from the cache, handed to its reconciler."""
+
+from serving.controller.cache import ControllerCache
+from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
+from serving.controller.domain_mapping import MappingContext, reconcile_claim, reconcile_domain_mapping, target_of
+from serving.controller.hosts import Key, claims_of
+from serving.controller.httproutes import HttpRoutes
+from serving.controller.naming import deployment_name, private_service_name
+from serving.controller.public import PublicService, pod_backends, slice_names, traffic_path_of
+from serving.controller.relations import configurations_named, revisions_named
+from serving.controller.revision import RevisionContext, reconcile_revision
+from serving.controller.revision_status import RevisionChildren, ready_count_of
+from serving.controller.route import RouteContext, reconcile_route
+from serving.controller.service import ServiceChildren, reconcile_service
+from serving.controller.traffic import RouteTargets
+from serving.controller.writes import ResourceKind, WorkKey, WritePlan
+from serving.model.knative import CONFIGURATION_LABEL, TrafficPath
+from serving.model.objects import Object, is_being_deleted, labels_of, nested, uid_of
+
+__all__ = ["decide"]
+
+# The owners by which a resource is deleted.
+_OWNERS = {
+    ResourceKind.CONFIGURATION: ("Service", ResourceKind.SERVICE),
+    ResourceKind.ROUTE: ("Service", ResourceKind.SERVICE),
+    ResourceKind.REVISION: ("Configuration", ResourceKind.CONFIGURATION),
+}
+
+
+def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> WritePlan:
+    """The plan for a resource; an empty one if it does not exist. ``now_s`` is the time of the stamp ``now``, exactly."""
+    resource, *place = key
+    where: Key = (place[0], place[1])
+    found = cache.get(resource, where)
+    if found is None or _is_orphaned(cache, resource, where, found=found):
+        return WritePlan()
+    match resource:
+        case ResourceKind.SERVICE:
+            plan = reconcile_service(found, _children(cache, where), now=now)
+        case ResourceKind.CONFIGURATION:
+            plan = _decide_configuration(cache, where, found, now=now)
+        case ResourceKind.ROUTE:
+            plan = _decide_route(cache, where, found, now=now, now_s=now_s)
+        case ResourceKind.REVISION:
+            context = _revision_context(cache, where, found)
+            plan = reconcile_revision(found, context, scaling=cache.scaling, now=now, sidecar=cache.sidecar)
+        case ResourceKind.DOMAIN_MAPPING:
+            plan = _decide_domain_mapping(cache, where, found, now=now)
+        case ResourceKind.DOMAIN_CLAIM:
+            mapping = cache.get(ResourceKind.DOMAIN_MAPPING, (nested(found, "spec", "namespace") or "", where[1]))
+            plan = reconcile_claim(found, mapping)
+        case _:
+            plan = WritePlan()
+    return plan
+
+
+def _is_orphaned(cache: ControllerCache, resource: ResourceKind, where: Key, *, found: Object) -> bool:
+    """Whether the owner of an object is deleted: garbage collection deletes the object, and writing to it would fail."""
+    kind, owner_resource = _OWNERS.get(resource, ("", resource))
+    for reference in nested(found, "metadata", "ownerReferences") or ():
+        if reference.get("controller") and reference.get("kind") == kind:
+            owner = cache.get(owner_resource, (where[0], reference.get("name", "")))
+            return owner is None or uid_of(owner) != reference.get("uid") or is_being_deleted(owner)
+    return False
+
+
+def _children(cache: ControllerCache, where: Key) -> ServiceChildren:
+    configuration = cache.get(ResourceKind.CONFIGURATION, where)
+    name = nested(configuration, "spec", "template", "metadata", "name") or ""
+    named = cache.get(ResourceKind.REVISION, (where[0], name))
+    is_taken = (
+        configuration is not None
+        and named is not None
+        and revision_name_is_taken(configuration, {name: named}, cache.settings)
+    )
+    route = cache.get(ResourceKind.ROUTE, where)
+    return ServiceChildren(configuration=configuration, route=route, name_is_taken=is_taken)
+
+
+def _decide_configuration(cache: ControllerCache, where: Key, found: Object, *, now: str) -> WritePlan:
+    own_name = nested(found, "spec", "template", "metadata", "name") or ""
+    names = {*cache.indexes.relations.revisions_of(where), own_name}
+    return reconcile_configuration(
+        found,
+        cache.named(ResourceKind.REVISION, where[0], names=names),
+        settings=cache.settings,
+        scaling=cache.scaling,
+        now=now,
+        refusal=cache.refusal((ResourceKind.CONFIGURATION, *where), found),
+    )
+
+
+def _decide_route(cache: ControllerCache, where: Key, found: Object, *, now: str, now_s: float) -> WritePlan:
+    namespace, _ = where
+    targets = RouteTargets(
+        configurations=cache.named(ResourceKind.CONFIGURATION, namespace, names=configurations_named(found)),
+        revisions=cache.named(ResourceKind.REVISION, namespace, names=revisions_named(found)),
+    )
+    holders = {host: cache.indexes.claims.holder(host) for host in claims_of(found, cache.settings)}
+    context = RouteContext(
+        lost={host: holder for host, holder in holders.items() if holder is not None and holder != where},
+        public=_public(cache, where),
+        refusal=cache.refusal((ResourceKind.ROUTE, *where), found),
+        httproutes=_httproutes(cache, where),
+        confirmed=cache.confirmed_digest(where),
+    )
+    return reconcile_route(found, targets, context, settings=cache.settings, now=now, now_s=now_s)
+
+
+def _decide_domain_mapping(cache: ControllerCache, where: Key, found: Object, *, now: str) -> WritePlan:
+    target = target_of(found)
+    context = MappingContext(
+        claim=cache.get(ResourceKind.DOMAIN_CLAIM, ("", where[1])),
+        target=cache.get(*target) if target else None,
+        holder=cache.indexes.claims.holder(where[1]),
+    )
+    return reconcile_domain_mapping(found, context, settings=cache.settings, now=now)
+
+
+def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> RevisionContext:
+    namespace, name = where
+    relations = cache.indexes.relations
+    deployment = cache.get(ResourceKind.DEPLOYMENT, (namespace, deployment_name(name)))
+    # Pods are read only while none is ready: ready ones have no failure to report.
+    asked = () if ready_count_of(deployment) else relations.pods_of(where)
+    parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
+    newest = nested(cache.get(ResourceKind.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
+    return RevisionContext(
+        children=RevisionChildren(
+            deployment=deployment,
+            pods=[one for pod in asked if (one := cache.get(ResourceKind.POD, (namespace, pod)))],
+        ),
+        private_service=cache.get(ResourceKind.CORE_SERVICE, (namespace, private_service_name(name))),
+        routes=sorted(relations.routes_to_revision(where)),
+        is_newest=newest in (None, name),
+        is_awaited=bool(relations.routes_to_configuration(parent)),
+        refusal=cache.refusal((ResourceKind.REVISION, *where), revision),
+        public=_public(cache, where, traffic_path_of(revision)),
+        hpa=cache.get(ResourceKind.HPA, where),
+        count_period_s=cache.settings.count_period_s,
+    )
+
+
+def _public(cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.PROXY) -> PublicService | None:
+    """The public Service of a revision or route; None where the settings have no such Services."""
+    if not cache.settings.public_services:
+        return None
+    namespace, name = where
+    slices = [cache.get(ResourceKind.ENDPOINT_SLICE, (namespace, one)) for one in slice_names(name)]
+    backends = cache.activators.backends
+    # Pods that no slice names need not be read.
+    names = cache.indexes.relations.pods_of(where) if path is TrafficPath.SERVE or not backends else ()
+    return PublicService(
+        service=cache.get(ResourceKind.CORE_SERVICE, where),
+        slices=[one for one in slices if one],
+        activators=backends,
+        pods=pod_backends(one for pod in names if (one := cache.get(ResourceKind.POD, (namespace, pod)))),
+        path=path,
+    )
+
+
+def _httproutes(cache: ControllerCache, where: Key) -> HttpRoutes | None:
+    if not cache.settings.gateway:
+        return None
+    found = cache.named(ResourceKind.HTTP_ROUTE, where[0], names=cache.indexes.relations.httproutes_of(where))
+    return HttpRoutes(found=[found[name] for name in sorted(found)], missing=cache.httproutes_missing)

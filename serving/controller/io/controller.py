@@ -1,0 +1,206 @@
+"""The controller at work: reflectors fill the cache, a queue of keys is decided on, and plans are written through the port.
+
+A key is decided on what is known when a worker takes it, and its writes are made in their order; the server's answers go
+into the cache at once. A conflict means that the object has changed: the key is retried shortly. Nothing is remembered that
+a restart would miss.
+"""
+
+import asyncio
+import logging
+import time
+
+from serving.aio.clock import now_s, stamp, wall_s
+from serving.aio.cooperative import turn
+from serving.aio.periodic import every
+from serving.cluster.port import Cluster
+from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
+from serving.controller.cache import ControllerCache
+from serving.controller.decide import decide
+from serving.controller.hosts import Key
+from serving.controller.io.event_writer import EventWriter
+from serving.controller.io.plan_writer import PlanWriter
+from serving.controller.io.route_prober import RouteProber
+from serving.controller.io.sources import Sources
+from serving.controller.sidecar import Sidecar
+from serving.controller.writes import Note, ResourceKind, WorkKey
+from serving.metrics.controller import ControllerMetrics
+from serving.model.errors import ClusterError, Conflict
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["Controller"]
+
+_log = logging.getLogger(__name__)
+
+# Changes of children within this time are summed up in one decision.
+_DEBOUNCE_S = 0.05
+# Keys that are enqueued in one step: 1 µs each.
+_WOKEN_AT_ONCE_MAX = 256
+
+
+class Controller:
+    """Cache, queue and writers of one controller."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        settings: ControllerSettings | None = None,
+        scaling: AutoscalerSettings | None = None,
+        sidecar: Sidecar | None = None,
+        metrics: ControllerMetrics | None = None,
+    ) -> None:
+        self._metrics = metrics
+        self._settings, self._scaling = settings or ControllerSettings(), scaling or AutoscalerSettings()
+        self._cache = ControllerCache(self._settings, self._scaling, sidecar=sidecar)
+        retries = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
+        self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=retries, on_error=_log_failure)
+        self._counted_s: dict[WorkKey, float] = {}
+        self._waiting_s: dict[WorkKey, float] = {}
+        self._crowds: asyncio.Queue[set[WorkKey]] = asyncio.Queue()
+        self._events = EventWriter(cluster)
+        self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=lambda _: None)
+        self._prober = RouteProber(addresses=self._cache.activator_addresses, confirmed=self._confirmed)
+        self._sources = Sources(
+            cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
+        )
+        if metrics is not None:
+            metrics.waiting = lambda: len(self._queue)
+            metrics.writes = lambda: self.writes_count
+
+    def __repr__(self) -> str:
+        return f"Controller({self._cache}, {self._queue}, {self.writes_count} writes)"
+
+    @property
+    def writes_count(self) -> int:
+        """Objects that were created, patched or deleted, Events included."""
+        return self._writer.writes_count + self._events.writes_count
+
+    def reconfigure(self, settings: ControllerSettings, scaling: AutoscalerSettings) -> None:
+        """Decide with these settings from now on, and decide on every resource with them."""
+        if (settings, scaling) != (self._settings, self._scaling):
+            self._settings, self._scaling = settings, scaling
+            self._wake(self._cache.reconfigure(settings, scaling))
+
+    def report(self, note: Note) -> None:
+        """Write an Event that belongs to no plan."""
+        self._events.enqueue(note)
+
+    async def settled(self) -> None:
+        """Wait until nothing is left to decide on what is known."""
+        await self._queue.settled()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until stopped; a write that is cut off is made again after a restart."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._sources.run(), name="controller-sources"),
+                group.create_task(self._prober.run(), name="controller-prober"),
+            ]
+            await self._sources.synced.wait()
+            tasks += [
+                group.create_task(self._queue.run(self._settings.workers, self._measured_work), name="controller-work"),
+                group.create_task(self._events.run(), name="controller-events"),
+                group.create_task(self._wake_crowds(), name="controller-crowds"),
+            ]
+            await every(self._settings.resync_period_s, self._resync, stop=stop, on_error=_log_resync)
+            for task in tasks:
+                task.cancel()
+
+    def _confirmed(self, route: Key, digest: str) -> None:
+        self._wake(self._cache.confirm(route, digest))
+
+    def _wake(self, keys: set[WorkKey]) -> None:
+        self._wake_of(keys, None)
+
+    def _wake_of(self, keys: set[WorkKey], of: ResourceKind | None) -> None:
+        """Enqueue keys after a change of an object of kind ``of``; None is a change of something else."""
+        if len(keys) > _WOKEN_AT_ONCE_MAX:
+            self._crowds.put_nowait(keys)
+            return
+        for key in keys:
+            self._queue.add_after(key, _debounce_s(key[0], of))
+
+    async def _wake_crowds(self) -> None:
+        """Enqueue many keys, a few at a time: new settings and other activators concern every resource."""
+        while True:
+            for key in await self._crowds.get():
+                self._queue.add(key)
+                await turn()
+
+    async def _resync(self) -> None:
+        """Decide on what ages without a change, and drop objects that no watch has: a creation that was undone unseen."""
+        for resource, reflector in self._sources.reflectors.items():
+            for _, namespace, name in self._cache.keys(resource):
+                if (namespace, name) not in reflector.cache:
+                    self._wake_of(self._cache.drop(resource, (namespace, name)), resource)
+                await turn()
+        self._wake(set(self._cache.keys(ResourceKind.CONFIGURATION)))
+
+    async def _measured_work(self, key: WorkKey) -> float | None:
+        if self._metrics is None:
+            return await self._work(key)
+        begun_s, result = time.perf_counter(), "failed"
+        try:
+            again_after_s = await self._work(key)
+            result = "done"
+        except Conflict:
+            result = "conflict"
+            raise
+        finally:
+            self._metrics.looked(key[0].value, time.perf_counter() - begun_s, result)
+        return again_after_s
+
+    async def _work(self, key: WorkKey) -> float | None:
+        """Decide on one resource and carry the plan out; returns when to decide again, in seconds."""
+        at_s = wall_s()
+        plan = decide(self._cache, key, now=stamp(at_s), now_s=at_s)
+        if plan.debounce_s:
+            rest_s = self._waiting_s.setdefault(key, now_s()) + plan.debounce_s - now_s()
+            if rest_s > 0:
+                return rest_s
+        self._waiting_s.pop(key, None)
+        if plan.can_wait:
+            rest_s = self._counted_s.get(key, 0.0) + self._settings.count_period_s - now_s()
+            if rest_s > 0:
+                return rest_s
+            self._counted_s[key] = now_s()
+        await self._writer.carry_out(key, plan)
+        for note in plan.notes:
+            await self._events.write(note)
+        if key[0] is ResourceKind.ROUTE:
+            self._probe(key, plan.unconfirmed)
+        if self._cache.get(key[0], (key[1], key[2])) is None:
+            self._counted_s.pop(key, None)
+        return plan.again_after_s
+
+    def _probe(self, key: WorkKey, digest: str) -> None:
+        route = (key[1], key[2])
+        if digest:
+            self._prober.ask(route, digest)
+        else:
+            self._prober.forget(route)
+
+
+def _debounce_s(resource: ResourceKind, of: ResourceKind | None) -> float:
+    """How long a resource waits for further changes before it sums them up."""
+    match resource, of:
+        case ResourceKind.SERVICE, _ if of is not ResourceKind.SERVICE:
+            return _DEBOUNCE_S
+        case ResourceKind.REVISION, ResourceKind.POD | ResourceKind.DEPLOYMENT:
+            return _DEBOUNCE_S
+        case _:
+            return 0.0
+
+
+def _log_failure(key: WorkKey, error: Exception) -> None:
+    if isinstance(error, Conflict):
+        _log.debug("controller.conflict", extra={"key": str(key)})
+    elif isinstance(error, ClusterError):
+        _log.warning("controller.failed", extra={"key": str(key), "error": str(error)})
+    else:
+        _log.error("controller.failed", extra={"key": str(key), "error": str(error)}, exc_info=error)
+
+
+def _log_resync(error: Exception) -> None:
+    _log.error("controller.resync_failed", extra={"error": str(error)}, exc_info=error)

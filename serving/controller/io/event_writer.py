@@ -1,0 +1,69 @@
+"""Writes notes as Events of the API: a new Event, or one more count of an Event that exists."""
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+
+from serving.aio.clock import stamp
+from serving.cluster.kinds import EVENT
+from serving.cluster.port import Cluster, Object
+from serving.controller.events import event_name, note_event
+from serving.controller.writes import Note
+from serving.model.errors import AlreadyExists, ClusterError
+from serving.model.event import repeated
+from serving.model.objects import name_of, namespace_of
+
+__all__ = ["EventWriter"]
+
+_log = logging.getLogger(__name__)
+
+# Events whose count is known without a read.
+_EVENTS_KNOWN_MAX = 1024
+
+
+class EventWriter:
+    """``run`` writes queued notes; ``write`` writes one at once. A failed write is logged: no decision depends on an Event."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._queued: asyncio.Queue[Note] = asyncio.Queue()
+        self._known: OrderedDict[tuple[str, str], Object] = OrderedDict()
+        self.writes_count = 0
+
+    def __repr__(self) -> str:
+        return f"EventWriter({self._queued.qsize()} queued, {self.writes_count} writes)"
+
+    def enqueue(self, note: Note) -> None:
+        """Write a note that belongs to no plan."""
+        self._queued.put_nowait(note)
+
+    async def run(self) -> None:
+        """Write queued notes until cancelled."""
+        while True:
+            await self.write(await self._queued.get())
+
+    async def write(self, note: Note) -> None:
+        """Create the note's Event, or increase its count."""
+        now = stamp()
+        namespace, name = namespace_of(note.about), event_name(note)
+        try:
+            before = self._known.get((namespace, name))
+            if before is None:
+                with contextlib.suppress(AlreadyExists):
+                    self.writes_count += 1
+                    self._remember(await self._cluster.create(EVENT, note_event(note, now=now)))
+                    return
+                before = await self._cluster.get(EVENT, namespace, name)
+            self.writes_count += 1
+            patch = repeated(before, now=now)
+            self._remember(await self._cluster.patch(EVENT, namespace, name, patch=patch))
+        except ClusterError as error:
+            self._known.pop((namespace, name), None)
+            extra = {"reason": note.reason, "message_": note.message, "error": str(error)}
+            _log.warning("controller.event_failed", extra=extra)
+
+    def _remember(self, event: Object) -> None:
+        self._known[namespace_of(event), name_of(event)] = event
+        while len(self._known) > _EVENTS_KNOWN_MAX:
+            self._known.popitem(last=False)

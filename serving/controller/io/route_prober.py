@@ -1,0 +1,101 @@
+"""Asks activators whether they serve a Route as its status says; the Route is Ready once all of them do.
+
+One task for each Route that waits. It asks every activator ``GET /routes/NAMESPACE/NAME`` and compares the digest that it
+answers (``serving.model.routedigest``); nothing is asked while no Route waits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from http import HTTPStatus
+
+import aiohttp
+
+from serving.aio.clock import steady_s
+from serving.controller.confirmation import ActivatorAnswers, retry_delay_s
+from serving.controller.hosts import Key
+
+__all__ = ["RouteProber"]
+
+_log = logging.getLogger(__name__)
+
+_TIMEOUT_S = 2.0
+# A skipped activator is asked once more, in case it is back; it must not delay each Route by the whole timeout.
+_SKIPPED_TIMEOUT_S = 0.1
+# Questions that are open at once, over all Routes.
+_QUESTIONS_MAX = 64
+_HEADERS = {"K-Network-Probe": "route", "User-Agent": "serving-controller"}
+
+
+class RouteProber:
+    """``addresses`` are those of the activators now, as HOST:PORT; ``confirmed`` gets a Route and the digest that all serve."""
+
+    def __init__(self, *, addresses: Callable[[], Collection[str]], confirmed: Callable[[Key, str], None]) -> None:
+        self._addresses = addresses
+        self._confirmed = confirmed
+        self._answers = ActivatorAnswers()
+        self._waiting: dict[Key, tuple[str, asyncio.Task[None]]] = {}
+        self._slots = asyncio.Semaphore(_QUESTIONS_MAX)
+        self._group: asyncio.TaskGroup | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    def __repr__(self) -> str:
+        return f"RouteProber({len(self._waiting)} routes waiting, {self._answers})"
+
+    async def run(self) -> None:
+        """Answer ``ask`` until cancelled."""
+        # The addresses are pods of this system: a proxy of the environment has no part in it.
+        async with aiohttp.ClientSession(trust_env=False) as self._session, asyncio.TaskGroup() as self._group:
+            await asyncio.Event().wait()
+
+    def ask(self, route: Key, digest: str) -> None:
+        """Confirm a digest of a Route; an earlier question about the same Route is dropped."""
+        if self._group is None or (route in self._waiting and self._waiting[route][0] == digest):
+            return
+        self.forget(route)
+        task = self._group.create_task(self._confirm(route, digest), name=f"confirm-route-{'/'.join(route)}")
+        self._waiting[route] = (digest, task)
+
+    def forget(self, route: Key) -> None:
+        """Drop the question about a Route."""
+        if waiting := self._waiting.pop(route, None):
+            waiting[1].cancel()
+
+    async def _confirm(self, route: Key, digest: str) -> None:
+        tries, agreed = 0, set[str]()
+        while True:
+            asked = [one for one in self._addresses() if one not in agreed]
+            self._answers.keep([*asked, *agreed])
+            results = await asyncio.gather(*(self._serves(one, route, digest) for one in asked))
+            agreed |= {address for address, serves in zip(asked, results, strict=True) if serves}
+            # Who has left since is not waited for, and who has come since is asked.
+            if all(one in agreed or self._is_skipped(one) for one in self._addresses()):
+                break
+            await asyncio.sleep(retry_delay_s(tries))
+            tries += 1
+        del self._waiting[route]
+        self._confirmed(route, digest)
+
+    def _is_skipped(self, address: str) -> bool:
+        return self._answers.is_skipped(address, now_s=steady_s())
+
+    async def _serves(self, address: str, route: Key, digest: str) -> bool:
+        """Whether an activator answers with this digest."""
+        assert self._session is not None
+        was_skipped = self._is_skipped(address)
+        timeout = aiohttp.ClientTimeout(total=_SKIPPED_TIMEOUT_S if was_skipped else _TIMEOUT_S)
+        try:
+            async with (
+                self._slots,
+                self._session.get(
+                    f"http://{address}/routes/{'/'.join(route)}", headers=_HEADERS, timeout=timeout
+                ) as answer,
+            ):
+                body = await answer.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._answers.note_silence(address, now_s=steady_s())
+            if not was_skipped and self._is_skipped(address):
+                _log.warning("controller.activator_skipped", extra={"address": address, "error": repr(error)})
+            return False
+        self._answers.note_answer(address)
+        return answer.status == HTTPStatus.OK and body == digest

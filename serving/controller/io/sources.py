@@ -1,0 +1,141 @@
+"""The reflectors that fill the controller's cache: one per kind, and one for the activators' endpoints.
+
+HTTPRoutes are optional: a server without the Gateway API is asked again until it has them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from serving.cluster.identity import system_namespace
+from serving.cluster.port import Cluster, EventType
+from serving.cluster.reflector import CacheChange, Reflector
+from serving.controller.activators import ACTIVATOR_SERVICE
+from serving.controller.cache import ControllerCache
+from serving.controller.io.plan_writer import RESOURCE_KINDS
+from serving.controller.public import MANAGED_BY, MANAGER, SERVICE_NAME
+from serving.controller.settingsnotes import httproutes_missing, httproutes_note
+from serving.controller.writes import Note, ResourceKind, WorkKey
+from serving.model.errors import ClusterError, Forbidden, NotFound
+from serving.settings.controller import ControllerSettings
+
+__all__ = ["Sources"]
+
+_log = logging.getLogger(__name__)
+
+# Between two looks whether the server has HTTPRoutes.
+_HTTPROUTES_RETRY_S = 2.0
+
+Wake = Callable[[set[WorkKey], ResourceKind | None], None]
+
+
+class Sources:
+    """``run`` follows everything; ``synced`` is set once the first lists are in the cache.
+
+    ``wake`` gets the keys that a change affects, and the kind of the object that changed; ``note`` reports a missing API.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: ControllerCache,
+        *,
+        settings: ControllerSettings,
+        wake: Wake,
+        note: Callable[[Note], None],
+    ) -> None:
+        self._cluster = cluster
+        self._cache = cache
+        self._gateway = settings.gateway
+        self._wake = wake
+        self._note = note
+        self._reflectors = {
+            resource: self._reflector(resource) for resource in ResourceKind if _wants(resource, settings)
+        }
+        self._activators = self._activator_reflector() if settings.public_services else None
+        self.synced = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"Sources({len(self._reflectors)} kinds)"
+
+    @property
+    def reflectors(self) -> Mapping[ResourceKind, Reflector]:
+        """The reflectors by kind."""
+        return self._reflectors
+
+    async def run(self) -> None:
+        """Follow all kinds until cancelled."""
+        optional = self._reflectors.get(ResourceKind.HTTP_ROUTE)
+        required = [one for one in (*self._reflectors.values(), self._activators) if one and one is not optional]
+        known = [one.synced for one in required]
+        async with asyncio.TaskGroup() as group:
+            for one in required:
+                group.create_task(one.run(), name=f"controller-{one}")
+            if optional is not None:
+                known.append(asyncio.Event())
+                following = self._follow_httproutes(optional, known[-1])
+                group.create_task(following, name=f"controller-{optional}")
+            # A decision on half of the objects would create a child twice.
+            for event in known:
+                await event.wait()
+            self.synced.set()
+
+    def _reflector(self, resource: ResourceKind) -> Reflector:
+        def changed(change: CacheChange) -> None:
+            if change.type is EventType.DELETED:
+                self._wake(self._cache.drop(resource, change.key), resource)
+            else:
+                self._wake(self._cache.put(resource, change.new), resource)
+
+        selector = f"{MANAGED_BY}={MANAGER}" if resource is ResourceKind.ENDPOINT_SLICE else ""
+        reflector = Reflector(self._cluster, RESOURCE_KINDS[resource], label_selector=selector)
+        reflector.on_change(changed)
+        return reflector
+
+    def _activator_reflector(self) -> Reflector:
+        def changed(change: CacheChange) -> None:
+            if change.type is EventType.DELETED:
+                self._wake(self._cache.drop_activators(change.key), None)
+            else:
+                self._wake(self._cache.put_activators(change.key, change.new), None)
+
+        reflector = Reflector(
+            self._cluster,
+            RESOURCE_KINDS[ResourceKind.ENDPOINT_SLICE],
+            system_namespace(),
+            label_selector=f"{SERVICE_NAME}={ACTIVATOR_SERVICE}",
+        )
+        reflector.on_change(changed)
+        return reflector
+
+    async def _follow_httproutes(self, reflector: Reflector, known: asyncio.Event) -> None:
+        """Follow HTTPRoutes once the server has them; ``known`` is set once it is clear whether it has."""
+        while True:
+            try:
+                await self._cluster.list(RESOURCE_KINDS[ResourceKind.HTTP_ROUTE], page_size=1)
+                break
+            except (NotFound, Forbidden) as error:
+                why = httproutes_missing(self._gateway, error)
+                if not known.is_set():
+                    _log.error("controller.no_httproutes", extra={"error": why})
+                    self._note(httproutes_note(system_namespace(), why))
+                self._wake(self._cache.set_httproutes_missing(why), None)
+                known.set()
+            except ClusterError as error:
+                _log.warning("controller.httproutes_unknown", extra={"error": str(error)})
+            await asyncio.sleep(_HTTPROUTES_RETRY_S)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(reflector.run(), name="controller-httproutes")
+            await reflector.synced.wait()
+            self._wake(self._cache.set_httproutes_missing(""), None)
+            known.set()
+
+
+def _wants(resource: ResourceKind, settings: ControllerSettings) -> bool:
+    match resource:
+        case ResourceKind.ENDPOINT_SLICE:
+            return settings.public_services
+        case ResourceKind.HTTP_ROUTE:
+            return bool(settings.gateway)
+        case _:
+            return True

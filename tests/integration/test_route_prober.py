@@ -1,0 +1,129 @@
+"""A Route is Ready once every activator serves it, over real sockets; a frozen activator holds it up for a while only."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from serving.cluster.kinds import ROUTE, SERVING_SERVICE
+from serving.controller import confirmation
+from serving.controller.io.route_prober import RouteProber
+from serving.model.objects import condition_of
+from serving.model.routedigest import route_digest
+from serving.settings.controller import ControllerSettings
+from tests.integration.fake_node import World, a_service, a_world, ready
+
+PATIENCE_S = 60.0
+HELLO = ("default", "hello")
+
+
+class Activator:
+    """Answers what it serves, as an activator does, and counts the questions."""
+
+    def __init__(self) -> None:
+        self.serves: dict[str, str] = {}
+        self.asked = asyncio.Event()
+        self.address = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.set()
+        assert request.headers["K-Network-Probe"] == "route"
+        digest = self.serves.get(request.match_info["route"])
+        return web.Response(text=digest or "", status=200 if digest else 404)
+
+
+@asynccontextmanager
+async def an_activator() -> AsyncIterator[Activator]:
+    activator, application = Activator(), web.Application()
+    application.router.add_get("/routes/{route:.+}", activator.answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    activator.address = site.name.removeprefix("http://")
+    try:
+        yield activator
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def a_prober(*addresses: str) -> AsyncIterator[tuple[RouteProber, asyncio.Queue[tuple[tuple[str, str], str]]]]:
+    confirmed: asyncio.Queue[tuple[tuple[str, str], str]] = asyncio.Queue()
+    prober = RouteProber(
+        addresses=lambda: addresses, confirmed=lambda route, digest: confirmed.put_nowait((route, digest))
+    )
+    task = asyncio.create_task(prober.run())
+    await asyncio.sleep(0)
+    try:
+        yield prober, confirmed
+    finally:
+        task.cancel()
+
+
+async def test_a_route_is_confirmed_when_all_activators_serve_it() -> None:
+    async with (
+        an_activator() as one,
+        an_activator() as other,
+        a_prober(one.address, other.address) as (prober, confirmed),
+    ):
+        prober.ask(HELLO, "new")
+        one.serves["default/hello"] = "new"
+        other.serves["default/hello"] = "old"
+        async with asyncio.timeout(PATIENCE_S):
+            await other.asked.wait()
+            assert confirmed.empty()
+            other.serves["default/hello"] = "new"
+            assert await confirmed.get() == (HELLO, "new")
+        assert repr(prober).startswith("RouteProber(0 routes waiting")
+
+
+async def test_a_later_question_about_a_route_replaces_the_first() -> None:
+    async with an_activator() as one, a_prober(one.address) as (prober, confirmed):
+        prober.ask(HELLO, "first")
+        async with asyncio.timeout(PATIENCE_S):
+            await one.asked.wait()
+            prober.ask(HELLO, "second")
+            prober.ask(HELLO, "second")
+            one.serves["default/hello"] = "second"
+            assert await confirmed.get() == (HELLO, "second")
+            prober.ask(HELLO, "third")
+            prober.forget(HELLO)
+        assert confirmed.empty()
+
+
+async def test_an_activator_that_does_not_answer_is_skipped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirmation, "SILENT_S", 0.3)
+    with socket.socket() as frozen:
+        # Connections are accepted by the kernel and never answered.
+        frozen.bind(("127.0.0.1", 0))
+        frozen.listen()
+        gone = socket.socket()
+        gone.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in (frozen, gone)]
+        gone.close()
+        async with an_activator() as one, a_prober(one.address, *addresses) as (prober, confirmed):
+            one.serves["default/hello"] = "new"
+            prober.ask(HELLO, "new")
+            async with asyncio.timeout(PATIENCE_S):
+                assert await confirmed.get() == (HELLO, "new")
+
+
+async def test_a_service_is_ready_when_the_activators_know_its_host() -> None:
+    async with an_activator() as activator:
+        settings = ControllerSettings(activator_pages=activator.address)
+        async with a_world(settings) as world:
+            await deploy(world)
+            route = await world.until(ROUTE, "hello", lambda one: one.get("status", {}).get("traffic"))
+            async with asyncio.timeout(PATIENCE_S):
+                await activator.asked.wait()
+            assert condition_of(route, "Ready")["reason"] == "Uninitialized"
+            activator.serves["default/hello"] = route_digest(route)
+            await world.until(SERVING_SERVICE, "hello", ready)
+
+
+async def deploy(world: World) -> None:
+    await world.cluster.create(SERVING_SERVICE, a_service("good"))

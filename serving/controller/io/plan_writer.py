@@ -71,7 +71,7 @@ class PlanWriter:
             case Create(body=body):
                 written = await self._cluster.create(kind, body)
                 self._wake(self._cache.put_written(write.resource, written))
-                _log_object("controller.created", write.resource, namespace_of(body), name_of(body))
+                _log_object("controller.created", write.resource, namespace=namespace_of(body), name=name_of(body))
             case Patch(namespace=namespace, name=name):
                 written = await self._cluster.patch(
                     kind, namespace, name, patch=_fenced(write, versions), subresource=write.subresource
@@ -84,10 +84,10 @@ class PlanWriter:
                 self._wake(woken)
             case Delete(namespace=namespace, name=name, uid=uid, resource_version=version):
                 await self._cluster.delete(kind, namespace, name, uid=uid, resource_version=version)
-                _log_object("controller.deleted", write.resource, namespace, name)
+                _log_object("controller.deleted", write.resource, namespace=namespace, name=name)
 
 
-def _log_object(event: str, resource: ResourceKind, namespace: str, name: str) -> None:
+def _log_object(event: str, resource: ResourceKind, *, namespace: str, name: str) -> None:
     _log.info(event, extra={"kind": resource.value, "namespace": namespace, "object": name})
 
 

@@ -38,8 +38,8 @@ from serving.activator.routes import Listener, Routes
 from serving.activator.table import RevisionTable
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.configmaps import followed
+from serving.cluster.connect import connect
 from serving.cluster.identity import system_namespace
-from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster
 from serving.metrics.export import exporting, span_outbox
 from serving.metrics.server import serve_page
@@ -284,7 +284,7 @@ def main() -> int:
 
     async def body(stop: asyncio.Event) -> None:
         async with (
-            KubeCluster(os.environ.get("KUBECONFIG")) as cluster,
+            connect("activator") as cluster,
             followed(cluster, system_namespace(os.environ), [config, scaling]) as watch,
         ):
             settings = config.settings

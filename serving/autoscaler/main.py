@@ -48,8 +48,8 @@ from serving.autoscaler.senders.client import TokenReviewer
 from serving.autoscaler.server import StatsServer
 from serving.autoscaler.sharing.client import Relay, Sharing, sharing_out
 from serving.cluster.configmaps import followed
-from serving.cluster.identity import lease_times, new_identity, system_namespace, user_agent
-from serving.cluster.kube import KubeCluster
+from serving.cluster.connect import connect
+from serving.cluster.identity import lease_times, new_identity, system_namespace
 from serving.cluster.port import Cluster
 from serving.cluster.shards import ShardOptions, Shards
 from serving.metrics.autoscaler import AutoscalerMetrics
@@ -194,7 +194,7 @@ def main() -> int:
     async def body(stop: asyncio.Event) -> None:
         me = new_identity()
         async with (
-            KubeCluster(os.environ.get("KUBECONFIG"), user_agent=user_agent("autoscaler", me)) as cluster,
+            connect("autoscaler", identity=me) as cluster,
             followed(cluster, system_namespace(), [config, sharing]) as watch,
         ):
             settings, election = config.settings, sharing.settings

@@ -14,8 +14,8 @@ import secrets
 import sys
 
 from serving.aio.daemon import run_daemon
+from serving.cluster.connect import connect
 from serving.cluster.kinds import SECRET
-from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists
 from serving.wire.tokens import KEY_BYTES
@@ -55,7 +55,7 @@ async def _create(cluster: Cluster, namespace: str, name: str, *, key: str, valu
 
 async def _body(_: asyncio.Event) -> None:
     namespace = os.environ.get(_NAMESPACE_VARIABLE, _NAMESPACE)
-    async with KubeCluster(os.environ.get("KUBECONFIG")) as cluster:
+    async with connect("install") as cluster:
         await make_key(cluster, namespace)
         if token_name := os.environ.get(_TOKEN_VARIABLE):
             await make_dashboard_token(cluster, namespace, token_name)

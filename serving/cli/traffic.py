@@ -15,7 +15,7 @@ from serving.cli.table import aligned
 from serving.cli.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
-from serving.cluster.servicepatch import LATEST, Asked, desired_traffic
+from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic
 from serving.model.errors import InvalidValue, ServingError
 
 __all__ = ["rollback_target", "traffic"]
@@ -73,7 +73,9 @@ def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
     return found
 
 
-def _asked(service: Object, revisions: Sequence[Object], asked: Mapping[str, Any], *, shares: Sequence[str]) -> Asked:
+def _asked(
+    service: Object, revisions: Sequence[Object], asked: Mapping[str, Any], *, shares: Sequence[str]
+) -> AskedService:
     names = [name_of(one) for one in revisions]
     wanted: dict[str, int] = {}
     if asked["to_latest"]:
@@ -91,7 +93,7 @@ def _asked(service: Object, revisions: Sequence[Object], asked: Mapping[str, Any
         if not tag:
             raise InvalidValue(text=text, expected="REVISION=TAG, as hello-00002=canary")
         tags[tag] = _named(word, service, names)
-    return Asked(shares=wanted, tags=tags, untagged=asked["untagged"])
+    return AskedService(shares=wanted, tags=tags, untagged=asked["untagged"])
 
 
 def _named(word: str, service: Object, names: Sequence[str]) -> str:

@@ -15,10 +15,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-__all__ = ["Wish", "shard_name", "shard_of", "wish"]
+__all__ = ["ShardWish", "shard_name", "shard_of", "wish"]
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ShardWish(msgspec.Struct, frozen=True, kw_only=True):
     """Shards to take, most wanted first, and the one to let go of, None for none."""
 
     take: tuple[int, ...] = ()
@@ -42,15 +42,15 @@ def wish(
     holders: Mapping[int, str],
     others: Iterable[str],
     free_long: Collection[int],
-) -> Wish:
+) -> ShardWish:
     """What to take and let go. ``holders`` are those whose lease has not run out; ``others`` have made themselves known."""
     members = {me, *holders.values(), *others}
     allotment = -(-shard_count // len(members))
     mine = [shard for shard in range(shard_count) if holders.get(shard) == me]
     free = [shard for shard in range(shard_count) if shard not in holders]
     if len(mine) > allotment:
-        return Wish(let_go=mine[-1], take=tuple(shard for shard in free if shard in free_long))
+        return ShardWish(let_go=mine[-1], take=tuple(shard for shard in free if shard in free_long))
     # Where each begins differs, so that two who take at once rarely take the same.
     begin = zlib.crc32(me.encode()) % shard_count
     wanted = sorted(free, key=lambda shard: (shard - begin) % shard_count)[: allotment - len(mine)]
-    return Wish(take=(*wanted, *(shard for shard in free if shard in free_long and shard not in wanted)))
+    return ShardWish(take=(*wanted, *(shard for shard in free if shard in free_long and shard not in wanted)))

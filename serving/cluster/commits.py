@@ -10,12 +10,12 @@ import contextlib
 import logging
 
 from serving.cluster.durability import Disk, carried_over, durable_part
-from serving.cluster.journal import Entry, Journal
+from serving.cluster.journal import Journal, JournalEntry
 from serving.cluster.kinds import Kind
-from serving.cluster.metadata import Metadata, read_metadata
+from serving.cluster.metadata import ObjectMetadata, read_metadata
 from serving.cluster.port import Object
 from serving.cluster.records import Key, Stored, decoded, encode
-from serving.cluster.state import State
+from serving.cluster.state import StoreState
 from serving.model.errors import Unavailable
 
 __all__ = ["Commits"]
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 class Commits:
     """Writes of one state, with a journal or without."""
 
-    def __init__(self, state: State, journal: Journal | None) -> None:
+    def __init__(self, state: StoreState, journal: Journal | None) -> None:
         self._state = state
         self._journal = journal
         self._under_way: dict[tuple[Kind, Key], asyncio.Future[Stored]] = {}
@@ -52,7 +52,7 @@ class Commits:
         new: Object,
         *,
         disk: Disk,
-        metadata: Metadata,
+        metadata: ObjectMetadata,
         is_removal: bool = False,
     ) -> Stored:
         """Make the change from ``old`` to ``new``; if the disk is awaited, it is there when this returns.
@@ -88,7 +88,7 @@ class Commits:
             # Whoever asked may have gone; then nobody looks at it, which is no mistake.
             future.exception()
 
-        entry = Entry(kind=kind.resource, namespace=key[0], name=key[1], data=None if is_removal else data)
+        entry = JournalEntry(kind=kind.resource, namespace=key[0], name=key[1], data=None if is_removal else data)
         self._journal.submit(entry, done)
         self._under_way[kind, key] = future
         return await asyncio.shield(future)
@@ -127,7 +127,7 @@ class Commits:
                 _log.warning("journal.behind", extra={"object": "/".join(key), "error": str(error)})
 
         with contextlib.suppress(Unavailable):
-            self._journal.submit(Entry(kind=kind.resource, namespace=key[0], name=key[1], data=data), done)
+            self._journal.submit(JournalEntry(kind=kind.resource, namespace=key[0], name=key[1], data=data), done)
 
 
 def _key_of(whole: Object) -> Key:

@@ -20,11 +20,11 @@ from collections.abc import Iterator
 import msgspec
 
 __all__ = [
-    "Action",
     "Election",
+    "LeaseAction",
     "LeaseRecord",
+    "LeaseStep",
     "LeaseTimes",
-    "Step",
     "decide",
     "free_at_s",
     "held_until_s",
@@ -87,7 +87,7 @@ class Election(msgspec.Struct, frozen=True, kw_only=True):
     """When the last confirmed write of ours was sent; None while we do not lead."""
 
 
-class Action(enum.StrEnum):
+class LeaseAction(enum.StrEnum):
     """What to do."""
 
     ACQUIRE = "acquire"
@@ -96,10 +96,10 @@ class Action(enum.StrEnum):
     LOST = "lost"
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseStep(msgspec.Struct, frozen=True, kw_only=True):
     """What to do now. ``until_s`` is when to look again if it is to wait, and now if it is not."""
 
-    action: Action
+    action: LeaseAction
     until_s: float
 
 
@@ -132,20 +132,20 @@ def held_until_s(election: Election, me: str, times: LeaseTimes) -> float:
     return election.renewed_at_s + times.renew_deadline_s
 
 
-def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> Step:
+def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> LeaseStep:
     """What to do about a lease now."""
     pace_s = election.tried_at_s + times.retry_period_s
     if election.renewed_at_s is not None:
         until_s = held_until_s(election, me, times)
         if now_s >= until_s:
-            return Step(action=Action.LOST, until_s=now_s)
+            return LeaseStep(action=LeaseAction.LOST, until_s=now_s)
         if now_s >= pace_s:
-            return Step(action=Action.RENEW, until_s=now_s)
-        return Step(action=Action.WAIT, until_s=min(pace_s, until_s))
+            return LeaseStep(action=LeaseAction.RENEW, until_s=now_s)
+        return LeaseStep(action=LeaseAction.WAIT, until_s=min(pace_s, until_s))
     take_at_s = max(free_at_s(election, me, times), pace_s)
     if now_s >= take_at_s:
-        return Step(action=Action.ACQUIRE, until_s=now_s)
-    return Step(action=Action.WAIT, until_s=min(take_at_s, now_s + times.retry_period_s / _LOOKS))
+        return LeaseStep(action=LeaseAction.ACQUIRE, until_s=now_s)
+    return LeaseStep(action=LeaseAction.WAIT, until_s=min(take_at_s, now_s + times.retry_period_s / _LOOKS))
 
 
 def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:

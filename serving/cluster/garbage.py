@@ -9,7 +9,7 @@ from typing import Any
 
 from serving.cluster.kinds import KINDS, NAMESPACE, Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.metadata import Metadata, read_metadata
+from serving.cluster.metadata import ObjectMetadata, read_metadata
 from serving.cluster.owners import Reference
 from serving.cluster.port import Object
 from serving.cluster.writes import PROPAGATION_FINALIZERS
@@ -52,7 +52,7 @@ async def _look(cluster: MemoryCluster, suspect: Reference) -> None:
         await _empty(cluster, name)
 
 
-async def _leave_orphans(cluster: MemoryCluster, owner: Reference, metadata: Metadata) -> None:
+async def _leave_orphans(cluster: MemoryCluster, owner: Reference, metadata: ObjectMetadata) -> None:
     uid = metadata.uid or ""
     for dependent in cluster.owners.dependents_of(uid):
         child = await cluster.get(dependent[0], *dependent[1])
@@ -61,7 +61,7 @@ async def _leave_orphans(cluster: MemoryCluster, owner: Reference, metadata: Met
     await _release(cluster, owner, PROPAGATION_FINALIZERS["Orphan"])
 
 
-async def _delete_dependents(cluster: MemoryCluster, owner: Reference, metadata: Metadata) -> None:
+async def _delete_dependents(cluster: MemoryCluster, owner: Reference, metadata: ObjectMetadata) -> None:
     dependents = cluster.owners.dependents_of(metadata.uid or "")
     for kind, (namespace, name) in dependents:
         await cluster.delete(kind, namespace, name)

@@ -1,6 +1,6 @@
 """What happened to the objects of one kind: the last changes, bounded, and who is waiting for the next.
 
-``History`` keeps changes by version, so that a watch can start before now. A ``Change`` knows what a selector makes of it:
+``History`` keeps changes by version, so that a watch can start before now. A ``StoreChange`` knows what a selector makes of it:
 an object that begins to match is ADDED, one that ceases to is DELETED, whatever was written. What it tells is made once
 and shared by all watches.
 """
@@ -17,10 +17,10 @@ from serving.cluster.records import Stored, decoded
 from serving.cluster.selectors import FieldSelector, LabelSelector
 from serving.model.errors import Gone
 
-__all__ = ["Change", "Filter", "History"]
+__all__ = ["History", "ObjectFilter", "StoreChange"]
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which objects of a kind somebody wants to see. ``namespace`` None is all."""
 
     namespace: str | None
@@ -34,7 +34,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return self.labels.matches(one.labels) and self.fields.matches(one.fields)
 
 
-class Change:
+class StoreChange:
     """One write. ``old`` is None for a creation. A removal has its last state, with the removal's version, as ``new``."""
 
     __slots__ = ("_left", "_told", "is_removal", "new", "old", "version")
@@ -50,9 +50,9 @@ class Change:
 
     def __repr__(self) -> str:
         what = "removed" if self.is_removal else "created" if self.old is None else "changed"
-        return f"Change({'/'.join(self.new.key)} {what}@{self.version})"
+        return f"StoreChange({'/'.join(self.new.key)} {what}@{self.version})"
 
-    def seen_by(self, wanted: Filter) -> tuple[EventType, Encoded] | None:
+    def seen_by(self, wanted: ObjectFilter) -> tuple[EventType, Encoded] | None:
         """What this change is to somebody who sees only some objects; None if nothing."""
         before = self.old is not None and wanted.lets_through(self.old)
         after = not self.is_removal and wanted.lets_through(self.new)
@@ -85,13 +85,13 @@ class History:
     def __init__(self, limits: StoreLimits, *, floor: int) -> None:
         self.floor = floor
         self._limits = limits
-        self._changes: deque[Change] = deque()
+        self._changes: deque[StoreChange] = deque()
         self._bytes = 0
 
     def __repr__(self) -> str:
         return f"History({len(self._changes)} changes after {self.floor}, {self._bytes} bytes)"
 
-    def add(self, change: Change) -> None:
+    def add(self, change: StoreChange) -> None:
         """Remember a change; forget old ones that no longer fit."""
         self._changes.append(change)
         self._bytes += len(change.new.encoded)
@@ -100,11 +100,11 @@ class History:
             self._bytes -= len(oldest.new.encoded)
             self.floor = oldest.version
 
-    def after(self, version: int) -> Iterator[Change]:
+    def after(self, version: int) -> Iterator[StoreChange]:
         """All changes after a version, oldest first. Raises ``Gone`` if some of them have been forgotten."""
         if version < self.floor:
             raise Gone(f"too old resource version: {version} ({self.floor})")
-        found: list[Change] = []
+        found: list[StoreChange] = []
         for change in reversed(self._changes):
             if change.version <= version:
                 break

@@ -21,7 +21,7 @@ import msgspec
 
 from serving.model.errors import JournalDamaged, Unavailable
 
-__all__ = ["VERSION_BLOCK", "Entry", "Journal"]
+__all__ = ["VERSION_BLOCK", "Journal", "JournalEntry"]
 
 VERSION_BLOCK = 2**24
 """Versions that are reserved at a time. 16.8 million: half an hour at 10,000 writes a second."""
@@ -45,7 +45,7 @@ _SCHEMA = (
 Done = Callable[[Unavailable | None], None]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One object as the journal has it; ``data`` None takes it out."""
 
     kind: str
@@ -58,7 +58,7 @@ class _Reservation(msgspec.Struct, frozen=True):
     up_to: int
 
 
-_Waiting = tuple[Entry | _Reservation, Done]
+_Waiting = tuple[JournalEntry | _Reservation, Done]
 
 
 class Journal:
@@ -83,16 +83,16 @@ class Journal:
     def __repr__(self) -> str:
         return f"Journal({self.path.name}, {self._waiting.qsize()} waiting)"
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[JournalEntry]:
         """All that is in the file. Only before the first ``submit``."""
         rows = self._connection.execute(
             "SELECT kind, namespace, name, data FROM objects ORDER BY kind, namespace, name"
         )
         with _damage_told(self.path):
             for kind, namespace, name, data in rows:
-                yield Entry(kind=kind, namespace=namespace, name=name, data=bytes(data))
+                yield JournalEntry(kind=kind, namespace=namespace, name=name, data=bytes(data))
 
-    def submit(self, entry: Entry, done: Done) -> None:
+    def submit(self, entry: JournalEntry, done: Done) -> None:
         """Hand over a write; ``done`` is called on the loop when it is on disk, or with why it is not."""
         if self._waiting.qsize() >= _WAITING_MAX:
             raise Unavailable(f"the journal is {_WAITING_MAX} writes behind; try again later")
@@ -173,7 +173,7 @@ class Journal:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(tell)
 
-    def _write(self, items: list[Entry | _Reservation]) -> None:
+    def _write(self, items: list[JournalEntry | _Reservation]) -> None:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -181,11 +181,11 @@ class Journal:
                 match item:
                     case _Reservation(up_to):
                         connection.execute("UPDATE versions SET reserved = max(reserved, ?)", (up_to,))
-                    case Entry(kind=kind, namespace=namespace, name=name, data=None):
+                    case JournalEntry(kind=kind, namespace=namespace, name=name, data=None):
                         connection.execute(
                             "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", (kind, namespace, name)
                         )
-                    case Entry(kind=kind, namespace=namespace, name=name, data=data):
+                    case JournalEntry(kind=kind, namespace=namespace, name=name, data=data):
                         connection.execute(
                             "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", (kind, namespace, name, data)
                         )

@@ -84,11 +84,6 @@ class KubeCluster:
         """The server that the current context of a kubeconfig names."""
         return cls(path, timeouts=timeouts)
 
-    @classmethod
-    def in_cluster(cls, *, timeouts: KubeTimeouts | None = None) -> Self:
-        """The server of the cluster that this process runs in, by its service account."""
-        return cls(None, timeouts=timeouts)
-
     async def __aenter__(self) -> Self:
         return self
 
@@ -352,12 +347,12 @@ async def _events(response: aiohttp.ClientResponse, path: str) -> AsyncGenerator
                 raise Unavailable(f"watch {path}: a line of more than {_WATCH_LINE_BYTES_MAX} bytes")
 
 
-class _Line(msgspec.Struct):
+class _WatchLine(msgspec.Struct):
     type: str
     object: Object
 
 
-_LINES = msgspec.json.Decoder(_Line)
+_LINES = msgspec.json.Decoder(_WatchLine)
 
 
 def _event_of(line: bytes) -> WatchEvent:

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from serving.aio.clock import steady_s
-from serving.cluster.candidate import Candidate
-from serving.cluster.election import Action, LeaseTimes
+from serving.cluster.election import LeaseAction, LeaseTimes
+from serving.cluster.elector import LeaseElector
 from serving.cluster.lease import LeaseClient
 from serving.model.errors import NotLeading
 
@@ -33,7 +33,7 @@ class Leader:
         clock: Callable[[], float] = steady_s,
     ) -> None:
         self._name = str(client.name)
-        self._candidate = Candidate(client, me, times=times, clock=clock)
+        self._candidate = LeaseElector(client, me, times=times, clock=clock)
 
     def __repr__(self) -> str:
         return f"Leader({self._name}, {'leads' if self.is_leading else 'does not lead'})"
@@ -70,7 +70,7 @@ class Leader:
         one = self._candidate
         while not stop.is_set():
             await one.look()
-            if one.decide().action is Action.ACQUIRE and await one.acquire():
+            if one.decide().action is LeaseAction.ACQUIRE and await one.acquire():
                 return True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, one.decide().until_s - one.clock())):
@@ -83,10 +83,10 @@ class Leader:
         try:
             while not task.done():
                 step = one.decide()
-                if step.action is Action.LOST:
+                if step.action is LeaseAction.LOST:
                     one.step_down()
                     return False
-                if step.action is Action.RENEW:
+                if step.action is LeaseAction.RENEW:
                     await one.renew()
                 else:
                     await asyncio.wait({task}, timeout=max(0.0, step.until_s - one.clock()))

@@ -26,7 +26,7 @@ from serving.cluster.owners import Owners
 from serving.cluster.patch import json_patch, merge_patch, same_json
 from serving.cluster.port import Listing, Object, PatchType, Subresource
 from serving.cluster.records import Key, decoded
-from serving.cluster.state import FIRST_NAMESPACES, State, filter_of
+from serving.cluster.state import FIRST_NAMESPACES, StoreState, filter_of
 from serving.cluster.strategic import strategic_merge
 from serving.cluster.tables import token_of_page
 from serving.cluster.watching import Watch
@@ -88,7 +88,7 @@ class MemoryCluster:
     ) -> None:
         self._journal = journal
         self._admit = admit or _admit_all
-        self._state = State(
+        self._state = StoreState(
             journal,
             limits=limits or StoreLimits(),
             dice=dice or random.Random(),  # noqa: S311 - names and uids, no secrets

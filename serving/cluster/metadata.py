@@ -1,6 +1,6 @@
 """What stands in ``metadata``, checked: names, labels, owners, finalizers.
 
-Input: an object as somebody sent it; output: a typed ``Metadata``, or ``Invalid`` with every breach. Rules are those of
+Input: an object as somebody sent it; output: a typed ``ObjectMetadata``, or ``Invalid`` with every breach. Rules are those of
 Kubernetes' API machinery (names are DNS subdomains, labels have a syntax, annotations a size). Kinds' own rules for names
 are the admission's. Pure.
 """
@@ -15,7 +15,7 @@ import msgspec
 from serving.cluster.kinds import NAMESPACE, Kind
 from serving.model.errors import Invalid, Problem
 
-__all__ = ["Metadata", "OwnerReference", "checked_metadata", "read_metadata"]
+__all__ = ["ObjectMetadata", "OwnerReference", "checked_metadata", "read_metadata"]
 
 _NAME_LENGTH_MAX = 253
 _NAMESPACE_LENGTH_MAX = 63
@@ -41,7 +41,7 @@ class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
     block_owner_deletion: bool | None = None
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+class ObjectMetadata(msgspec.Struct, frozen=True, rename="camel"):
     """The parts of ``metadata`` that the store reads. None is the same as missing."""
 
     name: str | None = None
@@ -57,11 +57,11 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     deletion_grace_period_seconds: int | None = None
 
 
-def read_metadata(body: Mapping[str, Any]) -> Metadata:
+def read_metadata(body: Mapping[str, Any]) -> ObjectMetadata:
     """The metadata of an object. Raises ``Invalid`` if something has the wrong type."""
     given = body.get("metadata")
     try:
-        return msgspec.convert({} if given is None else given, type=Metadata)
+        return msgspec.convert({} if given is None else given, type=ObjectMetadata)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$")
         path = "metadata" + where.rstrip("`")
@@ -69,7 +69,7 @@ def read_metadata(body: Mapping[str, Any]) -> Metadata:
         raise Invalid(f"{path}: {what}", [problem]) from error
 
 
-def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> Metadata:
+def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> ObjectMetadata:
     """The metadata of an object that is about to be stored. Raises ``Invalid`` with everything that is wrong.
 
     What it shares with ``old``, the object that is stored, was checked when that was.
@@ -115,7 +115,7 @@ def _is_label(pair: tuple[str, str]) -> bool:
     return bool(_QUALIFIED.fullmatch(pair[0]) and _LABEL_VALUE.fullmatch(pair[1]))
 
 
-def _other_problems(metadata: Metadata) -> Iterator[Problem]:
+def _other_problems(metadata: ObjectMetadata) -> Iterator[Problem]:
     annotations = metadata.annotations or {}
     length = sum(len(key) + len(value) for key, value in annotations.items())
     if length > _ANNOTATIONS_LENGTH_MAX:

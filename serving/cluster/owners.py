@@ -4,7 +4,7 @@ Kept by the store with each change: which uids live, what depends on them, and a
 (``cluster/garbage.py``) looks at. Nothing is deleted here.
 """
 
-from serving.cluster.history import Change
+from serving.cluster.history import StoreChange
 from serving.cluster.kinds import NAMESPACE, Kind
 from serving.cluster.records import Key, Stored
 from serving.cluster.workqueue import WorkQueue
@@ -36,7 +36,7 @@ class Owners:
         """All that name an owner, in a steady order."""
         return sorted(self._dependents.get(uid, ()), key=lambda one: (one[0].resource, one[1]))
 
-    def follow(self, kind: Kind, change: Change) -> None:
+    def follow(self, kind: Kind, change: StoreChange) -> None:
         """Take in a change of the store."""
         old, new = change.old, change.new
         this: Reference = (kind, new.key)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from serving.cluster.kinds import EVENT, NAMESPACE, NODE, POD, SECRET, SERVICE, Kind
-from serving.cluster.metadata import Metadata
+from serving.cluster.metadata import ObjectMetadata
 from serving.cluster.port import Object
 from serving.model.errors import Invalid
 
@@ -52,7 +52,7 @@ def selectable_fields(kind: Kind) -> tuple[str, ...]:
     return _EVERY_FIELD + _FIELDS.get(kind, ())
 
 
-def stored(kind: Kind, whole: Object, metadata: Metadata, *, version: int) -> Stored:
+def stored(kind: Kind, whole: Object, metadata: ObjectMetadata, *, version: int) -> Stored:
     """Encode an object as of a version. ``metadata`` is what stands in it. Raises ``Invalid``."""
     whole = {**whole, "metadata": {**whole["metadata"], "resourceVersion": str(version)}}
     key = (metadata.namespace or "", metadata.name or "")

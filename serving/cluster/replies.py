@@ -39,42 +39,42 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 }
 
 
-class _Cause(msgspec.Struct):
+class _StatusCause(msgspec.Struct):
     field: str = ""
     message: str = ""
 
 
-class _Details(msgspec.Struct):
-    causes: list[_Cause] | None = None
+class _StatusDetails(msgspec.Struct):
+    causes: list[_StatusCause] | None = None
 
 
-class _Status(msgspec.Struct):
+class _StatusReply(msgspec.Struct):
     message: str = ""
     reason: str = ""
     code: int = 0
-    details: _Details | None = None
+    details: _StatusDetails | None = None
 
 
 def error_of(status: int, body: bytes, retry_after: str = "") -> ClusterError:
     """The error that an answer of 400 or more means. ``retry_after`` is that header's text."""
     try:
-        said = msgspec.json.decode(body, type=_Status)
+        said = msgspec.json.decode(body, type=_StatusReply)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         text = body[:_TEXT_LENGTH_MAX].decode("utf-8", "replace").strip()
-        said = _Status(message=f"HTTP {status}: {text}" if text else f"HTTP {status} without a text")
+        said = _StatusReply(message=f"HTTP {status}: {text}" if text else f"HTTP {status} without a text")
     return _error(status, said, retry_after)
 
 
 def event_error(status: Mapping[str, Any]) -> ClusterError:
     """The error that a watch's ERROR event carries."""
     try:
-        said = msgspec.convert(status, type=_Status)
+        said = msgspec.convert(status, type=_StatusReply)
     except msgspec.ValidationError:
-        said = _Status(message="the watch failed and did not say why")
+        said = _StatusReply(message="the watch failed and did not say why")
     return _error(said.code or Unavailable.status, said, "")
 
 
-def _error(status: int, said: _Status, retry_after: str) -> ClusterError:
+def _error(status: int, said: _StatusReply, retry_after: str) -> ClusterError:
     message = said.message or f"HTTP {status} {said.reason}".strip()
     if status == AlreadyExists.status and said.reason == AlreadyExists.reason:
         return AlreadyExists(message)

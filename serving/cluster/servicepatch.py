@@ -12,7 +12,7 @@ from serving.cluster.port import Object
 from serving.model.errors import InvalidValue, ServingError
 from serving.settings.annotations import GROUP
 
-__all__ = ["LATEST", "Asked", "desired_traffic", "scale_patch"]
+__all__ = ["LATEST", "AskedService", "desired_traffic", "scale_patch"]
 
 LATEST = "@latest"
 """The newest revision that is ready, now and later."""
@@ -22,7 +22,7 @@ _ALL_PERCENT = 100
 _OTHER = {"min-scale": "minScale", "max-scale": "maxScale"}
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class AskedService(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for: shares by revision, revisions by tag, tags that go. A revision "@latest" is the newest ready."""
 
     shares: Mapping[str, int] = {}
@@ -44,7 +44,7 @@ def scale_patch(service: Object, *, low: int | None, high: int | None) -> Object
     return {"spec": {"template": {"metadata": metadata}}}
 
 
-def desired_traffic(service: Object, asked: Asked) -> list[Object]:
+def desired_traffic(service: Object, asked: AskedService) -> list[Object]:
     """The targets of the service's spec. Raises ``ServingError``."""
     before: Sequence[Mapping[str, Any]] = (service.get("spec") or {}).get("traffic") or ()
     tags = {one["tag"]: _revision_of(one) for one in before if one.get("tag")}

@@ -18,14 +18,15 @@ import msgspec
 
 from serving.aio.clock import now_s, steady_s
 from serving.aio.periodic import wait_for
-from serving.cluster.allotment import Wish, shard_name, shard_of, wish
-from serving.cluster.candidate import Candidate
-from serving.cluster.election import Action, LeaseTimes
+from serving.cluster.allotment import ShardWish, shard_name, shard_of, wish
+from serving.cluster.election import LeaseAction, LeaseTimes
+from serving.cluster.elector import LeaseElector
 from serving.cluster.kinds import LEASE
 from serving.cluster.lease import LeaseClient, LeaseName
-from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import NotLeading
+from serving.model.objects import Object, nested
 
 __all__ = ["Owner", "ShardOptions", "Shards"]
 
@@ -78,8 +79,8 @@ class Shards:
         self._on_won, self._on_lost, self._others = on_won, on_lost, others
         self._clock = clock
         self._names = [shard_name(options.daemon, shard, options.count) for shard in range(options.count)]
-        self._candidates = {name: self._candidate(name) for name in self._names}
-        self._foreign: dict[str, Candidate] = {}
+        self._electors = {name: _elector(cluster, options, name, clock=clock) for name in self._names}
+        self._foreign: dict[str, LeaseElector] = {}
         self._won: set[int] = set()
         self._free_since_s: dict[int, float] = {}
         # Not before: one at a time, and what nobody else took not for long.
@@ -117,7 +118,8 @@ class Shards:
     def owner(self, shard: int) -> Owner | None:
         """Who else has a shard; None if nobody has, or we."""
         name = self._at(shard).present_holder
-        return None if name in {"", self.options.me} else Owner(name=name, address=self._address(shard))
+        lease = self._leases.cache.get((self.options.namespace, self._names[shard]))
+        return None if name in {"", self.options.me} else Owner(name=name, address=_address_in(lease))
 
     def owners(self) -> dict[str, str]:
         """The addresses of all others who have anything, by name."""
@@ -153,15 +155,15 @@ class Shards:
         """Do what is due; when to look again."""
         steps = {shard: self._at(shard).decide() for shard in range(self.options.count)}
         for shard, step in steps.items():
-            if step.action is Action.LOST:
+            if step.action is LeaseAction.LOST:
                 self._at(shard).step_down()
                 await self._drop(shard)
         wanted = self._wish()
         calls: list[Awaitable[None]] = []
         for shard, step in steps.items():
-            if step.action is Action.RENEW:
+            if step.action is LeaseAction.RENEW:
                 calls.append(self._at(shard).renew())
-            elif step.action is Action.ACQUIRE and shard in wanted.take:
+            elif step.action is LeaseAction.ACQUIRE and shard in wanted.take:
                 calls.append(self._acquire(shard))
         if wanted.let_go is not None and self._clock() >= self._let_go_at_s:
             self._let_go_at_s = self._clock() + self.options.times.retry_period_s
@@ -170,9 +172,9 @@ class Shards:
         later = [self._at(shard).decide() for shard in range(self.options.count)]
         # What could be done now and was not wanted, or came to nothing, is looked at again with the rest, or then.
         then_s = self._clock() + self.options.times.retry_period_s / 4
-        return min((one.until_s for one in later if one.action is Action.WAIT), default=then_s)
+        return min((one.until_s for one in later if one.action is LeaseAction.WAIT), default=then_s)
 
-    def _wish(self) -> Wish:
+    def _wish(self) -> ShardWish:
         at_s = self._clock()
         found = {shard: self._at(shard).present_holder for shard in range(self.options.count)}
         for shard, holder in found.items():
@@ -181,7 +183,7 @@ class Shards:
             else:
                 self._free_since_s.setdefault(shard, at_s)
         if any(one.present_holder for one in self._foreign.values()):
-            return Wish()
+            return ShardWish()
         return wish(
             self.options.count,
             me=self.options.me,
@@ -228,26 +230,29 @@ class Shards:
     def _changed(self, change: CacheChange) -> None:
         name = change.key[1]
         body = None if change.type is EventType.DELETED else change.new
-        one = self._candidates.get(name) or self._foreign.get(name)
+        one = self._electors.get(name) or self._foreign.get(name)
         if one is None:
-            one = self._foreign[name] = self._candidate(name)
+            one = self._foreign[name] = _elector(self._cluster, self.options, name, clock=self._clock)
             _log.warning("shards.other_count", extra={"lease": name, "count": self.options.count})
         one.take(body)
         self._news.set()
         self._stirred.set()
 
-    def _at(self, shard: int) -> Candidate:
-        return self._candidates[self._names[shard]]
+    def _at(self, shard: int) -> LeaseElector:
+        return self._electors[self._names[shard]]
 
-    def _candidate(self, name: str) -> Candidate:
-        client = LeaseClient(
-            self._cluster,
-            LeaseName(namespace=self.options.namespace, name=name),
-            labels={_LABEL: self.options.daemon},
-            annotations={_ADDRESS: self.options.address},
-        )
-        return Candidate(client, self.options.me, times=self.options.times, clock=self._clock)
 
-    def _address(self, shard: int) -> str:
-        lease: Object | None = self._leases.cache.get((self.options.namespace, self._names[shard]))
-        return "" if lease is None else str((lease["metadata"].get("annotations") or {}).get(_ADDRESS, ""))
+def _elector(cluster: Cluster, options: ShardOptions, name: str, *, clock: Callable[[], float]) -> LeaseElector:
+    """The elector of one lease."""
+    client = LeaseClient(
+        cluster,
+        LeaseName(namespace=options.namespace, name=name),
+        labels={_LABEL: options.daemon},
+        annotations={_ADDRESS: options.address},
+    )
+    return LeaseElector(client, options.me, times=options.times, clock=clock)
+
+
+def _address_in(lease: Object | None) -> str:
+    """The address that the holder of a lease wrote into it; "" without one."""
+    return str(nested(lease, "metadata", "annotations", _ADDRESS) or "")

@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from serving.aio.clock import stamp
-from serving.cluster.history import Change, Filter
+from serving.cluster.history import ObjectFilter, StoreChange
 from serving.cluster.journal import Journal
 from serving.cluster.kinds import KINDS, NAMESPACE, Kind
 from serving.cluster.limits import StoreLimits
-from serving.cluster.metadata import Metadata, read_metadata
+from serving.cluster.metadata import ObjectMetadata, read_metadata
 from serving.cluster.owners import Owners
 from serving.cluster.port import Object
 from serving.cluster.records import Key, Stored, decoded, encode, selectable_fields, stored
 from serving.cluster.selectors import field_selector, label_selector
-from serving.cluster.tables import Page, Table, page_of_token, path_of
+from serving.cluster.tables import KindTable, ListPage, page_of_token, path_of
 from serving.cluster.watching import Watch
 from serving.cluster.writes import fresh
 from serving.model.errors import Gone, Invalid, JournalDamaged, NotFound
 
-__all__ = ["FIRST_NAMESPACES", "State", "filter_of"]
+__all__ = ["FIRST_NAMESPACES", "StoreState", "filter_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,16 +41,16 @@ _FIRST_VERSION = 2
 _BY_RESOURCE = {kind.resource: kind for kind in KINDS}
 
 
-def filter_of(kind: Kind, namespace: str | None, *, labels: str, fields: str) -> Filter:
+def filter_of(kind: Kind, namespace: str | None, *, labels: str, fields: str) -> ObjectFilter:
     """Which objects two selectors and a namespace (None or "" is all) let through. Raises ``Invalid``."""
-    return Filter(
+    return ObjectFilter(
         namespace=namespace or None,
         labels=label_selector(labels),
         fields=field_selector(fields, selectable_fields(kind)),
     )
 
 
-class State:
+class StoreState:
     """All objects of all kinds. ``dice`` makes uids and suffixes, ``wall_s`` says the time that objects are stamped with."""
 
     def __init__(
@@ -62,7 +62,7 @@ class State:
         self._journal = journal
         self._dice = dice
         self.version = _FIRST_VERSION if journal is None else max(_FIRST_VERSION, journal.start_version)
-        self._tables = {kind: Table(kind, limits, floor=self.version) for kind in KINDS}
+        self._tables = {kind: KindTable(kind, limits, floor=self.version) for kind in KINDS}
         for kind, whole in _loaded(journal) if journal is not None else ():
             self._load(kind, whole)
         for name in FIRST_NAMESPACES:
@@ -71,9 +71,9 @@ class State:
 
     def __repr__(self) -> str:
         count = sum(len(table.objects) for table in self._tables.values())
-        return f"State({count} objects @{self.version})"
+        return f"StoreState({count} objects @{self.version})"
 
-    def table(self, kind: Kind) -> Table:
+    def table(self, kind: Kind) -> KindTable:
         """The objects of a kind. Raises ``NotFound`` for a kind that the store does not know."""
         found = self._tables.get(kind)
         if found is None:
@@ -97,7 +97,7 @@ class State:
             suffix="".join(self._dice.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH)),
         )
 
-    def apply(self, kind: Kind, new: Object, metadata: Metadata, *, is_removal: bool = False) -> Stored:
+    def apply(self, kind: Kind, new: Object, metadata: ObjectMetadata, *, is_removal: bool = False) -> Stored:
         """Make a change. Raises ``Invalid`` if the object is too large, ``Unavailable`` if there are no versions left."""
         version = self.version + 1
         if self._journal is not None:
@@ -106,7 +106,7 @@ class State:
         self.check_size(kind, one.encoded)
         self.version = version
         table = self._tables[kind]
-        change = Change(table.objects.get(one.key), one, is_removal=is_removal)
+        change = StoreChange(table.objects.get(one.key), one, is_removal=is_removal)
         table.apply(change)
         self.owners.follow(kind, change)
         return one
@@ -124,19 +124,19 @@ class State:
         self.check_size(kind, encoded)
         return decoded(encoded)
 
-    def watch(self, kind: Kind, wanted: Filter, resource_version: str) -> Watch:
+    def watch(self, kind: Kind, wanted: ObjectFilter, resource_version: str) -> Watch:
         """A watch from a version; from "" or "0" it begins with all objects as they are. Raises ``Invalid``."""
         table = self.table(kind)
         if resource_version and not (resource_version.isascii() and resource_version.isdecimal()):
             raise Invalid(f"resourceVersion: {resource_version!r} is not a version of this server")
         version = int(resource_version or 0)
 
-        def begin(watch: Watch) -> Iterable[Change]:
+        def begin(watch: Watch) -> Iterable[StoreChange]:
             if version > self.version:
                 raise Gone(f"too large resource version: {version}, the present one is {self.version}")
             if version == 0:
-                begins_with: Iterable[Change] = (
-                    Change(None, one, is_removal=False) for one in list(table.select(wanted))
+                begins_with: Iterable[StoreChange] = (
+                    StoreChange(None, one, is_removal=False) for one in list(table.select(wanted))
                 )
             else:
                 begins_with = table.history.after(version)
@@ -145,7 +145,7 @@ class State:
 
         return Watch(wanted, count_max=self.limits.watch_count_max, begin=begin, end=table.watches.remove)
 
-    def page(self, kind: Kind, wanted: Filter, *, size: int, token: str) -> tuple[list[Stored], Page, bool]:
+    def page(self, kind: Kind, wanted: ObjectFilter, *, size: int, token: str) -> tuple[list[Stored], ListPage, bool]:
         """A snapshot of objects in order: at most ``size`` (0 is all), where it ended, and whether there is more.
 
         The first page's version stays that of the whole: what was written between two pages comes in a watch from there.
@@ -160,7 +160,7 @@ class State:
                 break
             found.append(one)
         last = path_of(found[-1].key) if found else ""
-        return found, Page(self.version if start is None else start.version, last), has_more
+        return found, ListPage(self.version if start is None else start.version, last), has_more
 
     def close_watches(self) -> None:
         """End all watches, without a failure."""
@@ -172,7 +172,7 @@ class State:
         one = stored(kind, whole, read_metadata(whole), version=max(1, self.version))
         self.version = one.version
         self._tables[kind].load(one)
-        self.owners.follow(kind, Change(None, one, is_removal=False))
+        self.owners.follow(kind, StoreChange(None, one, is_removal=False))
 
 
 def _loaded(journal: Journal) -> Iterator[tuple[Kind, Object]]:

@@ -12,21 +12,21 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from serving.cluster.history import Change, Filter, History
+from serving.cluster.history import History, ObjectFilter, StoreChange
 from serving.cluster.kinds import Kind
 from serving.cluster.limits import StoreLimits
 from serving.cluster.records import Key, Stored
 from serving.cluster.watching import Watch
 from serving.model.errors import Invalid
 
-__all__ = ["Page", "Table", "page_of_token", "path_of", "token_of_page"]
+__all__ = ["KindTable", "ListPage", "page_of_token", "path_of", "token_of_page"]
 
 # Sorts directly behind "/", so that it ends the span of a namespace's keys.
 _BEHIND_SLASH = "0"
 _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - of a token's form
 
 
-class Page(msgspec.Struct, frozen=True):
+class ListPage(msgspec.Struct, frozen=True):
     """Where a list goes on: behind which key, and the store's version at its first page."""
 
     version: int
@@ -46,13 +46,13 @@ def path_of(key: Key) -> str:
     return f"{key[0]}/{key[1]}" if key[0] else key[1]
 
 
-def token_of_page(page: Page) -> str:
+def token_of_page(page: ListPage) -> str:
     """Encode a page as a continue token."""
     token = _Token(v=_TOKEN_VERSION, rv=page.version, start=page.after + "\0")
     return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode("ascii").rstrip("=")
 
 
-def page_of_token(token: str) -> Page:
+def page_of_token(token: str) -> ListPage:
     """Decode a continue token. Raises ``Invalid``."""
     try:
         found = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=_Token)
@@ -60,10 +60,10 @@ def page_of_token(token: str) -> Page:
         raise Invalid(f"the continue token {token!r} is not valid: {error}") from error
     if found.v != _TOKEN_VERSION:
         raise Invalid(f"the continue token {token!r} is not valid: its version is {found.v!r}, not {_TOKEN_VERSION!r}")
-    return Page(found.rv, found.start.removesuffix("\0"))
+    return ListPage(found.rv, found.start.removesuffix("\0"))
 
 
-class Table:
+class KindTable:
     """The objects of one kind."""
 
     def __init__(self, kind: Kind, limits: StoreLimits, *, floor: int) -> None:
@@ -76,14 +76,14 @@ class Table:
         self._keys: dict[str, Key] = {}
 
     def __repr__(self) -> str:
-        return f"Table({self.kind.resource}, {len(self.objects)} objects, {len(self.watches)} watches)"
+        return f"KindTable({self.kind.resource}, {len(self.objects)} objects, {len(self.watches)} watches)"
 
     def load(self, one: Stored) -> None:
         """Add an object without an event."""
         self.objects[one.key] = one
         self._insert(one.key)
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: StoreChange) -> None:
         """Make a change and offer it to every watch."""
         key = change.new.key
         if change.is_removal:
@@ -100,7 +100,7 @@ class Table:
         for watch in tuple(self.watches):
             watch.offer(change)
 
-    def select(self, wanted: Filter, *, after: str | None = None) -> Iterator[Stored]:
+    def select(self, wanted: ObjectFilter, *, after: str | None = None) -> Iterator[Stored]:
         """Yield the objects that a filter lets through, in order, from behind a path on. Use it before the next change."""
         name = wanted.fields.exact("metadata.name")
         if name is not None and wanted.namespace is not None:

@@ -10,26 +10,26 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 from serving.aio.cooperative import turn
-from serving.cluster.history import Change, Filter
+from serving.cluster.history import ObjectFilter, StoreChange
 from serving.cluster.port import Encoded, EventType, WatchEvent
 from serving.model.errors import ClusterError, Gone
 
 __all__ = ["Watch"]
 
-Begin = Callable[["Watch"], Iterable[Change]]
+Begin = Callable[["Watch"], Iterable[StoreChange]]
 """Registers a watch and gives the changes that it begins with. Raises ``Gone``."""
 
 
 class Watch:
     """A context and an iterator in one: enter it to begin, leave it to end."""
 
-    def __init__(self, wanted: Filter, *, count_max: int, begin: Begin, end: Callable[["Watch"], None]) -> None:
+    def __init__(self, wanted: ObjectFilter, *, count_max: int, begin: Begin, end: Callable[["Watch"], None]) -> None:
         self.wanted = wanted
         self._count_max = count_max
         self._begin = begin
         self._end = end
         self._ready: deque[tuple[EventType, Encoded]] = deque()
-        self._replayed: Iterator[Change] = iter(())
+        self._replayed: Iterator[StoreChange] = iter(())
         self._failure: ClusterError | None = None
         self._is_closed = False
         self._reader: asyncio.Future[None] | None = None
@@ -68,7 +68,7 @@ class Watch:
         kind, told = self._ready.popleft()
         return WatchEvent(type=kind, told=told)
 
-    def offer(self, change: Change) -> None:
+    def offer(self, change: StoreChange) -> None:
         """Take a change if it is wanted; close with ``Gone`` if too many wait already."""
         seen = change.seen_by(self.wanted)
         if seen is None:

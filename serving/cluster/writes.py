@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from serving.aio.clock import stamp as stamp_of
 from serving.cluster.kinds import CONFIG_MAP, EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE, Kind
-from serving.cluster.metadata import Metadata, read_metadata
+from serving.cluster.metadata import ObjectMetadata, read_metadata
 from serving.cluster.patch import same_json
 from serving.cluster.port import Object, Subresource
 from serving.model.errors import Conflict, Invalid, NotFound, Problem
@@ -204,7 +204,7 @@ def _content(whole: Object) -> Object:
     return {key: value for key, value in whole.items() if key not in _NOT_CONTENT}
 
 
-def is_held(kind: Kind, whole: Mapping[str, Any], metadata: Metadata) -> bool:
+def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> bool:
     """Whether an object that is being deleted has to stay: for finalizers, or for a pod that has its grace."""
     if metadata.finalizers or metadata.deletion_grace_period_seconds:
         return True

@@ -27,10 +27,10 @@ import sys
 from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.configmaps import followed
+from serving.cluster.connect import connect
 from serving.cluster.fenced import FencedCluster
-from serving.cluster.identity import lease_times, new_identity, system_namespace, user_agent
+from serving.cluster.identity import lease_times, new_identity, system_namespace
 from serving.cluster.kinds import POD
-from serving.cluster.kube import KubeCluster
 from serving.cluster.leader import Leader
 from serving.cluster.lease import LeaseClient, LeaseName
 from serving.cluster.port import Cluster
@@ -57,9 +57,8 @@ _STATS_PORT = 6081
 async def _body(stop: asyncio.Event) -> None:
     config = ControllerConfig(os.environ)
     identity = new_identity()
-    kubeconfig = os.environ.get("KUBECONFIG")
     async with (
-        KubeCluster(kubeconfig, user_agent=user_agent("controller", identity)) as cluster,
+        connect("controller", identity=identity) as cluster,
         followed(cluster, system_namespace(), config.all) as watch,
     ):
         settings, election = config.own.settings, config.election.settings

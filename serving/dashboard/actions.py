@@ -19,7 +19,7 @@ from aiohttp import web
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
 from serving.cluster.port import Cluster, Object
-from serving.cluster.servicepatch import LATEST, Asked, desired_traffic, scale_patch
+from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic, scale_patch
 from serving.dashboard.gate import Gate
 from serving.model.errors import ClusterError, ServingError
 from serving.model.event import Words, about, new_event
@@ -132,7 +132,7 @@ class DashboardActions:
         if unknown:
             are = ", ".join(names) or "none"
             raise ServingError(f"{asked.service} has no revision {', '.join(unknown)}; there are {are}, and {LATEST}")
-        targets = desired_traffic(service, Asked(shares=asked.shares))
+        targets = desired_traffic(service, AskedService(shares=asked.shares))
         await self._patch(asked, {"spec": {"traffic": targets}})
         shares = ", ".join(f"{percent} % to {one}" for one, percent in asked.shares.items() if percent)
         return f"{asked.service}: {shares}"

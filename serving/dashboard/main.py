@@ -25,7 +25,7 @@ from pathlib import Path
 from aiohttp import web
 
 from serving.aio.daemon import inherited_sockets, run_daemon
-from serving.cluster.kube import KubeCluster
+from serving.cluster.connect import connect
 from serving.cluster.port import Cluster
 from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import Board
@@ -117,7 +117,7 @@ def main() -> int:
         return _USAGE_EXIT
 
     async def body(stop: asyncio.Event) -> None:
-        async with KubeCluster(os.environ.get("KUBECONFIG")) as cluster:
+        async with connect("dashboard") as cluster:
             await Dashboard(settings, cluster, token=token, placement=placement).run(
                 stop, listener=inherited_sockets().get("dashboard")
             )

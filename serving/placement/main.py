@@ -23,8 +23,8 @@ import sys
 from serving.aio.clock import now_s
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.api.running import running
+from serving.cluster.connect import connect
 from serving.cluster.kinds import NODE, NODE_METRICS, POD
-from serving.cluster.kube import KubeCluster
 from serving.cluster.port import Cluster, EventType
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import ClusterError, SettingsError
@@ -122,7 +122,7 @@ def main() -> int:
         return _USAGE_EXIT
 
     async def body(stop: asyncio.Event) -> None:
-        async with KubeCluster(os.environ.get("KUBECONFIG")) as cluster:
+        async with connect("placement") as cluster:
             await PlacementDaemon(settings, cluster).run(stop, listener=inherited_sockets().get("placement"))
 
     return run_daemon("placement", body)

@@ -165,7 +165,7 @@ async def test_a_kubeconfig_that_is_missing_is_unavailable(tmp_path: Path) -> No
 
 async def test_a_pod_without_a_service_account_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="no usable kubeconfig in this pod"):
-        await KubeCluster.in_cluster().list(POD)
+        await KubeCluster(None).list(POD)
 
 
 async def test_a_server_that_hangs_is_unavailable(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ async def test_a_closed_cluster_opens_again(cluster: KubeCluster) -> None:
 
 
 def test_it_says_where_it_points_to() -> None:
-    assert (repr(KubeCluster("a/b")), repr(KubeCluster.in_cluster())) == ("KubeCluster(a/b)", "KubeCluster(in-cluster)")
+    assert (repr(KubeCluster("a/b")), repr(KubeCluster(None))) == ("KubeCluster(a/b)", "KubeCluster(in-cluster)")
 
 
 async def test_a_write_whose_lease_ends_on_its_way_to_the_wire_is_not_sent(tmp_path: Path) -> None:

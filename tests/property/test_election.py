@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.cluster.election import (
-    Action,
     Election,
+    LeaseAction,
     LeaseRecord,
     LeaseTimes,
     decide,
@@ -75,11 +75,11 @@ class Elector:
             yield from self._read()
             while True:
                 step = decide(self.election, self.name, TIMES, now_s=self.clock_s(self.now_s))
-                if step.action is Action.WAIT:
+                if step.action is LeaseAction.WAIT:
                     yield (step.until_s - self.clock_s(self.now_s)) / self._rate + self._chance().stall_s
                     if self.election.renewed_at_s is None:
                         break
-                elif step.action is Action.LOST:
+                elif step.action is LeaseAction.LOST:
                     self.election = lost(self.election)
                     break
                 elif not (yield from self._write(f"{self.name}-{next(self._stamps)}")):

@@ -7,13 +7,13 @@ import msgspec
 from aiohttp import web
 
 from serving.aio.clock import wall_s
-from serving.cluster.api.content import Shape, Wanted
+from serving.cluster.api.content import Shape, WantedShape
 from serving.cluster.api.fields import warning_header
 from serving.cluster.api.tables import metadata_list, partial_metadata, table
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Listing, Object
 
-__all__ = ["JSON_TYPE", "EncodedListing", "EncodedReads", "json_answer", "shaped_list", "shaped_object", "whole_list"]
+__all__ = ["JSON_TYPE", "EncodedItems", "EncodedReads", "json_answer", "shaped_list", "shaped_object", "whole_list"]
 
 JSON_TYPE = "application/json"
 
@@ -26,7 +26,7 @@ def json_answer(body: object, *, status: int = 200, warnings: Iterable[str] = ()
     return answer
 
 
-def shaped_object(kind: Kind, one: Object, *, wanted: Wanted, include: str) -> Object:
+def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str) -> Object:
     """One object in the shape that is wanted. An answer that is no object of the kind stays as it is."""
     if wanted.shape is Shape.WHOLE or one.get("kind") not in {kind.name, None}:
         return one
@@ -53,12 +53,12 @@ class EncodedReads(Protocol):
         field_selector: str = "",
         page_size: int = 0,
         page: str = "",
-    ) -> "EncodedListing":
+    ) -> "EncodedItems":
         """All objects, as ``Cluster.list``."""
         ...
 
 
-class EncodedListing(Protocol):
+class EncodedItems(Protocol):
     """A ``Listing`` of JSON."""
 
     @property
@@ -91,7 +91,7 @@ def _list_metadata(version: str, next_page: str) -> Object:
     return {"resourceVersion": version, **({"continue": next_page} if next_page else {})}
 
 
-def shaped_list(kind: Kind, listing: Listing, *, wanted: Wanted, include: str) -> Object:
+def shaped_list(kind: Kind, listing: Listing, *, wanted: WantedShape, include: str) -> Object:
     """All objects in the shape that is wanted."""
     metadata = _list_metadata(listing.resource_version, listing.next_page)
     if wanted.shape is Shape.TABLE:

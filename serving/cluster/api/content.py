@@ -16,7 +16,7 @@ import yaml
 from serving.cluster.api.protobuf import MEDIA_TYPE, decode_protobuf
 from serving.cluster.api.status import Fault
 
-__all__ = ["Shape", "Wanted", "decode_body", "duplicate_fields", "wanted"]
+__all__ = ["Shape", "WantedShape", "decode_body", "duplicate_fields", "wanted"]
 
 _JSON_TYPES = {"application/json", "application/*", "*/*"}
 _YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}
@@ -31,14 +31,14 @@ class Shape(enum.StrEnum):
     METADATA_LIST = "PartialObjectMetadataList"
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedShape(msgspec.Struct, frozen=True):
     """A shape and the version of ``meta.k8s.io`` that it is written in."""
 
     shape: Shape
     version: str = "v1"
 
 
-def wanted(accept: str) -> Wanted:
+def wanted(accept: str) -> WantedShape:
     """The first of the Accept header that can be given. Raises ``Fault`` 406."""
     for clause in accept.split(",") if accept.strip() else ("*/*",):
         media, *parameters = (part.strip() for part in clause.split(";"))
@@ -48,9 +48,9 @@ def wanted(accept: str) -> Wanted:
         shape, version = given.get("as", ""), given.get("v", "v1")
         known = version in {"v1", "v1beta1"} and given.get("g", "meta.k8s.io") == "meta.k8s.io"
         if not shape:
-            return Wanted(Shape.WHOLE)
+            return WantedShape(Shape.WHOLE)
         if shape in list(Shape) and known:
-            return Wanted(Shape(shape), version)
+            return WantedShape(Shape(shape), version)
     raise Fault(406, "only the following media types are accepted: application/json, application/json;as=Table")
 
 
@@ -91,11 +91,11 @@ def _decoded(decode: Callable[[bytes], Any], data: bytes) -> Any:  # noqa: ANN40
 _SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Loader(_SAFE_LOADER):  # type: ignore[misc, valid-type]
+class _YamlLoader(_SAFE_LOADER):  # type: ignore[misc, valid-type]
     """YAML as JSON has it, without dates."""
 
 
-_Loader.yaml_implicit_resolvers = {
+_YamlLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
@@ -105,7 +105,7 @@ def _from_yaml(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
     # A few lines of aliases can stand for gigabytes.
     if any(isinstance(event, yaml.events.AliasEvent) for event in _decoded(_events, data)):
         raise Fault(400, "aliases are not taken in YAML")
-    return _decoded(lambda text: yaml.load(text, Loader=_Loader), data)  # noqa: S506 - a safe loader
+    return _decoded(lambda text: yaml.load(text, Loader=_YamlLoader), data)  # noqa: S506 - a safe loader
 
 
 def _events(data: bytes) -> list[object]:

@@ -1,6 +1,6 @@
 """Which object a path of the Kubernetes API means.
 
-Input: a URL's path as it came, still escaped; output: a ``Target``. A path that names a kind this server does not have is
+Input: a URL's path as it came, still escaped; output: a ``RequestTarget``. A path that names a kind this server does not have is
 ``NotFound``, as on a real server; the deprecated ``/watch/`` paths are ``Unsupported``.
 """
 
@@ -11,13 +11,13 @@ import msgspec
 from serving.cluster.kinds import KINDS, NAMESPACE, Kind
 from serving.model.errors import NotFound, Unsupported
 
-__all__ = ["Target", "target_of"]
+__all__ = ["RequestTarget", "target_of"]
 
 _BY_PLACE = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
 _UNKNOWN = "the server could not find the requested resource"
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What a request is about. ``namespace`` None is all namespaces, "" a kind without one; ``name`` "" is the whole."""
 
     kind: Kind
@@ -31,7 +31,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.namespace or ""
 
 
-def target_of(raw_path: str) -> Target:
+def target_of(raw_path: str) -> RequestTarget:
     """What a path below ``/api`` or ``/apis`` means. Raises ``NotFound``, ``Unsupported``."""
     parts = [unquote(part) for part in raw_path.strip("/").split("/")]
     match parts:
@@ -43,7 +43,7 @@ def target_of(raw_path: str) -> Target:
             raise NotFound(_UNKNOWN)
 
 
-def _target(group: str, version: str, rest: list[str]) -> Target:
+def _target(group: str, version: str, rest: list[str]) -> RequestTarget:
     if rest[0] == "watch":
         raise Unsupported("paths below /watch/ are deprecated and not served; use ?watch=true")
     namespace: str | None = None
@@ -57,7 +57,7 @@ def _target(group: str, version: str, rest: list[str]) -> Target:
         raise NotFound(_UNKNOWN)
     if kind.namespaced and namespace is None and len(rest) > 1:
         raise NotFound(_UNKNOWN)
-    return Target(
+    return RequestTarget(
         kind=kind,
         namespace=namespace if kind.namespaced else "",
         name=rest[1] if len(rest) > 1 else "",

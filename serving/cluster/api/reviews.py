@@ -12,9 +12,9 @@ from serving.aio.clock import wall_s
 from serving.cluster.api.status import Fault
 from serving.cluster.port import Object
 
-__all__ = ["REVIEW_PATH", "KnownToken", "TokenReviews"]
+__all__ = ["TOKEN_REVIEW_PATH", "KnownToken", "TokenReviews"]
 
-REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
+TOKEN_REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 
 
 class KnownToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,13 +31,13 @@ class KnownToken(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float | None = None
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _ReviewSpec(msgspec.Struct, frozen=True):
     token: str = ""
     audiences: list[str] = []
 
 
 class _Review(msgspec.Struct, frozen=True):
-    spec: _Spec
+    spec: _ReviewSpec
 
 
 class TokenReviews:

@@ -21,9 +21,8 @@ from serving.cluster.api.access import LOOPBACK_HOSTS, TOKEN_ROOT, check_host, c
 from serving.cluster.api.answers import JSON_TYPE, EncodedReads, json_answer, shaped_list, shaped_object, whole_list
 from serving.cluster.api.content import Shape, decode_body, wanted
 from serving.cluster.api.logs import PodLogs, log_options
-from serving.cluster.api.paths import Target, target_of
-from serving.cluster.api.reviews import REVIEW_PATH as TOKEN_REVIEW_PATH
-from serving.cluster.api.reviews import TokenReviews
+from serving.cluster.api.paths import RequestTarget, target_of
+from serving.cluster.api.reviews import TOKEN_REVIEW_PATH, TokenReviews
 from serving.cluster.api.status import Fault, refusal, refusal_code
 from serving.cluster.api.watching import stream_watch, watch_options
 from serving.cluster.kinds import POD
@@ -81,7 +80,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def application(cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None = None) -> web.Application:
     """The application; whoever runs it binds the socket. Its watches end when it shuts down."""
-    api = _Api(cluster, options, logs)
+    api = _ApiHandlers(cluster, options, logs)
     app = web.Application(middlewares=[api.guard], client_max_size=options.body_bytes_max)
     for path in _HEALTH_PATHS:
         app.router.add_get(path, api.health)
@@ -97,7 +96,7 @@ def application(cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None =
     return app
 
 
-class _Api:
+class _ApiHandlers:
     def __init__(self, cluster: Cluster, options: ApiOptions, logs: PodLogs | None) -> None:
         self._cluster = cluster
         self._encoded = cluster if isinstance(cluster, EncodedReads) else None
@@ -191,7 +190,7 @@ class _Api:
             case _:
                 raise Fault(405, "the server does not allow this method on the requested resource")
 
-    async def _read(self, target: Target, request: web.Request) -> web.StreamResponse:
+    async def _read(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
         query = request.query
         shape = wanted(request.headers.get("Accept", ""))
         include = query.get("includeObject", "Metadata")
@@ -216,7 +215,7 @@ class _Api:
         )
         return json_answer(shaped_list(target.kind, listing, wanted=shape, include=include))
 
-    async def _read_encoded(self, store: EncodedReads, target: Target, query: Mapping[str, str]) -> web.Response:
+    async def _read_encoded(self, store: EncodedReads, target: RequestTarget, query: Mapping[str, str]) -> web.Response:
         """The same without decoding what is encoded again at once."""
         if target.name:
             data = await store.get_encoded(target.kind, target.one_namespace, target.name)
@@ -232,7 +231,7 @@ class _Api:
         items = [msgspec.Raw(item) for item in found.items]
         return json_answer(whole_list(target.kind, items, version=found.resource_version, next_page=found.next_page))
 
-    async def _write(self, target: Target, request: web.Request) -> web.Response:
+    async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
         if target.kind.is_view:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
         sent = writing.Sent(request.query, request.headers.get("Content-Type", ""), await request.read())
@@ -252,7 +251,7 @@ class _Api:
         body = shaped_object(target.kind, written.object, wanted=shape, include=include)
         return json_answer(body, status=written.status, warnings=written.warnings)
 
-    async def _log(self, target: Target, request: web.Request) -> web.StreamResponse:
+    async def _log(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
         if request.method != "GET":
             raise Fault(405, "logs are only read")
         pod = await self._cluster.get(POD, target.one_namespace, target.name)
@@ -320,7 +319,7 @@ def _discovered(raw_path: str, accept: str) -> web.Response | None:
     return json_answer(found)
 
 
-def _check_subresource(target: Target) -> None:
+def _check_subresource(target: RequestTarget) -> None:
     kind = target.kind
     served = {"status": kind.has_status, "scale": kind.has_scale, "log": kind == POD}
     if target.subresource in _UNSERVED:
@@ -337,7 +336,7 @@ def _path(request: web.Request) -> str:
     return raw_path
 
 
-async def _subject(request: web.Request) -> Target | None:
+async def _subject(request: web.Request) -> RequestTarget | None:
     """What a request was about, for the error's text."""
     try:
         target = target_of(_path(request))

@@ -6,7 +6,7 @@ direction is ``cluster/replies.py``.
 
 from http import HTTPStatus
 
-from serving.cluster.api.paths import Target
+from serving.cluster.api.paths import RequestTarget
 from serving.cluster.port import Object
 from serving.model.errors import ClusterError, Invalid
 
@@ -40,7 +40,7 @@ def refusal_code(error: ClusterError | Fault) -> int:
     return error.code if isinstance(error, Fault) else error.status
 
 
-def refusal(error: ClusterError | Fault, target: Target | None = None) -> Object:
+def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) -> Object:
     """The ``Status`` that tells of an error; ``target`` is what the request was about."""
     code = refusal_code(error)
     reason = _REASONS.get(code, HTTPStatus(code).phrase) if isinstance(error, Fault) else error.reason
@@ -66,7 +66,7 @@ def refusal(error: ClusterError | Fault, target: Target | None = None) -> Object
     return status
 
 
-def success(target: Target, uid: str) -> Object:
+def success(target: RequestTarget, uid: str) -> Object:
     """The ``Status`` that tells that an object is gone."""
     details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": uid}
     return {

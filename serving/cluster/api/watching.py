@@ -15,8 +15,8 @@ from aiohttp import web
 
 from serving.aio.clock import now_s, wall_s
 from serving.cluster.api.answers import JSON_TYPE, shaped_object
-from serving.cluster.api.content import Shape, Wanted
-from serving.cluster.api.paths import Target
+from serving.cluster.api.content import Shape, WantedShape
+from serving.cluster.api.paths import RequestTarget
 from serving.cluster.api.status import Fault, refusal
 from serving.cluster.api.tables import partial_metadata, table
 from serving.cluster.kinds import Kind
@@ -46,13 +46,13 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     bookmarks: bool
     initial_events: bool
-    wanted: Wanted
+    wanted: WantedShape
     include: str
     bookmark_period_s: float
 
 
 def watch_options(
-    target: Target, given: Mapping[str, str], wanted: Wanted, *, bookmark_period_s: float = math.inf
+    target: RequestTarget, given: Mapping[str, str], wanted: WantedShape, *, bookmark_period_s: float = math.inf
 ) -> WatchOptions:
     """Read a request's parameters. Raises ``Fault`` 400."""
     version = given.get("resourceVersion", "")
@@ -80,7 +80,7 @@ def watch_options(
 
 
 async def stream_watch(
-    cluster: Cluster, target: Target, request: web.Request, *, options: WatchOptions
+    cluster: Cluster, target: RequestTarget, request: web.Request, *, options: WatchOptions
 ) -> web.StreamResponse:
     """Serve one watch to its end. Raises only before the first byte."""
     kind = target.kind

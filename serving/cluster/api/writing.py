@@ -14,7 +14,7 @@ from serving.cluster.admission import annotation_warnings
 from serving.cluster.api.content import decode_body, duplicate_fields
 from serving.cluster.api.effects import effectless
 from serving.cluster.api.fields import check_fields, touched
-from serving.cluster.api.paths import Target
+from serving.cluster.api.paths import RequestTarget
 from serving.cluster.api.remarks import record_remarks
 from serving.cluster.api.status import Fault, success
 from serving.cluster.kinds import REVISION
@@ -43,7 +43,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-async def create(cluster: Cluster, target: Target, sent: Sent) -> Written:
+async def create(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
     """POST to a whole kind."""
     if target.name:
         raise Fault(405, "POST goes to the whole kind; PUT and PATCH go to an object")
@@ -57,7 +57,7 @@ async def create(cluster: Cluster, target: Target, sent: Sent) -> Written:
     )
 
 
-async def replace(cluster: Cluster, target: Target, sent: Sent) -> Written:
+async def replace(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
     """PUT of an object or a subresource of it."""
     _must_name(target)
     body = _object_of(target, sent)
@@ -66,7 +66,7 @@ async def replace(cluster: Cluster, target: Target, sent: Sent) -> Written:
     return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent)))
 
 
-async def patch(cluster: Cluster, target: Target, sent: Sent) -> Written:
+async def patch(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
     """PATCH of an object or a subresource of it, as its content type means it."""
     _must_name(target)
     media = sent.content_type.partition(";")[0].strip().lower()
@@ -92,7 +92,7 @@ async def patch(cluster: Cluster, target: Target, sent: Sent) -> Written:
     return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, parts, made=made, sent=sent)))
 
 
-async def delete(cluster: Cluster, target: Target, sent: Sent) -> Written:
+async def delete(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
     """DELETE of an object. The answer is the object while finalizers or its pod hold it, else that it is gone."""
     if target.subresource:
         raise Fault(405, f"{target.subresource} cannot be deleted")
@@ -120,7 +120,7 @@ async def delete(cluster: Cluster, target: Target, sent: Sent) -> Written:
     return Written(object=success(target, uid))
 
 
-async def delete_collection(cluster: Cluster, target: Target, sent: Sent) -> Written:
+async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
     """DELETE of all objects that the selectors let through, one after the other."""
     if target.kind.namespaced and target.namespace is None:
         raise Fault(405, "a deletion of many goes to one namespace")
@@ -148,7 +148,7 @@ async def delete_collection(cluster: Cluster, target: Target, sent: Sent) -> Wri
     return Written(object=success(target, ""))
 
 
-def _object_of(target: Target, sent: Sent) -> Object:
+def _object_of(target: RequestTarget, sent: Sent) -> Object:
     """The body, checked against the path; what the path says is filled in."""
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, dict):
@@ -175,7 +175,7 @@ def _object_of(target: Target, sent: Sent) -> Object:
     return body
 
 
-def _field_warnings(target: Target, written: list[Object], sent: Sent) -> list[str]:
+def _field_warnings(target: RequestTarget, written: list[Object], sent: Sent) -> list[str]:
     level = sent.query.get("fieldValidation", "")
     is_json = "json" in sent.content_type or not sent.content_type
     duplicates = duplicate_fields(sent.data) if is_json and level != "Ignore" else []
@@ -184,7 +184,7 @@ def _field_warnings(target: Target, written: list[Object], sent: Sent) -> list[s
     return check_fields(target.kind, written, duplicates=duplicates, level=level)
 
 
-def _told(target: Target, parts: Iterable[Object]) -> list[str]:
+def _told(target: RequestTarget, parts: Iterable[Object]) -> list[str]:
     """What to say of what people write, whole or in parts; revisions are written by controllers, states by machines."""
     if target.subresource or target.kind == REVISION:
         return []
@@ -194,7 +194,9 @@ def _told(target: Target, parts: Iterable[Object]) -> list[str]:
     return list(dict.fromkeys(told))
 
 
-async def _tell(cluster: Cluster, target: Target, parts: Iterable[Object], *, made: Object, sent: Sent) -> list[str]:
+async def _tell(
+    cluster: Cluster, target: RequestTarget, parts: Iterable[Object], *, made: Object, sent: Sent
+) -> list[str]:
     """What to say of a write, which stays to be read as Events of the object, unless nothing was written."""
     told = _told(target, parts)
     if told and target.kind.namespaced and not _dry_run(sent.query):
@@ -202,12 +204,12 @@ async def _tell(cluster: Cluster, target: Target, parts: Iterable[Object], *, ma
     return told
 
 
-def _must_name(target: Target) -> None:
+def _must_name(target: RequestTarget) -> None:
     if not target.name:
         raise Fault(405, "the server does not allow this method on the requested resource")
 
 
-def _part(target: Target) -> Subresource | None:
+def _part(target: RequestTarget) -> Subresource | None:
     return cast("Subresource", target.subresource) if target.subresource else None
 
 
@@ -261,7 +263,7 @@ def _delete_options(sent: Sent) -> DeleteOptions:
     return options
 
 
-def _check_preconditions(target: Target, found: Object, options: DeleteOptions) -> None:
+def _check_preconditions(target: RequestTarget, found: Object, options: DeleteOptions) -> None:
     metadata = found.get("metadata", {})
     fields: tuple[Literal["uid", "resourceVersion"], ...] = ("uid", "resourceVersion")
     for field in fields:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.cluster.allotment import Wish, shard_name, shard_of, wish
+from serving.cluster.allotment import ShardWish, shard_name, shard_of, wish
 
 
 def test_a_shard_is_the_same_everywhere_and_for_ever() -> None:
@@ -32,28 +32,28 @@ def test_what_is_free_is_shared_with_those_who_are_known() -> None:
     found = wish(4, me="a", holders={}, others=("b",), free_long=())
     assert len(found.take) == 2
     found = wish(4, me="a", holders={0: "b", 1: "b", 2: "a"}, others=(), free_long=())
-    assert found == Wish(take=(3,))
+    assert found == ShardWish(take=(3,))
 
 
 def test_who_has_more_than_an_allotment_lets_go_of_one() -> None:
-    assert wish(4, me="a", holders=dict.fromkeys(range(4), "a"), others=("b",), free_long=()) == Wish(let_go=3)
+    assert wish(4, me="a", holders=dict.fromkeys(range(4), "a"), others=("b",), free_long=()) == ShardWish(let_go=3)
     assert wish(4, me="a", holders=dict.fromkeys(range(2), "a"), others=("b",), free_long=()).let_go is None
 
 
 def test_an_allotment_is_rounded_up_so_that_nothing_is_left() -> None:
-    assert wish(3, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long=()) == Wish()
-    assert wish(3, me="b", holders={0: "a", 1: "a"}, others=(), free_long=()) == Wish(take=(2,))
+    assert wish(3, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long=()) == ShardWish()
+    assert wish(3, me="b", holders={0: "a", 1: "a"}, others=(), free_long=()) == ShardWish(take=(2,))
 
 
 def test_what_is_free_for_long_is_taken_by_anybody() -> None:
     found = wish(4, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long={2, 3})
-    assert found == Wish(take=(2, 3))
+    assert found == ShardWish(take=(2, 3))
     found = wish(4, me="a", holders=dict.fromkeys((0, 1, 2), "a"), others=("b",), free_long={3})
-    assert found == Wish(take=(3,), let_go=2)
+    assert found == ShardWish(take=(3,), let_go=2)
 
 
 def test_more_members_than_shards_is_no_trouble() -> None:
-    assert wish(1, me="c", holders={0: "a"}, others=("b",), free_long=()) == Wish()
+    assert wish(1, me="c", holders={0: "a"}, others=("b",), free_long=()) == ShardWish()
 
 
 @given(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.journal import VERSION_BLOCK, Entry, Journal
+from serving.cluster.journal import VERSION_BLOCK, Journal, JournalEntry
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, REVISION
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, Object
@@ -365,7 +365,7 @@ async def test_writes_are_answered_in_order(tmp_path: Path) -> None:
     one = Journal(tmp_path / "journal.db")
     answered: list[int] = []
     for number in range(300):
-        entry = Entry(kind="k", namespace="", name=str(number), data=b"{}")
+        entry = JournalEntry(kind="k", namespace="", name=str(number), data=b"{}")
 
         def done(error: Unavailable | None, number: int = number) -> None:
             assert error is None

@@ -360,4 +360,4 @@ async def test_times_are_those_of_the_clock_it_was_given() -> None:
 
 
 async def test_its_repr_is_a_summary() -> None:
-    assert repr(MemoryCluster()) == "MemoryCluster(State(3 objects @2), None)"
+    assert repr(MemoryCluster()) == "MemoryCluster(StoreState(3 objects @2), None)"

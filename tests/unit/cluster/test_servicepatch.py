@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.servicepatch import Asked, desired_traffic, scale_patch
+from serving.cluster.servicepatch import AskedService, desired_traffic, scale_patch
 from serving.model.errors import ServingError
 
 Json = dict[str, Any]
@@ -21,21 +21,21 @@ LATEST: Json = {"latestRevision": True, "percent": 100}
 
 
 def test_shares_replace_what_was_there() -> None:
-    found = desired_traffic(service(LATEST), Asked(shares={"a-00001": 90, "@latest": 10}))
+    found = desired_traffic(service(LATEST), AskedService(shares={"a-00001": 90, "@latest": 10}))
     assert found == [target("a-00001", 90), {"latestRevision": True, "percent": 10}]
 
 
 def test_tags_stay_with_their_revisions() -> None:
     now = service(target("a-00001", 50, tag="old"), target("a-00002", 50))
-    assert desired_traffic(now, Asked(shares={"a-00002": 100})) == [
+    assert desired_traffic(now, AskedService(shares={"a-00002": 100})) == [
         target("a-00002", 100),
         target("a-00001", tag="old"),
     ]
-    assert desired_traffic(now, Asked(shares={"a-00001": 100})) == [target("a-00001", 100, tag="old")]
+    assert desired_traffic(now, AskedService(shares={"a-00001": 100})) == [target("a-00001", 100, tag="old")]
 
 
 def test_a_tag_alone_leaves_the_shares() -> None:
-    found = desired_traffic(service(LATEST), Asked(tags={"blue": "@latest", "red": "@latest", "old": "a-00001"}))
+    found = desired_traffic(service(LATEST), AskedService(tags={"blue": "@latest", "red": "@latest", "old": "a-00001"}))
     assert found == [
         {**LATEST, "tag": "blue"},
         {"latestRevision": True, "percent": 0, "tag": "red"},
@@ -45,14 +45,14 @@ def test_a_tag_alone_leaves_the_shares() -> None:
 
 def test_a_tag_that_is_taken_away_takes_its_empty_target_along() -> None:
     now = service(target("a-00002", 100), target("a-00001", tag="old"))
-    assert desired_traffic(now, Asked(untagged=("old",))) == [target("a-00002", 100)]
+    assert desired_traffic(now, AskedService(untagged=("old",))) == [target("a-00002", 100)]
     with pytest.raises(ServingError, match="'new' is not a tag of it; there are old"):
-        desired_traffic(now, Asked(untagged=("new",)))
+        desired_traffic(now, AskedService(untagged=("new",)))
 
 
 def test_shares_are_100_together() -> None:
     with pytest.raises(ServingError, match="a-00001=90 a-00002=20 is 110 % together; expected 100 %"):
-        desired_traffic(service(LATEST), Asked(shares={"a-00001": 90, "a-00002": 20}))
+        desired_traffic(service(LATEST), AskedService(shares={"a-00001": 90, "a-00002": 20}))
 
 
 def test_bounds_replace_both_spellings_and_what_is_not_said_stays() -> None:

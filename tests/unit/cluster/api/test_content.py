@@ -1,6 +1,6 @@
 import pytest
 
-from serving.cluster.api.content import Shape, Wanted, decode_body, duplicate_fields, wanted
+from serving.cluster.api.content import Shape, WantedShape, decode_body, duplicate_fields, wanted
 from serving.cluster.api.status import Fault
 
 KUBECTL = (
@@ -11,19 +11,19 @@ KUBECTL = (
 @pytest.mark.parametrize(
     ("accept", "expected"),
     [
-        ("", Wanted(Shape.WHOLE)),
-        ("*/*", Wanted(Shape.WHOLE)),
-        ("application/json", Wanted(Shape.WHOLE)),
-        (KUBECTL, Wanted(Shape.TABLE)),
-        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io", Wanted(Shape.TABLE, "v1beta1")),
-        ("application/json; as=PartialObjectMetadata; v=v1; g=meta.k8s.io", Wanted(Shape.METADATA)),
-        ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", Wanted(Shape.METADATA_LIST)),
-        ("application/vnd.kubernetes.protobuf,application/json", Wanted(Shape.WHOLE)),
-        ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", Wanted(Shape.WHOLE)),
-        ("application/json;as=Chair;v=v1;g=meta.k8s.io,*/*", Wanted(Shape.WHOLE)),
+        ("", WantedShape(Shape.WHOLE)),
+        ("*/*", WantedShape(Shape.WHOLE)),
+        ("application/json", WantedShape(Shape.WHOLE)),
+        (KUBECTL, WantedShape(Shape.TABLE)),
+        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io", WantedShape(Shape.TABLE, "v1beta1")),
+        ("application/json; as=PartialObjectMetadata; v=v1; g=meta.k8s.io", WantedShape(Shape.METADATA)),
+        ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", WantedShape(Shape.METADATA_LIST)),
+        ("application/vnd.kubernetes.protobuf,application/json", WantedShape(Shape.WHOLE)),
+        ("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", WantedShape(Shape.WHOLE)),
+        ("application/json;as=Chair;v=v1;g=meta.k8s.io,*/*", WantedShape(Shape.WHOLE)),
     ],
 )
-def test_the_first_that_can_be_given_wins(accept: str, expected: Wanted) -> None:
+def test_the_first_that_can_be_given_wins(accept: str, expected: WantedShape) -> None:
     assert wanted(accept) == expected
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from serving.cluster.api.paths import Target, target_of
+from serving.cluster.api.paths import RequestTarget, target_of
 from serving.cluster.kinds import DEPLOYMENT, NAMESPACE, NODE, POD, SERVICE, SERVING_SERVICE
 from serving.model.errors import NotFound, Unsupported
 
@@ -8,21 +8,24 @@ from serving.model.errors import NotFound, Unsupported
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/api/v1/pods", Target(kind=POD, namespace=None)),
-        ("/api/v1/namespaces/a/pods", Target(kind=POD, namespace="a")),
-        ("/api/v1/namespaces/a/pods/p", Target(kind=POD, namespace="a", name="p")),
-        ("/api/v1/namespaces/a/pods/p/log", Target(kind=POD, namespace="a", name="p", subresource="log")),
-        ("/api/v1/namespaces", Target(kind=NAMESPACE, namespace="")),
-        ("/api/v1/namespaces/a", Target(kind=NAMESPACE, namespace="", name="a")),
-        ("/api/v1/namespaces/a/status", Target(kind=NAMESPACE, namespace="", name="a", subresource="status")),
-        ("/api/v1/nodes/n", Target(kind=NODE, namespace="", name="n")),
-        ("/api/v1/namespaces/a/services/s", Target(kind=SERVICE, namespace="a", name="s")),
-        ("/apis/serving.knative.dev/v1/namespaces/a/services/s", Target(kind=SERVING_SERVICE, namespace="a", name="s")),
-        ("/apis/apps/v1/deployments/", Target(kind=DEPLOYMENT, namespace=None)),
-        ("/api/v1/namespaces/a/pods/p%2Flog", Target(kind=POD, namespace="a", name="p/log")),
+        ("/api/v1/pods", RequestTarget(kind=POD, namespace=None)),
+        ("/api/v1/namespaces/a/pods", RequestTarget(kind=POD, namespace="a")),
+        ("/api/v1/namespaces/a/pods/p", RequestTarget(kind=POD, namespace="a", name="p")),
+        ("/api/v1/namespaces/a/pods/p/log", RequestTarget(kind=POD, namespace="a", name="p", subresource="log")),
+        ("/api/v1/namespaces", RequestTarget(kind=NAMESPACE, namespace="")),
+        ("/api/v1/namespaces/a", RequestTarget(kind=NAMESPACE, namespace="", name="a")),
+        ("/api/v1/namespaces/a/status", RequestTarget(kind=NAMESPACE, namespace="", name="a", subresource="status")),
+        ("/api/v1/nodes/n", RequestTarget(kind=NODE, namespace="", name="n")),
+        ("/api/v1/namespaces/a/services/s", RequestTarget(kind=SERVICE, namespace="a", name="s")),
+        (
+            "/apis/serving.knative.dev/v1/namespaces/a/services/s",
+            RequestTarget(kind=SERVING_SERVICE, namespace="a", name="s"),
+        ),
+        ("/apis/apps/v1/deployments/", RequestTarget(kind=DEPLOYMENT, namespace=None)),
+        ("/api/v1/namespaces/a/pods/p%2Flog", RequestTarget(kind=POD, namespace="a", name="p/log")),
     ],
 )
-def test_a_path_means_an_object(path: str, expected: Target) -> None:
+def test_a_path_means_an_object(path: str, expected: RequestTarget) -> None:
     assert target_of(path) == expected
 
 
@@ -57,4 +60,4 @@ def test_the_old_way_to_watch_is_not_served() -> None:
 
 @pytest.mark.parametrize(("namespace", "expected"), [(None, ""), ("a", "a")])
 def test_the_namespace_of_one_object_is_a_text(namespace: str | None, expected: str) -> None:
-    assert Target(kind=POD, namespace=namespace).one_namespace == expected
+    assert RequestTarget(kind=POD, namespace=namespace).one_namespace == expected

@@ -1,12 +1,12 @@
 import msgspec
 
-from serving.cluster.api.paths import Target
+from serving.cluster.api.paths import RequestTarget
 from serving.cluster.api.status import Fault, refusal, refusal_code, success
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.replies import error_of
 from serving.model.errors import AlreadyExists, Gone, Invalid, NotFound, Problem
 
-TARGET = Target(kind=SERVING_SERVICE, namespace="default", name="hello")
+TARGET = RequestTarget(kind=SERVING_SERVICE, namespace="default", name="hello")
 
 
 def test_an_error_says_what_it_is_about() -> None:

@@ -13,8 +13,8 @@ from serving.aio.clock import steady_s, wall_s
 from serving.cluster.election import (
     Election,
     LeaseRecord,
+    LeaseStep,
     LeaseTimes,
-    Step,
     decide,
     free_at_s,
     held_until_s,
@@ -27,14 +27,14 @@ from serving.cluster.lease import LeaseClient, acquired_record, released_record,
 from serving.cluster.port import Object
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotLeading
 
-__all__ = ["Candidate"]
+__all__ = ["LeaseElector"]
 
 _log = logging.getLogger(__name__)
 # Part of the deadline that one call may take: a second one still fits in.
 _CALL_RATIO = 0.4
 
 
-class Candidate:
+class LeaseElector:
     """``me`` must differ between any two processes, also between two of one pod."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Candidate:
         self._election = Election()
 
     def __repr__(self) -> str:
-        return f"Candidate({self._client.name}, {self.me}, {'holds' if self.is_held else 'does not hold'} it)"
+        return f"LeaseElector({self._client.name}, {self.me}, {'holds' if self.is_held else 'does not hold'} it)"
 
     @property
     def is_held(self) -> bool:
@@ -77,7 +77,7 @@ class Candidate:
         if not self.is_held:
             raise NotLeading(str(self._client.name))
 
-    def decide(self) -> Step:
+    def decide(self) -> LeaseStep:
         """What to do now."""
         return decide(self._election, self.me, self._times, now_s=self.clock())
 

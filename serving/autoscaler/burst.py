@@ -19,7 +19,6 @@ __all__ = [
     "PathRule",
     "activator_count",
     "excess_burst_capacity",
-    "starting_excess_burst_capacity",
     "traffic_path",
 ]
 
@@ -41,15 +40,6 @@ def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: Scal
         return int(target)
     excess = ready_count * spec.total_value - target - observed_panic
     return math.floor(min(max(excess, _INT32_MIN), _INT32_MAX))
-
-
-def starting_excess_burst_capacity(spec: ScalingSpec) -> int:
-    """The figure before the first decision, as if the initial scale were ready and idle: 1 x 100 - 211 = -111."""
-    target = spec.target_burst_capacity
-    if target <= 0:
-        return int(target)
-    excess = spec.initial_scale * spec.total_value - target
-    return math.trunc(min(max(excess, _INT32_MIN), _INT32_MAX))
 
 
 def activator_count(*, ready_count: int | NoData, spec: ScalingSpec) -> int:
@@ -91,7 +81,7 @@ def traffic_path(
     ready_count: int,
     ready_activator_count: int,
 ) -> PathDecision:
-    """Endpoints are the pods if there is enough excess, else the activators; whoever is not there takes no traffic.
+    """Endpoints are the pods if there is enough excess, else the activators; the others take no traffic.
 
     ``wanted_count`` is what the gate answered, ``NoData`` before there is a decision. With neither pod nor activator the
     path is the activators', who hold requests when they come back.

@@ -76,6 +76,6 @@ def scale_event(revision: ScaledRevision, sentence: str, *, leave: EventPermit, 
         uid=revision.uid,
         resource_version=revision.resource_version,
     )
-    more = f" (changes before it that are not told: {leave.left_out_count})" if leave.left_out_count else ""
+    more = f" (changes left out before it: {leave.left_out_count})" if leave.left_out_count else ""
     words = Words(reason="Scaled", message=f"{sentence}{more}")
     return new_event(of, words, suffix=f"scaled-{leave.number}", component=_COMPONENT, now=now)

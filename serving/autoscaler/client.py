@@ -58,7 +58,7 @@ _MARKED_MAX = 100
 # Events that wait to be written; more than that are changes of hundreds of revisions in a second.
 _EVENTS_WAITING_MAX = 500
 _REVISION = "Revision"
-# What changes together is told together.
+# Changes that come together are written together.
 _NEWS_LAG_S = 0.1
 # Least time between two writes of one status, in periods of evaluation; a bit less than one, so that none is left out.
 _STATUS_PERIODS = 0.9
@@ -143,7 +143,7 @@ class ScaleClient:
                 self.counts.scale_conflicts += 1
                 present = await self._cluster.get(DEPLOYMENT, namespace, name, subresource="scale")
                 if int(present["spec"].get("replicas") or 0) != deployment.replica_count:
-                    # Somebody else has scaled it; the watch brings that, and another decision.
+                    # Another client has scaled it; the watch brings that, and another decision.
                     return None
                 version = str(present["metadata"].get("resourceVersion", ""))
         else:
@@ -335,7 +335,7 @@ class PolicyClient:
             await asyncio.sleep(self._settings.triggers.usage_period_s)
 
     def _tell_unknown(self, error: ClusterError) -> None:
-        """Say once that nobody measures; triggers have no data then, and nothing is taken away because of them."""
+        """Log once that usage is not measured; triggers then have no data and remove nothing."""
         self.failure_count += 1
         if not self._is_usage_told:
             _log.warning("usage.unknown", extra={"error": str(error)})

@@ -27,7 +27,6 @@ __all__ = [
     "ScalerMode",
     "decide",
     "is_poke",
-    "is_worth_applying",
     "starting_state",
 ]
 
@@ -130,7 +129,7 @@ def starting_state(
 ) -> KpaState:
     """State of a scaler that is made for a revision which may have pods already.
 
-    ``ready_count`` is 0 if it cannot be told; ``present_scale`` is what the revision's scale says. With more than one
+    ``ready_count`` is 0 if it is unknown; ``present_scale`` is what the revision's scale says. With more than one
     ready pod the scaler starts in panic, so that a restart of the autoscaler, which loses all history, takes none away.
     """
     return KpaState(
@@ -160,18 +159,6 @@ def decide(
     if isinstance(observed, NoData):
         return state, observed
     return _decide(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
-
-
-def is_worth_applying(previous: ScaleDecision | None, decision: ScaleDecision) -> bool:
-    """Whether anything outside must act on a decision: another count, or excess burst capacity of another sign.
-
-    An excess of 0 counts as positive; other changes of it are only kept.
-    """
-    return (
-        previous is None
-        or previous.desired_count != decision.desired_count
-        or (previous.excess_burst_capacity < 0) != (decision.excess_burst_capacity < 0)
-    )
 
 
 def is_poke(stat: Stat, latest: ScaleDecision | None) -> bool:

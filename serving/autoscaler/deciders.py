@@ -1,12 +1,12 @@
 """Both algorithms behind one face: seconds of load go in, a proposal comes out, with all that led to it.
 
 A decider keeps the windows of one revision. ``take`` records a second that is over; ``decide`` proposes a number of pods.
-``present`` is the load that is inside now. It is decided on where averages would understate it: while nobody is served
+``present`` is the load that is inside now. It is decided on where averages would understate it: while no request is served
 (``is_waiting``), since then nothing leaves the queue, and before the first second is over. So the proposal is for all who
 wait at once, not first for 1 and later for the rest. ``reset_windows`` forgets the seconds before a revision woke up, which
 say nothing of what woke it.
 
-It does not know bounds, the gate to zero, or who told what.
+It does not know bounds, the gate to zero, or which source reported what.
 """
 
 import abc
@@ -231,7 +231,7 @@ class ClassicDecider(Decider):
         detail = self._scaler.decide(self._settings, target_concurrency=self._target, now_s=now_s)
         is_idle = not isinstance(detail, NoData) and detail.mode is ClassicMode.IDLE
         if is_idle and ready_count and now_s - self._heard_s > self._settings.stable_window_s:
-            # The original takes silence for idleness; with pods that are ready it is a fault of whoever tells.
+            # The original takes silence for idleness; with ready pods it is a fault of the reports.
             detail = _UNHEARD
         if isinstance(detail, NoData):
             return Decided(proposal=Proposal(decider="classic", desired=detail, reason=detail.missing), detail=detail)

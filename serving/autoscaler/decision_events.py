@@ -1,8 +1,8 @@
 """Where a decision is entry: the decision log, those who follow, and Events; one call for each decision.
 
 Input: decisions with what stands behind them. Output: bytes for the log, events for followers, changes for Events, each
-handed to a function that must not wait. Nothing is encoded for nobody: a decision that says nothing new costs one look
-while nobody follows.
+handed to a function that must not wait. A decision is encoded only if it goes somewhere: one that says nothing new costs
+one look while there are no followers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -51,7 +51,7 @@ class ExplainedDecision(msgspec.Struct, frozen=True, kw_only=True):
     revision: str
     sentence: str
     entry: HistoryEntry = msgspec.field(name="told")
-    """The decision; "told" in JSON."""
+    """The decision; its JSON key is from before the rename."""
 
 
 def explained(key: tuple[str, str], entry: HistoryEntry) -> ExplainedDecision:
@@ -60,7 +60,7 @@ def explained(key: tuple[str, str], entry: HistoryEntry) -> ExplainedDecision:
 
 
 class DecisionPublisher:
-    """``log`` takes a line, ``change`` a revision with the sentence of its change; None where there is nobody."""
+    """``log`` takes a line, ``change`` a revision with the sentence of its change; None where there is no receiver."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     revision: str
     entry: HistoryEntry = msgspec.field(name="told")
-    """The decision; "told" in the log."""
+    """The decision; its key in the log is from before the rename."""
 
     windows: WindowContents | None
     """What the algorithm looked at; None of the classic one, whose answer can only be taken as it was."""

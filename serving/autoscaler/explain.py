@@ -49,7 +49,7 @@ def _algorithm(outcome: ScalerOutcome) -> tuple[str, ...]:
 def _load(inputs: DecisionInputs, detail: ScaleDecision) -> str:
     spec, unit = inputs.spec, inputs.spec.load_metric.unit
     if inputs.inside.is_waiting:
-        what = f"{_amount(inputs.inside.amount(spec.load_metric))} {unit} and nobody to serve them"
+        what = f"{_amount(inputs.inside.amount(spec.load_metric))} {unit} and no pod to serve them"
     else:
         is_panic = detail.mode is ScalerMode.PANIC and detail.observed_panic >= detail.observed_stable
         observed, window_s = (

@@ -1,7 +1,7 @@
 """Those who follow what is decided while it happens, as server-sent events.
 
 Input: events as they come. Output: each to every follower whose filter lets it through, by a function that each brought.
-Nothing is encoded while nobody follows. It does not know sockets: a follower whose socket is full says so by returning
+Nothing is encoded while there are no followers. It does not know sockets: a follower whose socket is full says so by returning
 False, and is dropped, because one that reads too slowly would take memory without end; it comes back by itself.
 """
 
@@ -70,7 +70,7 @@ class Followers:
         return any(wish.samples for wish in self._wishes.values())
 
     def add(self, wish: FollowRequest, write: Write) -> Callable[[], None]:
-        """Let somebody follow; the answer ends it."""
+        """Add a follower; the returned function removes it."""
         self._wishes[write] = wish
 
         def end() -> None:

@@ -1,7 +1,7 @@
-"""Whether a request's Host is a name of ours, so that no other site can read decisions by giving its name our address.
+"""Whether a request's Host names this daemon, so that no other site can read decisions by pointing its name here.
 
-Whoever owns a name can let it point to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read what is
-there; it cannot make the browser say another Host. Addresses and names that nobody can register are ours anyway: those of
+The owner of a name can let it point to 127.0.0.1 (DNS rebinding), and a browser then lets that site's scripts read what is
+there; it cannot make the browser say another Host. Addresses and names that cannot be registered always pass: those of
 one label, and of a cluster's Services. Input: the header and the names of the setting. It does not know the request.
 """
 

@@ -1,7 +1,7 @@
 """The autoscaler at work: what watches and sources bring goes into one scaler a revision, what they decide is written.
 
 Revisions are decided on each period, spread over it, and at once when a stat says so or when something about them has
-changed: two queues of revisions, so that nobody who is asked for waits behind thousands whose period is over. A decision
+changed: two queues of revisions, so that an urgent decision never waits behind thousands of periodic ones. A decision
 takes no await; what it wants done waits in a third queue, of which a few are worked on at a time, each by one worker,
 always with the latest decision (``writer``).
 """
@@ -176,7 +176,7 @@ class Autoscaler:
 
     @property
     def keys(self) -> list[RevisionKey]:
-        """All revisions of ours of which anything is known."""
+        """All known revisions that this autoscaler decides on."""
         return sorted(key for key in self._entries if self._sharing.is_ours(self.group(key)))
 
     def decisions(self, key: RevisionKey) -> list[HistoryEntry]:
@@ -326,13 +326,13 @@ class Autoscaler:
         self._soon.add_after(key, 0.0 if entry.latest is None else entry.latest.at_s + _PAUSE_MIN_S - now_s())
 
     async def _decide_now(self, key: RevisionKey) -> None:
-        """A decision that somebody asked for; the period begins anew with it."""
+        """Decide at once and restart the period."""
         self._periodic.forget(key)
         if (wait_s := await self._decide(key)) is not None:
             self._periodic.add_after(key, wait_s)
 
     async def _decide(self, key: RevisionKey) -> float | None:
-        """One decision, in one step; in how many seconds the next is due. Whatever goes wrong, there is one."""
+        """Decide once and return the delay until the next decision, even on failure."""
         entry = self._entries.get(key)
         if entry is None or entry.scaler is None:
             return None

@@ -125,7 +125,7 @@ class AutoscalerDaemon:
         self._election, self._me = election or ElectionSettings(), me
 
     async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
-        """Take stats and decide until ``stop`` is set. ``listener`` is a bound socket in the place of the address."""
+        """Take stats and decide until ``stop`` is set. ``listener`` is a bound socket that replaces the address."""
         host, _, port = self._settings.stats_address.rpartition(":")
         async with self.server.serve(listener or (host, int(port))) as self.address:
             self.is_serving.set()
@@ -177,7 +177,7 @@ class AutoscalerDaemon:
 
 
 def main() -> int:
-    """Run until told to stop; returns the exit code."""
+    """Run until a stop signal; returns the exit code."""
     try:
         config = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
         sharing = LiveSettings(ELECTION, registry=DAEMONS, environment=os.environ)

@@ -1,7 +1,7 @@
 """A decision in numbers, for those who measure, and the one rule that had the last word on it.
 
 Input: a revision and an ``ScalerOutcome``. Output: ``RevisionNumbers``. The rule is one of a closed list, whatever policies are
-called: the gate to zero, a bound, somebody's silence, the activator's wake, a policy, or the algorithm's own limit or mode.
+called: the gate to zero, a bound, a silent decider, the activator's wake, a policy, or the algorithm's own limit or mode.
 """
 
 from serving.autoscaler.classic import ClassicDecision, ClassicMode

@@ -1,7 +1,7 @@
 """One answer out of what several deciders propose for one revision: the largest, within its bounds.
 
 Input: a ``Proposal`` a decider (today's algorithm, the classic one, each trigger), the present scale, the revision's
-numbers. Output: a ``MergeDecision`` with all proposals, whose count it is and what changed it; ``NoData`` if nobody has
+numbers. Output: a ``MergeDecision`` with all proposals, whose count it is and what changed it; ``NoData`` if no decider has
 any. It does not know how a decider came to its count. Ours; Knative has one decider a revision.
 """
 
@@ -37,7 +37,7 @@ class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     decided_by: str | None
     """Decider whose count was the largest, the first of them if several were; None when the present scale was above
-    them all and was kept because of somebody's silence."""
+    them all and was kept because a decider is silent."""
 
     silent: tuple[str, ...]
     """Deciders without data."""
@@ -57,10 +57,10 @@ def merge(
     Load wants 3, cpu 5, at a maximum of 4: 4. Load wants 3, cpu is silent, at a present scale of 10: 10; at 2: 3.
 
     A decider without data counts as asking for the present scale. Left out, or counted as 0, it would let the others
-    take pods of which nobody knows whether they are needed: the figures of requests are lost, cpu is low, and ten pods
+    take pods that may still be needed: the figures of requests are lost, cpu is low, and ten pods
     become one. So silence stops the way down, never the way up, and at scale 0 it asks for nothing. Precedent: a
     HorizontalPodAutoscaler does not scale down while one of its metrics is missing. The price, that a decider which is
-    never heard keeps all pods, is told: ``decided_by`` is then None, and ``silent`` names who.
+    never heard keeps all pods, shows: ``decided_by`` is then None, and ``silent`` names who.
     """
     heard = [(proposal.desired, proposal) for proposal in proposals if not isinstance(proposal.desired, NoData)]
     if not heard:

@@ -79,7 +79,7 @@ def public_slice_of(found: Mapping[str, Any]) -> PublicSlice | None:
     return PublicSlice(
         name=metadata["name"],
         key=(metadata.get("namespace", ""), revision),
-        # Pods are told by their references: activators have none.
+        # Endpoints of pods have a reference; those of activators have none.
         names_pods=any(one.get("targetRef") for one in found.get("endpoints") or ()),
     )
 

@@ -1,7 +1,7 @@
-"""What the autoscaler reads from a ScalingPolicy, which of several holds for a revision, and what each is told about it.
+"""What the autoscaler reads from a ScalingPolicy, which of several holds for a revision, and the status of each.
 
 Input: policies as the API has them, and revisions. Output: the policy of a revision, and an ``Attachment`` for each
-policy. Of several policies for one target the oldest has it; the others wait, and are told so. A revision with policies
+policy. Of several policies for one target the oldest has it; the others wait, and their status says so. A revision with policies
 of several levels follows the closest: its own, its Configuration's, its Service's. What an autoscaler wrote into a
 policy's status before it ended is read back (``KeptState``). Nothing is decided here.
 """
@@ -115,7 +115,7 @@ def _spec_of(written: Mapping[str, Any]) -> tuple[ScalingPolicySpec | None, str]
 
 
 def _kept_in(written: object) -> tuple[KeptState, ...]:
-    """What can be read of it: whoever broke it loses points, no more."""
+    """What can be read of it; a broken record only loses points."""
     try:
         return msgspec.convert(written or (), type=tuple[KeptState, ...])
     except msgspec.ValidationError:

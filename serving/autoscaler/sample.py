@@ -1,7 +1,7 @@
 """One decision as a few numbers, for charts: what each decision knew, also when it said nothing new.
 
 Input: a decision and the latest reports of pods. Output: a flat record. ``running`` is what pods have in flight, ``held``
-what waits in activators: what was told of all together, less what runs. It does not know who draws it.
+what waits in activators: all reported load, less what runs. It does not know who draws it.
 """
 
 from collections.abc import Mapping

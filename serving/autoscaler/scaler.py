@@ -38,7 +38,7 @@ _BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
 
 
 class StatSource(enum.StrEnum):
-    """Who told a stat: a pod tells its state, an activator what is new."""
+    """The sender of a stat: a pod reports its state, an activator what is new."""
 
     POD = "pod"
     ACTIVATOR = "activator"
@@ -76,7 +76,7 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a decision is made of, but for the windows, which are asked for when somebody keeps a record."""
+    """All that a decision is made of, but for the windows, which are read only for a record."""
 
     at_s: float
     cause: DecisionCause
@@ -242,7 +242,7 @@ class Scaler:
             self._decider.take(second)
 
     def _inside(self, now_s: float) -> Inside:
-        """What is inside now. Nobody is served while no pod is ready, or none was wanted when it came."""
+        """What is inside now. No request is served while no pod is ready, or none was wanted when it came."""
         present = self._sources.present(now_s)
         is_load = present.concurrency > 0 or self._spec.load_metric.of_stat(present) > 0
         return Inside(present=present, is_waiting=is_load and (self._facts.ready_count == 0 or self._latest_count == 0))

@@ -2,7 +2,7 @@
 
 ``/stats?namespace=&revision=&pod=`` is a pod's, ``/stats?activator=`` an activator's; each needs the bearer token that is
 derived for exactly those names. A pod of a cluster may have one of Kubernetes instead: then the API server is asked whose it
-is (``reviewer``). Who speaks is known from the connection, so that a frame can speak for nobody else. A frame that does not
+is (``reviewer``). Who speaks is known from the connection, so that a frame speaks for its sender alone. A frame that does not
 decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays, so that a bad frame costs
 one pod one second. A new connection of the same pod takes the place of the old one.
 
@@ -46,7 +46,7 @@ _HEARD_S = 2.5
 
 
 class StatsServer:
-    """Takes stats and hands each to ``record``; the rest is what people are told, ``page`` for an Accept header.
+    """Takes stats and hands each to ``record``; the rest answers queries, ``page`` for an Accept header.
 
     What another autoscaler passes on goes to ``relayed``, which must not pass it on again. ``host_names`` are names under
     which people may ask beside those of ``hosts``.
@@ -113,7 +113,7 @@ class StatsServer:
             await server.wait_closed()
 
     def end_followers(self) -> None:
-        """Cut those off who follow decisions: they come back, and are told where to ask."""
+        """Disconnect followers of decisions: they reconnect and are redirected."""
         for one in list(self._all):
             if one.is_follower:
                 one.abort()
@@ -143,9 +143,9 @@ class StatsServer:
         return protocol.reject(http.HTTPStatus.NOT_FOUND, "there are /stats, /healthz, /metrics and /decisions\n")
 
     def _told(self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, path: str) -> Response:
-        """What people are told, unless another site's script may be asking, whose name was bound to our address."""
+        """Answer a query, unless the Host shows that another site rebound its name to this address."""
         if not all(is_own_host(one, self.host_names) for one in request.headers.get_all("Host")):
-            return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a host name of ours: see host-names\n")
+            return protocol.reject(http.HTTPStatus.MISDIRECTED_REQUEST, "not a known host name: see host-names\n")
         if path == "/metrics":
             return _typed(protocol, *self._page(",".join(request.headers.get_all("Accept"))))
         _, names = asked(request.path)

@@ -1,11 +1,11 @@
 """What the sources of one revision tell, added up to one load a second; and how much is inside right now.
 
 Input: reports of pods, what activators tell, and when each was received. Output: for each second that is over, one
-``Second`` with every pod's latest report and the sum of what activators told in it. So no window sees a second of which
+``Second`` with every pod's latest report and the sum of what activators reported in it. So no window sees a second of which
 half the sources are still missing, and none is counted twice because two of its reports fell into one second.
 
 A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. What
-an activator tells adds up: a poke is what is new since it told last, and its next report leaves that out, as in
+an activator reports adds up: a poke is what is new since its last report, and its next report leaves that out, as in
 knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. It does not know windows, metrics or targets.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["REPORT_VALID_S", "Second", "Sources"]
 
 # Age up to which a pod's report counts, in seconds: one report a second, of which one may be lost and one late.
 REPORT_VALID_S = 2.5
-# What an activator told within this time is what it has inside. A bit less than the second between two of its reports,
+# What an activator reported within this time is what it has inside. A bit less than the second between two of its reports,
 # of which only one may be in it.
 _PRESENT_S = 0.9
 # What an activator tells is kept by twentieths of a second, its pace of pokes: two seconds of it are 40 at most.
@@ -29,7 +29,7 @@ _SLOTS_PER_S = 20
 
 
 class Second(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was told of one second of the clock. ``number`` 61 is the time from 61 s to 62 s."""
+    """All reports of one second of the clock. ``number`` 61 is the time from 61 s to 62 s."""
 
     number: int
 
@@ -37,7 +37,7 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
     """The latest report of each pod, with the part that came through an activator."""
 
     activators: Stat | None
-    """What activators told; None if none told anything."""
+    """The sum of the activators' reports; None without one."""
 
     @property
     def load(self) -> Stat:
@@ -46,7 +46,7 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sources:
-    """The sources of one revision. Call ``complete`` before each ``tell_*``: what is told belongs to the second of now."""
+    """The sources of one revision. Call ``complete`` before each ``tell_*``: a report belongs to the second of now."""
 
     __slots__ = ("_number", "_pods", "_told")
 
@@ -91,7 +91,7 @@ class Sources:
         if first is None or not (self._pods or self._told):
             return []
         found: list[Second] = []
-        # Beyond that nothing that was told counts any more.
+        # Beyond that no report counts any more.
         for one in range(first, min(number, first + math.ceil(REPORT_VALID_S) + 1)):
             second = self._over(one)
             if second is not None:
@@ -127,7 +127,7 @@ class Sources:
         return Second(number=number, pods=pods, activators=activators)
 
     def _forget(self, number: int) -> None:
-        """Drop who has not told anything for too long."""
+        """Drop sources that have been silent for too long."""
         self._pods = {name: stat for name, stat in self._pods.items() if number - stat.at_s < REPORT_VALID_S}
         self._told = {name: told for name, told in self._told.items() if math.floor(told[-1].at_s) >= number - 1}
         for told in self._told.values():

@@ -1,7 +1,7 @@
 """Which revisions follow which ScalingPolicy, and what their policies propose; one for all revisions of an autoscaler.
 
 Input: policies, and with each decision about a revision what is known of it. Output: proposals for its merge, when its
-next evaluation is due, and the status of each policy. ``on_news`` is told the policies about which there is something new
+next evaluation is due, and the status of each policy. ``on_news`` is called with each policy about which there is something new
 to say. A revision that no route names follows none: nothing slows its way down. It knows no cluster and no clock; what is
 kept in a status is rebased by the difference of the two clocks, which is an argument.
 """
@@ -82,7 +82,7 @@ class Triggers:
         return any(held.policy.spec is not None and _looks_at_usage(held.policy.spec) for held in self._held.values())
 
     def take_policy(self, policy: PolicyView, *, is_ours: bool = True) -> None:
-        """A policy that is new or has changed; ``is_ours`` says that nobody else writes its status."""
+        """A policy that is new or has changed; ``is_ours`` says that this autoscaler alone writes its status."""
         before = self._policies.get(policy.key)
         if is_ours and before is not None and before.uid == policy.uid:
             # What another process left was there at first; what comes now is our own, maybe before all have read theirs.

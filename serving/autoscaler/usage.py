@@ -1,7 +1,7 @@
 """What the pods use of cpu and memory, as PodMetrics tell it, and what they request: what triggers compare.
 
 Input: objects of metrics.k8s.io/v1beta1 as a list brings them, and Pods. Output: ``ContainerUse`` of each container. A
-measurement that does not change any more is forgotten after a minute: whoever measured is gone. It lists nothing itself.
+measurement that does not change any more is forgotten after a minute: its source is gone. It lists nothing itself.
 """
 
 import functools
@@ -59,7 +59,7 @@ class Usages:
             self._by_pod[key] = _MeasuredPod(stamp, since_s, tuple(item.get("containers") or ()))
 
     def used(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
-        """What each container of a pod uses; empty if nobody has measured it of late."""
+        """What each container of a pod uses; empty without a recent measurement."""
         found = self._by_pod.get(pod)
         if found is None or now_s - found.since_s >= _VALID_S:
             return {}
@@ -133,5 +133,5 @@ def _amount(written: str, parse: Callable[[str], int]) -> int | None:
     try:
         return parse(written)
     except InvalidValue:
-        # Whoever wrote it was told; an amount that cannot be read is none.
+        # Admission has refused it; an amount that cannot be read counts as unset.
         return None

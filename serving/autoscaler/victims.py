@@ -1,8 +1,8 @@
 """Which pods should go when some of them must: the idlest, by the annotation ``pod-deletion-cost``.
 
 Input: the ready pods with the cost that they have, the latest report of each, and how many will go. Output: the pods of
-which the cost must change, so that the victims have -1 and nobody else has. A pod that reports nothing counts as idle:
-it has served nobody in the last seconds. Whoever takes pods away honours the cost, or not; it does not know who that is.
+which the cost must change, so that the victims have -1 and no other pod has. A pod that reports nothing counts as idle:
+it has served no request in the last seconds. The ReplicaSet controller honours the cost; nothing here does.
 """
 
 from collections.abc import Iterable, Mapping

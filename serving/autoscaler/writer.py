@@ -1,9 +1,9 @@
 """What is done about a decision, in order: prove the path, reserve the revision, mark idle pods, set the scale, say the path.
 
-Input: the revisions as the loop knows them, and whoever makes the calls. Each await is time for another decision, so that
+Input: the revisions as the loop knows them, and the client that makes the calls. Each await is time for another decision, so that
 each step looks again at what the latest one wants. On the way to zero the revision goes into reserve first, fenced by
-the version that was seen: whoever wakes it meanwhile makes that a conflict, or finds it in reserve and wakes it. Only then
-its scale is set. What gets pods though nobody asks for it, as by a policy's min, comes out of reserve. It knows no
+the version that was seen: an activator that wakes it meanwhile makes that a conflict, or finds it in reserve and wakes it. Only then
+its scale is set. A revision that gets pods without a request, as by a policy's min, comes out of reserve. It knows no
 cluster and no clock.
 """
 
@@ -99,7 +99,7 @@ class Writer:
         entry = self._entries.get(key)
         if entry is not None and latest is not None and latest.apply_count is not None:
             await self._apply(key, entry, latest, count=latest.apply_count)
-        # Pods first: somebody waits for them. On the way to zero the path was said, and is proved, long before.
+        # Pods first: requests wait for them. On the way to zero the path was written, and proved, long before.
         await self._lead(key)
         return None
 
@@ -138,7 +138,7 @@ class Writer:
         self._decides.proved(key)
 
     async def _reserve(self, key: RevisionKey, entry: RevisionEntry) -> bool:
-        """Mark the revision as without pods; whether it is. Somebody who changed it meanwhile may have woken it."""
+        """Mark the revision as without pods; whether it is. A conflict may mean that it was woken."""
         revision = entry.revision
         if revision is None or revision.serving_state is not ServingState.ACTIVE:
             return revision is not None

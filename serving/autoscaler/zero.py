@@ -105,6 +105,7 @@ _REASONS = {
     Event.TIMED_OUT: InactiveReason.TIMED_OUT,
 }
 _NOT_ACTIVE = (GatePhase.INACTIVE, GatePhase.PROVED)
+# Status of the condition Active.
 _ACTIVE_STATUS = {
     GatePhase.ACTIVATING: "Unknown",
     GatePhase.ACTIVE: "True",
@@ -129,11 +130,6 @@ class GateState(msgspec.Struct, frozen=True, kw_only=True):
 
     story: tuple[str, ...] = ()
     """The last changes of phase, oldest first."""
-
-    @property
-    def active_status(self) -> str:
-        """Status of the condition Active: "True", "False" or "Unknown"."""
-        return _ACTIVE_STATUS[self.phase]
 
     @property
     def is_inactive(self) -> bool:

@@ -34,7 +34,7 @@ def simulate(*, load: str, until_s: float, annotate: tuple[str, ...], seed: int,
     read = read_annotations(annotations, settings)
     try:
         if read.problems or read.warnings:
-            raise SettingsError([*read.problems, *read.warnings])  # noqa: TRY301 - told like a wrong load
+            raise SettingsError([*read.problems, *read.warnings])  # noqa: TRY301 - reported like a wrong load
         steps = parse_steps(load)
     except (InvalidValue, SettingsError) as error:
         click.echo(str(error), err=True)

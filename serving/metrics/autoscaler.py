@@ -24,7 +24,7 @@ from serving.model.revisionnumbers import PodCounts, RevisionNumbers
 __all__ = ["AutoscalerMetrics"]
 
 _BY_NAME = {metric.name: metric for metric in AUTOSCALER_METRICS}
-# Revisions that come and go while nobody asks for the page: rows beyond twice those there are, and this many, are dropped.
+# Revisions that come and go while the page is not read: rows beyond twice those there are, and this many, are dropped.
 _GONE_MAX = 100
 _PREFIX = "autoscaler_"
 _TOTAL = "_total"

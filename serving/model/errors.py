@@ -22,7 +22,7 @@
         NotLeading         503: the lease that allows this write is not ours any more; nothing was sent
       InvalidCertificate   the operator must act: a certificate cannot be served; the last good one stays
       JournalDamaged       the operator must act: the store's file cannot be read; it is kept as it is
-      IllegalTransition    our bug: a state machine was told something impossible
+      IllegalTransition    our bug: a state machine got an impossible event
 
 The HTTP status of an error that a client sees is a class attribute. Errors carry fields; the text is made from them.
 docs/errors.md shows the same tree, and a test compares the two.
@@ -202,7 +202,7 @@ class Unavailable(ClusterError):
 
 
 class NotLeading(ClusterError):
-    """The lease that allows this write is not held, or not any more. Nothing was sent; somebody else does the work."""
+    """The lease that allows this write is not held, or not any more. Nothing was sent; another holder does the work."""
 
     status: ClassVar[int] = 503
     reason: ClassVar[str] = "NotLeading"

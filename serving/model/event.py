@@ -1,6 +1,6 @@
-"""What is told about an object, as the API keeps it: core/v1 Event.
+"""Events about an object, as the API keeps them: core/v1 Event.
 
-Pure. Whoever has something to say makes an Event here and writes it himself; who may say how much, and whether the same
+Pure. A component builds an Event here and writes it itself; who may say how much, and whether the same
 words are said again or counted, is each author's own decision. The name decides what is the same: ``digest`` of the words
 makes equal words about one object one Event, a number makes them take each other's place.
 """
@@ -90,6 +90,6 @@ def new_event(of: About, words: Words, *, suffix: str, component: str, now: str,
 
 
 def repeated(event: Mapping[str, Any], *, now: str) -> dict[str, Any]:
-    """The patch that says it once more, if nobody else has meanwhile."""
+    """The patch that counts a repetition, if no other writer has meanwhile."""
     metadata = {"resourceVersion": event["metadata"].get("resourceVersion", "")}
     return {"metadata": metadata, "count": event.get("count", 1) + 1, "lastTimestamp": now}

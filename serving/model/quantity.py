@@ -17,7 +17,6 @@ from serving.model.errors import InvalidValue
 __all__ = [
     "format_bytes",
     "format_duration_s",
-    "format_millicores",
     "format_number",
     "format_percent",
     "parse_bytes",
@@ -118,7 +117,7 @@ def parse_percent(text: str) -> float:
 def parse_percent_or_fraction(text: str) -> float:
     """Ratio of a percentage in Knative's two readings: "70" and "0.7" are both 0.7; up to 1 it is a fraction.
 
-    Only keys that Knative reads this way use it; nothing of ours does.
+    Only keys that Knative reads this way use it.
     """
     ratio = parse_percent(text)
     return float(text) if ratio <= 0.01 else ratio
@@ -139,11 +138,6 @@ def _parse_quantity(text: str, expected: str) -> Fraction:
 def parse_millicores(text: str) -> int:
     """Thousandths of a core of a Kubernetes cpu quantity, rounded up: "0.5" and "500m" are 500."""
     return math.ceil(_parse_quantity(text, 'a cpu quantity such as "500m" or "2"') * 1000)
-
-
-def format_millicores(millicores: int) -> str:
-    """Kubernetes cpu quantity: 500 is "500m", 2000 is "2"."""
-    return f"{millicores}m" if millicores % 1000 else str(millicores // 1000)
 
 
 def parse_bytes(text: str) -> int:

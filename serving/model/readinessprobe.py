@@ -1,4 +1,4 @@
-"""Which readiness probes the queue-proxy runs in the place of the kubelet.
+"""Which readiness probes the queue-proxy runs for the kubelet.
 
 The queue-proxy stands beside the app and probes it every few milliseconds while it starts; a kubelet probes once a second.
 It can open a connection or send a plain GET to the container that serves. Every other probe stays with the kubelet, and then

@@ -1,7 +1,7 @@
 """ScalingPolicy: triggers that move a revision's number of pods up and down, as a manifest writes them.
 
 The records hold what the manifest says, whole percents and seconds, and no more: the comparisons that follow from them
-are exact in integers (8 of 10 points at 80 percent), and what was read is what is written back. Whoever decides turns
+are exact in integers (8 of 10 points at 80 percent), and what was read is what is written back. The deciding code turns
 percents into ratios at the place where a usage is compared.
 
 ``check_scaling_policy`` lists all that is wrong with one. It does not know which policy types exist: they are passed in.

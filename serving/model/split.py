@@ -1,7 +1,7 @@
 """How the requests for one host are shared out, as a few characters that two who know it can compare.
 
 An activator says it in answer to ``K-Network-Probe: probe``, as the ingresses of Knative say theirs in ``K-Network-Hash``: who
-has changed traffic sees when it is in force, and nobody learns which revisions there are.
+has changed traffic sees when it is in force, and the names of revisions stay private.
 """
 
 import hashlib

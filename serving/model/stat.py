@@ -13,7 +13,7 @@ GAUGES_MAX = 16
 class Stat(msgspec.Struct, frozen=True, kw_only=True):
     """One report about the requests of one source over one period.
 
-    ``at_s`` is the time of the report in seconds, stamped by whoever decides on it: clocks of pods are not trusted.
+    ``at_s`` is the time of the report in seconds, stamped by the autoscaler on receipt: clocks of pods are not trusted.
     ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count`` the
     number that arrived in it. The ``proxied_`` pair is the part of both that came through an activator, which
     reports it too; load is summed without that part, so that each request counts once. ``gauges`` are numbers that the

@@ -1,6 +1,6 @@
 """The circuit breaker of scale-ups: a cloud that delivers nothing is not asked for more and more.
 
-A fold: it is told the number of registered nodes each pass and each scale-up that the cloud was asked for. A scale-up
+A fold: its input is the number of registered nodes each pass and each scale-up that the cloud was asked for. A scale-up
 fails if that number did not grow within a window. After several failures in a row the breaker opens and the group's
 target is held. It closes as soon as growth is seen; until then, after a wait that doubles each time, one more node may
 be asked for. It knows neither the cloud nor why it fails.

@@ -1,7 +1,7 @@
 """One pass over one node group: a fold from (state, snapshot, settings, time) to (state, plan).
 
 The plan lists what is to be done, in order, and why. It is made from the snapshot alone: what the cloud would refuse
-for its bounds is known here and not asked for. What fails in the real world is told to the next pass
+for its bounds is known here and not asked for. What fails in the real world is reported to the next pass
 (``records.Failures``); until then the state assumes that the plan was carried out. It knows no clock, no API and no
 other group.
 

@@ -21,12 +21,12 @@ def is_old_enough(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
 
 
 def is_unhealthy(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
-    """Whether a node should be ready by now and is not. A cordoned node is somebody's work in progress: it is not."""
+    """Whether a node should be ready by now and is not. A cordoned node is under maintenance and never unhealthy."""
     return not node.is_cordoned and not node.is_ready and is_old_enough(node, grace_s=grace_s, now_s=now_s)
 
 
 def unhealthy_names(nodes: Iterable[GroupNode], *, settings: NodeGroupSettings, now_s: float) -> frozenset[str]:
-    """Names of the unhealthy nodes; none if nobody asked to look (grace period 0)."""
+    """Names of the unhealthy nodes; none while health checks are off (grace period 0)."""
     grace_s = settings.unhealthy_node_grace_period_s
     if grace_s == 0:
         return frozenset()

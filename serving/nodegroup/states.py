@@ -53,7 +53,7 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 STATES: Final[Mapping[NodeState, Traits]] = {
     # An administrator's decision: nothing here touches such a node.
     NodeState.CORDONED: Traits(applies=lambda node: node.is_cordoned),
-    # Somebody wants it gone at once; it never comes back, and goes when it is empty.
+    # Its removal was forced: it never comes back, and goes when it is empty.
     NodeState.FORCE_TAINTED: Traits(applies=lambda node: node.is_force_tainted, is_reaped=True),
     # We want it gone; it takes no new pods, and comes back first when the group grows.
     NodeState.TAINTED: Traits(

@@ -26,7 +26,7 @@ class Utilisation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class FromZero(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """There are requests and no untainted node: fuller than any threshold, by a factor that nobody can name.
+    """There are requests and no untainted node: fuller than any threshold, by an unknown factor.
 
     Escalator writes the largest float in both percentages for this.
     """
@@ -38,7 +38,7 @@ Usage = Utilisation | FromZero | NoData
 def utilisation(request: Amount, capacity: Amount, *, untainted_count: int) -> Usage:
     """Requests over capacity, each resource for itself.
 
-    5000 m asked of 2000 m is 250 %, 1000 MB of 8000 MB is 12.5 %: cpu decides. An empty group that nobody asks anything
+    5000 m asked of 2000 m is 250 %, 1000 MB of 8000 MB is 12.5 %: cpu decides. An empty group without requests
     of is at 0 %. Requests without an untainted node are ``FromZero``; untainted nodes that offer no cpu or no memory
     are ``NoData``, for which Escalator's error says "cannot divide by zero in percent calculation".
     """

@@ -1,8 +1,8 @@
-"""All nodes with what their pods ask for, kept up to date by single changes; as a table when somebody asks.
+"""All nodes with what their pods ask for, kept up to date by single changes; as a table on request.
 
 Input: nodes and pods as they come and go, and what nodes use. Output: the ``NodeTable`` that node scores read, and how many pods a node has.
 A change of a pod costs a few additions; the table is made when it is asked for, and only the columns of nodes that have
-changed are made anew. A pod on a node that is not known yet is remembered. It knows no cluster and no scores.
+changed are rebuilt. A pod on a node that is not known yet is remembered. It knows no cluster and no scores.
 """
 
 from collections.abc import Mapping

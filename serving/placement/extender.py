@@ -96,7 +96,7 @@ class Extender:
         return self._scorer.score(self._book.table(), demand_of(pod), now_s=now_s)
 
     def _refusal(self, table: NodeTable, name: str, demand: PodDemand) -> str:
-        """Why a pod does not fit on a node; "" if it does, or if nobody here knows the node."""
+        """Why a pod does not fit on a node; "" if it does, or if the node is unknown."""
         node, column = self._book.node(name), table.index_by_name.get(name)
         if node is None or column is None:
             return ""

@@ -1,7 +1,7 @@
 """What placement reads from objects: a Node's capacity, and what a Pod asks for.
 
 Input: objects as the API has them. Output: small records, or None for a pod that takes nothing of any node. An amount that
-cannot be read counts as absent: whoever wrote it was refused by the server, so there is none.
+cannot be read counts as absent: the server refuses such a value, so there is none.
 """
 
 from collections.abc import Iterable, Mapping

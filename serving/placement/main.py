@@ -114,7 +114,7 @@ class PlacementDaemon:
 
 
 def main() -> int:
-    """Run until told to stop; returns the exit code."""
+    """Run until a stop signal; returns the exit code."""
     try:
         settings = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings
     except SettingsError as error:

@@ -45,8 +45,8 @@ class ScoredNode(msgspec.Struct, frozen=True, kw_only=True):
 class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """All nodes at one moment, as read-only arrays: two rows (cpu, memory), a column a node.
 
-    ``version`` names the content: whoever makes tables never gives two contents the same one. ``changed_from`` and
-    ``changed`` say from which version this table was made and which columns differ; None for a table made anew.
+    ``version`` names the content: no two contents have the same one. ``changed_from`` and
+    ``changed`` say from which version this table was made and which columns differ; None for a table that was built from nothing.
     ``nonzero``, ``request`` and ``limit`` are sums over the pods of a node, not capped. ``mean_percent`` and
     ``deviation_percent`` are 0 where ``measured`` is false. ``listed`` says whether the metrics have an entry for the
     node at all, and ``usage_at_s`` of when it is (minus infinity without one); both have one row.

@@ -91,8 +91,8 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     secrets_of: Annotated[str, Knob(key="secrets-of", unit=TEXT, choices=(SECRETS_OF_PODS, SECRETS_OF_REVISIONS))] = (
         SECRETS_OF_PODS
     )
-    """By what a queue-proxy knows requests of ours: a secret of its own (pod), or one of all pods of its revision (revision),
-    which is what a Deployment's template can have. It must be as whoever starts queue-proxies has it. Default: ours, pod, as
+    """The secret by which a queue-proxy recognises the activator: its own (pod), or one for all pods of its revision
+    (revision), which is all that a Deployment's template can hold. It must match what starts queue-proxies. Default: ours, pod, as
     `serving up` does; in a cluster revision."""
 
     pod_address_override: Annotated[str, Knob(key="pod-address-override", unit=TEXT)] = ""
@@ -129,12 +129,12 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     Default: none; `serving up` sets it."""
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 0.0
-    """Time for which requests are still taken when we are told to stop, in seconds: whoever sends here has to hear first
-    that we are going. Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and nobody is refused;
+    """Time for which requests are still taken after a stop signal, in seconds: senders must see first that the
+    activator is leaving. Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and no request is refused;
     behind a load balancer its probe period, such as 5s."""
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600)] = 10.0
-    """Time that requests have to end when we are told to stop, in seconds; those that wait for a pod are then refused
+    """Time that requests have to end after a stop signal, in seconds; those that wait for a pod are then refused
     with 503, those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator, or wait
     at the socket for the next."""
 

@@ -101,7 +101,7 @@ class ScalingAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):
-    """The record, what is wrong (the revision is refused), and what is accepted without effect (it is told aloud)."""
+    """The record, what is wrong (the revision is refused), and what is accepted without effect (a warning says so)."""
 
     scaling: ScalingAnnotations
     problems: tuple[Problem, ...]

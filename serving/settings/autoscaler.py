@@ -44,7 +44,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     that of June 2018, hpa leaves the revision to a HorizontalPodAutoscaler. Default: Knative, kpa."""
 
     decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60)] = 2.0
-    """Time between two decisions about a revision that nobody pokes, in seconds, from start to start. Range: 100ms to
+    """Time between two decisions about a revision without a poke, in seconds, from start to start. Range: 100ms to
     1m. Default: Knative's fixed tick, 2s."""
 
     stable_window_s: Annotated[float, Knob(key="stable-window", unit=DURATION, low=6, high=3600, whole=True)] = 60.0

@@ -13,7 +13,7 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
 
     address: Annotated[str, Knob(key="address", unit=TEXT)] = "127.0.0.1:6090"
     """Where it listens, as host and port; a socket that the supervisor hands down goes before it. It shows everything to
-    whoever reaches it. Default: ours, 127.0.0.1:6090."""
+    every client that reaches it. Default: ours, 127.0.0.1:6090."""
 
     autoscaler_url: Annotated[str, Knob(key="autoscaler-url", unit=TEXT)] = "http://127.0.0.1:6081"
     """The autoscaler, whose decisions it follows; of several their URLs, separated by commas, or one name that stands for all
@@ -23,7 +23,7 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
         "http://127.0.0.1:6082/metrics"
     )
     """Page of the activator's metrics, from which classes of answers and latencies come; of several activators their pages,
-    separated by commas, or one name that stands for all their addresses: they are added up. With nothing, or while nobody
+    separated by commas, or one name that stands for all their addresses: they are added up. With nothing, or while no page
     answers there, these charts stay empty. Default: ours, http://127.0.0.1:6082/metrics."""
 
     activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
@@ -32,7 +32,7 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
 
     token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
     """File with the token whose holder may scale and wake services and move their traffic, of at least 32 characters; it is read
-    at start. Empty means that nobody may: the dashboard is read-only. Default: ours, empty."""
+    at start. Empty makes the dashboard read-only. Default: ours, empty."""
 
     host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
     """Names under which it may be asked beside localhost and 127.0.0.1, separated by commas; a request for any other host

@@ -21,7 +21,7 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     Default: ours, false, for one machine; the Deployments in ``config/daemons`` turn it on."""
 
     lease_duration_s: Annotated[float, Knob(key="lease-duration", unit=DURATION, low=1, high=3600, whole=True)] = 14.0
-    """Time for which others leave a lease alone that nobody renews, in seconds, from when they saw it renewed last; it is
+    """Time for which others leave a lease alone that is not renewed, in seconds, from when they saw it renewed last; it is
     how late the work is taken over from one that died. Range: 1s to 1h, whole seconds, above renew-deadline. Default:
     ours, 14s, because with client-go's 15s a frozen one was replaced after 14.9 to 15.2 s, and 15 s is what we promise."""
 

@@ -77,8 +77,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
     """Networks of proxies in front of us whose X-Forwarded-Proto, X-Forwarded-Host and Forwarded are believed, separated by
-    commas: 10.0.0.0/8, 192.0.2.7. Those of anybody else are written anew, and X-Forwarded-For is kept and continued either
-    way. Name only networks in which nobody else has an address. Empty means none. Default: ours, none."""
+    commas: 10.0.0.0/8, 192.0.2.7. Those of other peers are rewritten, and X-Forwarded-For is kept and continued either
+    way. Name only networks in which no untrusted host has an address. Empty means none. Default: ours, none."""
 
     access_log_ratio: Annotated[float, Knob(key="access-log-percentage", unit=PERCENT, low=0, high=1)] = 0.0
     """Part of all requests that get a line in the access log, as JSON on standard output. 0 means no log. Range: 0 to

@@ -208,7 +208,7 @@ def _fields_below(record: type[msgspec.Struct], path: tuple[str, ...]) -> Iterat
             yield from _fields_below(hint, here)
             continue
         knob = _knob_of(info.name, hint)
-        # A key in a ConfigMap of somebody else's has the name that it has there.
+        # A key in another component's ConfigMap keeps the name that it has there.
         knob = knob if knob.config_map else msgspec.structs.replace(knob, key=prefix + knob.key)
         yield Field(path=here, knob=knob, default=info.default, owner=record)
 

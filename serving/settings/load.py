@@ -73,7 +73,7 @@ class Loaded(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """One value as somebody wrote it."""
+    """One value as it was written."""
 
     field: Field
     text: str
@@ -210,7 +210,7 @@ def in_reading_order(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _where_of(clash: Clash, origins: Mapping[str, Origin]) -> str:
-    """The place of the first of the clashing fields that somebody wrote; a default is nobody's mistake."""
+    """The place of the first of the clashing fields that was written; a default is never the mistake."""
     written = [origins[name].where for name in clash.fields if origins[name].layer is not Layer.DEFAULT]
     return written[0] if written else f"default of {clash.fields[0]}"
 

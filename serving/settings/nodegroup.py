@@ -88,7 +88,7 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
         0.0
     )
     """Age from which a node that is not ready is unhealthy and is tainted, in seconds from its creation. 0, written
-    as no value at all, means that nobody looks at health. Default: 0."""
+    as no value at all, turns health checks off. Default: 0."""
 
     health_check_newest_nodes_percent: Annotated[int, Knob(key="health_check_newest_nodes_percent", unit=COUNT)] = 0
     """Share of the newest nodes that tells whether the group is healthy, in percent. Range: 1 to 100 where

@@ -197,7 +197,7 @@ def _value(raw: object, unit: Unit) -> Value | None:
 
 
 def _health_clashes(settings: NodeGroupSettings, options: Mapping[str, object]) -> Iterator[Clash]:
-    """The two percentages matter only where somebody asked for health to be looked at."""
+    """The two percentages matter only where health checks are on."""
     if not options.get("unhealthy_node_grace_period"):
         return
     newest, most = settings.health_check_newest_nodes_percent, settings.max_unhealthy_nodes_percent

@@ -39,7 +39,7 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     min_nodes."""
 
     below_min_asks_every_pass: bool = False
-    """With fewer untainted nodes than min_nodes the cloud is asked anew each pass, although nodes are on their way
+    """With fewer untainted nodes than min_nodes the cloud is asked again each pass, although nodes are on their way
     and the lock holds. Off: it is asked for what is not on its way, and not while the lock holds."""
 
     dry_mode_takes_lock: bool = False

@@ -80,8 +80,8 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     Default: ours, 5s, below the autoscaler's panic window of 6s."""
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 5.0
-    """Time without a new request after which a pod that is told to stop takes no more, in seconds, from the order or the
-    last request: whoever sends here has to hear first that the pod is going. Range: 0 to 10m. Default: ours, 5s;
+    """Time without a new request after which a stopping pod takes no more, in seconds, from the order or the
+    last request: senders must see first that the pod is leaving. Range: 0 to 10m. Default: ours, 5s;
     Knative waits 30s."""
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=86400)] = 300.0

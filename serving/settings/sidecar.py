@@ -46,7 +46,7 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """What the pods of a cluster carry beside the app."""
 
     enabled: Annotated[bool, Knob(key="enabled", unit=FLAG)] = False
-    """Whether the template of a revision's pods has the queue-proxy as a container. Off where whoever runs the pods puts it
+    """Whether the template of a revision's pods has the queue-proxy as a container. Off where the pod runtime puts it
     in front of them, as ``serving up`` does. Default: ours, false; ``config/`` turns it on."""
 
     image: Annotated[str, Knob(key="queue-sidecar-image", config_map=_DEPLOYMENT, unit=TEXT)] = ""

@@ -143,7 +143,7 @@ async def test_why_is_told() -> None:
         status, text = await stage.get(f"/decisions?namespace=default&revision={NAME}")
         assert status == 200
         told = next(one for one in json.loads(text) if one["told"]["outcome"]["apply_count"] == 15)
-        assert told["sentence"] == "0 → 15: panic; 100.0 in flight and nobody to serve them, target 7 each"
+        assert told["sentence"] == "0 → 15: panic; 100.0 in flight and no pod to serve them, target 7 each"
         woke = told["told"]["outcome"]
         assert woke["inputs"]["cause"] == "load"
         assert woke["inputs"]["inside"]["present"]["concurrency"] == 100.0
@@ -156,7 +156,7 @@ async def test_a_site_that_bound_its_name_to_our_address_is_told_nothing(path: s
     settings = AutoscalerSettings(stats_address="127.0.0.1:0", host_names="scale.example")
     async with staged(settings=settings) as stage:
         status, text = await stage.get(path, Host=f"evil.example:{stage.address.rpartition(':')[2]}")
-        assert (status, text) == (421, "not a host name of ours: see host-names\n")
+        assert (status, text) == (421, "not a known host name: see host-names\n")
         if "follow" not in path:
             for host in ("scale.example", "autoscaler.knative-serving.svc:6081", "localhost"):
                 assert (await stage.get(path, Host=host))[0] == 200

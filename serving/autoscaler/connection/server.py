@@ -34,7 +34,7 @@ _FRAME_BYTES_MAX = 2**20
 _HEAD_BYTES_MAX = 8192
 # Looks at silent connections until one is cut; a handshake has one.
 _SILENT_LOOKS_MAX = 4
-# Bytes that wait for somebody who follows decisions and does not read.
+# Bytes that wait for a follower of decisions that does not read.
 _FOLLOWER_BYTES_MAX = 4 * 2**20
 
 
@@ -122,7 +122,7 @@ class StatsConnection(asyncio.Protocol):
 
     @property
     def is_follower(self) -> bool:
-        """Whether it is somebody's who follows decisions."""
+        """Whether its client follows decisions."""
         return self._is_follower
 
     def was_heard(self) -> bool:
@@ -142,7 +142,7 @@ class StatsConnection(asyncio.Protocol):
             try:
                 response = answer(await proof)
             except ClusterError:
-                text = "nobody can say whose this token is; try again\n"
+                text = "the owner of this token cannot be checked now; try again\n"
                 response = self._protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, text)
             self._judging = None
             self._protocol.send_response(response)

@@ -67,7 +67,7 @@ class TokenReviewer:
         """Ask, and judge by the answer.
 
         Raises:
-            ClusterError: when nobody answers, or too many ask. Nothing is known then.
+            ClusterError: when the server does not answer, or too many ask. Nothing is known then.
         """
         pause_s = self._pace.wait_s(now_s())
         if pause_s is None:

@@ -2,7 +2,7 @@
 
 A queue-proxy in a cluster has a token of its pod's ServiceAccount, made out for us alone (its audience). A TokenReview asks
 the API server about it, which tells for which pod it was made; RBAC's name for the right is ``create tokenreviews``.
-Answers are kept by the token's digest, so that nobody finds a token here: a proof for as long as the token is good, at most
+Answers are kept by the token's digest, so that no token can be read from memory: a proof for as long as the token is good, at most
 ten minutes, a refusal for ten seconds. The rate of questions is bounded. It asks nothing itself.
 """
 
@@ -172,7 +172,7 @@ class Reviewed:
 
 
 class Pace:
-    """Spreads questions: so many a second, and none that would come too late for whoever waits for it."""
+    """Spreads questions: so many a second, and none that would come too late for its connection."""
 
     __slots__ = ("_due_s", "_spacing_s", "_wait_max_s")
 

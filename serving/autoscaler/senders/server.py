@@ -2,7 +2,7 @@
 
 A frame that does not decode, is out of bounds, comes too late or too often is counted and dropped; the connection stays.
 What another autoscaler passes on was judged by it when it came, and is never passed on again: ``relayed`` takes it, or
-nobody does.
+it is dropped.
 """
 
 import logging
@@ -67,7 +67,7 @@ class Sender:
             self.malformed(error)
 
     def malformed(self, error: InvalidValue) -> None:
-        """A frame that is none; told once a second at most."""
+        """Count a malformed frame and log it, once a second at most."""
         self._counts.malformed_frames += 1
         if self._second_count == 1:
             _log.warning("stats.malformed", extra={"sender": self.identity, "error": str(error)})

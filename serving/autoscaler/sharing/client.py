@@ -76,7 +76,7 @@ class Sharing:
 
 
 class Relay:
-    """Takes each report: ``record`` has what is ours, its owner the rest. What nobody owns at the moment is lost."""
+    """Takes each report: ``record`` has what is ours, its owner the rest. A report without an owner is dropped."""
 
     def __init__(self, sharing: Sharing, *, group: Callable[[RevisionKey], Group], record: Record) -> None:
         self.relayed_count = 0
@@ -86,7 +86,7 @@ class Relay:
         self._waiting: dict[str, list[RelayedStat]] = {}
 
     def __repr__(self) -> str:
-        return f"Relay({self.relayed_count} passed on, {self.ownerless_count} to nobody)"
+        return f"Relay({self.relayed_count} passed on, {self.ownerless_count} without an owner)"
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -121,7 +121,7 @@ class Relay:
     def elsewhere(self, names: Mapping[str, str]) -> str:
         """The address of the autoscaler to ask about a revision; "" for this one.
 
-        Who asks about no revision is told what this one knows, if it has anything.
+        A query that names no revision is answered with what this autoscaler knows.
         """
         shards = self._sharing.shards
         if shards is None:

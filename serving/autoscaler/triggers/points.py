@@ -1,7 +1,7 @@
 """Points: the usage of a revision's pods at each evaluation, by type of trigger, newest first.
 
 A trigger acts when enough of the points of its time lie beyond its target. Each point carries its time, so that one
-that is too old does not count, an autoscaler that comes back after a long absence starts to collect anew, and one that
+that is too old does not count, an autoscaler that comes back after a long absence starts to collect again, and one that
 restarts between two evaluations loses nothing: the points are plain data, to be written down and read back.
 
 Source: topfreegames/maestro v9 (dbbfd74), models.ScaleInfo, whose points have no times.

@@ -4,7 +4,6 @@ from serving.autoscaler.burst import (
     PathRule,
     activator_count,
     excess_burst_capacity,
-    starting_excess_burst_capacity,
     traffic_path,
 )
 from serving.model.knative import TrafficPath
@@ -32,17 +31,6 @@ def test_excess_is_what_the_pods_can_take_less_burst_and_load(
 ) -> None:
     spec = spec_with(target_burst_capacity=target_burst_capacity)
     assert excess_burst_capacity(ready_count=ready_count, observed_panic=load, spec=spec) == excess
-
-
-@pytest.mark.parametrize(
-    ("target_burst_capacity", "initial_scale", "excess"),
-    [(211, 1, -111), (99.5, 1, 0), (100.5, 1, 0), (0, 1, 0), (-1, 1, -1), (211, 10**9, 2**31 - 1)],
-)
-def test_before_the_first_decision_the_initial_scale_counts_as_ready_and_idle(
-    target_burst_capacity: float, initial_scale: int, excess: int
-) -> None:
-    spec = spec_with(target_burst_capacity=target_burst_capacity, initial_scale=initial_scale)
-    assert starting_excess_burst_capacity(spec) == excess
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from serving.autoscaler.decide import (
     ScalerMode,
     decide,
     is_poke,
-    is_worth_applying,
     starting_state,
 )
 from serving.autoscaler.metric_windows import Observation
@@ -206,18 +205,6 @@ def test_the_original_lets_a_single_pod_go_after_a_restart() -> None:
 def test_a_decision_carries_the_excess_burst_capacity() -> None:
     # docs/calculations.md: 3 x 100 - 211 - 50.
     assert decided(load=70.0, panic_load=50.0, ready_count=3)[1].excess_burst_capacity == 39
-
-
-def test_a_decision_is_worth_applying_when_its_count_or_the_sign_of_its_excess_changes() -> None:
-    _, first = decided(load=70.0, ready_count=3)
-    _, other_load = decided(load=60.0, ready_count=3)
-    _, more_pods = decided(load=150.0, ready_count=3)
-    _, no_excess = decided(load=70.0, panic_load=100.0, ready_count=3)
-    assert is_worth_applying(None, first)
-    assert not is_worth_applying(first, other_load)
-    assert is_worth_applying(first, more_pods)
-    assert no_excess.desired_count == first.desired_count
-    assert is_worth_applying(first, no_excess)
 
 
 def test_load_pokes_a_revision_whose_latest_decision_is_zero() -> None:

@@ -142,7 +142,7 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
     ),
     "who waits at zero": (
         lambda: said(100.0, ready=0, waiting=100.0, gate=gate_of(GatePhase.INACTIVE)),
-        "0 → 15: panic; 100.0 in flight and nobody to serve them, target 7 each",
+        "0 → 15: panic; 100.0 in flight and no pod to serve them, target 7 each",
     ),
     "woken before any load is told": (
         lambda: said(UNHEARD, ready=0, waiting=1.0, gate=gate_of(GatePhase.INACTIVE)),

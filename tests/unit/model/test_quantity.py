@@ -108,11 +108,6 @@ def test_what_kubernetes_refuses_as_a_quantity_is_refused(text: str) -> None:
         quantity.parse_bytes(text)
 
 
-@pytest.mark.parametrize(("millicores", "text"), [(500, "500m"), (2000, "2"), (0, "0")])
-def test_cpu_is_written_as_kubernetes_writes_it(millicores: int, text: str) -> None:
-    assert quantity.format_millicores(millicores) == text
-
-
 @pytest.mark.parametrize(
     ("byte_count", "text"), [(2**30, "1Gi"), (1536, "1536"), (2048, "2Ki"), (0, "0"), (2**60, "1Ei")]
 )

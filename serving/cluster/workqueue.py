@@ -68,6 +68,8 @@ class WorkQueue(Generic[Key]):
         self._is_quiet = asyncio.Event()
         self._is_quiet.set()
         self._next_start_s = 0.0
+        self._limit: Callable[[], int] = lambda: 1
+        self._freed = asyncio.Event()
 
     def __repr__(self) -> str:
         return (
@@ -100,6 +102,11 @@ class WorkQueue(Generic[Key]):
             self._cancel_timer(key)
             self._timers[key] = (due_s, loop.call_at(due_s, self.add, key))
 
+    @property
+    def active_count(self) -> int:
+        """Keys that are being worked on."""
+        return len(self._active)
+
     def forget(self, key: Key) -> None:
         """Drop a key that is waiting, and how often it has failed: its object is gone."""
         self._cancel_timer(key)
@@ -112,8 +119,12 @@ class WorkQueue(Generic[Key]):
         """How often in a row a key has failed."""
         return self._failures.get(key, 0)
 
-    async def run(self, workers: int, handler: Handler[Key]) -> None:
-        """Work until cancelled. Keys that were being worked on then are ready again."""
+    async def run(self, workers: int, handler: Handler[Key], *, limit: Callable[[], int] | None = None) -> None:
+        """Work until cancelled. Keys that were being worked on then are ready again.
+
+        ``limit`` is how many of the workers may work now; None is all of them. It is asked before each key.
+        """
+        self._limit = limit or (lambda: workers)
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(workers):
@@ -153,6 +164,10 @@ class WorkQueue(Generic[Key]):
             await self._pace()
             if not self._ready:
                 continue
+            if len(self._active) >= max(1, self._limit()):
+                self._freed.clear()
+                await self._freed.wait()
+                continue
             key, _ = self._ready.popitem(last=False)
             self._active.add(key)
             if not self._ready:
@@ -171,6 +186,7 @@ class WorkQueue(Generic[Key]):
 
     def _done(self, key: Key) -> None:
         self._active.discard(key)
+        self._freed.set()
         if key in self._again:
             self._again.discard(key)
             self.add(key)

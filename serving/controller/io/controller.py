@@ -15,6 +15,7 @@ from serving.aio.periodic import every
 from serving.cluster.port import Cluster
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.controller.cache import ControllerCache
+from serving.controller.concurrency import ConcurrencyLimit
 from serving.controller.decide import decide
 from serving.controller.hosts import Key
 from serving.controller.io.event_writer import EventWriter
@@ -24,7 +25,7 @@ from serving.controller.io.sources import Sources
 from serving.controller.sidecar import Sidecar
 from serving.controller.writes import Note, ResourceKind, WorkKey
 from serving.metrics.controller import ControllerMetrics
-from serving.model.errors import ClusterError, Conflict
+from serving.model.errors import ClusterError, Conflict, Unavailable
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
@@ -59,7 +60,8 @@ class Controller:
         self._waiting_s: dict[WorkKey, float] = {}
         self._crowds: asyncio.Queue[set[WorkKey]] = asyncio.Queue()
         self._events = EventWriter(cluster)
-        self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=lambda _: None)
+        self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=self._note_call)
+        self._limit = ConcurrencyLimit(low=self._settings.workers, high=self._settings.workers_max)
         self._prober = RouteProber(addresses=self._cache.activator_addresses, confirmed=self._confirmed)
         self._sources = Sources(
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
@@ -99,13 +101,22 @@ class Controller:
             ]
             await self._sources.synced.wait()
             tasks += [
-                group.create_task(self._queue.run(self._settings.workers, self._measured_work), name="controller-work"),
+                group.create_task(self._reconcile(), name="controller-work"),
                 group.create_task(self._events.run(), name="controller-events"),
                 group.create_task(self._wake_crowds(), name="controller-crowds"),
             ]
             await every(self._settings.resync_period_s, self._resync, stop=stop, on_error=_log_resync)
             for task in tasks:
                 task.cancel()
+
+    async def _reconcile(self) -> None:
+        await self._queue.run(self._settings.workers_max, self._measured_work, limit=lambda: self._limit.limit)
+
+    def _note_call(self, duration_s: float, error: ClusterError | None) -> None:
+        if isinstance(error, Unavailable):
+            self._limit.note_refusal(now_s=now_s())
+        else:
+            self._limit.note_call(duration_s, active_count=self._queue.active_count, now_s=now_s())
 
     def _confirmed(self, route: Key, digest: str) -> None:
         self._wake(self._cache.confirm(route, digest))

@@ -8,7 +8,7 @@ from serving.cluster.kinds import KINDS, Kind
 from serving.cluster.port import Cluster, Object
 from serving.controller.cache import ControllerCache
 from serving.controller.writes import Create, Delete, Patch, ResourceKind, WorkKey, Write, WritePlan
-from serving.model.errors import AlreadyExists, Invalid, NotFound
+from serving.model.errors import AlreadyExists, ClusterError, Invalid, NotFound
 from serving.model.objects import name_of, namespace_of, version_of
 
 __all__ = ["RESOURCE_KINDS", "PlanWriter"]
@@ -23,7 +23,8 @@ RESOURCE_KINDS: dict[ResourceKind, Kind] = {
 class PlanWriter:
     """Writes through the cluster port and puts each answer into the cache, so that the next decision need not wait for a watch.
 
-    ``wake`` gets the keys that a write affects; ``on_call`` the duration of each call in seconds.
+    ``wake`` gets the keys that a write affects; ``on_call`` the duration of each call in seconds,
+    and the error that it ended with.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class PlanWriter:
         cache: ControllerCache,
         *,
         wake: Callable[[set[WorkKey]], None],
-        on_call: Callable[[float], None],
+        on_call: Callable[[float, ClusterError | None], None],
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -48,7 +49,7 @@ class PlanWriter:
         # The version that this plan's own writes gave an object fences its next patch.
         versions: dict[WorkKey, str] = {}
         for write in plan.writes:
-            begun_s = time.perf_counter()
+            begun_s, failure = time.perf_counter(), None
             try:
                 await self._write(write, versions)
             except AlreadyExists:
@@ -56,13 +57,14 @@ class PlanWriter:
                 _log.debug("controller.already_exists", extra={"key": str(key)})
             except NotFound:
                 _log.debug("controller.gone", extra={"key": str(key)})
-            except Invalid as error:
-                if not isinstance(write, Create):
+            except ClusterError as error:
+                failure = error
+                if not isinstance(write, Create) or not isinstance(error, Invalid):
                     raise
                 _log.warning("controller.refused", extra={"key": str(key), "error": str(error)})
                 self._wake(self._cache.refuse(key, str(error)))
             finally:
-                self._on_call(time.perf_counter() - begun_s)
+                self._on_call(time.perf_counter() - begun_s, failure)
 
     async def _write(self, write: Write, versions: dict[WorkKey, str]) -> None:
         self.writes_count += 1

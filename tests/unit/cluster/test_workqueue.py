@@ -243,3 +243,20 @@ async def test_many_keys_are_taken_in_their_order_and_each_in_no_time() -> None:
         await queue.settled()
     running.cancel()
     assert taken == list(range(20_000))
+
+
+def test_no_more_workers_work_than_the_limit_says() -> None:
+    async def scenario() -> None:
+        worker, one, limits = Worker(takes_s=1.0), queue(), [2]
+        for number in range(8):
+            one.add(f"k{number}")
+        task = asyncio.create_task(one.run(8, worker, limit=lambda: limits[0]))
+        await asyncio.sleep(1.5)
+        assert (worker.most_at_once, one.active_count) == (2, 2)
+        limits[0] = 4
+        await one.settled()
+        assert worker.most_at_once == 4
+        assert len(worker.seen) == 8
+        task.cancel()
+
+    run_virtually(scenario())

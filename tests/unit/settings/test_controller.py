@@ -123,3 +123,8 @@ def test_pages_of_activators_are_addresses() -> None:
 def test_other_pages_of_activators_are_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match="HOST:PORT"):
         field("activator_pages").knob.read(text, plain=True)
+
+
+def test_there_are_no_more_workers_than_at_most() -> None:
+    (clash,) = ControllerSettings(workers=9, workers_max=8).check()
+    assert (clash.fields, clash.expected) == (("workers", "workers_max"), "at most 8")

@@ -1,0 +1,67 @@
+"""How many resources are reconciled at once: as many as the API server answers without getting slower.
+
+Input: the duration of each call, or that the server refused one; output: ``limit``. The limit starts low and grows by one
+with each call while it is used up, so that it doubles with each round trip; after the first sign of congestion it grows by one
+with each round trip. A server whose calls take three times as long as its fast ones queues them: then, and when it
+refuses calls, the limit falls. With 200 ms a call, 8 workers make 40 writes a second, and 64 make 320. It knows no clock.
+"""
+
+__all__ = ["ConcurrencyLimit"]
+
+# Of a call's duration in the mean, and of a slower baseline after the server or the network has changed.
+_SMOOTHING = 0.1
+_BASELINE_DRIFT = 0.002
+# Calls this much slower than the fast ones wait in a queue of the server.
+_CONGESTED_RATIO = 3.0
+# Shorter than this the noise of the loop is larger than the server's.
+_NOISE_S = 0.005
+_DECREASE_RATIO = 0.75
+_DECREASE_PAUSE_S = 1.0
+# Below this share of the limit in use, more would make no difference.
+_USED_RATIO = 0.8
+
+
+class ConcurrencyLimit:
+    """The limit, between ``low`` and ``high``."""
+
+    __slots__ = ("_baseline_s", "_decreased_s", "_high", "_is_doubling", "_limit", "_low", "_mean_s")
+
+    def __init__(self, *, low: int, high: int) -> None:
+        assert 1 <= low <= high
+        self._low, self._high = low, high
+        self._limit = float(low)
+        self._is_doubling = True
+        self._baseline_s: float | None = None
+        self._mean_s = 0.0
+        self._decreased_s = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"ConcurrencyLimit({self.limit} of {self._low} to {self._high})"
+
+    @property
+    def limit(self) -> int:
+        """Resources that may be reconciled at once."""
+        return int(self._limit)
+
+    def note_call(self, duration_s: float, *, active_count: int, now_s: float) -> None:
+        """A call has been answered after ``duration_s``, while so many resources were reconciled."""
+        duration_s = max(duration_s, _NOISE_S)
+        if self._baseline_s is None:
+            self._baseline_s = self._mean_s = duration_s
+        self._baseline_s = min(duration_s, self._baseline_s + _BASELINE_DRIFT * (duration_s - self._baseline_s))
+        self._mean_s += _SMOOTHING * (duration_s - self._mean_s)
+        if self._mean_s > _CONGESTED_RATIO * self._baseline_s:
+            self._decrease(now_s)
+        elif active_count >= _USED_RATIO * self._limit:
+            self._limit = min(self._high, self._limit + (1.0 if self._is_doubling else 1.0 / self._limit))
+
+    def note_refusal(self, *, now_s: float) -> None:
+        """The server has refused a call because of load, or has not answered."""
+        self._decrease(now_s)
+
+    def _decrease(self, now_s: float) -> None:
+        self._is_doubling = False
+        # The calls under way were made with the old limit: they say nothing about the new one.
+        if now_s - self._decreased_s >= _DECREASE_PAUSE_S:
+            self._decreased_s = now_s
+            self._limit = max(self._low, self._limit * _DECREASE_RATIO)

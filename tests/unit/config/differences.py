@@ -1,4 +1,4 @@
-"""``python -m tests.unit.config.differences``: the tables of docs/kubernetes.md that say what becomes of each field.
+"""``python -m tests.unit.config.differences``: the tables of docs/kubernetes-reference.md that say what becomes of each field.
 
 Made from the definitions in ``config/crd``, what our own API tells about fields without effect, and the annotations' record,
 against all fields that Kubernetes has; so the page cannot promise what the code does not do.
@@ -23,7 +23,7 @@ from serving.settings.knob import fields_of
 
 __all__ = ["BEGIN", "END", "PAGE", "page_with_tables", "tables"]
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "kubernetes.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "kubernetes-reference.md"
 BEGIN, END = "<!-- made by tests/unit/config/differences.py -->", "<!-- end -->"
 _SPEC: Mapping[str, Any] = crds()[REVISION].schema["properties"]["spec"]
 

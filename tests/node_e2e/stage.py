@@ -1,0 +1,223 @@
+"""A real Kubernetes with nodes that run containers, as the environment names it, and how tests reach it.
+
+============================================  ======================================================================
+``SERVING_TEST_NODE_KUBECONFIG``              the cluster; the suite installs there and takes everything off again
+``SERVING_TEST_NODE_IMAGE``                   image of the daemons, which the nodes have or can pull
+``SERVING_TEST_NODE_QUEUE_PROXY_IMAGE``       image of the queue-proxy; empty: that of the daemons
+``SERVING_TEST_NODE_PREVIOUS_IMAGE``          image of the version before, for the upgrade; empty: no such test
+``SERVING_TEST_NODE_INGRESS``                 HOST:PORT of the Service ``activator``; empty: its cluster address
+============================================  ======================================================================
+"""
+
+import asyncio
+import collections
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from serving.model.objects import Object, condition_of
+from tests.tidy.sources import ROOT
+
+__all__ = ["DOMAIN", "SPACE", "SYSTEM", "Load", "NodeStage", "is_named", "service"]
+
+SYSTEM = "knative-serving"
+SPACE = "serving-node-e2e"
+DOMAIN = "apps.example.org"
+APP = (Path(__file__).parent / "app.py").read_text()
+_PREFIX = "SERVING_TEST_NODE_"
+# Waiting ends with what is waited for; this long only where something is broken.
+_PATIENCE_S = 300.0
+_PERIOD_S = 0.2
+_REQUEST_TIMEOUT_S = 120.0
+# Short, so that a service is at zero soon.
+_ANNOTATIONS = {"autoscaling.knative.dev/window": "10s"}
+
+
+def is_named() -> bool:
+    """Whether the environment names a cluster."""
+    return bool(os.environ.get(f"{_PREFIX}KUBECONFIG"))
+
+
+class Load(msgspec.Struct):
+    """What became of the requests of a load: how many of each answer, and each that was no 200, with its time."""
+
+    answers: collections.Counter[str] = msgspec.field(default_factory=collections.Counter)
+    failures: list[str] = []
+
+    @property
+    def count(self) -> int:
+        """Requests that were answered or have failed."""
+        return self.answers.total() + len(self.failures)
+
+
+class NodeStage:
+    """What tests have."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kubeconfig = os.environ[f"{_PREFIX}KUBECONFIG"]
+        self.image = os.environ[f"{_PREFIX}IMAGE"]
+        self.queue_proxy_image = os.environ.get(f"{_PREFIX}QUEUE_PROXY_IMAGE", "")
+        self.previous_image = os.environ.get(f"{_PREFIX}PREVIOUS_IMAGE", "")
+        self._folder = folder
+        self._ingress = os.environ.get(f"{_PREFIX}INGRESS", "")
+
+    def install(self, *options: str, code: int = 0) -> str:
+        """``serving install``; what it has printed."""
+        command = [sys.executable, "-m", "serving", "install", "--kubeconfig", self.kubeconfig, *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def install_present(self) -> str:
+        """The version under test, with its daemons available."""
+        images = ["--image", self.image]
+        if self.queue_proxy_image:
+            images += ["--queue-proxy-image", self.queue_proxy_image]
+        return self.install("--wait", "--timeout", "10m", "--domain", DOMAIN, *images)
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        """kubectl, which must succeed; its output."""
+        command = ["kubectl", f"--kubeconfig={self.kubeconfig}", *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return done.stdout
+
+    def get(self, *arguments: str, namespace: str = SPACE) -> Any:  # noqa: ANN401 - JSON of the API
+        """``kubectl get -o json``."""
+        return json.loads(self.kubectl("-n", namespace, "get", *arguments, "-o", "json"))
+
+    def apply(self, one: Object) -> None:
+        """``kubectl apply`` of one object."""
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(one))
+
+    async def until(self, look: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - what was looked for
+        """The first true answer of a look."""
+        until_s = time.monotonic() + _PATIENCE_S
+        while not (found := await asyncio.to_thread(look)):
+            assert time.monotonic() < until_s, f"{what} after {_PATIENCE_S:g} s:\n{self._said()}"
+            await asyncio.sleep(_PERIOD_S)
+        return found
+
+    def _said(self) -> str:
+        return self.kubectl("get", "pods,ksvc,revisions,routes", "-A") + self.kubectl("-n", SPACE, "get", "events")
+
+    async def ready(self, name: str) -> Object:
+        """A service that is ready, of its latest generation."""
+
+        def look() -> Object | None:
+            one: Object = self.get("ksvc", name)
+            status = one.get("status") or {}
+            is_latest = status.get("observedGeneration") == one["metadata"]["generation"]
+            return one if is_latest and condition_of(one, "Ready").get("status") == "True" else None
+
+        found: Object = await self.until(look, f"{name} is not ready")
+        return found
+
+    def pods(self, name: str) -> list[Object]:
+        """Pods of a service that are not ending."""
+        found = self.get("pods", "-l", f"serving.knative.dev/service={name}")["items"]
+        return [one for one in found if not one["metadata"].get("deletionTimestamp")]
+
+    def ready_count(self, name: str) -> int:
+        """How many pods of a service are ready."""
+        return sum(condition_of(one, "Ready").get("status") == "True" for one in self.pods(name))
+
+    async def at_zero(self, name: str) -> None:
+        """Return when a service has no pod."""
+        await self.until(
+            lambda: not self.get("pods", "-l", f"serving.knative.dev/service={name}")["items"], "not at zero"
+        )
+
+    @property
+    def ingress(self) -> str:
+        """HOST:PORT of the public listener."""
+        if not self._ingress:
+            self._ingress = f"{self.get('svc', 'activator', namespace=SYSTEM)['spec']['clusterIP']}:80"
+        return self._ingress
+
+    @contextlib.asynccontextmanager
+    async def loaded(self, name: str, *, per_s: float = 20.0, path: str = "/?ms=50") -> AsyncIterator[Load]:
+        """Requests at a steady pace for the length of the context, on connections that are kept; all are awaited."""
+        load = Load()
+        stop = asyncio.Event()
+        timeout = aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            sending = asyncio.create_task(self._send(session, load, stop, name=name, per_s=per_s, path=path))
+            try:
+                yield load
+            finally:
+                stop.set()
+                await sending
+
+    async def _send(
+        self, session: aiohttp.ClientSession, load: Load, stop: asyncio.Event, *, name: str, per_s: float, path: str
+    ) -> None:
+        async with asyncio.TaskGroup() as group:
+            while not stop.is_set():
+                group.create_task(self._request(session, load, name=name, path=path))
+                await asyncio.sleep(1 / per_s)
+
+    async def _request(self, session: aiohttp.ClientSession, load: Load, *, name: str, path: str) -> None:
+        try:
+            status, body = await self.ask(name, path, session=session)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            load.failures.append(f"{time.strftime('%T')} {error!r}")
+            return
+        if status == 200:
+            load.answers[body.split(" pod ")[0]] += 1
+        else:
+            load.failures.append(f"{time.strftime('%T')} {status} {body[:200]}")
+
+    async def ask(
+        self, name: str, path: str = "/", *, session: aiohttp.ClientSession, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
+        """One request: status and body."""
+        url = f"http://{self.ingress}{path}"
+        async with session.get(url, headers={"Host": self.host(name), **(headers or {})}) as answer:
+            return answer.status, await answer.text()
+
+    def host(self, name: str) -> str:
+        """The public host of a service or of a tag of it."""
+        return f"{name}.{SPACE}.{DOMAIN}"
+
+
+def service(name: str, image: str, *, version: str = "1", port_name: str = "", **annotations: str) -> Object:
+    """A manifest of the app; underscores of annotations stand for hyphens."""
+    asked = {f"autoscaling.knative.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    container = {
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-c", APP],
+        "env": [{"name": "VERSION", "value": version}],
+        "ports": [{"containerPort": 8080, **({"name": port_name} if port_name else {})}],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+    }
+    template = {
+        "metadata": {"annotations": {**_ANNOTATIONS, **asked}},
+        "spec": {"containerConcurrency": 10, "timeoutSeconds": 60, "containers": [container]},
+    }
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": SPACE},
+        "spec": {"template": template},
+    }
+
+
+@contextlib.contextmanager
+def in_namespace(stage: NodeStage) -> Iterator[None]:
+    """A namespace for services, while the context lasts."""
+    stage.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+    try:
+        yield
+    finally:
+        stage.kubectl("delete", "namespace", SPACE, "--ignore-not-found", "--timeout=300s")

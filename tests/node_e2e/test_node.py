@@ -64,7 +64,7 @@ async def test_kubectl_apply_over_an_installation_keeps_the_domain(stage: NodeSt
 
 
 async def test_a_service_wakes_and_goes_back_to_zero(stage: NodeStage) -> None:
-    await deployed(stage, "waking", initial_scale="0")
+    await deployed(stage, "waking")
     async with aiohttp.ClientSession() as session:
         for _ in range(2):
             await stage.at_zero("waking")
@@ -108,8 +108,10 @@ async def test_traffic_is_split_and_a_tag_reaches_its_revision(stage: NodeStage)
 
 
 async def test_grpc_and_websocket_reach_the_app_from_zero(stage: NodeStage) -> None:
-    await deployed(stage, "grpc", port_name="h2c", initial_scale="0")
-    await deployed(stage, "socket", initial_scale="0")
+    await deployed(stage, "grpc", port_name="h2c")
+    await deployed(stage, "socket")
+    for name in ("grpc", "socket"):
+        await stage.at_zero(name)
     options = [("grpc.default_authority", stage.host("grpc"))]
     async with grpc.aio.insecure_channel(stage.ingress, options=options) as channel:
         call = channel.unary_unary("/echo.Echo/Echo", lambda text: text, lambda text: text)

@@ -1,0 +1,154 @@
+"""Many services on a real control plane, beside as many bare Deployments: ``python -m bench.real_cluster [COUNT]``.
+
+``SERVING_TEST_KUBECONFIG`` names the API server, with its controller-manager and a scheduler; the suite of
+``tests/cluster_e2e`` is the node, and reports pods as ready. Printed are the times until all are ready and their ratio, the
+controller's CPU time and memory, and what the daemons send to the API server while nothing changes. The objects stay.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from serving.cluster.kinds import DEPLOYMENT, SERVING_SERVICE, Kind
+from serving.cluster.port import Object
+from tests.cluster_e2e import gate, stage
+from tests.cluster_e2e.server import only_here
+from tests.cluster_e2e.stage import SPACE, Stage, is_ready, service, staged
+
+_COUNT = 1000
+_AT_ONCE = 20
+_REST_S = 60.0
+_SETTLE_S = 30.0
+_PATIENCE_S = 3600.0
+_MIB = 1024 * 1024
+
+
+def bare(name: str) -> Object:
+    """A Deployment with the container of the services."""
+    pod = service(name)["spec"]["template"]["spec"]
+    labels = {"app": name}
+    containers = [{"name": "app", **pod["containers"][0]}]
+    spec = {**only_here(), "containers": containers, "enableServiceLinks": False}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": SPACE},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def is_available(one: Object) -> bool:
+    """Whether a Deployment has its pod ready."""
+    return bool((one.get("status") or {}).get("readyReplicas"))
+
+
+async def made(one: Stage, kind: Kind, bodies: Sequence[Object], holds: Callable[[Object], bool]) -> float:
+    """Seconds from the first create until all objects are as they should be."""
+    begun_s = time.monotonic()
+    left = iter(bodies)
+    watching = asyncio.create_task(until_all(one, kind, {body["metadata"]["name"] for body in bodies}, holds))
+
+    async def worker() -> None:
+        for body in left:
+            await one.cluster.create(kind, body)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_AT_ONCE):
+            group.create_task(worker())
+    created_s = time.monotonic() - begun_s
+    await watching
+    took_s = time.monotonic() - begun_s
+    print(f"  {len(bodies)} {kind.name}: created after {created_s:.1f} s, all ready after {took_s:.1f} s", flush=True)
+    return took_s
+
+
+async def until_all(one: Stage, kind: Kind, names: set[str], holds: Callable[[Object], bool]) -> None:
+    """Return when something holds of all objects of some names."""
+    listing = await one.cluster.list(kind, SPACE)
+    async with asyncio.timeout(_PATIENCE_S):
+        while names:
+            names.difference_update(found["metadata"]["name"] for found in listing.items if holds(found))
+            async with one.cluster.watch(kind, SPACE, resource_version=listing.resource_version) as events:
+                async for event in stage.of_objects(events):
+                    if holds(event.object):
+                        names.discard(event.object["metadata"]["name"])
+                    if not names:
+                        return
+            listing = await one.cluster.list(kind, SPACE)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MIB
+
+
+class Counted:
+    """Counts the pieces that pass a gate towards its server: at rest one is a call, or a renewed watch."""
+
+    def __init__(self, pump: Callable[[Any, Any], Awaitable[None]]) -> None:
+        self.count = 0
+        self._pump = pump
+
+    async def __call__(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        """Pump, and count what goes to the server."""
+        if sink.get_extra_info("peername")[1] == self.port:
+            write = sink.write
+
+            def counted(data: bytes) -> None:
+                self.count += 1
+                write(data)
+
+            sink.write = counted
+        await self._pump(source, sink)
+
+    port = 0
+
+
+async def main(count: int) -> None:
+    """Measure and print."""
+    counted = Counted(gate._pump)  # noqa: SLF001 - the measure is put around it
+    gate._pump = counted  # type: ignore[assignment] # noqa: SLF001 - as above
+    with tempfile.TemporaryDirectory() as folder:
+        running = staged(Path(folder))
+        one = await running.__aenter__()
+        counted.port = one.server.port
+        controller = one.daemons["controller"].process.pid
+        print(f"load average {os.getloadavg()[0]:.1f}", flush=True)
+        bare_s = await made(one, DEPLOYMENT, [bare(f"bare-{number}") for number in range(count)], is_available)
+        before_s, begun_count = cpu_s(controller), counted.count
+        ours = [
+            service(f"many-{number}", annotations={"autoscaling.knative.dev/min-scale": "1"}) for number in range(count)
+        ]
+        ours_s = await made(one, SERVING_SERVICE, ours, is_ready)
+        print(f"  ratio {ours_s / bare_s:.2f}; load average {os.getloadavg()[0]:.1f}")
+        print(f"  controller: {cpu_s(controller) - before_s:.1f} s of CPU, {memory_mib(controller):.0f} MiB")
+        print(f"  pieces to the API server: {counted.count - begun_count}")
+        for name in ("autoscaler", "activator"):
+            print(f"  {name}: {memory_mib(one.daemons[name].process.pid):.0f} MiB")
+        await asyncio.sleep(_SETTLE_S)
+        begun_count, begun_cpu_s = counted.count, cpu_s(controller)
+        await asyncio.sleep(_REST_S)
+        print(f"  at rest for {_REST_S:.0f} s: {counted.count - begun_count} pieces to the API server,", end=" ")
+        print(f"{cpu_s(controller) - begun_cpu_s:.2f} s of the controller's CPU", flush=True)
+        for daemon in one.daemons.values():
+            await daemon.stop()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else _COUNT))

@@ -109,11 +109,11 @@ class Counted:
         if sink.get_extra_info("peername")[1] == self.port:
             write = sink.write
 
-            def counted(data: bytes) -> None:
+            def counted(data: bytes | bytearray | memoryview) -> None:
                 self.count += 1
                 write(data)
 
-            sink.write = counted
+            sink.write = counted  # type: ignore[method-assign]
         await self._pump(source, sink)
 
     port = 0
@@ -122,7 +122,7 @@ class Counted:
 async def main(count: int) -> None:
     """Measure and print."""
     counted = Counted(gate._pump)  # noqa: SLF001 - the measure is put around it
-    gate._pump = counted  # type: ignore[assignment] # noqa: SLF001 - as above
+    gate._pump = counted  # noqa: SLF001 - as above
     with tempfile.TemporaryDirectory() as folder:
         running = staged(Path(folder))
         one = await running.__aenter__()

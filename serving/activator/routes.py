@@ -330,6 +330,9 @@ def _claims(facts: ServedRoute, site: Site, *, since: str, tag: _TrafficTarget |
         return
     # A route that lost a tag's host to another has no URL for it; then the older claim has the host here, too.
     host = (tag and _host_of(tag.url)) or f"{prefix}{public}"
+    if host.endswith(f".{INNER_DOMAIN}"):
+        # A tag that is cluster-local though its route is public.
+        return
     yield HostClaim(since=since, route=facts.key, host=host.lower(), listener=Listener.PUBLIC, site=site)
 
 

@@ -15,7 +15,14 @@ from serving.controller.public import public_owner_name
 from serving.controller.relations import Relations, configurations_named, owners_of, revisions_named
 from serving.controller.revision_status import serving_state_of
 from serving.controller.writes import ResourceKind, WorkKey
-from serving.model.knative import CONDITION_READY, CONFIGURATION_LABEL, REVISION_LABEL, SERVICE_LABEL, ServingState
+from serving.model.knative import (
+    CONDITION_READY,
+    CONFIGURATION_LABEL,
+    REVISION_LABEL,
+    ROUTE_LABEL,
+    SERVICE_LABEL,
+    ServingState,
+)
 from serving.model.objects import Object, annotations_of, condition_of, labels_of, nested, uid_of
 from serving.settings.controller import ControllerSettings
 
@@ -60,6 +67,8 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
     yield from indexes.domains.woken(resource, change.key, before=change.before, after=change.after)
     if resource in _OWNER_NAMES and settings.public_services:
         yield from _owners_by_name(change, indexes)
+        # The Service of a tag has a name of its own.
+        yield from ((ResourceKind.ROUTE, namespace, one) for one in _owners(change, ROUTE_LABEL))
     if resource in _INDIRECT:
         return
     if resource is ResourceKind.HPA:

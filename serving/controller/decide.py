@@ -3,7 +3,7 @@
 from serving.controller.cache import ControllerCache
 from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
 from serving.controller.domain_mapping import MappingContext, reconcile_claim, reconcile_domain_mapping, target_of
-from serving.controller.hosts import Key, claims_of
+from serving.controller.hosts import Key, claims_of, tags_of
 from serving.controller.httproutes import HttpRoutes
 from serving.controller.naming import deployment_name, private_service_name
 from serving.controller.public import PublicService, pod_backends, slice_names, traffic_path_of
@@ -12,6 +12,7 @@ from serving.controller.revision import RevisionContext, reconcile_revision
 from serving.controller.revision_status import RevisionChildren, ready_count_of
 from serving.controller.route import RouteContext, reconcile_route
 from serving.controller.service import ServiceChildren, reconcile_service
+from serving.controller.tag_services import TagServices, tag_service_name
 from serving.controller.traffic import RouteTargets
 from serving.controller.writes import ResourceKind, WorkKey, WritePlan
 from serving.model.knative import CONFIGURATION_LABEL, TrafficPath
@@ -103,6 +104,7 @@ def _decide_route(cache: ControllerCache, where: Key, found: Object, *, now: str
         refusal=cache.refusal((ResourceKind.ROUTE, *where), found),
         httproutes=_httproutes(cache, where),
         confirmed=cache.confirmed_digest(where),
+        tag_services=_tag_services(cache, where, found),
     )
     return reconcile_route(found, targets, context, settings=cache.settings, now=now, now_s=now_s)
 
@@ -156,6 +158,17 @@ def _public(cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.
         activators=backends,
         pods=pod_backends(one for pod in names if (one := cache.get(ResourceKind.POD, (namespace, pod)))),
         path=path,
+    )
+
+
+def _tag_services(cache: ControllerCache, where: Key, route: Object) -> TagServices:
+    namespace, name = where
+    names = {tag: tag_service_name(route, cache.settings, tag) for tag in tags_of(route)}
+    found = {tag: _public(cache, (namespace, one)) for tag, one in names.items()}
+    known = cache.named(ResourceKind.CORE_SERVICE, namespace, names=cache.indexes.relations.services_of(where))
+    return TagServices(
+        by_tag={tag: one for tag, one in found.items() if one is not None},
+        unused=[known[one] for one in sorted(known) if one not in {*names.values(), name}],
     )
 
 

@@ -21,13 +21,23 @@ import msgspec
 from serving.controller.activators import EndpointGroup, EndpointGroups
 from serving.controller.deployment import QUEUE_PORT
 from serving.controller.writes import Create, ResourceKind, Write, patch_of
-from serving.model.knative import TRAFFIC_PATH_ANNOTATION, TrafficPath
+from serving.model.knative import (
+    CLAIMED_TAGS_ANNOTATION,
+    LAST_APPLIED_ANNOTATION,
+    ROLLOUT_ANNOTATION,
+    ROUTE_LABEL,
+    TRAFFIC_PATH_ANNOTATION,
+    VISIBILITY_LABEL,
+    TrafficPath,
+)
 from serving.model.objects import (
     Object,
     annotations_of,
     condition_of,
     is_being_deleted,
     is_controlled_by,
+    labels_of,
+    merge_difference,
     name_of,
     namespace_of,
     nested,
@@ -57,6 +67,8 @@ MANAGER = "serving-controller"
 # What discovery.k8s.io/v1 allows in one slice.
 ENDPOINTS_MAX = 1000
 _PORT_NAME = "http"
+# State of a Route that says nothing about its Services.
+_OWN_ANNOTATIONS = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, LAST_APPLIED_ANNOTATION}
 _H2C = "kubernetes.io/h2c"
 PUBLIC_PORT = 80
 _SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
@@ -110,24 +122,32 @@ def is_foreign(owner: Object, public: PublicService) -> bool:
     return public.service is not None and not is_controlled_by(public.service, owner)
 
 
-def public_writes(owner: Object, public: PublicService) -> tuple[Write, ...]:
-    """What is to be written so that the public Service of a revision or route, which has its name, leads somewhere."""
+def public_writes(owner: Object, public: PublicService, *, name: str = "") -> tuple[Write, ...]:
+    """What is to be written so that a public Service of a revision or route leads somewhere.
+
+    ``name`` is that of the Service of a tag; without it the Service has the name of its owner.
+    """
     if is_foreign(owner, public):
         return ()
+    name = name or name_of(owner)
     writes: list[Write] = []
     if public.service is None:
-        writes.append(Create(resource=ResourceKind.CORE_SERVICE, body=_service(owner)))
+        writes.append(Create(resource=ResourceKind.CORE_SERVICE, body=_service(owner, name)))
+    else:
+        writes += patch_of(ResourceKind.CORE_SERVICE, public.service, _metadata_changes(owner, public.service))
     own = {str(one.get("addressType")): one for one in public.slices if is_controlled_by(one, owner)}
     for family in sorted({*(public.activators or public.pods), *own}):
-        writes += _slice_writes(owner, own.get(family), family=family, public=public)
+        writes += _slice_writes(owner, own.get(family), name=name, family=family, public=public)
     return tuple(writes)
 
 
-def _slice_writes(owner: Object, before: Object | None, *, family: str, public: PublicService) -> tuple[Write, ...]:
+def _slice_writes(
+    owner: Object, before: Object | None, *, name: str, family: str, public: PublicService
+) -> tuple[Write, ...]:
     backend = _backend(before, family=family, public=public)
     content = {"ports": [_port(owner, backend.port)], "endpoints": list(backend.endpoints)}
     if before is None:
-        return (Create(resource=ResourceKind.ENDPOINT_SLICE, body={**_slice(owner, family), **content}),)
+        return (Create(resource=ResourceKind.ENDPOINT_SLICE, body={**_slice(owner, name, family), **content}),)
     # A server writes an empty list as null.
     changes = {key: value for key, value in content.items() if (before.get(key) or []) != value}
     # Both or neither: an address is nothing without its port.
@@ -150,23 +170,53 @@ def _kept(before: Object) -> EndpointGroup:
     return EndpointGroup(port=ports[0].get("port", QUEUE_PORT), endpoints=tuple(endpoints))
 
 
-def _service(owner: Object) -> Object:
+def _service(owner: Object, name: str) -> Object:
+    labels, annotations = _inherited(owner)
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {**_metadata(owner, name_of(owner)), "labels": {MANAGED_BY: MANAGER}},
+        "metadata": {
+            **_metadata(owner, name),
+            "labels": labels,
+            **({"annotations": annotations} if annotations else {}),
+        },
         "spec": {"ports": [_port(owner, PUBLIC_PORT)]},
     }
 
 
-def _slice(owner: Object, family: str) -> Object:
+def _inherited(owner: Object) -> tuple[dict[str, str], dict[str, str]]:
+    """Labels and annotations of a Service: a Route's own and its name, as Knative has them.
+
+    Visibility is not among them: on the Service of a tag it is the user's word about that tag.
+    """
+    if owner.get("kind") != "Route":
+        return {MANAGED_BY: MANAGER}, {}
+    labels = {key: value for key, value in labels_of(owner).items() if key != VISIBILITY_LABEL}
+    annotations = {key: value for key, value in annotations_of(owner).items() if key not in _OWN_ANNOTATIONS}
+    return {**labels, **_route_label(owner), MANAGED_BY: MANAGER}, annotations
+
+
+def _route_label(owner: Object) -> dict[str, str]:
+    return {ROUTE_LABEL: name_of(owner)} if owner.get("kind") == "Route" else {}
+
+
+def _metadata_changes(owner: Object, service: Object) -> Object:
+    """What a Service lacks of its labels and annotations. Those that others have added stay."""
+    labels, annotations = _inherited(owner)
+    known = {"labels": labels_of(service), "annotations": annotations_of(service)}
+    wanted = {"labels": known["labels"] | labels, "annotations": known["annotations"] | annotations}
+    changes = merge_difference(known, wanted)
+    return {"metadata": changes} if changes else {}
+
+
+def _slice(owner: Object, name: str, family: str) -> Object:
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            **_metadata(owner, name_of(owner) + _SUFFIXES[family]),
+            **_metadata(owner, name + _SUFFIXES[family]),
             # Without the label of a revision: activators would take themselves for its pods.
-            "labels": {SERVICE_NAME: name_of(owner), MANAGED_BY: MANAGER},
+            "labels": {SERVICE_NAME: name, MANAGED_BY: MANAGER, **_route_label(owner)},
         },
         "addressType": family,
     }

@@ -11,7 +11,7 @@ from serving.controller.hosts import Key
 from serving.controller.httproutes import httproute_owner_name
 from serving.controller.routing import revisions_named_by
 from serving.controller.writes import ResourceKind
-from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL
+from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, ROUTE_LABEL
 from serving.model.objects import Object, labels_of, nested
 
 __all__ = ["Relations", "configurations_named", "owners_of", "revisions_named"]
@@ -26,6 +26,7 @@ class Relations:
         self._revisions: _Index = defaultdict(set)
         self._pods: _Index = defaultdict(set)
         self._httproutes: _Index = defaultdict(set)
+        self._services: _Index = defaultdict(set)
         # Routes by what they name: a configuration, a revision.
         self._routes_to_configuration: _Index = defaultdict(set)
         self._routes_to_revision: _Index = defaultdict(set)
@@ -48,6 +49,8 @@ class Relations:
             case ResourceKind.HTTP_ROUTE:
                 owner = {httproute_owner_name(key[1])}
                 _move(self._httproutes, key, before=owner if before else set(), after=owner if after else set())
+            case ResourceKind.CORE_SERVICE:
+                _move(self._services, key, before=owners_of(before, ROUTE_LABEL), after=owners_of(after, ROUTE_LABEL))
             case ResourceKind.ROUTE:
                 before_names, after_names = configurations_named(before), configurations_named(after)
                 _move(self._routes_to_configuration, key, before=before_names, after=after_names)
@@ -66,6 +69,10 @@ class Relations:
     def httproutes_of(self, route: Key) -> Collection[str]:
         """By the names that a route's have, whoever made them."""
         return self._httproutes.get(route, ())
+
+    def services_of(self, route: Key) -> Collection[str]:
+        """Core Services by the label that names their route, whoever made them."""
+        return self._services.get(route, ())
 
     def routes_to_configuration(self, configuration: Key) -> Collection[str]:
         """Routes whose traffic names it."""

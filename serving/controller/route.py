@@ -24,6 +24,7 @@ from serving.controller.rollout import (
     rollout_of_status,
     split_targets,
 )
+from serving.controller.tag_services import TagServices, is_local_tag, tag_service_writes
 from serving.controller.traffic import Assignment, RouteTargets, assign, can_serve
 from serving.controller.writes import Note, ResourceKind, Write, WritePlan, patch_of, status_patch
 from serving.model.errors import Problem
@@ -37,6 +38,7 @@ from serving.model.objects import (
     labels_of,
     merge_difference,
     name_of,
+    namespace_of,
     nested,
 )
 from serving.model.rollout import Rollout, read_rollout, write_rollout
@@ -71,8 +73,8 @@ class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a route depends on beside its targets.
 
     ``lost`` are hosts that it claims, with the route that holds each; ``public`` is its public Service, None where the
-    settings have none, and ``refusal`` why the server refuses that, "" if it does not; ``httproutes`` are those of a
-    Gateway, None without one; ``confirmed`` is the digest that all activators served last, None if none can be asked.
+    settings have none, and ``refusal`` why the server refuses that, "" if it does not; ``tag_services`` are
+    those of its tags; ``httproutes`` are those of a Gateway, None without one; ``confirmed`` is the digest that all activators served last, None if none can be asked.
     """
 
     lost: Mapping[str, Key]
@@ -80,6 +82,7 @@ class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str = ""
     httproutes: HttpRoutes | None = None
     confirmed: str | None = None
+    tag_services: TagServices = TagServices()
 
 
 def reconcile_route(
@@ -95,7 +98,7 @@ def reconcile_route(
     if assignment.targets is not None:
         targets = split_targets(asked, assignment.targets, rollout)
     writes, ingress = _by_gateway(route, targets, context, rollout=rollout, settings=settings)
-    changing = _routing_status(route, targets, lost=context.lost, settings=settings)
+    changing = _routing_status(route, targets, context=context, settings=settings)
     annotations = _annotations(route, rollout, settings=settings, now=now)
     digest = route_digest({"metadata": {**route["metadata"], "annotations": annotations}, "status": changing})
     ingress = _in_the_way(route, context, settings) or ingress
@@ -114,6 +117,7 @@ def reconcile_route(
     return WritePlan(
         writes=(
             *(() if context.public is None or context.refusal else public_writes(route, context.public)),
+            *tag_service_writes(route, context.tag_services, settings),
             *patch_of(ResourceKind.ROUTE, route, _annotation_changes(route, annotations)),
             *(() if context.refusal else writes),
             *status_patch(ResourceKind.ROUTE, route, status),
@@ -166,9 +170,14 @@ def _by_gateway(
 ) -> tuple[tuple[Write, ...], Condition]:
     if context.httproutes is None:
         return (), Condition(type=_INGRESS_READY, status=ConditionStatus.TRUE)
-    return reconcile_httproutes(
-        route, targets, context.httproutes, rollout=rollout, settings=settings, lost=context.lost
-    )
+    own = (namespace_of(route), name_of(route))
+    hidden = {hosts_of(route, settings, tag=tag).shown: own for tag in tags_of(route) if _is_local(route, context, tag)}
+    lost = {**hidden, **context.lost}
+    return reconcile_httproutes(route, targets, context.httproutes, rollout=rollout, settings=settings, lost=lost)
+
+
+def _is_local(route: Object, context: RouteContext, tag: str) -> bool:
+    return is_local_tag(route, context.tag_services, tag)
 
 
 def _notes(before: Object, after: Condition) -> Iterator[Note]:
@@ -201,15 +210,16 @@ def _annotation_changes(route: Object, annotations: Mapping[str, str]) -> Object
 
 
 def _routing_status(
-    route: Object, targets: Sequence[Object] | None, *, lost: Mapping[str, Key], settings: ControllerSettings
+    route: Object, targets: Sequence[Object] | None, *, context: RouteContext, settings: ControllerSettings
 ) -> Object:
     """The part of the status that activators route by; a None takes a field out."""
+    lost = context.lost
     hosts = hosts_of(route, settings)
     port = settings.inner_port if is_cluster_local(route) else settings.public_port
     return {
         "url": url_of(hosts.shown, port) if hosts.shown not in lost else None,
         "address": {"url": url_of(hosts.inner, settings.inner_port)} if hosts.inner not in lost else None,
-        "traffic": [_with_url(route, target, lost=lost, settings=settings) for target in targets or ()] or None,
+        "traffic": [_with_url(route, target, context=context, settings=settings) for target in targets or ()] or None,
     }
 
 
@@ -227,13 +237,14 @@ def _status(route: Object, decided: Sequence[Condition], changing: Object, *, no
     }
 
 
-def _with_url(route: Object, target: Object, *, lost: Mapping[str, Key], settings: ControllerSettings) -> Object:
+def _with_url(route: Object, target: Object, *, context: RouteContext, settings: ControllerSettings) -> Object:
     made = {key: value for key, value in target.items() if key != "url"}
-    if not target.get("tag"):
+    tag = target.get("tag")
+    if not tag:
         return made
-    host = hosts_of(route, settings, tag=target["tag"]).shown
-    port = settings.inner_port if is_cluster_local(route) else settings.public_port
-    return made if host in lost else {**made, "url": url_of(host, port)}
+    hosts, is_local = hosts_of(route, settings, tag=tag), _is_local(route, context, tag)
+    host, port = (hosts.inner, settings.inner_port) if is_local else (hosts.shown, settings.public_port)
+    return made if host in context.lost else {**made, "url": url_of(host, port)}
 
 
 def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettings) -> Condition | None:

@@ -226,6 +226,8 @@ class Supervisor:
                 name: os.environ.get(name, str(port))
                 for name, port in zip(_CLIENT_PORTS, (public[1], inner[1]), strict=True)
             },
+            # Where the inner listener is, whatever port URLs name.
+            "SERVING_LOCAL_INNER_PORT": str(inner[1]),
         }
 
     def _reap(self) -> None:

@@ -324,3 +324,12 @@ def test_only_a_revision_can_be_named(key: tuple[str, str]) -> None:
     made.set(facts("hello"))
     made.set_revision(("default", "hello-00007"))
     assert made.find(INNER, "hello.default", named=named(*key)) is None
+
+
+def test_a_tag_whose_url_is_cluster_local_is_not_public() -> None:
+    local = {**entry("hello-00001", tag="blue"), "url": "http://blue-hello.default.svc.cluster.local:8081"}
+    made = routes(facts("hello", entry("hello-00001", 100), local))
+    assert revision_at(made, INNER, "blue-hello.default.svc.cluster.local") == "hello-00001"
+    for host in ("blue-hello.default.svc.cluster.local", "blue-hello.default.localhost"):
+        assert made.find(PUBLIC, host) is None
+    assert revision_at(made, PUBLIC, "hello.default.localhost") == "hello-00001"

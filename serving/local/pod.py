@@ -17,7 +17,7 @@ import msgspec
 
 from serving.aio.clock import now_s, stamp
 from serving.aio.periodic import wait_for
-from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, REVISION, SECRET
+from serving.cluster.kinds import EVENT, POD, REVISION
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import Key
 from serving.local.container import ContainerKeeper, ContainerSpec
@@ -31,8 +31,9 @@ from serving.local.podplan import ContainerState, app_plan, name_of, pod_status,
 from serving.local.probeplan import listening_probe, probe_plans
 from serving.local.processruntime import ProcessRuntime
 from serving.local.snapshot import path_of_snapshot
-from serving.local.sources import Reference, Sources, container_environment, data_of, references, volume_files
+from serving.local.sources import Sources, container_environment, references, volume_files
 from serving.local.unready import Unready
+from serving.local.volumes import follow_sources, read_sources
 from serving.model.errors import AlreadyExists, ClusterError, InvalidValue, NotFound
 from serving.model.knative import REVISION_LABEL, SNAPSHOT_ANNOTATION
 from serving.model.objects import annotations_of
@@ -168,6 +169,9 @@ class PodRun:
             if is_old:
                 keeper.take_over()
             group.create_task(keeper.run(), name=kept.start.name)
+        if sources and self._manifest["spec"].get("volumes"):
+            following = follow_sources(self._read_sources, self._check, known=sources, stop=self.stop)
+            group.create_task(following, name="volumes")
         if not is_old:
             for warning in (one for container in containers for one in warnings_of(container)):
                 await self._warn(*warning)
@@ -179,17 +183,13 @@ class PodRun:
         except NotFound:
             return {}
 
+    async def _read_sources(self) -> Sources:
+        return await read_sources(self._node.cluster, self.key[0], references(self._manifest))
+
     async def _sources(self) -> Sources:
         """The ConfigMaps and Secrets that it names, and its volumes written. Waits for those that are missing."""
         while True:
-            found: dict[Reference, dict[str, bytes]] = {}
-            for reference in references(self._manifest):
-                kind = CONFIG_MAP if reference.kind == CONFIG_MAP.name else SECRET
-                try:
-                    whole = await self._node.cluster.get(kind, self.key[0], reference.name)
-                    found[reference] = data_of(reference.kind, whole)
-                except NotFound:
-                    continue
+            found = await self._read_sources()
             try:
                 self._check(found)
             except (InvalidValue, OSError) as error:

@@ -50,12 +50,22 @@ def mount(folder: Path, volumes: Mapping[str, Mapping[str, bytes]], mounts: Iter
         make_folder(root_folder(folder))
         for path, content in files.items():
             _write(folder / _VOLUMES / name / path, content)
+        if files:
+            _remove_others(folder / _VOLUMES / name, files)
     for one in mounts:
         place = _inside(folder, one["mountPath"])
         target = _inside(folder / _VOLUMES / one["name"], one.get("subPath", ""))
         place.parent.mkdir(parents=True, exist_ok=True)
         if not place.is_symlink() and not place.exists():
             place.symlink_to(os.path.relpath(target, place.parent))
+
+
+def _remove_others(volume: Path, files: Mapping[str, bytes]) -> None:
+    """Remove files of keys that are gone."""
+    kept = {volume / path for path in files}
+    for path in volume.rglob("*"):
+        if not path.is_dir() and path not in kept:
+            path.unlink(missing_ok=True)
 
 
 def mount_points(folder: Path, container: Object, volumes: Iterable[Object]) -> tuple[MountPoint, ...]:

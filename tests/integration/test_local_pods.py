@@ -232,6 +232,20 @@ async def test_config_maps_and_secrets_become_environment_and_files(machine: Mac
     assert machine.log("p").startswith(("hi\nthere\nthere", "serving: volumes are only below $HOME"))
 
 
+async def test_a_mounted_config_map_follows_its_object(machine: Machine) -> None:
+    name = {"metadata": {"name": "c", "namespace": "default"}}
+    await machine.cluster.create(CONFIG_MAP, {**name, "data": {"key": "old", "gone": "x"}})
+    made = manifest(volumeMounts=[{"name": "v", "mountPath": "/etc/config"}])
+    made["spec"]["volumes"] = [{"name": "v", "configMap": {"name": "c"}}]
+    await machine.start(made)
+    await machine.ready()
+    (folder,) = machine.state.pods.iterdir()
+    assert (folder / "etc/config/key").read_text() == "old"
+    await machine.cluster.patch(CONFIG_MAP, "default", "c", patch={"data": {"key": "new", "gone": None}})
+    await until(lambda: (folder / "etc/config/key").read_text() == "new")
+    await until(lambda: not (folder / "etc/config/gone").exists())
+
+
 async def test_a_liveness_probe_that_fails_restarts_the_app(machine: Machine) -> None:
     probe = {"exec": {"command": ["sh", "-c", "test ! -e sick"]}, "periodSeconds": 0.1, "failureThreshold": 2}
     await machine.start(manifest(livenessProbe=probe))

@@ -4,25 +4,25 @@
 
     ServingError
       SettingsError        the operator must act; a daemon that meets it at start exits with 2
-      Refused              we chose to say no
+      Refused              this system chose to reject the request
         QueueFull          503, with Retry-After
         QueueTimeout       503, with Retry-After
         Draining           503
-      InvalidValue         a text at the edge that does not parse; carries what would be right
-      ClusterError         the store of resources did not do what was asked
+      InvalidValue         a value at the edge that does not parse; carries what would be right
+      ClusterError         the resource store did not do what was asked
         NotFound           404: there is no such object
-        AlreadyExists      409: there is one of that name already
-        Conflict           409: the object has changed since it was read; read it again
+        AlreadyExists      409: an object of that name exists
+        Conflict           409: the object changed since it was read; read it again
         Invalid            422: the object breaks its schema or a rule
         Gone               410: the version is too old for a watch; list again
         Forbidden          403: never retry
-        Unsupported        501: a server may do this, ours does not
-          UnsupportedMediaType  415: a patch of a type that this kind does not take
+        Unsupported        501: the API allows it, this server does not implement it
+          UnsupportedMediaType  415: a patch of a type that this kind does not accept
         Unavailable        503: the server does not answer; retry later
-        NotLeading         503: the lease that allows this write is not ours any more; nothing was sent
+        NotLeading         503: this process lost the lease that allows the write; nothing was sent
       InvalidCertificate   the operator must act: a certificate cannot be served; the last good one stays
       JournalDamaged       the operator must act: the store's file cannot be read; it is kept as it is
-      IllegalTransition    our bug: a state machine got an impossible event
+      IllegalTransition    internal error: a state machine received an event that its state forbids
 
 The HTTP status of an error that a client sees is a class attribute. Errors carry fields; the text is made from them.
 docs/errors.md shows the same tree, and a test compares the two.
@@ -88,7 +88,7 @@ class SettingsError(ServingError):
 
 
 class Refused(ServingError):
-    """A request that we chose not to serve."""
+    """A request that this system chose not to serve."""
 
     status: ClassVar[int] = 503
 

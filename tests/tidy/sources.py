@@ -1,10 +1,20 @@
 """The files that the house rules look at."""
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["ROOT", "files_of_tests", "functions_of", "is_type_checking_block", "named", "product_files", "text_files"]
+__all__ = [
+    "ROOT",
+    "files_of_tests",
+    "functions_of",
+    "is_type_checking_block",
+    "named",
+    "parsed",
+    "product_files",
+    "text_files",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,6 +27,13 @@ _OWN_HIDDEN = {".ci", ".github", ".gitignore"}
 _TEXT_SUFFIXES = {"", ".cfg", ".html", ".json", ".jsonl", ".md", ".py", ".sh", ".svg", ".toml", ".txt", ".yaml", ".yml"}
 
 
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    """The tree of a file's text. Kept, because a dozen rules read every file of the product; no rule changes a tree."""
+    return ast.parse(source)
+
+
+@functools.cache
 def product_files() -> list[Path]:
     """Python files of the package."""
     return sorted((ROOT / "serving").rglob("*.py"))

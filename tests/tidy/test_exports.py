@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.tidy.sources import ROOT, named, product_files
+from tests.tidy.sources import ROOT, named, parsed, product_files
 
 
 def docstring_faults(source: str) -> Iterator[str]:
     """What is wrong with a module's docstring."""
-    if not (ast.get_docstring(ast.parse(source)) or "").strip():
+    if not (ast.get_docstring(parsed(source)) or "").strip():
         yield "no docstring"
 
 
 def export_faults(source: str) -> Iterator[str]:
     """What is wrong with a module's ``__all__``."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     exported = exported_names(tree)
     if exported is None:
         yield "no __all__, or not a plain list of texts"

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 import pytest
 
-from tests.tidy.sources import is_type_checking_block, named, product_files
+from tests.tidy.sources import is_type_checking_block, named, parsed, product_files
 
 PURE_FLOORS = {"model", "settings", "traffic", "scheduler", "scaling"}
 DAEMONS = {"activator", "autoscaler", "controller", "nodegroup", "placement", "queueproxy"}
@@ -49,7 +49,7 @@ def is_pure(path: PurePath) -> bool:
 
 def impurities(source: str, path: PurePath) -> Iterator[str]:
     """What a file does that a decision must not, "line: what"."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     only_types = {
         child for block in ast.walk(tree) if isinstance(block, ast.If) and is_type_checking_block(block)
         for statement in block.body for child in ast.walk(statement)

@@ -1,12 +1,12 @@
 """How long files and functions may be, and how many parameters a function may take by position."""
 
-import ast
+import functools
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
 
-from tests.tidy.sources import files_of_tests, functions_of, named, product_files
+from tests.tidy.sources import files_of_tests, functions_of, named, parsed, product_files
 
 SOURCE_LINES_MAX = 400
 SOURCE_LINES_MEDIAN_MAX = 150
@@ -23,7 +23,7 @@ Rule = Callable[[str], Iterator[tuple[str, str]]]
 
 def long_functions(source: str) -> Iterator[tuple[str, str]]:
     """Functions with too many lines, from the def to the last one: name and fault."""
-    for name, function, _ in functions_of(ast.parse(source)):
+    for name, function, _ in functions_of(parsed(source)):
         length = (function.end_lineno or function.lineno) - function.lineno + 1
         if length > FUNCTION_LINES_MAX:
             yield name, f"{length} lines, {FUNCTION_LINES_MAX} are allowed"
@@ -31,7 +31,7 @@ def long_functions(source: str) -> Iterator[tuple[str, str]]:
 
 def crowded_functions(source: str) -> Iterator[tuple[str, str]]:
     """Functions with too many parameters, ``self`` apart: name and fault."""
-    for name, function, is_method in functions_of(ast.parse(source)):
+    for name, function, is_method in functions_of(parsed(source)):
         arguments = function.args
         positional_count = len(arguments.posonlyargs) + len(arguments.args) - is_method
         if positional_count > POSITIONAL_MAX:
@@ -43,7 +43,8 @@ def crowded_functions(source: str) -> Iterator[tuple[str, str]]:
             yield name, f"more than {PARAMETERS_MAX} parameters: make them a record"
 
 
-def faults(rules: Collection[Rule]) -> list[tuple[str, str]]:
+@functools.cache
+def faults(rules: tuple[Rule, ...]) -> list[tuple[str, str]]:
     """All faults of the product's functions: "path: function", and what is wrong."""
     return [
         (f"{named(path)}: {name}", fault)
@@ -85,7 +86,7 @@ def test_test_files_are_short() -> None:
 
 
 def test_functions_are_short_and_take_little_by_position() -> None:
-    found = faults([long_functions, crowded_functions])
+    found = faults((long_functions, crowded_functions))
     left = [f"{place}: {fault}" for place, fault in found if place not in EXCEPTIONS]
     assert left == [], "\n".join(left)
 
@@ -96,7 +97,7 @@ def test_functions_of_tests_are_short() -> None:
 
 
 def test_every_exception_is_still_needed() -> None:
-    assert unneeded(EXCEPTIONS, faults([long_functions, crowded_functions])) == []
+    assert unneeded(EXCEPTIONS, faults((long_functions, crowded_functions))) == []
 
 
 def test_the_rule_sees_an_exception_that_is_not_needed() -> None:
@@ -115,7 +116,7 @@ def test_the_rule_sees_a_long_function(body_lines: int, seen: list[str]) -> None
 
 def test_a_function_is_named_with_what_it_is_inside_of() -> None:
     source = "class A:\n  if x:\n    def f(self):\n      def g(): ..."
-    assert [(name, is_method) for name, _, is_method in functions_of(ast.parse(source))] == [
+    assert [(name, is_method) for name, _, is_method in functions_of(parsed(source))] == [
         ("A.f", True),
         ("A.f.g", False),
     ]

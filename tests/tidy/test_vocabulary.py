@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tidy.sources import named, product_files
+from tests.tidy.sources import named, parsed, product_files
 
 VOCABULARY = "serving/model/knative.py"
 GROUPS = ("serving.knative.dev", "autoscaling.knative.dev", "networking.knative.dev")
@@ -15,7 +15,7 @@ SHARED = {"ConditionStatus", "ServingState", "TrafficPath"}
 
 def second_definitions(source: str) -> Iterator[str]:
     """Literals that spell a key of a shared group, and classes that redefine a shared word."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     prose = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }

@@ -1,8 +1,8 @@
-"""The activators as endpoints: the slices of their inner Service, added up by family of addresses.
+"""The activators as endpoints, from the slices of their inner Service, merged by address family.
 
-Input: the EndpointSlices of that Service, one at a time, as a watch brings them. Output: who takes requests at which
-port. An activator that is not ready, or is going, is not among them; a condition that is not said counts as ready, as
-discovery.k8s.io/v1 tells consumers. While pods of two versions listen at two ports, the port of most of them counts.
+Input: the EndpointSlices of that Service, as a watch brings them. Output: addresses and port. An activator that is not ready or
+is terminating is left out; a missing condition counts as ready, as discovery.k8s.io/v1 requires. While pods of two versions
+listen on two ports, the port of the majority counts.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ __all__ = ["ACTIVATOR_SERVICE", "Activators", "EndpointGroup", "EndpointGroups"]
 ACTIVATOR_SERVICE = "activator-service"
 """The Service, in the system's namespace, that leads to the activators' inner listener."""
 
-# All of them in every public slice: with more, each change would be megabytes for a thousand services.
+# Every public slice names all activators: with more, each change would be megabytes for a thousand services.
 _NAMED_MAX = 100
 _PORT_NAME = "http"
 
 
 class EndpointGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Who takes requests, at one port; endpoints as a slice has them, at least one."""
+    """The endpoints of one port, as a slice has them; at least one."""
 
     port: int
     endpoints: tuple[Object, ...]
@@ -33,7 +33,7 @@ EndpointGroups = Mapping[str, EndpointGroup]
 
 
 class Activators:
-    """The slices, and what they come to."""
+    """The slices and their merged endpoints."""
 
     __slots__ = ("_slices", "backends")
 
@@ -47,12 +47,12 @@ class Activators:
         return f"Activators({counts or 'none'})"
 
     def put(self, key: tuple[str, str], found: Object) -> bool:
-        """Take a slice as it is now; whether that changes who takes requests."""
+        """Take a slice; returns whether the endpoints change."""
         self._slices[key] = found
         return self._sum_up()
 
     def drop(self, key: tuple[str, str]) -> bool:
-        """Forget a slice that is gone; whether that changes who takes requests."""
+        """Remove a slice; returns whether the endpoints change."""
         self._slices.pop(key, None)
         return self._sum_up()
 
@@ -72,7 +72,7 @@ class Activators:
             ready = {endpoint["addresses"][0] for endpoint in one.get("endpoints") or () if _takes_requests(endpoint)}
             if port and ready:
                 addresses.setdefault((str(one.get("addressType")), port), set()).update(ready)
-        # The smallest group first, so that the largest of a family is what stays.
+        # The largest group of a family comes last and wins.
         groups = sorted(addresses.items(), key=lambda group: (len(group[1]), group[0]))
         self.backends = {
             family: EndpointGroup(

@@ -1,12 +1,12 @@
-"""Which revisions of a configuration are old enough to go.
+"""Garbage collection of revisions: which ones of a configuration are old enough to be deleted.
 
-Input: the configuration, its revisions, the settings and the time; output: revisions, the longest without traffic first.
-Never goes: what a route names or may soon name (routing state active or pending), the latest created and the latest
-ready one, one that says ``serving.knative.dev/no-gc: "true"``, one that is on its way already. Of the rest the oldest go
-if they are older than both times, down to ``min_non_active_revisions``; then those above ``max_non_active_revisions``
-whatever their age. Follows knative/serving 98e5ef90, pkg/reconciler/gc.
+Input: the configuration, its revisions, the settings and the time; output: revisions, the longest without traffic first. These are
+kept: revisions that a route references or may soon reference (routing state active or pending), the latest created and the
+latest ready one, those with ``serving.knative.dev/no-gc: "true"``. Of the others, revisions older than both retention times are
+collected, down to ``min_non_active_revisions``; above ``max_non_active_revisions`` the oldest are collected at any age.
 
-With 25 revisions without traffic for a week and the defaults, the 5 that have been so the longest go.
+With 25 revisions without traffic for a week and the defaults, the 5 oldest are collected. Follows knative/serving 98e5ef90,
+pkg/reconciler/gc.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ __all__ = ["collectable"]
 def collectable(
     configuration: Object, revisions: Sequence[Object], settings: ControllerSettings, *, now: str
 ) -> list[Object]:
-    """Revisions that may be retired now, the longest without traffic first."""
+    """The revisions to retire now, the longest without traffic first."""
     now_s = timestamp_s(now)
     assert now_s is not None, now
     idle = sorted(
@@ -68,12 +68,12 @@ def _is_stale(revision: Object, settings: ControllerSettings, now_s: float) -> b
 
 
 def _created_s(revision: Object) -> float:
-    """An unknown time is now or later: what has no age does not go."""
+    """The creation time; infinity if unknown, so that the revision is kept."""
     stamp = timestamp_s(nested(revision, "metadata", "creationTimestamp"))
     return float("inf") if stamp is None else stamp
 
 
 def _active_s(revision: Object) -> float:
-    """When a route named it last, as far as it is known; else when it was made."""
+    """When a route referenced the revision last; else its creation time."""
     stamp = timestamp_s(annotations_of(revision).get(ROUTING_STATE_MODIFIED_ANNOTATION))
     return _created_s(revision) if stamp is None else stamp

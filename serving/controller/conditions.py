@@ -1,9 +1,8 @@
-"""Conditions as Knative keeps them: sorted, each with the time at which it last became what it is.
+"""Conditions as Knative writes them: sorted by type, each with the time of its last change.
 
-A resource's Ready is true when all it depends on is true, false when one is false, else unknown; it repeats the reason
-and message of the one that decides. A condition that Ready does not depend on says so by ``severity: Info``.
-Follows knative.dev/pkg apis.ConditionSet; where that tells of the dependency that changed last, ours tells of the first
-in the order given, so that the answer does not hang on times.
+Ready is True if all its dependencies are True, False if one is False, otherwise Unknown; it repeats the reason and message of the
+deciding dependency. A condition that Ready does not depend on has ``severity: Info``. Follows knative.dev/pkg apis.ConditionSet,
+which reports the dependency that changed last; here the first in the given order decides, so the result does not depend on times.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +18,7 @@ _INFO = "Info"
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """One statement about a resource. ``informative`` says that Ready does not depend on it."""
+    """A condition of a resource. ``informative`` says that Ready does not depend on it."""
 
     type: str
     status: ConditionStatus
@@ -28,7 +27,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     informative: bool = False
 
     def written(self) -> Object:
-        """As the API has it, without its time."""
+        """The condition as in the API, without its time."""
         fields = {
             "type": self.type,
             "status": self.status.value,
@@ -40,7 +39,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ready_of(dependencies: Sequence[Condition]) -> Condition:
-    """Ready from what it depends on: false before unknown before true, and in their order among equals."""
+    """Ready from its dependencies: the first False, else the first Unknown, else True."""
     for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):
         for one in dependencies:
             if one.status is status:
@@ -49,18 +48,18 @@ def ready_of(dependencies: Sequence[Condition]) -> Condition:
 
 
 def mirrored(source: Object, condition_type: str) -> Condition:
-    """A condition that repeats one of another resource; unknown while that one is not there."""
+    """A condition that repeats one of another resource; Unknown if that does not exist."""
     return Condition(
         type=condition_type,
         status=ConditionStatus(source.get("status", ConditionStatus.UNKNOWN)),
-        # Knative repeats no reason of what is well.
+        # Knative repeats no reason of a True condition.
         reason="" if source.get("status") == ConditionStatus.TRUE else source.get("reason", ""),
         message="" if source.get("status") == ConditionStatus.TRUE else source.get("message", ""),
     )
 
 
 def updated_conditions(new: Iterable[Condition], *, before: Iterable[Object], now: str) -> list[Object]:
-    """Conditions as they are written, by type; ``now`` is the stamp of those that changed in anything."""
+    """The conditions to write, by type; ``now`` is the time of those that changed."""
     known = {one.get("type"): one for one in before}
     return [_stamped(one, known.get(one.type, {}), now) for one in sorted(new, key=lambda one: one.type)]
 

@@ -1,9 +1,9 @@
-"""From a Configuration to its revisions: one for each generation, and which of them was ready last.
+"""A Configuration: one revision for each generation, and the latest ready one.
 
-Input: the configuration and its revisions; output: what is to be written. The latest ready revision never goes back to
-an older one because a newer one has failed; only where it is gone, or where status is not kept and all that is known is
-which revisions were ready once, it is looked for among all. A template that names its revision gets that name once: with
-another content it is refused. Follows knative/serving 98e5ef90, pkg/reconciler/configuration.
+Input: the configuration and its revisions; output: the writes. The latest ready revision never goes back to an older one because
+a newer one failed. If it is deleted, or the status was lost with one machine's store, the newest revision that was ready
+takes over. A template may name its revision once: the same name with other content is refused. Follows knative/serving
+98e5ef90, pkg/reconciler/configuration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ __all__ = ["latest_ready_of", "reconcile_configuration", "revision_name_is_taken
 
 
 class _Latest(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision of the present generation if it is there; else whether to make it, or why that cannot be."""
+    """The revision of the current generation if it exists; ``refusal`` is why it cannot be created."""
 
     revision: Object | None
     refusal: str = ""
@@ -50,9 +50,9 @@ def reconcile_configuration(
     now: str,
     refusal: str = "",
 ) -> WritePlan:
-    """What is to be written for a configuration. ``revisions`` are those of its namespace that it may know, by name.
+    """The writes for a configuration. ``revisions`` are those that it may own, by name.
 
-    ``refusal`` is why the server did not take the revision of this generation, "" if it was not asked or did.
+    ``refusal`` is why the server refused the revision of this generation, "" if it did not.
     """
     if is_being_deleted(configuration):
         return WritePlan()
@@ -66,7 +66,7 @@ def reconcile_configuration(
         body = desired_revision(configuration, settings=settings, scaling=scaling, now=now)
         writes.append(Create(resource=ResourceKind.REVISION, body=body))
         if nested(configuration, "status", "latestCreatedRevisionName"):
-            # Of the first one its own Events tell.
+            # The first revision has its own Events.
             notes.append(Note(about=configuration, reason="Created", message=f'Created Revision "{name_of(body)}"'))
     status = _status(configuration, own, latest, now=now)
     writes += status_patch(ResourceKind.CONFIGURATION, configuration, status)
@@ -78,7 +78,7 @@ def reconcile_configuration(
 def revision_name_is_taken(
     configuration: Object, revisions: Mapping[str, Object], settings: ControllerSettings
 ) -> bool:
-    """Whether the name that the template gives its revision belongs to another one, or to another content."""
+    """Whether the revision name of the template belongs to another configuration or to other content."""
     name = nested(configuration, "spec", "template", "metadata", "name")
     found = revisions.get(name) if name else None
     if found is None:
@@ -125,7 +125,7 @@ def _latest(
 
 
 def latest_ready_of(configuration: Object, own: Sequence[Object], latest: Object | None) -> str:
-    """The name of the revision that new traffic goes to; "" if none was ever ready."""
+    """The revision that new traffic goes to; "" if none was ever ready."""
     if latest is not None and _is_ready(latest):
         return name_of(latest)
     usable = {name_of(one): one for one in own if serving_state_of(one) is not ServingState.RETIRED}
@@ -185,7 +185,7 @@ def _failed(reason: str, message: str) -> Condition:
 def _retirements(
     configuration: Object, own: Sequence[Object], settings: ControllerSettings, *, now: str
 ) -> Sequence[Patch]:
-    """Revisions that are old enough go; the activator wakes none that is Retired, and the next look deletes it."""
+    """Retire the collectable revisions. The activator does not wake a Retired one, and the next decision deletes it."""
     return [
         patch
         for one in collectable(configuration, own, settings, now=now)
@@ -194,7 +194,7 @@ def _retirements(
 
 
 def _notes(configuration: Object, status: Object, latest: _Latest) -> list[Note]:
-    """What has become of it, in the words of Knative's events."""
+    """The Events of a change, with Knative's reasons."""
     before = nested(configuration, "status", "latestReadyRevisionName") or ""
     ready = status.get("latestReadyRevisionName", "")
     notes: list[Note] = []

@@ -1,8 +1,7 @@
-"""What a revision gets that its template does not say: timeouts, concurrency, names, the readiness probe.
+"""Defaults of a revision's spec: timeouts, concurrency, container names, the readiness probe.
 
-Input: the template's spec and the settings; output: the spec of a revision. Filling in twice changes nothing. Follows
-knative/serving 98e5ef90, pkg/apis/serving/v1/revision_defaults.go; requests and limits of resources have no defaults
-here, as in what Knative ships.
+Input: the template's spec and the settings; output: the spec of a revision. Defaulting is idempotent. Follows knative/serving
+98e5ef90, pkg/apis/serving/v1/revision_defaults.go; there are no defaults for resource requests and limits, as Knative ships.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ _TIMEOUTS = ("timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSecond
 
 
 def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
-    """A copy of a revision's spec with everything that it leaves open."""
+    """A copy of a revision's spec with all defaults."""
     timeout_s = spec.get("timeoutSeconds") or settings.revision_timeout_s
     filled: Object = {
         **spec,
@@ -26,7 +25,7 @@ def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
         "containerConcurrency": _or(spec.get("containerConcurrency"), settings.container_concurrency),
         "containers": _containers(spec.get("containers") or (), settings),
     }
-    # The first byte comes before the last: a limit that is no smaller than the whole says nothing.
+    # A response-start limit that is not below the total timeout has no effect.
     if 0 < settings.revision_response_start_timeout_s < timeout_s:
         filled.setdefault("responseStartTimeoutSeconds", settings.revision_response_start_timeout_s)
     if settings.revision_idle_timeout_s:
@@ -58,7 +57,7 @@ def _containers(containers: Sequence[Object], settings: ControllerSettings) -> l
 
 def _container(container: Object, *, name: str, alone: bool) -> Object:
     filled = {"resources": {}, **container, "name": container.get("name") or name}
-    # Of several containers the one with a port serves; the others are not probed unless they ask for it.
+    # Of several containers only the one with a port is probed by default.
     if alone or container.get("ports"):
         filled["readinessProbe"] = _probe(container.get("readinessProbe") or {})
     return filled
@@ -67,7 +66,7 @@ def _container(container: Object, *, name: str, alone: bool) -> Object:
 def _probe(probe: Object) -> Object:
     filled = {**probe, "successThreshold": probe.get("successThreshold") or 1}
     if not any(handler in probe for handler in _HANDLERS):
-        # Port 0 is the container's own.
+        # Port 0 means the container's own port.
         filled["tcpSocket"] = {"port": 0}
     return filled
 

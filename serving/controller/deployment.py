@@ -1,9 +1,10 @@
-"""What stands beneath a revision: its Deployment, and the core Service that collects the addresses of its pods.
+"""The Deployment of a revision, and the private Service that collects the addresses of its pods.
 
-Input: a revision with its defaults filled in; output: objects to create. Both never change afterwards: a revision does
-not, and the number of replicas belongs to the autoscaler. Follows knative/serving 98e5ef90,
-pkg/reconciler/revision/resources/deploy.go. The queue-proxy is a container of the template where there is a ``Sidecar``;
-else whoever runs the pod puts it in front (locally the kubelet, from the warm template).
+Input: a revision with its defaults filled in; output: objects to create. Neither changes later: a revision is immutable, and
+the autoscaler owns the number of replicas. The queue-proxy is a container of the pod template if there is a ``Sidecar``;
+otherwise the runtime starts it beside the app (on one machine the kubelet does, from the warm template).
+
+Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/deploy.go.
 """
 
 from collections.abc import Sequence
@@ -25,10 +26,10 @@ from serving.model.objects import Object, annotations_of, labels_of, name_of, na
 
 __all__ = ["QUEUE_PORT", "USER_PORT", "desired_deployment", "desired_private_service"]
 
-# Where an app is expected that names no port.
+# The port of a container that declares none.
 USER_PORT = 8080
 _USER_PORT_NAME = "user-port"
-# Fields of a revision's spec that say nothing about its pods.
+# Fields of a revision's spec that are not part of the pod's spec.
 _NOT_OF_THE_POD = {
     "containerConcurrency",
     "timeoutSeconds",
@@ -41,7 +42,7 @@ _NOT_OF_THE_POD = {
 def desired_deployment(
     revision: Object, *, replica_count: int, progress_deadline_s: float, sidecar: Sidecar | None = None
 ) -> Object:
-    """The Deployment of a revision, with the number of pods that it starts with."""
+    """The Deployment of a revision with its initial number of replicas."""
     pod_spec = _pod_spec(revision)
     labels = _labels(revision)
     annotations = _annotations(revision)
@@ -59,7 +60,7 @@ def desired_deployment(
             "replicas": replica_count,
             "selector": {"matchLabels": {REVISION_UID_LABEL: uid_of(revision)}},
             "progressDeadlineSeconds": int(progress_deadline_s),
-            # The template never changes, so that nothing is ever rolled.
+            # The template never changes, so no rollout ever happens.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}},
             "revisionHistoryLimit": 0,
             "template": {
@@ -71,9 +72,9 @@ def desired_deployment(
 
 
 def desired_private_service(revision: Object) -> Object:
-    """The core Service that selects a revision's pods, so that their addresses stand in EndpointSlices.
+    """The headless Service that selects a revision's pods, so that their addresses are in EndpointSlices.
 
-    Nobody calls it: it takes no address of the cluster's range, of which there may be as few as 254.
+    It receives no requests and takes no cluster IP: a cluster may have as few as 254.
     """
     return {
         "apiVersion": "v1",
@@ -93,14 +94,14 @@ def desired_private_service(revision: Object) -> Object:
 
 
 def _labels(revision: Object) -> dict[str, str]:
-    """The template's own labels, and those by which a pod is found."""
+    """The labels of the template, and those that select a revision's pods."""
     labels = {key: value for key, value in labels_of(revision).items() if not _is_about_routing(key)}
     labels.setdefault(APP_LABEL, name_of(revision))
     return {**labels, REVISION_LABEL: name_of(revision), REVISION_UID_LABEL: uid_of(revision)}
 
 
 def _is_about_routing(key: str) -> bool:
-    # What changes with the routes would not be true of a pod for long.
+    # A pod keeps its labels; the routing state changes.
     return key.startswith(f"{SERVING_GROUP}/") and key not in {SERVICE_LABEL, CONFIGURATION_LABEL}
 
 
@@ -120,7 +121,7 @@ def _pod_spec(revision: Object) -> Object:
     return {
         **{key: value for key, value in spec.items() if key not in _NOT_OF_THE_POD},
         "enableServiceLinks": spec.get("enableServiceLinks", False),
-        # A request that was taken may last for as long as the revision allows.
+        # An accepted request may last as long as the revision allows.
         "terminationGracePeriodSeconds": spec["timeoutSeconds"],
         "containers": [_container(one, revision, serves=is_alone or bool(one.get("ports"))) for one in containers],
     }
@@ -136,7 +137,7 @@ def _container(container: Object, revision: Object, *, serves: bool) -> Object:
     made = {
         **container,
         "env": [*container.get("env", ()), *environment],
-        # The last lines of its log come with the status of a container that failed.
+        # The status of a failed container carries the last lines of its log.
         "terminationMessagePolicy": container.get("terminationMessagePolicy") or "FallbackToLogsOnError",
     }
     if serves:

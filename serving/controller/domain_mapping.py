@@ -1,12 +1,12 @@
 """The status of a DomainMapping, and the ClusterDomainClaim that reserves its host.
 
-Input: the mapping, the claim of its host, the object that it references, and the route that holds the host if one does.
-Output: what is to be written. A host belongs to the namespace that its claim names. Where the settings allow it the
-controller creates the claim with the first mapping and deletes it with the last; a claim that somebody else created is
-left alone. The activators serve a mapping while DomainClaimed and ReferenceResolved are true.
+Input: the mapping, the claim of its host, the referenced object, and the route that holds the host if one does. Output: the
+writes. A host belongs to the namespace that its claim names. Where the settings allow it, the controller creates the claim with
+the first mapping and deletes it with the last; a claim that a user created is left alone. The activators serve a mapping while
+DomainClaimed and ReferenceResolved are true.
 
-Follows knative/serving 98e5ef90, pkg/reconciler/domainmapping. Knative deletes claims by a finalizer; here a claim that
-the controller created and no mapping needs is deleted, so that a mapping never waits for the controller to go.
+Follows knative/serving 98e5ef90, pkg/reconciler/domainmapping. Knative deletes claims by a finalizer; here the controller deletes
+a claim that it created and that no mapping needs, so that deleting a mapping never waits for the controller.
 """
 
 from urllib.parse import urlsplit
@@ -62,7 +62,7 @@ def target_of(mapping: Object) -> tuple[ResourceKind, Key] | None:
 def reconcile_domain_mapping(
     mapping: Object, context: MappingContext, *, settings: ControllerSettings, now: str
 ) -> WritePlan:
-    """What is to be written for a mapping."""
+    """The writes for a mapping."""
     if is_being_deleted(mapping):
         return WritePlan()
     if context.claim is None and settings.autocreate_cluster_domain_claims:

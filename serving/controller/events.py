@@ -1,7 +1,6 @@
-"""Notes become Events of the API: one object for each thing that is said about a resource, with a count of repetitions.
+"""Notes as Events of the API: one Event for each message about an object, with a count of repetitions.
 
-Pure: ``event_name`` is the same for the same words about the same object, so that saying it again is a patch of the count
-and a restart finds what was said before.
+The name of an Event is a function of object and message, so a repetition is a patch of the count, also after a restart.
 """
 
 from serving.controller.writes import Note
@@ -14,12 +13,12 @@ _COMPONENT = "serving-controller"
 
 
 def event_name(note: Note) -> str:
-    """The object's name and a digest of who is spoken of and what is said."""
+    """The object's name and a digest of the object and the message."""
     return name_within(name_of(note.about), _digest(note))
 
 
 def note_event(note: Note, *, now: str) -> Object:
-    """The Event when it is said first. Of a long message the end is kept: the cause stands there."""
+    """The first Event of a note. A long message keeps its end, which has the cause."""
     message = note.message[-MESSAGE_LENGTH_MAX:]
     words = Words(reason=note.reason or "Changed", message=message, is_warning=note.warning)
     return new_event(about(note.about), words, suffix=_digest(note), component=_COMPONENT, now=now)

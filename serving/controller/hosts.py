@@ -1,11 +1,11 @@
-"""Under which hosts a route is reached, and who gets a host that several routes claim.
+"""The hosts of a route, and which route gets a host that several claim.
 
-A route claims its own host since it was made, and the host of each of its tags since the tag was first seen; the oldest
-claim wins. "hello" with tag "blue" and a route "blue-hello" claim the same host: whoever came second is told, and gets no
-URL there. The times of tags are kept in an annotation, so that a restart cannot turn the answer.
+A route claims its own host since its creation, and the host of each tag since the tag first appeared; the oldest claim wins.
+"hello" with tag "blue" and a route "blue-hello" claim the same host: the later claim is rejected and has no URL. An annotation
+keeps the times of tags, so that a restart does not change the result.
 
 Input: routes and settings; output: hosts, URLs, and the holder of each host. Follows knative/serving 98e5ef90,
-pkg/reconciler/route/domains, in which nothing decides between two claims.
+pkg/reconciler/route/domains, which does not decide between two claims.
 """
 
 import json
@@ -22,7 +22,7 @@ __all__ = ["Claims", "Hosts", "Key", "claims_of", "hosts_of", "is_cluster_local"
 
 _CLUSTER_LOCAL = "cluster-local"
 _HTTP_PORT = 80
-# Later than any time that the API writes: what has no time yet has not claimed before anybody.
+# Sorts after every timestamp: a claim without a time is the latest.
 _NEVER = "~"
 _PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 
@@ -30,24 +30,24 @@ Key = tuple[str, str]
 
 
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Hosts of one name: the one that clients use, and the one inside the cluster. They are one if it is not public."""
+    """The public and the cluster-local host of a route; they are equal if the route is cluster-local."""
 
     shown: str
     inner: str
 
 
 def is_cluster_local(route: Object) -> bool:
-    """Whether only the cluster-local listener serves it."""
+    """Whether the route is served on the cluster-local listener only."""
     return labels_of(route).get(VISIBILITY_LABEL) == _CLUSTER_LOCAL
 
 
 def tags_of(route: Object) -> list[str]:
-    """The tags of its traffic, in their order."""
+    """The tags of a route's traffic, in order."""
     return [target["tag"] for target in nested(route, "spec", "traffic") or () if target.get("tag")]
 
 
 def hosts_of(route: Object, settings: ControllerSettings, *, tag: str = "") -> Hosts:
-    """Hosts of a route, or of one of its tags. "hello" in "default": hello.default.localhost."""
+    """The hosts of a route, or of one of its tags. "hello" in "default": hello.default.localhost."""
     name, namespace = name_of(route), namespace_of(route)
     if tag:
         name = _filled(settings.tag_template, {"Tag": tag, "Name": name})
@@ -59,7 +59,7 @@ def hosts_of(route: Object, settings: ControllerSettings, *, tag: str = "") -> H
 
 
 def url_of(host: str, port: int) -> str:
-    """The URL of a host; port 80 is left out."""
+    """The URL of a host, without port 80."""
     return f"http://{host}" if port == _HTTP_PORT else f"http://{host}:{port}"
 
 
@@ -68,13 +68,13 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 
 
 def tag_claims(route: Object, now: str) -> dict[str, str]:
-    """Since when each present tag is claimed: as it is kept, and ``now`` for new ones."""
+    """The time of each tag's claim: the recorded time, or ``now`` for a new tag."""
     kept = _kept_claims(route)
     return {tag: kept.get(tag, now) for tag in tags_of(route)}
 
 
 def claims_of(route: Object, settings: ControllerSettings) -> dict[str, str]:
-    """Every host that a route claims, with the time of the claim as text that sorts."""
+    """The hosts that a route claims, each with the time of the claim as sortable text."""
     since = nested(route, "metadata", "creationTimestamp") or _NEVER
     kept = _kept_claims(route)
     claims: dict[str, str] = {}
@@ -93,7 +93,7 @@ def _kept_claims(route: Object) -> dict[str, str]:
 
 
 class Claims:
-    """All claims of all routes. A route is named by its namespace and name; ties go to the first of these."""
+    """The claims of all routes, by namespace and name; a tie goes to the first of these."""
 
     __slots__ = ("_by_host", "_by_route")
 
@@ -105,7 +105,7 @@ class Claims:
         return f"Claims({len(self._by_route)} routes, {len(self._by_host)} hosts)"
 
     def put(self, route: Key, claims: Mapping[str, str]) -> set[Key]:
-        """Set all claims of a route; returns the other routes that claim a host that this touches."""
+        """Replace the claims of a route; returns the other routes that claim one of the hosts."""
         touched = self._by_route.get(route, frozenset()) | claims.keys()
         for host in self._by_route.pop(route, frozenset()) - claims.keys():
             self._by_host[host].pop(route)
@@ -118,16 +118,16 @@ class Claims:
         return set(self._rivals(route, touched))
 
     def drop(self, route: Key) -> set[Key]:
-        """Forget a route; returns the routes that claim what it claimed."""
+        """Remove a route; returns the routes that claim one of its hosts."""
         return self.put(route, {})
 
     def holder(self, host: str) -> Key | None:
-        """Who has the host; None if nobody claims it."""
+        """The route that has the host; None if no route claims it."""
         claims = self._by_host.get(host)
         return min(claims, key=lambda key: (claims[key], key)) if claims else None
 
     def validate(self) -> None:
-        """Assert that both directions say the same."""
+        """Assert that both indexes agree."""
         pairs = {(host, route) for host, claims in self._by_host.items() for route in claims}
         assert pairs == {(host, route) for route, hosts in self._by_route.items() for host in hosts}
         assert all(self._by_host.values())

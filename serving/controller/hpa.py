@@ -1,15 +1,15 @@
-"""A revision of the class hpa: its HorizontalPodAutoscaler, which Kubernetes scales it by; our autoscaler leaves it alone.
+"""The HorizontalPodAutoscaler of a revision with the class hpa, which this project's autoscaler does not scale.
 
-Input: a revision, the one that is there, the autoscaler's settings; output: what to write. An hpa knows no zero: there is
-always a pod, and requests go to pods directly. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/hpa:
+Input: a revision, its existing HorizontalPodAutoscaler, the autoscaler's settings; output: the writes. An hpa cannot scale to
+zero: there is always a pod, and requests go to pods directly. Follows knative/serving 98e5ef90, pkg/reconciler/autoscaling/hpa:
 
-| metric | target | is compared with |
+| metric | target | compared with |
 |---|---|---|
-| cpu, which is the default | percent | the cpu that pods use, of what they request |
-| memory | MiB | what a pod uses |
-| any other | a number | the metric of that name of a pod, on the average, by custom.metrics.k8s.io |
+| cpu, the default | percent | the CPU usage of pods relative to their requests |
+| memory | MiB | the memory usage of a pod |
+| any other | a number | the average of the pod metric of that name, from custom.metrics.k8s.io |
 
-Without a target Kubernetes has its own: 80 percent of the cpu. A window goes for both directions.
+Without a target Kubernetes uses 80 percent of the CPU. A window applies to both directions.
 """
 
 import math
@@ -44,7 +44,7 @@ from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 
 __all__ = ["hpa_writes", "is_of_an_hpa"]
 
-# The most that the field can say.
+# Maximum of the field.
 _NO_LIMIT = 2**31 - 1
 _MIB = 2**20
 _CPU, _MEMORY = "cpu", "memory"
@@ -57,9 +57,9 @@ def is_of_an_hpa(annotations: Mapping[str, str], settings: AutoscalerSettings) -
 
 
 def hpa_writes(revision: Object, found: Object | None, settings: AutoscalerSettings) -> tuple[Write, ...]:
-    """What is to be written so that a revision has the hpa that it asks for, and no other.
+    """The writes that give a revision the hpa that it requests, and no other.
 
-    One of the same name that is not the revision's is left as it is.
+    An object of the same name with another owner is left alone.
     """
     if found is not None and not is_controlled_by(found, revision):
         return ()
@@ -73,7 +73,7 @@ def hpa_writes(revision: Object, found: Object | None, settings: AutoscalerSetti
 
 
 def _lacking(found: Mapping[str, object], wanted: Mapping[str, object]) -> Object:
-    """What has to be added or set; what only the one that is there has, the server has filled in."""
+    """The fields to add or set; additional fields of the existing object were filled in by the server."""
     patch: Object = {}
     for key, value in wanted.items():
         before = found.get(key)
@@ -123,7 +123,7 @@ def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
 
 
 def _min(spec: ScalingSpec) -> int:
-    """A revision without a route needs a single pod."""
+    """The minimum: 1 for a revision without a route."""
     return max(1, spec.min_scale if spec.reachable else 0)
 
 
@@ -132,7 +132,7 @@ def _spec_of(annotations: Mapping[str, str], settings: AutoscalerSettings, *, re
 
 
 def _metric(name: str, target: float) -> Object:
-    """Targets of an hpa are whole numbers: 70.5 percent are 71."""
+    """The target rounded up to a whole number: 70.5 percent is 71."""
     whole = math.ceil(target)
     if name == _CPU:
         return _resource(name, {"type": "Utilization", "averageUtilization": whole})
@@ -143,7 +143,7 @@ def _metric(name: str, target: float) -> Object:
 
 
 def _quantity(whole: int) -> str:
-    """As the server writes it, so that what it answers is what was asked for: 1500 is "1500", 2000 is "2k"."""
+    """The quantity as the server formats it, so that its answer equals the request: 1500 is "1500", 2000 is "2k"."""
     suffixes = iter(_SUFFIXES)
     suffix = ""
     while whole % 1000 == 0 and (larger := next(suffixes, "")):

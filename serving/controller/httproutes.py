@@ -1,13 +1,11 @@
-"""A route as HTTPRoutes of the Gateway API: its weights, its tags, and what the Gateway says of them.
+"""The HTTPRoutes of a route for a Gateway: its hosts, weights and tags, and what the Gateway reports about them.
 
-One HTTPRoute for the route's host ("hello") and one for each tag's ("hello.blue"), because the rules of an HTTPRoute hold
-for all of its hosts. Each is the route's own and goes with it. The backends are the public Services of revisions, which
-lead to activators or pods (``public.py``), so that the weights are decided once, by the Gateway. An activator has to know
-what was decided: two headers name the revision, and it believes them on its inner listener.
+There is one HTTPRoute for the route's host ("hello") and one for each tag's host ("hello.blue"), because the rules of an HTTPRoute
+apply to all its hosts. The route owns them. Their backends are the public Services of revisions (``public.py``), so the Gateway
+decides on weights once. Two headers tell the activator which revision was chosen; it trusts them on its inner listener.
 
-Input: the route, the traffic that is assigned, and the HTTPRoutes that are there; output: what to write, and the condition
-IngressReady. It knows nothing of Gateways but their name. Follows gateway.networking.k8s.io/v1 and the headers of
-knative-extensions/net-gateway-api; that makes an HTTPRoute for each host, too.
+Input: the route, the assigned traffic, and the existing HTTPRoutes; output: writes, and the condition IngressReady. Follows
+gateway.networking.k8s.io/v1 and the headers of knative-extensions/net-gateway-api, which creates an HTTPRoute per host, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,15 +35,15 @@ _API = "gateway.networking.k8s.io/v1"
 _GROUP = "gateway.networking.k8s.io"
 _TAG_HEADER = "Knative-Serving-Tag"
 _NAMESPACE_HEADER, _REVISION_HEADER = "Knative-Serving-Namespace", "Knative-Serving-Revision"
-# Of one rule, and of one HTTPRoute: what the definition of HTTPRoute allows.
+# Limits of one rule and one HTTPRoute in their definition.
 _BACKENDS_MAX = 16
 _RULES_MAX = 16
 _MATCHES_MAX = 64
 _WHOLE = 100
-# What a Gateway may say about an HTTPRoute. Programmed is of Gateways; who says it here means it.
+# Conditions of an HTTPRoute that count. Programmed is defined for Gateways; some implementations set it here.
 _ASKED = ("Accepted", "ResolvedRefs", "Programmed")
 _CONDITION = "IngressReady"
-# Knative's word for it.
+# Knative's reason.
 _NOT_READY = "HTTPRouteNotReady"
 
 _NO_ROLLOUT = Rollout()
@@ -54,9 +52,9 @@ Desired = Mapping[str, Object]
 
 
 class HttpRoutes(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is: all HTTPRoutes of names that are a route's, whoever made them.
+    """The existing HTTPRoutes with names of a route, whichever their owner.
 
-    ``missing`` says why there can be none, "" if there can.
+    ``missing`` says why the server has none, "" if it has.
     """
 
     found: Sequence[Object] = ()
@@ -64,7 +62,7 @@ class HttpRoutes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def httproute_owner_name(name: str) -> str:
-    """The route of an HTTPRoute of ours: "hello" of "hello.blue". Names of routes have no dots."""
+    """The route of an HTTPRoute: "hello" of "hello.blue". Names of routes have no dots."""
     return name.partition(".")[0]
 
 
@@ -77,9 +75,9 @@ def reconcile_httproutes(
     settings: ControllerSettings,
     lost: Mapping[str, Key],
 ) -> tuple[tuple[Write, ...], Condition]:
-    """What is to be written for a route with this traffic, and IngressReady.
+    """The writes for a route with this traffic, and IngressReady.
 
-    ``targets`` is None while none is assigned: then what is there stays.
+    ``targets`` is None while no traffic is assigned: existing HTTPRoutes stay.
     """
     if routes.missing:
         return (), _condition(ConditionStatus.FALSE, "GatewayApiMissing", routes.missing)
@@ -99,9 +97,9 @@ def desired_httproutes(
     settings: ControllerSettings,
     lost: Mapping[str, Key],
 ) -> Desired | Condition:
-    """The HTTPRoutes that a route should have, by name, for traffic that is assigned; or why there can be none.
+    """The desired HTTPRoutes of a route by name for the assigned traffic, or why there can be none.
 
-    A host that another route holds gets none, and neither does a route that is not public.
+    A host that another route holds gets none, and neither does a cluster-local route.
     """
     if is_cluster_local(route):
         return {}
@@ -121,7 +119,7 @@ def desired_httproutes(
 
 
 def _writes(route: Object, routes: HttpRoutes, desired: Desired) -> tuple[Write, ...]:
-    """What is to be written so that a route has these HTTPRoutes, and no others. What is not its own is left alone."""
+    """The writes that lead to exactly the desired HTTPRoutes. HTTPRoutes of other owners are left alone."""
     found = {name_of(one): one for one in routes.found}
     writes: list[Write] = []
     for name, wanted in desired.items():
@@ -135,7 +133,7 @@ def _writes(route: Object, routes: HttpRoutes, desired: Desired) -> tuple[Write,
 
 
 def _told_of(route: Object, routes: HttpRoutes, desired: Desired, *, gateway: str) -> Condition:
-    """IngressReady, as the Gateway tells of the HTTPRoutes in their present generation: the first that is not well."""
+    """IngressReady from the Gateway's conditions for the current generation: the first problem decides."""
     found = {name_of(one): one for one in routes.found}
     verdicts = [_verdict(route, found.get(name), wanted, gateway=gateway) for name, wanted in desired.items()]
     for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):
@@ -146,7 +144,7 @@ def _told_of(route: Object, routes: HttpRoutes, desired: Desired, *, gateway: st
 
 
 def _shares(targets: Iterable[Object]) -> dict[str, int]:
-    """Percent by revision: two targets may name the same one."""
+    """Percent by revision, summed over targets."""
     shares: dict[str, int] = {}
     for target in targets:
         if target.get("percent"):
@@ -156,7 +154,7 @@ def _shares(targets: Iterable[Object]) -> dict[str, int]:
 
 
 def _tag_shares(targets: Iterable[Object], rollout: Rollout) -> dict[str, dict[str, int]]:
-    """Percent by revision, by tag: all to its revision, but for a tag whose target is being rolled out."""
+    """Percent by revision for each tag: 100 for its revision, or the shares of a rollout in progress."""
     shares = {target["tag"]: {target["revisionName"]: _WHOLE} for target in targets if target.get("tag")}
     for one in rollout.configurations:
         if one.tag in shares:
@@ -165,7 +163,7 @@ def _tag_shares(targets: Iterable[Object], rollout: Rollout) -> dict[str, dict[s
 
 
 def _excess(shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> str:
-    """What is more than an HTTPRoute takes; "" if nothing is."""
+    """Which limit of HTTPRoutes is exceeded; "" if none is."""
     for count, most, what in (
         (len(shares), _BACKENDS_MAX, "revisions that share the traffic"),
         (len(_by_shares(tags)), _RULES_MAX - 1, "revisions with tags"),
@@ -185,7 +183,7 @@ def _by_shares(tags: Mapping[str, Mapping[str, int]]) -> dict[tuple[tuple[str, i
 
 
 def _rules(route: Object, shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> list[Object]:
-    """Those of the route's own host: the revisions that a tag header may ask for, then the weights."""
+    """The rules of the route's own host: one for each set of revisions that a tag header selects, then the weights."""
     if not shares:
         return []
     asked = [_rule(route, dict(alike), tags=names) for alike, names in _by_shares(tags).items()]
@@ -198,7 +196,7 @@ def _rule(route: Object, shares: Mapping[str, int], *, tags: Sequence[str] = ())
     return {
         "matches": matches or [everywhere],
         "backendRefs": [_backend(namespace_of(route), name, weight) for name, weight in shares.items()],
-        # Activators and queue-proxies have their own, by revision.
+        # Activators and queue-proxies enforce the revision's timeouts.
         "timeouts": {"request": "0s"},
     }
 
@@ -211,7 +209,7 @@ def _backend(namespace: str, revision: str, weight: int) -> Object:
         "name": revision,
         "port": PUBLIC_PORT,
         "weight": weight,
-        # Set and not added: what the client wrote there is gone.
+        # ``set`` replaces values that the client sent.
         "filters": [
             {
                 "type": "RequestHeaderModifier",
@@ -244,13 +242,13 @@ def _httproute(route: Object, tag: str, *, host: str, rules: list[Object], gatew
 
 
 def _changes(before: Object, wanted: Object) -> Object:
-    """The parts of the spec that do not say what is wanted. A merge patch replaces lists, so that each goes whole."""
+    """The parts of the spec that differ from the desired ones. A merge patch replaces lists, so each part is written whole."""
     parts = {key: value for key, value in wanted["spec"].items() if not _says(nested(before, "spec", key), value)}
     return {"spec": parts} if parts else {}
 
 
 def _says(found: object, wanted: object) -> bool:
-    """Whether all that is wanted stands there; what only stands there, the server has filled in."""
+    """Whether the object has all desired values; additional ones were filled in by the server."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(_says(found.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):
@@ -277,7 +275,7 @@ def _verdict(route: Object, found: Object | None, wanted: Object, *, gateway: st
 
 
 def _told(found: Object, gateway: str) -> list[Object]:
-    """What is said about the present generation for this Gateway, by whoever implements it."""
+    """The conditions that an implementation reports for this Gateway and the current generation."""
     generation = nested(found, "metadata", "generation") or 0
     return [
         condition
@@ -289,7 +287,7 @@ def _told(found: Object, gateway: str) -> list[Object]:
 
 
 def _is_of(found: Object, parent: object, gateway: str) -> bool:
-    """An implementation may leave out what it takes for granted: the namespace of the HTTPRoute."""
+    """Whether a parentRef names the Gateway. Its namespace may be missing: then it is that of the HTTPRoute."""
     return f"{nested(parent, 'namespace') or namespace_of(found)}/{nested(parent, 'name')}" == gateway
 
 

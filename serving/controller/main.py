@@ -1,16 +1,15 @@
-"""``python -m serving.controller.main``: the controller against the server that KUBECONFIG names, or the one it runs in.
+"""``python -m serving.controller.main``: the controller of the cluster that KUBECONFIG names, or that it runs in.
 
-Settings are defaults and ``SERVING_CONTROLLER_...`` in the environment; those of the autoscaler are read too, because a
-revision starts with the scale that it asks for. With ``SERVING_ELECTION_ENABLED`` of several controllers the one with the
-lease ``controller`` works; it begins anew with each term, and writes nothing that the lease does not allow.
+Settings come from defaults and ``SERVING_CONTROLLER_...``; those of the autoscaler are read too, because they determine the scale
+that a revision starts with. With ``SERVING_ELECTION_ENABLED`` only the controller that holds the lease ``controller`` works; it
+starts with an empty cache in each term, and the lease fences its writes.
 
-With ``SERVING_CONTROLLER_SIDECAR_ENABLED`` the pods of revisions have the queue-proxy as a container. Then ``SERVING_KEY_FILE``
-is needed, of which the secrets of revisions are derived; what ``SERVING_QUEUEPROXY_...`` and the ConfigMap config-queueproxy
-set is handed on to all queue-proxies; and without an image in the settings, ``SERVING_POD_NAME`` and
-``SERVING_SYSTEM_NAMESPACE`` say whose image it is.
+With ``SERVING_CONTROLLER_SIDECAR_ENABLED`` the queue-proxy is a container of each pod. This needs ``SERVING_KEY_FILE``, from which
+the secrets of revisions are derived. ``SERVING_QUEUEPROXY_...`` and the ConfigMap config-queueproxy apply to all queue-proxies.
+Without an image in the settings, ``SERVING_POD_NAME`` and ``SERVING_SYSTEM_NAMESPACE`` name the pod whose image is used.
 
-``SERVING_LISTEN_FDS`` are bound sockets by name, ``{"controller-metrics": 3}``; without it the page of metrics is at the
-settings' address.
+``SERVING_LISTEN_FDS`` are bound sockets by name, ``{"controller-metrics": 3}``; without it the metrics page listens on the address
+in the settings.
 """
 
 if __name__ == "__main__":
@@ -84,7 +83,7 @@ async def _body(stop: asyncio.Event) -> None:
 
 
 async def _sidecar(cluster: Cluster, settings: ControllerSettings, proxy: QueueProxySettings) -> Sidecar | None:
-    """What all queue-proxies have in common; None where they are no containers."""
+    """The shared configuration of queue-proxies; None where they are not containers."""
     own = settings.sidecar
     if not own.enabled:
         return None
@@ -116,7 +115,7 @@ def _needed(variable: str, expected: str) -> str:
 
 
 def main() -> int:
-    """Run until told to stop; returns the exit code."""
+    """Run until stopped; returns the exit code."""
     collect_in_small_steps()
     return run_daemon("controller", _body)
 

@@ -14,7 +14,7 @@ _DIGEST_LENGTH = 32
 
 
 def child_name(parent: str, suffix: str) -> str:
-    """Parent and suffix, at most 63 characters: a longer parent keeps its head and the MD5 of the whole of it."""
+    """Parent and suffix, at most 63 characters: a longer parent is cut and gets the MD5 of the whole name."""
     if len(parent) + len(suffix) <= _LABEL_LENGTH_MAX:
         return parent + suffix
     head = _LABEL_LENGTH_MAX - _DIGEST_LENGTH - len(suffix)

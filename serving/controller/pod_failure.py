@@ -1,10 +1,9 @@
-"""Why the pods of a revision do not come up, read from what their status says.
+"""Why the pods of a revision do not become ready, read from their status.
 
-Input: pods, none of which is ready; output: a ``Failure`` with Knative's reason and a message that quotes the last lines
-of the log, or None while there is hope. A probe that has not succeeded yet is hope with a message: an app may take its
-time, and the revision's deadline ends it. Follows knative/serving 98e5ef90, pkg/reconciler/revision/
-reconcile_resources.go, which looks at one pod; ours takes the first that has failed, and what keeps a container from
-starting is told at once, where Knative waits for the deadline.
+Input: pods, none of which is ready; output: a ``Failure`` with Knative's reason and a message with the last lines of the log,
+or None while they may still become ready. A failing readiness probe is no failure yet: an app may take its time, until the
+revision's deadline. Follows knative/serving 98e5ef90, pkg/reconciler/revision/reconcile_resources.go, which looks at one pod;
+this module reports the first failed pod, and reports a container that cannot start at once instead of after the deadline.
 """
 
 import enum
@@ -20,20 +19,20 @@ _QUEUE_PROXY = "queue-proxy"
 _WAITING_IS_NORMAL = {"", "ContainerCreating", "PodInitializing"}
 _CRASH_LOOP = "CrashLoopBackOff"
 _IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
-# What the API says of every pod that is not ready; it tells nothing.
+# Reasons that every unready pod has: they explain nothing.
 _NO_NEWS = {"ContainersNotReady", "PodCompleted", ""}
 _MESSAGE_LENGTH_MAX = 4096
 
 
 class HealthLayer(enum.StrEnum):
-    """Which condition a failure belongs to; the values are the conditions' types."""
+    """The condition that a failure belongs to; the values are condition types."""
 
     RESOURCES = "ResourcesAvailable"
     CONTAINER = "ContainerHealthy"
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """What failed, in Knative's words."""
+    """A failure with Knative's reason."""
 
     layer: HealthLayer
     reason: str
@@ -41,7 +40,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure | None:
-    """The failure of the oldest pod that has one; a container that restarted so often or less has not failed yet."""
+    """The failure of the oldest failed pod. A container with at most ``exits_tolerated`` restarts has not failed."""
     for pod in sorted(pods, key=_age_order):
         found = None if is_being_deleted(pod) else next(_failures(pod, exits_tolerated), None)
         if found:
@@ -50,7 +49,7 @@ def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure |
 
 
 def not_ready_because(pods: Sequence[Object]) -> str:
-    """What a pod says of its not being ready, as in "readiness probe: connection refused"; "" if nothing."""
+    """Why a pod is not ready, as in "readiness probe: connection refused"; "" if no pod says."""
     for pod in sorted(pods, key=_age_order):
         for condition in nested(pod, "status", "conditions") or ():
             is_ready = condition.get("type") == "Ready" and condition.get("status") == "False"
@@ -73,7 +72,7 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
         yield from _failures_of_container(status, exits_tolerated)
     for status in everybodys:
         if status.get("name") == _QUEUE_PROXY:
-            # One that cannot be started keeps the pod from being ready; one that ended is started again.
+            # A queue-proxy that cannot start keeps the pod unready; one that exited is restarted.
             waiting = nested(status, "state", "waiting") or {}
             yield from _failures_of_container(
                 {**status, "lastState": {}, "state": {"waiting": waiting}}, exits_tolerated
@@ -84,7 +83,7 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
 
 def _failures_of_container(status: Object, exits_tolerated: int) -> Iterator[Failure]:
     waiting = nested(status, "state", "waiting") or {}
-    # A container that waits for its next start has failed by its last one.
+    # A container in back-off has failed by its last exit.
     terminated = nested(status, "state", "terminated") or nested(status, "lastState", "terminated")
     reason = waiting.get("reason", "")
     is_loop = reason == _CRASH_LOOP or status.get("restartCount", 0) > exits_tolerated
@@ -119,5 +118,5 @@ def _of_resources(reason: str, message: str) -> Failure:
 
 
 def _shortened(text: str) -> str:
-    """The end of a long text: the last lines of a log say what went wrong."""
+    """The end of a long text: the last lines of a log name the cause."""
     return text if len(text) <= _MESSAGE_LENGTH_MAX else "..." + text[-(_MESSAGE_LENGTH_MAX - 3) :]

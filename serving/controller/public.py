@@ -1,17 +1,17 @@
-"""The public Service of a revision or of a route, and the EndpointSlices by which it leads to activators or to pods.
+"""The public Service of a revision or route, and the EndpointSlices that lead it to activators or pods.
 
-The Service selects nothing; its slices are ours alone. In the path "proxy" they name the activators' inner port, in the
-path "serve" the ready pods of the revision. Which of the two is wanted is the autoscaler's word, an annotation of the
-revision; what is possible is decided here, in this order:
+The Service has no selector; the controller owns its slices. With the path "proxy" the slices name the activators' inner port,
+with "serve" the ready pods of the revision. The autoscaler requests a path in an annotation of the revision; this module
+decides what is possible, in this order:
 
-1. serve is wanted, the revision is Active and has ready pods: the pods;
+1. "serve" is requested, the revision is Active and has ready pods: the pods;
 2. there are ready activators: the activators;
 3. there are ready pods: the pods;
-4. nobody is there: whoever the slice names stays in it, pods with ``ready: false``, so that it is never empty.
+4. otherwise the present endpoints stay, pods with ``ready: false``, so that a slice is never empty.
 
-Addresses and port change in one merge patch: no moment has pods at the activators' port. There is one slice for each
-family of addresses that the activators have, with at most 1,000 endpoints, which is what a slice may hold; pods beyond
-them get requests through the activators only. It knows no clock and writes nothing.
+Addresses and port change in one merge patch, so pods are never paired with the activators' port. There is one slice for each
+address family of the activators, with at most 1,000 endpoints, the limit of a slice; further pods receive requests through
+activators only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -62,9 +62,9 @@ __all__ = [
 
 SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
-# Not the controller-manager's, which would take our slices for its own and empty them.
+# Not the controller-manager's own name: it would empty these slices.
 MANAGER = "serving-controller"
-# What discovery.k8s.io/v1 allows in one slice.
+# Limit of discovery.k8s.io/v1.
 ENDPOINTS_MAX = 1000
 _PORT_NAME = "http"
 # State of a Route that says nothing about its Services.
@@ -75,7 +75,7 @@ _SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
 
 
 class PublicService(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is of a public Service: itself, its slices, and who may stand in them by family of addresses."""
+    """A public Service as it exists, its slices, and the possible endpoints by address family."""
 
     service: Object | None
     slices: Sequence[Object]
@@ -85,14 +85,14 @@ class PublicService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traffic_path_of(revision: Object) -> TrafficPath:
-    """The path that the autoscaler wants; proxy where it has said nothing, and while a revision is not Active."""
+    """The path that the autoscaler requests; proxy without a request, and while a revision is not Active."""
     is_active = (nested(revision, "spec", "servingState") or "Active") == "Active"
     wants_pods = annotations_of(revision).get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
     return TrafficPath.SERVE if is_active and wants_pods else TrafficPath.PROXY
 
 
 def pod_backends(pods: Iterable[Object]) -> EndpointGroups:
-    """The ready pods that stay, by family; of a pod with two addresses each."""
+    """The ready pods that are not being deleted, by address family."""
     found: dict[str, list[Object]] = {}
     for pod in sorted(pods, key=name_of):
         if is_being_deleted(pod) or condition_of(pod, "Ready").get("status") != "True":
@@ -107,23 +107,23 @@ def pod_backends(pods: Iterable[Object]) -> EndpointGroups:
 
 
 def slice_names(owner_name: str) -> tuple[str, ...]:
-    """The names that the slices of a public Service have, if they are there: "hello-public", "hello-public-ipv6"."""
+    """The names of the slices of a public Service: "hello-public", "hello-public-ipv6"."""
     return tuple(owner_name + suffix for suffix in _SUFFIXES.values())
 
 
 def public_owner_name(slice_name: str) -> str:
-    """The other way round."""
+    """The public Service of a slice, by the slice's name."""
     suffix = next((one for one in reversed(_SUFFIXES.values()) if slice_name.endswith(one)), "")
     return slice_name.removesuffix(suffix)
 
 
 def is_foreign(owner: Object, public: PublicService) -> bool:
-    """Whether somebody else has a Service of that name: then it is left alone, and gets no endpoints of ours."""
+    """Whether a Service of that name has another owner. It is left alone and gets no endpoints."""
     return public.service is not None and not is_controlled_by(public.service, owner)
 
 
 def public_writes(owner: Object, public: PublicService, *, name: str = "") -> tuple[Write, ...]:
-    """What is to be written so that a public Service of a revision or route leads somewhere.
+    """The writes for a public Service of a revision or route, and its slices.
 
     ``name`` is that of the Service of a tag; without it the Service has the name of its owner.
     """
@@ -148,9 +148,9 @@ def _slice_writes(
     content = {"ports": [_port(owner, backend.port)], "endpoints": list(backend.endpoints)}
     if before is None:
         return (Create(resource=ResourceKind.ENDPOINT_SLICE, body={**_slice(owner, name, family), **content}),)
-    # A server writes an empty list as null.
+    # Servers store an empty list as null.
     changes = {key: value for key, value in content.items() if (before.get(key) or []) != value}
-    # Both or neither: an address is nothing without its port.
+    # Both or neither: an address is useless without its port.
     return patch_of(ResourceKind.ENDPOINT_SLICE, before, content if changes else {})
 
 
@@ -161,7 +161,7 @@ def _backend(before: Object | None, *, family: str, public: PublicService) -> En
 
 
 def _kept(before: Object) -> EndpointGroup:
-    """Who stands there, when nobody else could: a pod as one that is not ready."""
+    """The present endpoints when there are no others; pods become unready."""
     endpoints = [
         {**one, "conditions": {**one.get("conditions", {}), "ready": False}} if one.get("targetRef") else one
         for one in before.get("endpoints") or ()
@@ -215,7 +215,7 @@ def _slice(owner: Object, name: str, family: str) -> Object:
         "kind": "EndpointSlice",
         "metadata": {
             **_metadata(owner, name + _SUFFIXES[family]),
-            # Without the label of a revision: activators would take themselves for its pods.
+            # Without a revision's label: activators would take themselves for its pods.
             "labels": {SERVICE_NAME: name, MANAGED_BY: MANAGER, **_route_label(owner)},
         },
         "addressType": family,
@@ -228,7 +228,7 @@ def _metadata(owner: Object, name: str) -> Object:
 
 def _port(owner: Object, number: int) -> Object:
     port: Object = {"name": _PORT_NAME, "port": number, "protocol": "TCP"}
-    # Whoever routes to it must speak HTTP/2 with prior cache, if its calls are to arrive as calls of gRPC.
+    # Gateways must use HTTP/2 with prior knowledge for gRPC calls to arrive as such.
     return {**port, "appProtocol": _H2C} if _speaks_http2(owner) else port
 
 

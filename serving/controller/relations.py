@@ -1,7 +1,6 @@
-"""Which resources belong to which, and name which: what of the objects is asked for again and again, kept as indexes.
+"""Indexes of ownership and references between resources.
 
-Pure bookkeeping: ``put`` takes each object as it was and as it is now, the rest reads. Names are of one namespace, that of the
-key that is asked for.
+``put`` takes each object before and after a change; the other methods read. Returned names are in the namespace of the key.
 """
 
 from collections import defaultdict
@@ -20,14 +19,14 @@ _Index = defaultdict[Key, set[str]]
 
 
 class Relations:
-    """Names by the key of who they belong to, or who they name."""
+    """Names of owned or referencing objects, by key."""
 
     def __init__(self) -> None:
         self._revisions: _Index = defaultdict(set)
         self._pods: _Index = defaultdict(set)
         self._httproutes: _Index = defaultdict(set)
         self._services: _Index = defaultdict(set)
-        # Routes by what they name: a configuration, a revision.
+        # Routes by what they reference: a configuration, a revision.
         self._routes_to_configuration: _Index = defaultdict(set)
         self._routes_to_revision: _Index = defaultdict(set)
 
@@ -35,7 +34,7 @@ class Relations:
         return f"Relations({len(self._revisions)} configurations with revisions, {len(self._pods)} revisions with pods)"
 
     def put(self, resource: ResourceKind, key: Key, *, before: Object | None, after: Object | None) -> None:
-        """An object was this, and is that now; None where there is none."""
+        """Take an object before and after a change; None where it does not exist."""
         match resource:
             case ResourceKind.REVISION:
                 _move(
@@ -67,36 +66,36 @@ class Relations:
         return self._pods.get(revision, ())
 
     def httproutes_of(self, route: Key) -> Collection[str]:
-        """By the names that a route's have, whoever made them."""
+        """HTTPRoutes with a name of the route, whichever their owner."""
         return self._httproutes.get(route, ())
 
     def services_of(self, route: Key) -> Collection[str]:
-        """Core Services by the label that names their route, whoever made them."""
+        """Core Services by the label that names their route, whichever their owner."""
         return self._services.get(route, ())
 
     def routes_to_configuration(self, configuration: Key) -> Collection[str]:
-        """Routes whose traffic names it."""
+        """Routes whose traffic references the configuration."""
         return self._routes_to_configuration.get(configuration, ())
 
     def routes_to_revision(self, revision: Key) -> Collection[str]:
-        """Routes that name it, in their spec or status."""
+        """Routes that reference the revision in their spec or status."""
         return self._routes_to_revision.get(revision, ())
 
 
 def owners_of(one: Object | None, label: str) -> set[str]:
-    """Whom an object belongs to by a label: one name, or none."""
+    """The owner of an object by a label: one name, or none."""
     name = labels_of(one).get(label) if one else None
     return {name} if name else set()
 
 
 def configurations_named(route: Object | None) -> set[str]:
-    """By the traffic of a route's spec."""
+    """Configurations that the traffic of a route's spec references."""
     targets = nested(route, "spec", "traffic") or ()
     return {target["configurationName"] for target in targets if target.get("configurationName")}
 
 
 def revisions_named(route: Object | None) -> set[str]:
-    """By a route."""
+    """Revisions that a route references."""
     return set(revisions_named_by(route)) if route else set()
 
 

@@ -1,8 +1,8 @@
-"""From a Configuration's template to a Revision, and from a Revision to its Deployment, core Service and status.
+"""Revisions: creation from a Configuration's template, and reconciliation with their Deployment, Services and status.
 
-``desired_revision`` makes the object; ``reconcile_revision`` says what is to be written for one that is there, from what
-stands beneath it and which routes name it. A Retired revision that no route names is deleted; its owner references take
-the rest along. The spec is never touched but for that state.
+``desired_revision`` is the object to create; ``reconcile_revision`` plans the writes for an existing one, from its children and the
+routes that reference it. A Retired revision without routes is deleted; garbage collection follows its owner references. The
+only field of the spec that changes is ``servingState``.
 """
 
 from collections.abc import Sequence
@@ -70,12 +70,12 @@ _COUNTS = {"actualReplicas", "desiredReplicas"}
 
 
 class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a revision is looked at with: what stands beneath it, and who refers to it.
+    """What a decision about a revision reads beside the revision.
 
-    ``routes`` are the names of routes that name it; ``is_newest`` says that its configuration made none after it,
-    ``is_awaited`` that some route goes with the latest of that configuration;
-    ``refusal`` is why the server does not take what should stand beneath it, "" if it does; ``public`` is its public
-    Service, None where there are none; ``hpa`` the HorizontalPodAutoscaler of its name.
+    ``routes`` are the names of routes that reference it; ``is_newest`` says that its configuration created none after it,
+    ``is_awaited`` that a route follows the latest revision of that configuration; ``refusal`` is why the server refuses one of its
+    children, "" if it does not; ``public`` is its public Service, None where the settings have none; ``hpa`` is the
+    HorizontalPodAutoscaler of its name; ``count_period_s`` is how long changes of its pods are summed up.
     """
 
     children: RevisionChildren
@@ -90,7 +90,7 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def revision_name_for(configuration: Object) -> str:
-    """The name of the revision of the configuration's present generation: the template's own, or by number."""
+    """The name of the revision of the configuration's current generation: the template's own, or by number."""
     own = nested(configuration, "spec", "template", "metadata", "name")
     return str(own or revision_name(name_of(configuration), nested(configuration, "metadata", "generation") or 0))
 
@@ -98,9 +98,9 @@ def revision_name_for(configuration: Object) -> str:
 def desired_revision(
     configuration: Object, *, settings: ControllerSettings, scaling: AutoscalerSettings, now: str
 ) -> Object:
-    """The revision of the configuration's present generation, as it is created.
+    """The revision of the configuration's current generation, to create.
 
-    It begins Active; only one that needs no pod to be ready (initial-scale 0) begins in Reserve.
+    It starts Active; a revision that is ready without pods (initial-scale 0) starts in Reserve.
     """
     template = configuration["spec"]["template"]
     labels, annotations = labels_of(template), annotations_of(template)
@@ -113,7 +113,7 @@ def desired_revision(
     if modifier:
         annotations[CREATOR_ANNOTATION] = modifier
     if is_of_an_hpa(annotations, scaling):
-        # It has pods at all times, and nobody who would say where its requests go.
+        # It always has pods, and no autoscaler of this project sets its path.
         annotations[TRAFFIC_PATH_ANNOTATION] = TrafficPath.SERVE
     start = start_scale(annotations, scaling)
     state = ServingState.ACTIVE if start.start_count else ServingState.RESERVE
@@ -145,9 +145,9 @@ def _own_labels(configuration: Object) -> dict[str, str]:
 def reconcile_revision(
     revision: Object, context: RevisionContext, *, scaling: AutoscalerSettings, now: str, sidecar: Sidecar | None = None
 ) -> WritePlan:
-    """What is to be written so that a revision is what it should be, and says what it is.
+    """The writes for a revision: its children, labels and status.
 
-    ``sidecar`` is what the queue-proxies in its pods have in common; None where they are no containers.
+    ``sidecar`` is the shared configuration of queue-proxies; None where they are not containers of the pod.
     """
     if is_being_deleted(revision):
         return WritePlan()
@@ -164,7 +164,7 @@ def reconcile_revision(
     changes = metadata_changes(revision, routes=context.routes, state=state, was_ready=ready, now=now)
     public = () if context.public is None else public_writes(revision, context.public)
     writes: tuple[Write, ...] = (
-        # Who no longer takes requests is taken out before anything else.
+        # Endpoints that no longer receive requests are removed first.
         *(one for one in public if isinstance(one, Patch)),
         *(() if context.refusal else _missing(revision, context, scale, sidecar=sidecar)),
         *(() if context.refusal else hpa_writes(revision, context.hpa, scaling)),
@@ -190,7 +190,7 @@ def _conflict(revision: Object, public: PublicService | None) -> str:
 
 
 def _is_count(write: Write) -> bool:
-    """Whether a write tells of nothing but how many pods there are."""
+    """Whether a write changes nothing but the number of pods."""
     return isinstance(write, Patch) and write.patch.get("status", {"": None}).keys() <= _COUNTS
 
 
@@ -211,7 +211,7 @@ def _is_between_states(before: Object, after: Object) -> bool:
 def _missing(
     revision: Object, context: RevisionContext, scale: StartScale, *, sidecar: Sidecar | None
 ) -> Sequence[Write]:
-    """What should stand beneath a revision and does not."""
+    """The missing children of a revision."""
     made: list[Write] = []
     if context.children.deployment is None:
         is_active = serving_state_of(revision) is ServingState.ACTIVE
@@ -228,7 +228,7 @@ def _missing(
 
 
 def _notes(before: Object, after: Object) -> list[Note]:
-    """What has become of it: not ready, and why; ready again. When it was ready first, its annotation tells."""
+    """Events for: not ready, with the reason; ready again. The first time is recorded in an annotation instead."""
     old, new = condition_of(before, CONDITION_READY), condition_of(after, CONDITION_READY)
     if (old.get("status"), new.get("status")) == ("False", "True"):
         message = "Revision becomes ready upon all resources being ready"

@@ -1,10 +1,10 @@
-"""The status of a revision: whether it can serve, why not, whether it has pods now, and how many.
+"""The status of a revision: whether it can serve, why not, and its number of pods.
 
-Input: the revision, its Deployment and pods, and what it needs to start; output: the whole status. What it says is what
-the pods say: nothing is promised that has not been seen. A revision that was ready once stays so while it has no pods
-or wakes up; only pods that fail make it not ready. Active is information: a revision at zero is ready.
+Input: the revision, its Deployment and pods, and the scale that it starts with; output: the whole status. It reports only what
+the pods have shown. A revision that was ready once stays ready while it has no pods or wakes up; only failing pods make it
+unready. Active is informational: a revision at zero is ready.
 
-Follows knative/serving 98e5ef90, pkg/apis/serving/v1/revision_lifecycle.go, in which a PodAutoscaler stands between.
+Follows knative/serving 98e5ef90, pkg/apis/serving/v1/revision_lifecycle.go, which reads a PodAutoscaler instead.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class RevisionChildren(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands beneath a revision: its Deployment if there is one yet, and its pods."""
+    """The Deployment of a revision, None before it exists, and its pods."""
 
     deployment: Object | None
     pods: Sequence[Object] = ()
@@ -48,33 +48,33 @@ _DEADLINE = "ProgressDeadlineExceeded"
 
 
 def serving_state_of(revision: Object) -> ServingState:
-    """Active where it is not said."""
+    """``spec.servingState``; Active by default."""
     return ServingState(nested(revision, "spec", "servingState") or ServingState.ACTIVE)
 
 
 def was_ready(revision: Object) -> bool:
-    """Whether it has been ready once: its status says so, or, where status is not kept, its metadata."""
+    """Whether the revision was ready once, by its status or, after a restart of one machine's store, by its annotation."""
     return condition_of(revision, CONDITION_READY).get(
         "status"
     ) == ConditionStatus.TRUE or BECAME_READY_ANNOTATION in annotations_of(revision)
 
 
 def ready_count_of(deployment: Object | None) -> int:
-    """Pods that are ready."""
+    """Ready pods of a Deployment."""
     return int(nested(deployment, "status", "readyReplicas") or 0)
 
 
 def desired_count_of(deployment: Object | None) -> int:
-    """Pods that are asked for."""
+    """Desired pods of a Deployment."""
     return int(nested(deployment, "spec", "replicas") or 0)
 
 
 def desired_status(
     revision: Object, children: RevisionChildren, scale: StartScale, *, now: str, refusal: str = ""
 ) -> Object:
-    """The status as it should be written; ``now`` is the stamp of conditions that change.
+    """The desired status; ``now`` is the timestamp of conditions that change.
 
-    ``refusal`` is why the server does not take the Deployment, "" if it does.
+    ``refusal`` is why the server refuses the Deployment, "" if it does not.
     """
     if refusal:
         dependencies = _failed(Failure(layer=HealthLayer.RESOURCES, reason="CreationFailed", message=refusal))
@@ -82,7 +82,7 @@ def desired_status(
         dependencies = _dependencies(revision, children, scale, now=now)
     conditions = [*dependencies, ready_of(dependencies), _active(revision, children.deployment, scale)]
     before = nested(revision, "status") or {}
-    # What is made in the same breath, so that it costs no second write.
+    # The same plan creates the Deployment: its size needs no second write.
     begins_with = scale.start_count if serving_state_of(revision) is ServingState.ACTIVE else 0
     deployment = children.deployment
     return {
@@ -109,13 +109,13 @@ def _dependencies(revision: Object, children: RevisionChildren, scale: StartScal
     if was_ready(revision) or scale.start_count == 0:
         return _well()
     if serving_state_of(revision) is not ServingState.ACTIVE:
-        # It was given up before it was ever ready; what it failed by is more than that it was given up.
+        # The revision was deactivated before it was ever ready; an earlier failure explains more.
         return _kept_failure(revision) or _failed(_never_started())
     return _deploying(children, scale, now=now)
 
 
 def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) -> Failure | None:
-    """What keeps pods that are wanted from coming up; one that is ready shows that they can."""
+    """Why desired pods do not become ready; None if one is ready, because then they can."""
     wanted = serving_state_of(revision) is ServingState.ACTIVE and desired_count_of(children.deployment) > 0
     if not wanted or ready_count:
         return None
@@ -124,12 +124,12 @@ def _failure(revision: Object, children: RevisionChildren, *, ready_count: int) 
             return Failure(
                 layer=HealthLayer.RESOURCES, reason=condition.get("reason", ""), message=condition.get("message", "")
             )
-    # The end of one process of what has worked is bad luck; a new revision that ends has failed.
+    # One exit of a proven revision may be accidental; a new revision that exits has failed.
     return failure_of(children.pods, exits_tolerated=1 if was_ready(revision) else 0)
 
 
 def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:
-    """Neither well nor failed, until the time to start is over."""
+    """Unknown until the deadline, then failed."""
     why = not_ready_because(children.pods)
     progressing = condition_of(children.deployment or {}, "Progressing")
     told = progressing.get("status") == "False" and progressing.get("reason") == _DEADLINE
@@ -162,7 +162,7 @@ def _well() -> list[Condition]:
 
 
 def _failed(failure: Failure) -> list[Condition]:
-    """One is false; the other is not known."""
+    """The failed condition is False, the other Unknown."""
     return [
         Condition(type=layer.value, status=ConditionStatus.FALSE, reason=failure.reason, message=failure.message)
         if layer is failure.layer

@@ -1,10 +1,10 @@
-"""The status of a route: where it is reached, which revisions get how much, and what is in the way.
+"""The status of a route: its URLs, its traffic by revision, and whether requests arrive.
 
-Input: the route, what its targets name, which of its hosts another route holds, and its public Service, which leads to
-the activators whatever the traffic is; output: what is to be written. What was assigned stays assigned while the spec
-asks for something that cannot be had yet. A host that another route claimed before is left to it, and said so. Where a
-Gateway is in front, IngressReady is what that says of the route's HTTPRoutes (``httproutes.py``). TLS ends elsewhere, so
-that CertificateProvisioned is true with its reason.
+Input: the route, the objects that its targets reference, and its ``RouteContext``; output: the writes. Traffic stays as assigned
+while the spec asks for a revision that is not ready. With a rollout duration it moves in steps (``rollout.py``). A host that another
+route claimed first is left to that route. IngressReady is true once all activators serve the status (``io/route_prober.py``)
+and, behind a Gateway, once that has accepted the route's HTTPRoutes. TLS is not the route's concern, so CertificateProvisioned
+is true with its reason.
 """
 
 import json
@@ -88,7 +88,7 @@ class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
 def reconcile_route(
     route: Object, known: RouteTargets, context: RouteContext, *, settings: ControllerSettings, now: str, now_s: float
 ) -> WritePlan:
-    """What is to be written for a route. ``now_s`` is the time since the epoch, ``now`` the same as a stamp."""
+    """The writes for a route. ``now_s`` is the time since the epoch, ``now`` the same as a timestamp."""
     if is_being_deleted(route):
         return WritePlan()
     asked = nested(route, "spec", "traffic") or ()
@@ -129,7 +129,7 @@ def reconcile_route(
 
 
 def _is_confirmed(route: Object, digest: str, context: RouteContext) -> bool:
-    """Whether the activators route as the status will say. What a status says since before a restart was confirmed then."""
+    """Whether all activators serve the new status. A status that was Ready before a restart was confirmed then."""
     if context.confirmed is None or digest == context.confirmed:
         return True
     said = condition_of(route, _INGRESS_READY)
@@ -140,7 +140,7 @@ def _is_confirmed(route: Object, digest: str, context: RouteContext) -> bool:
 def _rollout(
     route: Object, assignment: Assignment, known: RouteTargets, *, settings: ControllerSettings, now_s: float
 ) -> Rollout:
-    """The state of the route's rollouts now. While targets cannot be assigned, it stays as it is."""
+    """The state of the route's rollouts now. It does not change while targets cannot be assigned."""
     before = read_rollout(annotations_of(route))
     if assignment.targets is None:
         return before
@@ -181,7 +181,7 @@ def _is_local(route: Object, context: RouteContext, tag: str) -> bool:
 
 
 def _notes(before: Object, after: Condition) -> Iterator[Note]:
-    """That requests no longer arrive, and why; and a rollout duration that cannot be read."""
+    """Warnings: requests do not arrive, and why; the rollout duration cannot be read."""
     asked = read_rollout_duration(annotations_of(before))
     if isinstance(asked, Problem) and nested(before, "status", "observedGeneration") is None:
         yield Note(about=before, reason="RolloutDurationInvalid", message=str(asked), warning=True)
@@ -212,7 +212,7 @@ def _annotation_changes(route: Object, annotations: Mapping[str, str]) -> Object
 def _routing_status(
     route: Object, targets: Sequence[Object] | None, *, context: RouteContext, settings: ControllerSettings
 ) -> Object:
-    """The part of the status that activators route by; a None takes a field out."""
+    """The part of the status that activators read; None removes a field."""
     lost = context.lost
     hosts = hosts_of(route, settings)
     port = settings.inner_port if is_cluster_local(route) else settings.public_port

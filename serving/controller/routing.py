@@ -1,10 +1,11 @@
-"""Whether traffic reaches a revision: its routing state, as a label that the autoscaler and the collection go by.
+"""The routing state of a revision, a label that the autoscaler and revision garbage collection read.
 
-active: a route names it, in its spec or in what it assigned; reserve: none does, so that its min-scale is not kept and
-it gets older; pending: it is the newest of its configuration and traffic may still come, because it has not been ready or
-because a route is about to move to the latest.
-Follows knative/serving 98e5ef90, pkg/reconciler/labeler, in which a revision that never became ready stays pending for
-ever and is never collected; ours goes to reserve when a newer one is there.
+active: a route references the revision in its spec or status. reserve: no route does, so its min-scale does not apply and it ages.
+pending: it is the newest of its configuration and may still get traffic, because it was not ready yet or because a route
+follows the latest revision.
+
+Follows knative/serving 98e5ef90, pkg/reconciler/labeler. There a revision that never became ready stays pending and is never
+collected; here it becomes reserve when a newer revision exists.
 """
 
 import enum
@@ -31,7 +32,7 @@ class RoutingState(enum.StrEnum):
 
 
 def revisions_named_by(route: Object) -> Iterator[str]:
-    """Names of revisions that a route sends traffic to, or is to send it to; a name may come more than once."""
+    """The revisions that a route sends or will send traffic to; a name may be repeated."""
     for part in ("spec", "status"):
         for target in nested(route, part, "traffic") or ():
             if target.get("revisionName"):
@@ -41,7 +42,7 @@ def revisions_named_by(route: Object) -> Iterator[str]:
 
 
 def routing_state_of(*, routes: Sequence[str], is_newest: bool, is_awaited: bool, was_ready: bool) -> RoutingState:
-    """The state of a revision that these routes name; ``is_awaited`` says that a route goes with the latest of it."""
+    """The state of a revision that these routes reference; ``is_awaited`` says that a route follows the latest one."""
     if routes:
         return RoutingState.ACTIVE
     may_come = is_newest and (is_awaited or not was_ready)
@@ -51,7 +52,7 @@ def routing_state_of(*, routes: Sequence[str], is_newest: bool, is_awaited: bool
 def metadata_changes(
     revision: Object, *, routes: Iterable[str], state: RoutingState, was_ready: bool, now: str
 ) -> Object:
-    """The patch that makes a revision's labels and annotations say so; {} if they do."""
+    """The patch of a revision's labels and annotations; {} if they are up to date."""
     labels, annotations = labels_of(revision), annotations_of(revision)
     new_labels = {**labels, ROUTING_STATE_LABEL: state.value}
     new_annotations = {key: value for key, value in annotations.items() if key != ROUTES_ANNOTATION}
@@ -60,7 +61,7 @@ def metadata_changes(
         new_annotations[ROUTES_ANNOTATION] = names
     if labels.get(ROUTING_STATE_LABEL) != state:
         new_annotations[ROUTING_STATE_MODIFIED_ANNOTATION] = now
-    # With the state that follows, so that it costs no write of its own.
+    # Written together with the state, which changes anyway.
     if was_ready and state is not RoutingState.PENDING:
         new_annotations.setdefault(BECAME_READY_ANNOTATION, now)
     before = {"metadata": {"labels": labels, "annotations": annotations}}

@@ -1,7 +1,7 @@
-"""How many pods a revision starts with, and how long it has for them; afterwards the autoscaler alone sets the scale.
+"""The number of pods that a revision starts with, and its deadline; afterwards only the autoscaler sets the scale.
 
-Input: the revision's annotations and the autoscaler's settings, resolved by ``serving.scaling``; output: a
-``StartScale``. Knative starts with initial-scale and lets the autoscaler raise it to min-scale; we start with what it would be.
+Input: the revision's annotations and the autoscaler's settings, resolved by ``serving.scaling``; output: a ``StartScale``. Knative
+starts with initial-scale and lets the autoscaler raise it to min-scale; here a revision starts with the larger of both.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ __all__ = ["StartScale", "start_scale"]
 
 
 class StartScale(msgspec.Struct, frozen=True, kw_only=True):
-    """``start_count`` pods must have been ready once within ``progress_deadline_s``; then ``min_count`` are enough.
+    """``start_count`` pods must be ready once within ``progress_deadline_s``; later ``min_count`` are enough.
 
-    A ``start_count`` of 0 means that the revision is ready without ever having had a pod.
+    With a ``start_count`` of 0 the revision is ready without a pod.
     """
 
     start_count: int
@@ -27,7 +27,7 @@ class StartScale(msgspec.Struct, frozen=True, kw_only=True):
 
 def start_scale(annotations: Mapping[str, str], settings: AutoscalerSettings) -> StartScale:
     """The numbers of one revision. initial-scale 1 with min-scale 3 starts 3; with max-scale 2 it would start 2."""
-    # Neither how many requests a pod takes nor a route changes the bounds that are asked for.
+    # The bounds depend on neither the concurrency of a pod nor its reachability.
     spec = resolve_annotations(annotations, settings, container_concurrency=0, reachable=True)
     # A HorizontalPodAutoscaler leaves a Deployment with 0 replicas alone.
     least = 1 if spec.class_name == HPA_CLASS else 0

@@ -1,9 +1,8 @@
-"""From a Service to its Configuration and its Route, and back: its status is theirs.
+"""A Service: its Configuration and Route, and its status, which mirrors theirs.
 
-Input: the service, its two children if they are there, and the revision that its template names; output: what is to be
-written. Spec and labels of the children follow the service; what other reconcilers keep in their annotations stays. As
-long as a child has not seen its latest spec, what it says is out of date and not repeated. Follows knative/serving
-98e5ef90, pkg/reconciler/service.
+Input: the service, its children if they exist, and whether the revision name of its template is taken; output: the writes. Spec and
+labels of the children follow the service; annotations that other reconcilers own stay. The status of a child that has not
+observed its latest spec is not mirrored. Follows knative/serving 98e5ef90, pkg/reconciler/service.
 """
 
 import msgspec
@@ -36,17 +35,17 @@ from serving.model.objects import (
 
 __all__ = ["ServiceChildren", "desired_configuration", "desired_route", "reconcile_service"]
 
-# How long a status that says nothing for sure may wait, while children come up.
+# How long an Unknown status waits for its children's changes.
 _UNSETTLED_S = 0.5
 _CONFIGURATIONS_READY = "ConfigurationsReady"
 _ROUTES_READY = "RoutesReady"
 _MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest revision.")
-# Annotations of a child that are not the service's to set.
+# Annotations of a child that its own reconciler writes.
 _CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION}
 
 
 class ServiceChildren(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is of a service's name; None where nothing is. ``name_is_taken``: its named revision is another's."""
+    """The children of a service; None where they do not exist. ``name_is_taken``: the named revision belongs to another template."""
 
     configuration: Object | None
     route: Object | None
@@ -59,7 +58,7 @@ def desired_configuration(service: Object) -> Object:
 
 
 def desired_route(service: Object) -> Object:
-    """The Route of a service; a target that names no revision is the latest of its configuration."""
+    """The Route of a service; a target without a revision gets the latest of the service's configuration."""
     asked = nested(service, "spec", "traffic") or [{"latestRevision": True, "percent": 100}]
     traffic = [
         {"latestRevision": False, **target}
@@ -91,7 +90,7 @@ def _child(service: Object, kind: str, spec: Object) -> Object:
 
 
 def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -> WritePlan:
-    """What is to be written for a service."""
+    """The writes for a service."""
     if is_being_deleted(service):
         return WritePlan()
     configuration, route = children.configuration, children.route
@@ -101,7 +100,7 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
     if not _must_wait(service, children):
         writes += _brought_about(ResourceKind.ROUTE, service, route, desired=desired_route(service))
     if any(isinstance(one, Create) for one in writes):
-        # What is made now says in a moment what there is to tell: one status less.
+        # The new children report in a moment: this saves one status write.
         return WritePlan(writes=tuple(writes))
     status = _status(service, children, now=now)
     told = {
@@ -112,16 +111,16 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
     return WritePlan(
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
-        # That it became ready, failed, or is no longer what it was is news; that it is not ready yet is none.
+        # Ready, failed and no longer ready are written at once; not ready yet can wait.
         debounce_s=_UNSETTLED_S if patches and not writes and told == {ConditionStatus.UNKNOWN} else 0.0,
     )
 
 
 def _must_wait(service: Object, children: ServiceChildren) -> bool:
-    """Whether the route may not be touched yet.
+    """Whether the route must not change yet.
 
-    A template that names its revision can be refused; traffic that names this revision must not go to the one that had
-    the name before. So the configuration's answer is waited for.
+    The server may refuse a template that names its revision, and traffic that references this name must not reach an earlier
+    revision of the same name. So the route waits for the configuration's answer.
     """
     if not nested(service, "spec", "template", "metadata", "name"):
         return False
@@ -131,7 +130,7 @@ def _must_wait(service: Object, children: ServiceChildren) -> bool:
 def _brought_about(
     resource: ResourceKind, service: Object, existing: Object | None, *, desired: Object
 ) -> tuple[Write, ...]:
-    """The write by which a child becomes what it should be; one that somebody else made is left alone."""
+    """The write that creates or updates a child. A child with another owner is left alone."""
     if existing is None:
         return (Create(resource=resource, body=desired),)
     if not is_controlled_by(existing, service):
@@ -153,7 +152,7 @@ def _changes(existing: Object, desired: Object) -> Object:
 
 
 def _is_up_to_date(child: Object | None, desired: Object) -> bool:
-    """Whether a child's status is about what the service asks for."""
+    """Whether a child's status is about the service's current spec."""
     return (
         child is not None
         and child.get("spec") == desired["spec"]
@@ -215,7 +214,7 @@ def _routes_ready(service: Object, children: ServiceChildren) -> Condition:
 
 
 def _is_migrated(route: Object, configuration: Object | None) -> bool:
-    """Whether the traffic of the status is that of the spec, with the revision that is the latest ready one now."""
+    """Whether the traffic of the status is that of the spec with the current latest ready revision."""
     latest = nested(configuration, "status", "latestReadyRevisionName")
     keys = ("percent", "tag")
     wanted = [

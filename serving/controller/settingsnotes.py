@@ -1,7 +1,6 @@
-"""What is said of a ConfigMap, as Events of it: taken over, refused with all that is wrong, or waiting for a restart.
+"""Events of a ConfigMap: applied, refused with every problem, or waiting for a restart.
 
-Input: what became of it for one daemon, and the ConfigMap; or what the cluster lacks for what it asks for. Output: notes.
-Pure.
+Input: the result of a ConfigMap for one daemon, or what the cluster lacks for a setting. Output: notes.
 """
 
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ _CONTROLLER_MAP = "config-controller"
 
 def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
     """The Events of one ConfigMap, for one daemon."""
-    # A list does not say what it is a list of.
+    # Items of a list have no kind.
     about = {**config_map, "apiVersion": "v1", "kind": "ConfigMap"}
     if taken.problems:
         said = "; ".join(str(one) for one in taken.problems)
@@ -33,14 +32,14 @@ def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
 
 
 def httproutes_missing(gateway: str, error: ClusterError) -> str:
-    """Why there can be no HTTPRoutes for a Gateway, where listing them ends in this error."""
+    """Why there are no HTTPRoutes for a Gateway, from the error of listing them."""
     what = "does not know HTTPRoutes" if isinstance(error, NotFound) else "does not let us list HTTPRoutes"
     expected = "the definitions of the Gateway API, and the component gateway of config/"
     return f'Gateway "{gateway}" is set, and the server {what}; expected {expected}: {error}'
 
 
 def httproutes_note(namespace: str, why: str) -> Note:
-    """That a Gateway is set and the server has no HTTPRoutes, or not for us; ``namespace`` is the system's."""
+    """The note that a Gateway is set but HTTPRoutes cannot be listed; ``namespace`` is the system's."""
     metadata = {"name": _CONTROLLER_MAP, "namespace": namespace}
     about: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
     return Note(about=about, reason="GatewayApiMissing", message=why, warning=True)

@@ -1,14 +1,14 @@
-"""The queue-proxy as a container of a revision's pods, for clusters: the container, its volume, and what it changes beside it.
+"""The queue-proxy as a container of a revision's pods on a cluster: the container, its volume, and the changes to other containers.
 
-Input: a revision with its defaults filled in, the pod's spec as it would be without, and a ``Sidecar``: settings, image and
-what is secret. Output: the spec with one container more. Follows knative/serving 98e5ef90,
-pkg/reconciler/revision/resources/queue.go, but for this:
+Input: a revision with its defaults filled in, the pod's spec without a queue-proxy, and a ``Sidecar`` with settings, image and
+secrets. Output: the spec with the queue-proxy. Follows knative/serving 98e5ef90, pkg/reconciler/revision/resources/queue.go,
+with these differences:
 
-- One port, 8012, takes HTTP/1.1 and HTTP/2 alike. The kubelet asks and orders at 8022 alone.
-- The kubelet's question whether the pod is ready is held until the app is: it learns of it at once, not a second later.
-- What only the queue-proxy may have, the token with which it reports, is in a volume that only it mounts.
+- One port, 8012, accepts both HTTP/1.1 and HTTP/2. The kubelet uses 8022 only.
+- A readiness probe of the kubelet is answered when the app becomes ready, instead of failing and being repeated a second later.
+- The token that authenticates stats is in a volume that only the queue-proxy mounts.
 
-Whatever else the spec says stays as it was written.
+Everything else in the spec is kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,22 +25,22 @@ from serving.settings.sidecar import SidecarSettings
 __all__ = ["ADMIN_PORT", "QUEUE_PORT", "QUEUE_PROXY", "Sidecar", "grace_s", "with_sidecar"]
 
 QUEUE_PROXY = "queue-proxy"
-# Where a queue-proxy takes requests, and where questions and orders.
+# The queue-proxy's ports for requests and for administration.
 QUEUE_PORT = 8012
 ADMIN_PORT = 8022
 _VOLUME = "serving-stats-token"
 _TOKEN_FOLDER = "/var/run/secrets/serving"  # noqa: S105 - where it is, not what
 _TOKEN_FILE = "token"  # noqa: S105 - as above
-# What the kubelet allows for one question, in seconds, and for how long of it the answer waits for the app.
+# Timeout of the kubelet's probe, and how long the answer waits for the app, in seconds.
 _READY_TIMEOUT_S = 10
 _READY_WAIT_S = 8
-# For the app to end by itself once nothing is left for it to do, in seconds.
+# Time for the app to exit after the queue-proxy has drained, in seconds.
 _APP_END_S = 5
 # The user of the image (Containerfile).
 _NOBODY = 65532
 _PROBES = ("livenessProbe", "startupProbe", "readinessProbe")
 _HANDLERS = ("tcpSocket", "httpGet", "grpc")
-# By field of a revision's spec: the queue-proxy's setting.
+# Settings of the queue-proxy by field of the revision's spec.
 _OWN_SETTINGS = {
     "containerConcurrency": "CONTAINER_CONCURRENCY",
     "timeoutSeconds": "REQUEST_TIMEOUT_S",
@@ -50,10 +50,10 @@ _OWN_SETTINGS = {
 
 
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
-    """What all queue-proxies have in common.
+    """The configuration that all queue-proxies share.
 
-    ``secret_of`` derives what requests to a revision's pods carry, from its namespace and uid. ``proxy`` are the settings
-    of queue-proxies, as far as a revision does not say.
+    ``secret_of`` derives the secret of a revision's pods from its namespace and uid. ``proxy`` are the settings of
+    queue-proxies that a revision does not override.
     """
 
     settings: SidecarSettings
@@ -64,7 +64,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grace_s(revision: Object, sidecar: Sidecar) -> int:
-    """Seconds that a pod has to end: requests come for the lag, the last of them may take its time, then the app ends.
+    """A pod's termination grace period in seconds: the drain lag, the longest request, and the exit of the app.
 
     With timeoutSeconds 300 and a lag of 5 s: 310.
     """
@@ -72,7 +72,7 @@ def grace_s(revision: Object, sidecar: Sidecar) -> int:
 
 
 def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar) -> Object:
-    """The spec of a pod with a queue-proxy. The container that serves is the one with ports."""
+    """The pod's spec with a queue-proxy. The container with ports serves the requests."""
     serving = next(one for one in spec["containers"] if one.get("ports"))
     secret = sidecar.secret_of(namespace_of(revision), uid_of(revision))
     return {
@@ -87,12 +87,12 @@ def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar) -> Object:
 
 
 def _drain_s(revision: Object, sidecar: Sidecar) -> int:
-    # A grace is in whole seconds.
+    # Grace periods are whole seconds.
     return int(revision["spec"]["timeoutSeconds"]) + -int(-sidecar.proxy.drain_lag_s // 1)
 
 
 def _beside(container: Object, *, secret: str) -> Object:
-    """A container of the user's: told where to listen, and ended when the queue-proxy has nothing more for it."""
+    """A user container with its ``PORT`` and a preStop hook that waits until the queue-proxy has drained."""
     made = {**container, "lifecycle": {"preStop": {"httpGet": _order("/wait-for-drain", secret)}}}
     if not container.get("ports"):
         return made
@@ -167,7 +167,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
 
 
 def _changed(settings: QueueProxySettings) -> Mapping[str, str]:
-    """What somebody has set for all queue-proxies, as their environment has it."""
+    """The settings of queue-proxies that differ from the defaults, as environment variables."""
     found: dict[str, str] = {}
     for field in fields_of(QueueProxySettings):
         value: object = settings
@@ -180,12 +180,12 @@ def _changed(settings: QueueProxySettings) -> Mapping[str, str]:
 
 
 def _unexpanded(value: str) -> str:
-    """A value as Kubernetes leaves it: ``$(NAME)`` in it would be another variable's value."""
+    """The value, escaped: Kubernetes expands ``$(NAME)`` in the values of environment variables."""
     return value.replace("$(", "$$(")
 
 
 def _security(revision: Object) -> Object:
-    """As little as there is. The image has a user; where the pod says that all are root, it is said again."""
+    """The smallest security context. The image runs as a user of its own; a pod that runs as root must say so here, too."""
     is_root = nested(revision, "spec", "securityContext", "runAsUser") == 0
     return {
         "allowPrivilegeEscalation": False,
@@ -202,7 +202,7 @@ def _order(path: str, secret: str) -> Object:
 
 
 def _volume(settings: SidecarSettings) -> Object:
-    """A token that the kubelet asks for in the pod's name, and renews; Kubernetes says of it whose it is."""
+    """A projected volume with a service account token that the kubelet renews."""
     token = {
         "audience": settings.stats_audience,
         "expirationSeconds": settings.token_expiration_s,

@@ -1,9 +1,9 @@
-"""From the traffic that a route asks for to revisions by name.
+"""From the traffic that a route requests to revisions by name.
 
-Input: the targets of its spec, the configurations and revisions that they name; output: the targets with a revision each,
-or the condition that says why not. It is all or nothing: as long as one target has no ready revision, traffic stays where
-it is, so that a rollout never sends a request to what has not been ready. A target that names a configuration gets the
-revision of it that was ready last. Follows knative/serving 98e5ef90, pkg/reconciler/route/traffic.
+Input: the targets of its spec, and the configurations and revisions that they reference; output: the targets with a revision
+each, or the condition that says why not. Assignment is all or nothing: while one target has no ready revision, traffic does
+not move, so requests never reach a revision that was not ready. A configuration target gets the configuration's latest ready
+revision. Follows knative/serving 98e5ef90, pkg/reconciler/route/traffic.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,21 +21,21 @@ ALL_TRAFFIC_ASSIGNED = "AllTrafficAssigned"
 
 
 class RouteTargets(msgspec.Struct, frozen=True, kw_only=True):
-    """What a route's targets may name, by name, in its namespace."""
+    """The configurations and revisions that a route references, by name."""
 
     configurations: Mapping[str, Object]
     revisions: Mapping[str, Object]
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Targets with a revision each, without URLs; None where ``condition`` says that they cannot be had now."""
+    """Targets with a revision each, without URLs; None if ``condition`` says why there are none."""
 
     targets: list[Object] | None
     condition: Condition
 
 
 def assign(targets: Sequence[Object], known: RouteTargets) -> Assignment:
-    """Assign every target to a revision, or say what is in the way of the first that cannot be."""
+    """Assign a revision to every target, or report the first target that has none."""
     assigned: list[Object] = []
     for target in targets:
         found = _to_configuration(target, known) if target.get("configurationName") else _to_revision(target, known)
@@ -81,7 +81,7 @@ def _to_revision(target: Object, known: RouteTargets) -> Object | Condition:
 
 
 def _target(target: Object, revision: str, *, latest: bool) -> Object:
-    """As the status has it: a revision by name, and whether it moves on with the latest."""
+    """The target as the status has it: a revision by name, and whether it follows the latest."""
     made: Object = {"revisionName": revision, "latestRevision": latest}
     return made | {key: target[key] for key in ("percent", "tag") if target.get(key) is not None}
 

@@ -1,8 +1,8 @@
-"""What a reconciler wants done, as data: objects to create, patches, deletions, and the events that tell of them.
+"""The plan of a reconciler as data: objects to create, patches, deletions, and Events.
 
-A reconciler is a function from what is known to a ``WritePlan``; ``loop.py`` carries it out. Every patch and deletion is
-fenced by the ``resourceVersion`` that the decision was made on: if the object has changed since, the server refuses with
-a conflict, and the decision is made anew on what is there then. No writer can therefore undo what it has not seen.
+A reconciler is a function from the cached state to a ``WritePlan``, which ``io/plan_writer.py`` carries out. Every patch and deletion
+is fenced by the ``resourceVersion`` that the decision was made on: if the object has changed since, the server reports a conflict
+and the decision is repeated. No write can therefore undo a change that it has not seen.
 """
 
 import enum
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class ResourceKind(enum.StrEnum):
-    """The kinds that are read or written here, by the names that the API's messages use."""
+    """The kinds that the controller reads or writes, by the resource names in the API's messages."""
 
     SERVICE = "services.serving.knative.dev"
     CONFIGURATION = "configurations.serving.knative.dev"
@@ -57,14 +57,14 @@ WorkKey = tuple[ResourceKind, str, str]
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that is to be."""
+    """An object to create."""
 
     resource: ResourceKind
     body: Object
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """A merge patch of an object, or of its status. It holds the version that it is fenced by."""
+    """A merge patch of an object or its status, fenced by a version."""
 
     resource: ResourceKind
     namespace: str
@@ -74,7 +74,7 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delete(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that is to go, if it is still this one in this version."""
+    """The deletion of an object, fenced by its uid and version."""
 
     resource: ResourceKind
     namespace: str
@@ -87,7 +87,7 @@ Write = Create | Patch | Delete
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a person who looks at the object should read: it becomes an Event."""
+    """A message about an object; it becomes an Event."""
 
     about: Object
     reason: str
@@ -96,7 +96,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done for one resource.
+    """The writes for one resource.
 
     ``writes`` are made in their order, then ``notes``. ``again_after_s`` is when to decide again without a change, in
     seconds from now, None for never. ``can_wait`` marks writes that no decision depends on: they are limited in rate.
@@ -113,18 +113,18 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def patch_of(resource: ResourceKind, existing: Object, changes: Object) -> tuple[Patch, ...]:
-    """A fenced merge patch with these changes; nothing if there are none."""
+    """A fenced merge patch with these changes; () if there are none."""
     return _fenced(resource, existing, changes, subresource=None) if changes else ()
 
 
 def status_patch(resource: ResourceKind, existing: Object, status: Object) -> tuple[Patch, ...]:
-    """A fenced patch that makes ``status`` the status; nothing if it is that already."""
+    """A fenced patch that turns the status into ``status``; () if it is equal."""
     changes = merge_difference(nested(existing, "status") or {}, status)
     return _fenced(resource, existing, {"status": changes}, subresource="status") if changes else ()
 
 
 def deletion_of(resource: ResourceKind, existing: Object) -> Delete:
-    """The deletion of exactly this object, as it was seen."""
+    """The deletion of this object in this version."""
     return Delete(
         resource=resource,
         namespace=namespace_of(existing),

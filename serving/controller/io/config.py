@@ -1,8 +1,8 @@
-"""The controller's settings as ConfigMaps say them, and the Events that tell what becomes of each ConfigMap.
+"""The controller's live settings, and the Events about each ConfigMap.
 
-The controller checks the ConfigMaps of all daemons and writes Events for all of them, so that nobody else needs the right;
-what a daemon's own environment says to it is not known here. It reads the autoscaler's settings too, because a revision
-starts with the scale that it asks for.
+The controller checks the ConfigMaps of all daemons and writes their Events, so that no other daemon needs the permission; the
+environment of other daemons is not known here. It also reads the autoscaler's settings, because they determine the
+scale that a revision starts with.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ __all__ = ["ControllerConfig"]
 
 
 class ControllerConfig:
-    """Its own settings, the autoscaler's and those of all queue-proxies, as they are now. Raises ``SettingsError`` for a wrong environment."""
+    """The current settings of the controller, the autoscaler and the queue-proxies. Raises ``SettingsError`` for a wrong environment."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.own = LiveSettings(CONTROLLER, registry=DAEMONS, environment=environment)
@@ -36,7 +36,7 @@ class ControllerConfig:
         ]
 
     def attach(self, controller: Controller, watch: ConfigMapWatch) -> None:
-        """From now on this controller takes over what changes, and tells of it; first of what is refused already."""
+        """Apply changes to this controller from now on, and report them; refusals so far are reported first."""
 
         def heard(taken: Taken, config_map: Object) -> None:
             if taken.changed and taken.daemon in (CONTROLLER.name, AUTOSCALER.name):

@@ -18,10 +18,10 @@ from serving.controller.cache import ControllerCache
 from serving.controller.concurrency import ConcurrencyLimit
 from serving.controller.decide import decide
 from serving.controller.hosts import Key
-from serving.controller.io.event_writer import EventWriter
+from serving.controller.io.note_writer import NoteWriter
 from serving.controller.io.plan_writer import PlanWriter
 from serving.controller.io.route_prober import RouteProber
-from serving.controller.io.sources import Sources
+from serving.controller.io.sources import CacheSources
 from serving.controller.sidecar import Sidecar
 from serving.controller.writes import Note, ResourceKind, WorkKey
 from serving.metrics.controller import ControllerMetrics
@@ -59,11 +59,11 @@ class Controller:
         self._counted_s: dict[WorkKey, float] = {}
         self._waiting_s: dict[WorkKey, float] = {}
         self._crowds: asyncio.Queue[set[WorkKey]] = asyncio.Queue()
-        self._events = EventWriter(cluster)
+        self._events = NoteWriter(cluster)
         self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=self._note_call)
         self._limit = ConcurrencyLimit(low=self._settings.workers, high=self._settings.workers_max)
         self._prober = RouteProber(addresses=self._cache.activator_addresses, confirmed=self._confirmed)
-        self._sources = Sources(
+        self._sources = CacheSources(
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
         )
         if metrics is not None:

@@ -19,7 +19,7 @@ from serving.controller.writes import Note, ResourceKind, WorkKey
 from serving.model.errors import ClusterError, Forbidden, NotFound
 from serving.settings.controller import ControllerSettings
 
-__all__ = ["Sources"]
+__all__ = ["CacheSources"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _HTTPROUTES_RETRY_S = 2.0
 Wake = Callable[[set[WorkKey], ResourceKind | None], None]
 
 
-class Sources:
+class CacheSources:
     """``run`` follows everything; ``synced`` is set once the first lists are in the cache.
 
     ``wake`` gets the keys that a change affects, and the kind of the object that changed; ``note`` reports a missing API.
@@ -56,7 +56,7 @@ class Sources:
         self.synced = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"Sources({len(self._reflectors)} kinds)"
+        return f"CacheSources({len(self._reflectors)} kinds)"
 
     @property
     def reflectors(self) -> Mapping[ResourceKind, Reflector]:

@@ -14,7 +14,7 @@ from serving.model.errors import AlreadyExists, ClusterError
 from serving.model.event import repeated
 from serving.model.objects import name_of, namespace_of
 
-__all__ = ["EventWriter"]
+__all__ = ["NoteWriter"]
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _EVENTS_KNOWN_MAX = 1024
 
 
-class EventWriter:
+class NoteWriter:
     """``run`` writes queued notes; ``write`` writes one at once. A failed write is logged: no decision depends on an Event."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -32,7 +32,7 @@ class EventWriter:
         self.writes_count = 0
 
     def __repr__(self) -> str:
-        return f"EventWriter({self._queued.qsize()} queued, {self.writes_count} writes)"
+        return f"NoteWriter({self._queued.qsize()} queued, {self.writes_count} writes)"
 
     def enqueue(self, note: Note) -> None:
         """Write a note that belongs to no plan."""

@@ -9,7 +9,7 @@ import click
 from serving.cli.api import ApiClient, fail_usage
 from serving.cli.installation import Installation
 from serving.cli.rollout import until_available, until_removed
-from serving.cli.tree import WantedRevisions, objects_of, render, tree_folder
+from serving.cli.tree import InstallOptions, objects_of, render, tree_folder
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_duration_s
 
@@ -43,7 +43,7 @@ def install(*, kubeconfig: Path | None, context: str | None, **asked: Any) -> No
         timeout_s = parse_duration_s(asked["timeout"])
     except InvalidValue as error:
         fail_usage(f"--timeout: {error}")
-    wanted = WantedRevisions(
+    wanted = InstallOptions(
         image=asked["image"],
         queue_proxy_image=asked["queue_proxy_image"],
         namespace=asked["namespace"],

@@ -1,8 +1,8 @@
 """What ``serving install`` does on one cluster: check, apply, remove.
 
 Objects are applied on the server's side under one field manager, so that fields which others own stay theirs. The shipped
-ConfigMaps set no key: a key that is there stays, whoever set it. Knative's kinds belong to this project or to Knative, never
-to both: where Knative's definitions are, nothing is touched.
+ConfigMaps set no key, so every key on the cluster stays. Knative's kinds belong to this project or to Knative, never to both:
+where Knative's definitions are, nothing is touched.
 """
 
 import time

@@ -16,7 +16,7 @@ import yaml
 from serving.cluster.crds import crd_folder
 from serving.cluster.port import Object
 
-__all__ = ["KNATIVE_CRDS", "OUR_LABEL", "WantedRevisions", "is_ours", "objects_of", "path_of", "render", "tree_folder"]
+__all__ = ["KNATIVE_CRDS", "OUR_LABEL", "InstallOptions", "is_ours", "objects_of", "path_of", "render", "tree_folder"]
 
 OUR_LABEL = ("app.kubernetes.io/part-of", "serving")
 # Definitions that an installation of Knative Serving has and we have not.
@@ -45,7 +45,7 @@ _WITHOUT_NAMESPACE = {"Namespace", _CRD, "ClusterRole", "ClusterRoleBinding"}
 _PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 
-class WantedRevisions(msgspec.Struct, frozen=True, kw_only=True):
+class InstallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What differs from the shipped tree; "" leaves it as it is."""
 
     image: str = ""
@@ -66,7 +66,7 @@ def tree_folder() -> Path:
     return crd_folder().parent
 
 
-def objects_of(folder: Path, wanted: WantedRevisions) -> list[Object]:
+def objects_of(folder: Path, wanted: InstallOptions) -> list[Object]:
     """All objects, those first that others need."""
     with (folder / "kustomization.yaml").open(encoding="utf-8") as file:
         kustomization: Object = yaml.load(file, Loader=_LOADER)  # noqa: S506 - both loaders are safe

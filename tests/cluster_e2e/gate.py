@@ -17,7 +17,7 @@ class Gate:
         self._target = (host, port)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        # Bound, but never listening: the port stays ours while nobody listens there, and refuses.
+        # Bound, but never listening: the port stays reserved and refuses connections while the gate is shut.
         self._place = _bound(0)
         self.port: int = self._place.getsockname()[1]
 
@@ -26,7 +26,7 @@ class Gate:
         self._server = await asyncio.start_server(self._pass, sock=_bound(self.port))
 
     async def shut(self) -> None:
-        """Cut everything; whoever connects is refused."""
+        """Cut every connection, and refuse new ones."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._writers):

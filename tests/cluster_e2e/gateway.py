@@ -1,4 +1,4 @@
-"""Somebody who pretends to be an implementation of the Gateway API: it says of HTTPRoutes what it is told to, and routes.
+"""A stand-in for an implementation of the Gateway API: it reports a given verdict on HTTPRoutes, and routes requests.
 
 What it does with a request is what the API says: the HTTPRoute by host, the rule by headers, a backend by weight, an
 address of the backend's EndpointSlices, and headers that are set. Addresses in 10.0.0.0/8 are reached in 127.0.0.0/8.
@@ -24,7 +24,7 @@ def accepted(generation: int) -> list[Object]:
 
 
 def refused(generation: int) -> list[Object]:
-    """The Gateway lets nobody of that namespace in."""
+    """The Gateway admits no HTTPRoute of that namespace."""
     return [_condition("Accepted", "False", "NotAllowedByListeners", generation=generation)]
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from serving.cli.api import ApiClient
 from serving.cli.installation import Installation
-from serving.cli.tree import WantedRevisions, objects_of, tree_folder
+from serving.cli.tree import InstallOptions, objects_of, tree_folder
 from serving.cluster.port import Object
 from tests.tidy.sources import ROOT
 
@@ -35,12 +35,12 @@ _TOKEN_S = 3600
 
 
 def is_real() -> bool:
-    """Whether the server is somebody else's."""
+    """Whether the server is a real one, and not our own."""
     return bool(os.environ.get(_VARIABLE))
 
 
 def only_here() -> Object:
-    """What keeps a pod off nodes of others, where nobody would run it as the suite wants it: a part of a pod's spec.
+    """The part of a pod's spec that keeps it on the suite's own node.
 
     The account is said for servers without the admission that fills it in: a token is for a pod that names its account.
     """
@@ -115,7 +115,7 @@ async def started(folder: Path) -> AsyncIterator[Server]:
 def needed_objects() -> list[Object]:
     """What a server has to have before the daemons come: of the tree, and the account of placement, which is a component."""
     placement = (tree_folder() / "components" / "placement" / "rbac.yaml").read_text()
-    objects = [*objects_of(tree_folder(), WantedRevisions()), *yaml.safe_load_all(placement)]
+    objects = [*objects_of(tree_folder(), InstallOptions()), *yaml.safe_load_all(placement)]
     return [one for one in objects if one["kind"] in _NEEDED]
 
 

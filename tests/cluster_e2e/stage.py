@@ -1,8 +1,8 @@
-"""Everything at work against one server: the daemons as processes, a kubelet, and somebody who pretends to have load.
+"""Everything at work against one server: the daemons as processes, a kubelet, and a source of pretended load.
 
 Daemons reach the server through a gate, with their own accounts and a record of what they call; the suite has the server
-itself. Whoever waits here waits for events of a watch, and fails with what it saw last. All sockets are the stage's own and
-handed down, so that nobody else takes a port between two starts of a daemon; who asks too early waits for its first answer.
+itself. Waiting ends with an event of a watch, and fails with the object's last state. All sockets are the stage's own and
+handed down, so that no port is lost between two starts of a daemon; an early request waits for the daemon's first answer.
 """
 
 import asyncio
@@ -328,7 +328,7 @@ async def staged(
 
 @contextlib.asynccontextmanager
 async def _without_our_node(cluster: Cluster, node: str) -> AsyncIterator[None]:
-    """On somebody else's server the node goes with us: nobody would be its kubelet."""
+    """Delete the suite's node from a real server: it would have no kubelet."""
     try:
         yield
     finally:

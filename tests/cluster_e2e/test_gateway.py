@@ -19,7 +19,7 @@ from tests.cluster_e2e.with_pods import COMMAND, QUEUE_PORT, ask, with_pods
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(900),
-    pytest.mark.skipif(is_real(), reason="a server of others has the Gateway API only where somebody installed it"),
+    pytest.mark.skipif(is_real(), reason="a real server has the Gateway API only where it was installed"),
 ]
 
 (RULE,) = next(yaml.safe_load_all((tree_folder() / "components" / "gateway" / "rbac.yaml").read_text()))["rules"]
@@ -130,7 +130,7 @@ async def test_requests_go_where_the_weights_and_tags_say_by_activators_and_to_p
         ),
     ]
     assert [backend for backend, _, _ in answers[-3:-1]] == [f"{name}-00001"] * 2
-    # Who was chosen answers: nobody decides a second time.
+    # The chosen revision answers: no component decides a second time.
     assert [(status, f"from {backend}," in body) for backend, status, body in answers] == [(200, True)] * len(answers)
 
 

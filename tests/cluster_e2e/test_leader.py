@@ -81,7 +81,7 @@ async def freeze(stage: Stage, name: str, *, count: int) -> tuple[float, list[st
     async with asyncio.timeout(240):
         while losses(frozen) == lost_count:  # noqa: ASYNC110 - a file is polled
             await asyncio.sleep(0.05)
-    assert stage.writes_of(other(leader), since=since), "somebody did the work"
+    assert stage.writes_of(other(leader), since=since), "the other one did the work"
     return took_s, stage.writes_of(leader, since=since)
 
 
@@ -95,7 +95,7 @@ async def test_one_that_was_relieved_leads_again_when_the_other_is_gone(stage: S
     assert await stage.daemons[leader].stop() == 0
     lease = await stage.cluster.get(LEASE, NAMESPACE, "controller")
     assert not lease["spec"]["holderIdentity"].startswith(f"{leader}_"), (
-        "it let go: nobody waits for its lease to run out"
+        "it released the lease: no candidate waits for its end"
     )
     assert await leader_of(stage, other_than=leader) == other(leader)
     await stage.apply(service("again"))

@@ -1,4 +1,4 @@
-"""Who stands in the slices of public Services, at every moment: activators or ready pods, never nobody.
+"""Who stands in the slices of public Services, at every moment: activators or ready pods, never an empty slice.
 
 The pods carry no traffic; what is followed are the slices, by a watch that sees each of their versions.
 """

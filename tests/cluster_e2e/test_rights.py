@@ -1,4 +1,4 @@
-"""The Roles of ``config/rbac`` grant what the daemons use: nothing is missing, and nothing is there that nobody uses."""
+"""The Roles of ``config/rbac`` grant what the daemons use: nothing is missing, and nothing is unused."""
 
 import asyncio
 import contextlib
@@ -125,7 +125,7 @@ async def _by_hpa(stage: Stage) -> None:
 
 
 async def _claim(port: int) -> None:
-    """Somebody who says that he is a pod; whose his token is, the autoscaler has to ask."""
+    """A client that claims to be a pod; the autoscaler asks the server about its token."""
     url = f"ws://127.0.0.1:{port}/stats?namespace={SPACE}&revision=all-00001&pod=all-00001-deployment-0"
     with pytest.raises(InvalidStatus) as refused:
         await connect(url, additional_headers={"Authorization": "Bearer made-up"}, proxy=None, open_timeout=60)

@@ -1,4 +1,4 @@
-"""What the suite makes of somebody's kubeconfig, and what it puts on his server before the daemons come."""
+"""What the suite makes of a given kubeconfig, and what it applies to that server before the daemons start."""
 
 import contextlib
 import json

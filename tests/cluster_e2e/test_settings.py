@@ -81,7 +81,7 @@ async def test_config_maps_are_left_as_they_were_found(stage: Stage, before: dic
         assert await found(stage, name) == before
 
 
-async def told(stage: Stage, reason: str, words: str) -> Object:
+async def event_of(stage: Stage, reason: str, words: str) -> Object:
     """The first Event of a ConfigMap that says so."""
     listing = await stage.cluster.list(EVENT, SYSTEM)
     for one in listing.items:
@@ -114,11 +114,11 @@ async def test_a_target_that_is_edited_scales_running_revisions(stage: Stage) ->
         container_concurrency_target_percentage="100",
     )
     await stage.scaled("edited-00001", 2)
-    event = await told(stage, "SettingsChanged", "container_concurrency_target_default")
+    event = await event_of(stage, "SettingsChanged", "container_concurrency_target_default")
     assert event["involvedObject"]["name"] == "config-autoscaler"
     # One that is bad changes nothing, also what is good in it.
     await configure(stage, "config-autoscaler", container_concurrency_target_default="1", stable_window="never")
-    event = await told(stage, "SettingsRefused", "'never'")
+    event = await event_of(stage, "SettingsRefused", "'never'")
     assert event["type"] == "Warning"
     assert event["message"].startswith("The autoscaler keeps")
     assert "ConfigMap config-autoscaler: stable-window: 'never' is not right" in event["message"]
@@ -140,7 +140,7 @@ async def test_a_daemon_that_starts_beside_a_bad_config_map_runs_on_the_defaults
     # It is at work, and not still starting.
     await stage.scaled("beside-00001", 2)
     await configure(stage, "config-autoscaler", max_scale_up_rate="0.5")
-    await told(stage, "SettingsRefused", "max-scale-up-rate")
+    await event_of(stage, "SettingsRefused", "max-scale-up-rate")
     assert await stage.daemons["autoscaler"].stop() == 0
     again = await stage.start("autoscaler")
     stage.load("beside-00001", 200)
@@ -156,7 +156,7 @@ async def test_another_domain_moves_running_routes_and_other_defaults_go_to_new_
     await configure(stage, "config-controller", domain="apps.example.org")
     await stage.until(ROUTE, "moved", lambda one: ".serving-e2e.apps.example.org" in one["status"]["url"])
     await configure(stage, "config-defaults", revision_idle_timeout_seconds="77")
-    await told(stage, "SettingsChanged", "revision_idle_timeout_s")
+    await event_of(stage, "SettingsChanged", "revision_idle_timeout_s")
     changed = await stage.apply(plain("moved", version="2"))
     await stage.ready("moved", generation=changed["metadata"]["generation"])
     timeouts = [
@@ -171,6 +171,6 @@ async def test_what_needs_a_restart_is_said(stage: Stage) -> None:
     await stage.apply(plain("waiting"))
     await stage.ready("waiting")
     await configure(stage, "config-activator", queue_depth_max="5", tell_revision="false")
-    event = await told(stage, "SettingsWaitForRestart", "queue_depth_max")
+    event = await event_of(stage, "SettingsWaitForRestart", "queue_depth_max")
     assert event["message"] == "The activator takes over when it is started again: queue_depth_max"
-    await told(stage, "SettingsChanged", "tell_revision")
+    await event_of(stage, "SettingsChanged", "tell_revision")

@@ -88,7 +88,7 @@ async def telling(stage: Stage, instance: str) -> AsyncIterator[Teller]:
 
 
 async def holders(stage: Stage) -> list[str]:
-    """Which of the two holds each shard; "" for nobody."""
+    """Which of the two holds each shard; "" if it is free."""
     found = {one["metadata"]["name"]: one for one in (await stage.cluster.list(LEASE, NAMESPACE)).items}
     leases = [found.get(shard_name("autoscaler", shard, COUNT)) for shard in range(COUNT)]
     return ["" if one is None else str(one["spec"]["holderIdentity"]).partition("_")[0] for one in leases]

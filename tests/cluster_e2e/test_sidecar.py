@@ -45,7 +45,7 @@ class Cluster:
         headers = {"Host": f"{name}.{SPACE}.localhost"}
         async with asyncio.timeout(240):
             # The activator hears of a service a moment after it is ready.
-            while (found := await got("127.0.0.1", self.stage.port("public"), path, headers=headers))[0] == 404:  # noqa: ASYNC110 - nobody tells us
+            while (found := await got("127.0.0.1", self.stage.port("public"), path, headers=headers))[0] == 404:  # noqa: ASYNC110 - no event announces it
                 await asyncio.sleep(0.05)
         return found
 

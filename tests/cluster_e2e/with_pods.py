@@ -1,6 +1,6 @@
 """A stage whose pods are processes of this machine, by the kubelet of ``serving up``, and requests to it.
 
-A server takes no loopback address into a slice: pods are told to be in 10.64.0.0/16, and the activator reaches them in
+A server takes no loopback address into a slice: pods report addresses in 10.64.0.0/16, and the activator reaches them in
 127.64.0.0/16.
 """
 
@@ -64,7 +64,7 @@ async def _kubelet(
 async def ask(stage: Stage, host: str, path: str = "/") -> tuple[int, str]:
     """A request until the activator has heard of the host, which is a moment after it is ready: status and body."""
     async with asyncio.timeout(240):
-        while (found := await asked(stage.port("public"), f"{host}.{SPACE}.localhost", path))[0] == 404:  # noqa: ASYNC110 - nobody tells us
+        while (found := await asked(stage.port("public"), f"{host}.{SPACE}.localhost", path))[0] == 404:  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.05)
     return found
 

@@ -13,13 +13,13 @@ from click.testing import CliRunner, Result
 from serving.cli.api import ApiClient
 from serving.cli.main import main
 from serving.cli.rollout import until_available
-from serving.cli.tree import WantedRevisions, objects_of, path_of, tree_folder
+from serving.cli.tree import InstallOptions, objects_of, path_of, tree_folder
 from serving.cluster.memory import MemoryCluster
 from serving.settings.parse import EXAMPLE_KEY
 from tests.integration.api_server import served
 from tests.integration.bare_cluster import BareCluster
 
-OBJECTS = objects_of(tree_folder(), WantedRevisions())
+OBJECTS = objects_of(tree_folder(), InstallOptions())
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SETTINGS = "/api/v1/namespaces/knative-serving/configmaps/config-autoscaler"
 ROUTES = "/api/v1/namespaces/knative-serving/configmaps/config-controller"
@@ -174,7 +174,7 @@ def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_
 def test_a_dry_run_asks_nobody_and_prints_what_would_be_applied() -> None:
     done = CliRunner().invoke(main, ["install", "--dry-run", "-n", "mine", "--domain", "apps.example.org"])
     found = list(yaml.safe_load_all(done.stdout))
-    assert found == objects_of(tree_folder(), WantedRevisions(namespace="mine", domain="apps.example.org"))
+    assert found == objects_of(tree_folder(), InstallOptions(namespace="mine", domain="apps.example.org"))
     (settings,) = (one for one in found if one["metadata"]["name"] == "config-controller")
     assert (settings["data"]["domain"], settings["metadata"]["namespace"]) == ("apps.example.org", "mine")
 

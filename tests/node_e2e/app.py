@@ -4,11 +4,16 @@
 given to ``python -c`` as a whole, so that it imports nothing of this project.
 """
 
+# ruff: noqa: E402 - as process 1 of a container a program ignores SIGTERM until it has a handler
+import signal
+import sys
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
 import asyncio
 import base64
 import hashlib
 import os
-import signal
 import urllib.parse
 
 import h2.config

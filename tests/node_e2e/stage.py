@@ -185,6 +185,14 @@ class NodeStage:
         async with session.get(url, headers={"Host": self.host(name), **(headers or {})}) as answer:
             return answer.status, await answer.text()
 
+    async def post(self, name: str, path: str) -> tuple[int, str]:
+        """One POST without a body, which is not sent again: status and body."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"http://{self.ingress}{path}", headers={"Host": self.host(name)}) as answer,
+        ):
+            return answer.status, await answer.text()
+
     def host(self, name: str) -> str:
         """The public host of a service or of a tag of it."""
         return f"{name}.{SPACE}.{DOMAIN}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from serving.cli.api import ApiClient
 from serving.cli.installation import Installation
-from serving.cli.tree import WantedRevisions, objects_of, tree_folder
+from serving.cli.tree import InstallOptions, objects_of, tree_folder
 from serving.cluster.admission import admit
 from serving.cluster.garbage import collect_garbage
 from serving.cluster.journal import Journal
@@ -81,7 +81,7 @@ async def kube() -> AsyncIterator[KubeCluster]:
 
 @functools.cache
 def _define(kubeconfig: Path) -> None:
-    definitions = [one for one in objects_of(tree_folder(), WantedRevisions()) if one["kind"] in _DEFINED]
+    definitions = [one for one in objects_of(tree_folder(), InstallOptions()) if one["kind"] in _DEFINED]
     installation = Installation(ApiClient(kubeconfig=kubeconfig), definitions)
     installation.check()
     installation.apply()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serving.cli.tree import WantedRevisions, objects_of, tree_folder
+from serving.cli.tree import InstallOptions, objects_of, tree_folder
 from serving.controller.deployment import desired_deployment, desired_private_service
 from serving.controller.hpa import hpa_writes
 from serving.controller.public import PublicService, public_writes
@@ -45,7 +45,7 @@ def event() -> Object:
 
 
 @pytest.mark.parametrize(
-    "one", objects_of(tree_folder(), WantedRevisions()), ids=lambda one: f"{one['kind']}-{len(one)}"
+    "one", objects_of(tree_folder(), InstallOptions()), ids=lambda one: f"{one['kind']}-{len(one)}"
 )
 def test_what_config_installs_passes(one: Object) -> None:
     assert objections(one) == []

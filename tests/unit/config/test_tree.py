@@ -12,7 +12,7 @@ import yaml
 
 from serving import __version__
 from serving.cli.makekey import NAME as KEY_SECRET
-from serving.cli.tree import OUR_LABEL, WantedRevisions, objects_of, tree_folder
+from serving.cli.tree import OUR_LABEL, InstallOptions, objects_of, tree_folder
 from serving.cluster.allotment import shard_name
 from serving.settings.daemons import DAEMONS
 from serving.settings.election import ElectionSettings
@@ -20,7 +20,7 @@ from serving.settings.load import load
 from tests.unit.config.strict import faults, model_of
 
 CONFIG = tree_folder()
-OBJECTS = objects_of(CONFIG, WantedRevisions())
+OBJECTS = objects_of(CONFIG, InstallOptions())
 COMPONENTS = sorted(path.name for path in (CONFIG / "components").iterdir())
 WORKLOADS = [one for one in OBJECTS if one["kind"] in {"Deployment", "Job"}]
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
@@ -75,7 +75,7 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
         )
     )
     found = built(overlay)
-    wanted = WantedRevisions(image="registry.example/serving:9", namespace="elsewhere")
+    wanted = InstallOptions(image="registry.example/serving:9", namespace="elsewhere")
     for one in objects_of(CONFIG, wanted):
         if named(one) == ("Service", "elsewhere", "activator"):
             assert found[named(one)]["spec"]["type"] == "ClusterIP", "a Gateway is in front"
@@ -137,7 +137,7 @@ def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise
     overlay = {"namespace": "elsewhere", "resources": ["../config"], "components": ["../config/components/gateway"]}
     (tmp_path / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     found = built(tmp_path / "mine")
-    before = {named(one): one for one in objects_of(CONFIG, WantedRevisions(namespace="elsewhere"))}
+    before = {named(one): one for one in objects_of(CONFIG, InstallOptions(namespace="elsewhere"))}
     assert {name for name, one in found.items() if before.get(name) != one} == {
         ("Deployment", "elsewhere", "controller"),
         ("Service", "elsewhere", "activator"),

@@ -152,4 +152,4 @@ def _quantity(whole: int) -> str:
 
 
 def _resource(name: str, target: Object) -> Object:
-    return {"type": "ResourceKind", "resource": {"name": name, "target": target}}
+    return {"type": "Resource", "resource": {"name": name, "target": target}}

@@ -5,6 +5,7 @@
 ``SERVING_TEST_NODE_IMAGE``                   image of the daemons, which the nodes have or can pull
 ``SERVING_TEST_NODE_QUEUE_PROXY_IMAGE``       image of the queue-proxy; empty: that of the daemons
 ``SERVING_TEST_NODE_PREVIOUS_IMAGE``          image of the version before, for the upgrade; empty: no such test
+``SERVING_TEST_NODE_PREVIOUS_TREE``           a checkout of that version, whose ``serving install`` installs it
 ``SERVING_TEST_NODE_INGRESS``                 HOST:PORT of the Service ``activator``; empty: its cluster address
 ============================================  ======================================================================
 """
@@ -67,13 +68,14 @@ class NodeStage:
         self.image = os.environ[f"{_PREFIX}IMAGE"]
         self.queue_proxy_image = os.environ.get(f"{_PREFIX}QUEUE_PROXY_IMAGE", "")
         self.previous_image = os.environ.get(f"{_PREFIX}PREVIOUS_IMAGE", "")
+        self._previous_tree = os.environ.get(f"{_PREFIX}PREVIOUS_TREE", "")
         self._folder = folder
         self._ingress = os.environ.get(f"{_PREFIX}INGRESS", "")
 
-    def install(self, *options: str, code: int = 0) -> str:
-        """``serving install``; what it has printed."""
+    def install(self, *options: str, code: int = 0, tree: str = str(ROOT)) -> str:
+        """``serving install`` of a checkout; what it has printed."""
         command = [sys.executable, "-m", "serving", "install", "--kubeconfig", self.kubeconfig, *options]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
         assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
@@ -83,6 +85,13 @@ class NodeStage:
         if self.queue_proxy_image:
             images += ["--queue-proxy-image", self.queue_proxy_image]
         return self.install("--wait", "--timeout", "10m", "--domain", DOMAIN, *images)
+
+    def install_previous(self) -> None:
+        """The version before, alone, with its daemons available; it may not know ``--wait``."""
+        self.install("--uninstall", "--with-services", "--wait", "--timeout", "10m")
+        self.install("--domain", DOMAIN, "--image", self.previous_image, tree=self._previous_tree)
+        for daemon in ("activator", "autoscaler", "controller"):
+            self.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{daemon}", "--timeout=10m")
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
         """kubectl, which must succeed; its output."""

@@ -171,7 +171,7 @@ async def test_an_activator_that_is_drained_costs_no_request(stage: NodeStage) -
 async def test_nothing_is_lost_in_an_upgrade_from_the_version_before(stage: NodeStage) -> None:
     if not stage.previous_image:
         pytest.skip("SERVING_TEST_NODE_PREVIOUS_IMAGE names no image")
-    stage.install("--wait", "--timeout", "10m", "--image", stage.previous_image)
+    await asyncio.to_thread(stage.install_previous)
     await deployed(stage, "upgraded", min_scale="1")
     (before,) = stage.pods("upgraded")
     async with stage.loaded("upgraded") as load:

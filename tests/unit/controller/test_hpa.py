@@ -55,14 +55,14 @@ def test_an_hpa_is_its_revisions_and_scales_its_deployment() -> None:
         (
             {"target": "70.5"},
             {
-                "type": "ResourceKind",
+                "type": "Resource",
                 "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 71}},
             },
         ),
         (
             {"metric": "memory", "target": "1024"},
             {
-                "type": "ResourceKind",
+                "type": "Resource",
                 "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1Gi"}},
             },
         ),

@@ -201,12 +201,12 @@ class Stage:
         told = {one: self.daemons[one].log[-3:] for one in self.daemons}
         raise AssertionError(f"{kind.name} {name} stays {json.dumps(last)}; daemons: {told}")
 
-    async def until_gone(self, kind: Kind, name: str) -> None:
+    async def until_gone(self, kind: Kind, name: str, *, namespace: str = SPACE) -> None:
         """Wait until there is no such object."""
         async with asyncio.timeout(_PATIENCE_S):
             while True:
                 try:
-                    await self.cluster.get(kind, SPACE, name)
+                    await self.cluster.get(kind, namespace, name)
                 except NotFound:
                     return
                 await asyncio.sleep(0.05)

@@ -1,0 +1,121 @@
+"""Requests and the answers that Knative's own tests and clients rely on, as data; and the runner that sends them.
+
+A scenario is a YAML file: a title, the reason why it matters, and steps. A step is a request (``send: METHOD PATH``, with
+``body``, or ``base64`` and ``type`` for other media) and what the answer must have: ``status``, ``expect`` (a subset of its
+body), ``text`` (part of its body). With ``until`` a GET is repeated until the body has that subset. ``${name}`` stands for a
+value that an earlier step has kept (``keep: {name: path/to/value}``).
+"""
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import yaml
+
+__all__ = ["DATA", "Scenario", "missing", "play", "read_scenario"]
+
+DATA = Path(__file__).with_name("data")
+_PATIENCE_S = 60.0
+_PAUSE_S = 0.02
+_PLACE = re.compile(r"\$\{(\w+)\}")
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One request and its answer."""
+
+    send: str
+    body: Any = None
+    base64: str = ""
+    type: str = "application/json"
+    status: int = 0
+    expect: Any = None
+    text: str = ""
+    until: Any = None
+    keep: dict[str, str] = {}
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Requests that belong together, in their order."""
+
+    title: str
+    why: str
+    steps: list[Step]
+
+
+def read_scenario(path: Path) -> Scenario:
+    """A scenario from its file. Raises ``msgspec.ValidationError``."""
+    return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Scenario)
+
+
+def missing(wanted: object, found: object, path: str = "") -> str:
+    """The first place at which ``found`` lacks what is wanted; "" if it has everything.
+
+    Of an object only the keys that are wanted count, null means that there is none; a list has as many items.
+    """
+    if isinstance(wanted, Mapping):
+        if not isinstance(found, Mapping):
+            return f"{path}: {found!r} is no object"
+        return next((one for key in wanted if (one := missing(wanted[key], found.get(key), f"{path}.{key}"))), "")
+    if isinstance(wanted, list):
+        if not isinstance(found, list) or len(found) != len(wanted):
+            return f"{path}: {found!r}, not {len(wanted)} items"
+        items = enumerate(zip(wanted, found, strict=True))
+        return next((said for at, (one, other) in items if (said := missing(one, other, f"{path}[{at}]"))), "")
+    return "" if wanted == found else f"{path}: {found!r}, not {wanted!r}"
+
+
+async def play(scenario: Scenario, url: str, token: str) -> None:
+    """Send every request; ``AssertionError`` at the first answer that is not as recorded."""
+    kept: dict[str, str] = {}
+    headers = {"Authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        for number, step in enumerate(scenario.steps, 1):
+            raw = msgspec.json.decode(_filled(msgspec.json.encode(step).decode(), kept), type=Step)
+            try:
+                await _play(raw, session, url, kept)
+            except AssertionError as error:
+                raise AssertionError(f"{scenario.title}: step {number}, {step.send}: {error}") from error
+
+
+async def _play(step: Step, session: aiohttp.ClientSession, url: str, kept: dict[str, str]) -> None:
+    said, status, text = "no answer", 0, ""
+    found: Any = {}
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            while said:
+                status, text = await _answer(step, session, url)
+                found = json.loads(text) if text.startswith("{") else {}
+                said = "" if step.until is None else missing(step.until, found)
+                await asyncio.sleep(_PAUSE_S if said else 0)
+    except TimeoutError:
+        raise AssertionError(said) from None
+    assert status == (step.status or status), f"{status}, not {step.status}: {text[:400]}"
+    assert step.status or status < 400, f"{status}: {text[:400]}"
+    said = missing(step.expect, found) if step.expect is not None else ""
+    assert not said, said
+    assert step.text in text, f"{step.text!r} is not in {text[:400]}"
+    for name, path in step.keep.items():
+        value: Any = found
+        for key in path.split("/"):
+            value = value[key.replace("~1", "/")]
+        kept[name] = str(value)
+
+
+async def _answer(step: Step, session: aiohttp.ClientSession, url: str) -> tuple[int, str]:
+    method, path = step.send.split(" ", 1)
+    data = base64.b64decode(step.base64) if step.base64 else None
+    if step.body is not None:
+        data = json.dumps(step.body).encode()
+    headers = {"Content-Type": step.type} if data is not None else {}
+    async with session.request(method, url + path, data=data, headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+def _filled(text: str, kept: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda match: kept[match[1]], text)

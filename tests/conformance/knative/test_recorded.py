@@ -1,0 +1,54 @@
+"""Each recorded scenario holds against our own API server with the controller and a simulated node."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.admission import admit
+from serving.cluster.memory import MemoryCluster
+from serving.controller.io.view_writer import ViewWriter
+from serving.local.activator_service import publish_activators
+from serving.settings.controller import ControllerSettings
+from tests.conformance.knative.recorded import DATA, Scenario, Step, missing, play, read_scenario
+from tests.integration.api_server import TOKEN, served
+from tests.integration.fake_node import a_world
+
+SETTINGS = ControllerSettings(public_services=True, autocreate_cluster_domain_claims=True)
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.yaml")), ids=lambda path: str(path.stem))
+async def test_a_recorded_scenario_holds(path: Path, tmp_path: Path) -> None:
+    cluster = MemoryCluster(admit=admit)
+    await publish_activators(cluster, "knative-serving", inner_port=8081)
+    async with a_world(SETTINGS, cluster=cluster), served(cluster, tmp_path) as api:
+        views = asyncio.create_task(ViewWriter(cluster).run())
+        try:
+            await play(read_scenario(path), api.url, TOKEN)
+        finally:
+            views.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await views
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "said"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, ""),
+        ({"a": None}, {}, ""),
+        ({"a": 1}, {"a": 2}, ".a: 2, not 1"),
+        ({"a": {"b": 1}}, {"a": 3}, ".a: 3 is no object"),
+        ({"a": [1]}, {"a": [1, 2]}, ".a: [1, 2], not 1 items"),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, ".a[0].b: 2, not 1"),
+    ],
+)
+def test_the_first_difference_is_named(wanted: object, found: object, said: str) -> None:
+    assert missing(wanted, found) == said
+
+
+async def test_an_answer_that_is_not_as_recorded_fails(tmp_path: Path) -> None:
+    step = Step(send="GET /api/v1/namespaces/default", expect={"metadata": {"name": "other"}})
+    async with served(MemoryCluster(), tmp_path) as api:
+        with pytest.raises(AssertionError, match=r"t: step 1, GET /api.*: .metadata.name: 'default', not 'other'"):
+            await play(Scenario(title="t", why="w", steps=[step]), api.url, TOKEN)

@@ -175,7 +175,7 @@ class ContainerKeeper:
         """Ask again and again. A startup probe ends with True when it passes; startup and liveness kill when they fail."""
         state = ProbeState()
         await asyncio.sleep(plan.initial_delay_s)
-        if plan.kind is ProbeKind.STARTUP:
+        if plan.kind is not ProbeKind.LIVENESS:
             await self._until_it_may_pass(plan)
         while True:
             began_s = now_s()
@@ -205,7 +205,7 @@ class ContainerKeeper:
 
     async def _outcome(self, plan: ProbePlan) -> bool:
         if not plan.command:
-            return await attempt(plan.probe, ("127.0.0.1", self._kept.port))
+            return await attempt(plan.probe, ("127.0.0.1", plan.port or self._kept.port))
         failure = self._probe_failures[plan.kind] = await self._executed(plan)
         return not failure
 

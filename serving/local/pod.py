@@ -28,7 +28,7 @@ from serving.local.orders import StartProcess
 from serving.local.podevents import pod_event
 from serving.local.podfolder import make_folder, mount, mount_points, remove_folder, root_folder
 from serving.local.podplan import ContainerState, app_plan, name_of, pod_status, proxy_environment, serves, speaks_http2
-from serving.local.probeplan import listening_probe, probe_plans
+from serving.local.probeplan import listening_probe, probe_plans, sidecar_probe_plans
 from serving.local.processruntime import ProcessRuntime
 from serving.local.snapshot import path_of_snapshot
 from serving.local.sources import Sources, container_environment, references, volume_files
@@ -243,7 +243,7 @@ class PodRun:
             ),
             on_life=lambda life: self._note_life(name, life),
             on_warning=self._warn_later,
-            probes=tuple(probe_plans(container)) if is_serving else (),
+            probes=tuple(probe_plans(container) if is_serving else sidecar_probe_plans(container)),
             listening=listening_probe(container) if is_serving else None,
             is_http2=speaks_http2(container),
             port=self.location.port,

@@ -12,7 +12,16 @@ import msgspec
 from serving.cluster.port import Object
 from serving.queueproxy.podspec import Probe, read_probe
 
-__all__ = ["ProbeKind", "ProbePlan", "ProbeState", "ProbeVerdict", "after_outcome", "listening_probe", "probe_plans"]
+__all__ = [
+    "ProbeKind",
+    "ProbePlan",
+    "ProbeState",
+    "ProbeVerdict",
+    "after_outcome",
+    "listening_probe",
+    "probe_plans",
+    "sidecar_probe_plans",
+]
 
 _PERIOD_DEFAULT_S = 10.0
 
@@ -36,7 +45,7 @@ class ProbeVerdict(enum.StrEnum):
 class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a container is asked. ``command`` is executed; without one it is the HTTP or TCP ``probe``. Times in seconds.
 
-    ``success_min`` and ``failure_max`` are outcomes in a row.
+    ``success_min`` and ``failure_max`` are outcomes in a row. ``port`` is the manifest's own, 0 for that of the app.
     """
 
     kind: ProbeKind
@@ -46,6 +55,7 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
     period_s: float = _PERIOD_DEFAULT_S
     success_min: int = 1
     failure_max: int = 3
+    port: int = 0
 
 
 class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +70,25 @@ def probe_plans(container: Object) -> list[ProbePlan]:
     """The probes that are the kubelet's: startup, liveness, and readiness if it is a command."""
     plans = [_plan(kind, container[kind]) for kind in ProbeKind if container.get(kind)]
     return [plan for plan in plans if plan.kind is not ProbeKind.READINESS or plan.command]
+
+
+def sidecar_probe_plans(container: Object) -> list[ProbePlan]:
+    """All probes of a container that does not serve: no queue-proxy asks it, and its ports are those of the manifest.
+
+    A gRPC probe passes when the port takes a connection.
+    """
+    return [
+        msgspec.structs.replace(_plan(kind, container[kind]), port=_port_of(container, container[kind]))
+        for kind in ProbeKind
+        if container.get(kind)
+    ]
+
+
+def _port_of(container: Object, probe: Object) -> int:
+    handler: Object = next((probe[name] for name in ("httpGet", "tcpSocket", "grpc") if probe.get(name)), {})
+    asked = handler.get("port") or 0
+    named = {one.get("name"): one.get("containerPort", 0) for one in container.get("ports") or ()}
+    return int(named.get(asked, 0) if isinstance(asked, str) else asked)
 
 
 def listening_probe(container: Object) -> Probe:

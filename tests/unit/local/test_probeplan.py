@@ -6,6 +6,7 @@ from serving.local.probeplan import (
     after_outcome,
     listening_probe,
     probe_plans,
+    sidecar_probe_plans,
 )
 
 GET = {"httpGet": {"path": "/x", "port": 8080}}
@@ -61,3 +62,25 @@ def test_as_many_successes_in_a_row_as_are_asked_for() -> None:
         ProbeVerdict.UNKNOWN,
         ProbeVerdict.PASSED,
     ]
+
+
+def test_a_sidecar_is_probed_at_its_own_ports() -> None:
+    container = {
+        "ports": [{"name": "health", "containerPort": 8882}],
+        "startupProbe": {"tcpSocket": {"port": "health"}},
+        "livenessProbe": {"grpc": {"port": 8883}},
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": 8884}, "periodSeconds": 3},
+    }
+    plans = sidecar_probe_plans(container)
+    assert [(plan.kind.value, plan.port) for plan in plans] == [
+        ("startupProbe", 8882),
+        ("livenessProbe", 8883),
+        ("readinessProbe", 8884),
+    ]
+    assert (plans[2].probe.path, plans[2].period_s) == ("/ready", 3)
+
+
+def test_a_sidecar_without_probes_or_with_a_command_has_no_port() -> None:
+    assert sidecar_probe_plans({}) == []
+    (plan,) = sidecar_probe_plans({"readinessProbe": {"exec": {"command": ["true"]}}})
+    assert (plan.command, plan.port) == (("true",), 0)

@@ -1,4 +1,4 @@
-"""Show a container's volumes at their own paths, by a mount namespace of its own (mount_namespaces(7)).
+"""Show a container's volumes at their own paths, and its pod's name as the host's, by namespaces (namespaces(7)).
 
 A container that mounts a volume at ``/etc/config`` reads it there, as in a container image. Runs between fork and exec, as
 root or in a user namespace: a new root on tmpfs gets everything that the old one has, folder by folder where a mount is
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["MountPoint", "show_at_own_paths"]
+__all__ = ["MountPoint", "show_at_own_paths", "take_hostname"]
 
 # Loaded here, not after a fork: between fork and exec only what is safe may run.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # <linux/sched.h>, <linux/mount.h>
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 32, 4096, 16384
 _MS_UNBINDABLE, _MS_PRIVATE = 1 << 17, 1 << 18
 _MNT_DETACH = 2
@@ -33,6 +33,15 @@ class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str
     target: str
     read_only: bool = False
+
+
+def take_hostname(name: str) -> None:
+    """Give this process the pod's name as its hostname, where that needs no user namespace: as root.
+
+    Without it all pods of the machine have one hostname, and apps that report theirs cannot be told apart.
+    """
+    if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWUTS) == 0:
+        _LIBC.sethostname(name.encode(), len(name.encode()))
 
 
 class _Folder:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 import serving.wire.websocket  # noqa: F401 - as above
-from serving.local.mounts import show_at_own_paths
+from serving.local.mounts import show_at_own_paths, take_hostname
 from serving.local.orders import StartProcess
 from serving.local.process_lifetime import die_with_parent, name_process
 from serving.model.errors import SettingsError
@@ -107,7 +107,8 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _become_app(order: StartProcess) -> None:
-    """Right after a fork: see the mounts at their own paths, if the kernel allows it."""
+    """Right after a fork: have the pod's hostname, and see the mounts at their own paths, if the kernel allows it."""
+    take_hostname(order.environment.get("HOSTNAME", ""))
     if order.mounts:
         try:
             show_at_own_paths(order.mounts, new_root=order.new_root, folder=order.folder)

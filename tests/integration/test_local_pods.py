@@ -203,6 +203,13 @@ async def test_an_environment_has_nothing_but_what_is_asked_for(machine: Machine
     assert given["HOSTNAME"] == "p"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="another hostname needs the rights of root")
+async def test_the_hostname_is_the_name_of_the_pod(machine: Machine) -> None:
+    await machine.start(manifest(command=python("import socket; print(socket.gethostname())")))
+    await machine.until(lambda one: "lastState" in status_of(one))
+    assert machine.log("p").splitlines()[0] == "p"
+
+
 async def test_no_descriptor_leaks_into_an_app(machine: Machine) -> None:
     await machine.start(manifest(command=python("import os; print(sorted(os.listdir('/proc/self/fd')))")))
     await machine.until(lambda one: "lastState" in status_of(one))

@@ -13,6 +13,10 @@ from serving.settings.controller import ControllerSettings
 __all__ = ["spec_with_defaults", "timeouts_too_long"]
 
 _HANDLERS = ("tcpSocket", "httpGet", "exec", "grpc")
+_WITHOUT_ROOT = "Enabled"
+_SECURED = {"AllowRootBounded", _WITHOUT_ROOT}
+# Ports below need a capability.
+_LOW_PORT_MAX = 1024
 _TIMEOUTS = ("timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds")
 
 
@@ -23,7 +27,10 @@ def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
         **spec,
         "timeoutSeconds": timeout_s,
         "containerConcurrency": _or(spec.get("containerConcurrency"), settings.container_concurrency),
-        "containers": _containers(spec.get("containers") or (), settings),
+        "containers": [
+            _secured(one, spec.get("securityContext") or {}, level=settings.secure_pod_defaults)
+            for one in _containers(spec.get("containers") or (), settings)
+        ],
     }
     # A response-start limit that is not below the total timeout has no effect.
     if 0 < settings.revision_response_start_timeout_s < timeout_s:
@@ -61,6 +68,21 @@ def _container(container: Object, *, name: str, alone: bool) -> Object:
     if alone or container.get("ports"):
         filled["readinessProbe"] = _probe(container.get("readinessProbe") or {})
     return filled
+
+
+def _secured(container: Object, pod: Object, *, level: str) -> Object:
+    """A container with the security context of secure-pod-defaults; what it or its pod states stays."""
+    if level not in _SECURED:
+        return container
+    context = {"allowPrivilegeEscalation": False, **(container.get("securityContext") or {})}
+    if not (pod.get("seccompProfile") or {}).get("type"):
+        context["seccompProfile"] = {"type": "RuntimeDefault", **(context.get("seccompProfile") or {})}
+    if context.get("capabilities") is None:
+        is_low = any(port.get("containerPort", _LOW_PORT_MAX) < _LOW_PORT_MAX for port in container.get("ports") or ())
+        context["capabilities"] = {"drop": ["ALL"], **({"add": ["NET_BIND_SERVICE"]} if is_low else {})}
+    if level == _WITHOUT_ROOT and pod.get("runAsNonRoot") is None:
+        context.setdefault("runAsNonRoot", True)
+    return {**container, "securityContext": context}
 
 
 def _probe(probe: Object) -> Object:

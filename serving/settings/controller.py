@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from serving.model.errors import InvalidValue
+from serving.settings.features import FEATURES
 from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Knob, Unit, Value
 from serving.settings.otlp import OtlpSettings
 from serving.settings.record import Clash, SettingsRecord
@@ -129,6 +130,18 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     )
     """Name of a container that has none; with several containers its number follows. Default: Knative,
     user-container."""
+
+    secure_pod_defaults: Annotated[
+        str,
+        Knob(
+            key="secure-pod-defaults",
+            config_map=FEATURES,
+            unit=TEXT,
+            choices=("Disabled", "AllowRootBounded", "Enabled"),
+        ),
+    ] = "Disabled"
+    """Security context of containers that do not say: no privilege escalation, no capabilities, the seccomp profile of the
+    runtime (AllowRootBounded), and no root either (Enabled). Default: Knative, Disabled."""
 
     retain_since_create_time_s: Annotated[
         float, Knob(key="retain-since-create-time", config_map=_GC, unit=_DURATION_OR_DISABLED, low=0, also=(DISABLED,))

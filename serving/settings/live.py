@@ -30,6 +30,7 @@ _REVISION_DEFAULTS = {
     "revision_idle_timeout_s",
     "container_concurrency",
     "container_name",
+    "secure_pod_defaults",
 }
 _COLLECTION = {
     "retain_since_create_time_s",

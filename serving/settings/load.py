@@ -13,6 +13,7 @@ import msgspec
 
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.settings.configmap import ConfigMap
+from serving.settings.features import ACCEPTED_FEATURES, FEATURES
 from serving.settings.knob import Field, Value, fields_of
 from serving.settings.record import Clash, SettingsRecord
 
@@ -155,6 +156,8 @@ def _from_config_maps(
             if place in mine:
                 origin = Origin(layer=Layer.FILE, where=entry.where)
                 yield _Given(field=mine[place], text=entry.text, plain=False, origin=origin, label=entry.key)
+            elif config_map.name == FEATURES and entry.key in ACCEPTED_FEATURES:
+                continue
             elif config_map.name in readable and place not in all_keys:
                 known = sorted(key for name, key in all_keys if name == config_map.name)
                 expected = _nearest(entry.key, known)

@@ -1,5 +1,7 @@
 """What a revision gets that its template does not say."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -79,3 +81,38 @@ def test_a_timeout_above_the_longest_is_a_problem() -> None:
         timeouts_too_long({"timeoutSeconds": 601, "idleTimeoutSeconds": 600}, changed(max_revision_timeout_s=600))
     )
     assert [problem.where for problem in found] == ["spec.template.spec.timeoutSeconds"]
+
+
+def secured(level: str, *, pod: Object | None = None, **container: Any) -> Object:  # noqa: ANN401 - JSON
+    settings = msgspec.structs.replace(SETTINGS, secure_pod_defaults=level)
+    spec = {"containers": [{"image": "x", **container}], **({"securityContext": pod} if pod else {})}
+    found: Object = spec_with_defaults(spec, settings)["containers"][0].get("securityContext", {})
+    return found
+
+
+def test_secure_defaults_are_off_unless_asked_for() -> None:
+    assert secured("Disabled") == {}
+
+
+def test_secure_defaults_fill_what_a_container_leaves_open() -> None:
+    bounded = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert secured("AllowRootBounded") == bounded
+    assert secured("Enabled") == {**bounded, "runAsNonRoot": True}
+    low = secured("Enabled", ports=[{"containerPort": 80}])
+    assert low["capabilities"] == {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}
+
+
+def test_secure_defaults_keep_what_is_stated() -> None:
+    stated = {
+        "allowPrivilegeEscalation": True,
+        "capabilities": {"drop": []},
+        "runAsNonRoot": False,
+        "seccompProfile": {"type": "Unconfined"},
+    }
+    assert secured("Enabled", securityContext=stated) == stated
+    pod = {"runAsNonRoot": False, "seccompProfile": {"type": "Localhost"}}
+    assert secured("Enabled", pod=pod).keys() == {"allowPrivilegeEscalation", "capabilities"}

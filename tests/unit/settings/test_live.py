@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import pytest
 
 from serving.model.errors import SettingsError
-from serving.settings.daemons import ACTIVATOR, AUTOSCALER, DAEMONS, DASHBOARD
+from serving.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER, DAEMONS, DASHBOARD
 from serving.settings.knob import COUNT, Knob
 from serving.settings.live import LIVE_FIELDS, LiveSettings, Taken, config_map_of
 from serving.settings.load import Daemon
@@ -145,3 +145,14 @@ def test_what_was_refused_is_tried_again_beside_another() -> None:
 @pytest.mark.parametrize("daemon", [one for one in DAEMONS if one.name in LIVE_FIELDS], ids=lambda one: one.name)
 def test_every_field_that_may_change_is_there(daemon: Daemon[SettingsRecord]) -> None:
     assert LIVE_FIELDS[daemon.name] <= set(daemon.record.__struct_fields__)
+
+
+def test_keys_of_knatives_features_are_accepted_beside_ours_and_others_are_not() -> None:
+    controller = LiveSettings(CONTROLLER, registry=DAEMONS, environment={})
+    data = {"tag-header-based-routing": "Enabled", "secure-pod-defaults": "Enabled"}
+    taken = controller.take(config_map_of("config-features", data))
+    assert taken is not None
+    assert (taken.problems, taken.changed) == ((), ("secure_pod_defaults",))
+    refused = controller.take(config_map_of("config-features", {"tag-header-routing": "Enabled"}))
+    assert refused is not None
+    assert [problem.what for problem in refused.problems] == ["config-features has no key tag-header-routing"]

@@ -49,7 +49,7 @@ class _PodOnNode(msgspec.Struct, frozen=True, kw_only=True):
     node: str
 
 
-class _NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
+class _NodeReading(msgspec.Struct, frozen=True, kw_only=True):
     """The newest measurement of a node, its timestamp, and when the dashboard received it."""
 
     stamp: str
@@ -64,7 +64,7 @@ class Nodes:
         self._views: dict[str, View] = {}
         self._book = NodeBook()
         self._loads = NodeLoads(settings.load_samples_max)
-        self._used: dict[str, _NodeUsage] = {}
+        self._used: dict[str, _NodeReading] = {}
         self._pods: dict[str, dict[tuple[str, str], _PodOnNode]] = {}
         self._revision_of_pod: dict[tuple[str, str], str] = {}
         self._revisions: dict[str, PodDemand] = {}
@@ -125,7 +125,7 @@ class Nodes:
             known = before.get(name)
             if known is None or known.stamp != stamp:
                 cpu, memory = amount(usage.get("cpu"), is_cpu=True), amount(usage.get("memory"), is_cpu=False)
-                known = _NodeUsage(stamp=stamp, at_s=now_s, amounts={"cpu_millicores": cpu, "memory_bytes": memory})
+                known = _NodeReading(stamp=stamp, at_s=now_s, amounts={"cpu_millicores": cpu, "memory_bytes": memory})
             self._used[name] = known
 
     def shown(self, revision: str, now_s: float) -> View:

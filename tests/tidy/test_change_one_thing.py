@@ -1,0 +1,245 @@
+"""CONTRIBUTING's table "Change one thing" is true: each change is made on a copy of the tree and takes effect there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.tidy.sources import ROOT, named, product_files
+
+Edit = tuple[str, str, str]
+"""A file, a text in it, and what stands there after the change."""
+
+
+class Copy:
+    """A copy of the product that a test may change."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("serving", "config"):
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def add(self, path: str, text: str) -> None:
+        target = self.folder / path
+        assert not target.exists(), f"{path} is there already"
+        target.write_text(text)
+
+    def edit(self, path: str, before: str, after: str) -> None:
+        target = self.folder / path
+        text = target.read_text()
+        assert text.count(before) == 1, f"{path} has {before!r} {text.count(before)} times"
+        target.write_text(text.replace(before, after))
+
+    def run(self, *command: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path)
+
+
+def test_a_setting_is_one_field(copy: Copy) -> None:
+    copy.edit(
+        "serving/settings/autoscaler.py",
+        '    def check(self) -> Iterator[Clash]:\n        """Contradictions between fields: the target',
+        '    coffee_break_s: Annotated[float, Knob(key="coffee-break", unit=DURATION, low=1)] = 5.0\n    """Length of a break."""\n\n'
+        '    def check(self) -> Iterator[Clash]:\n        """Contradictions between fields: the target',
+    )
+    assert re.search(r"coffee-break: \"?5s", copy.run("-m", "serving", "config", "defaults"))
+    assert "`coffee-break`" in copy.run("-m", "serving", "config", "defaults", "--page")
+
+
+def test_an_annotation_is_one_field(copy: Copy) -> None:
+    copy.edit(
+        "serving/settings/annotations.py",
+        '    min_scale: Annotated[int | None, _scale("min-scale")] = None\n',
+        '    spare_scale: Annotated[int | None, _scale("spare-scale")] = None\n    """Spare pods."""\n\n'
+        '    min_scale: Annotated[int | None, _scale("min-scale")] = None\n',
+    )
+    script = (
+        "from serving.settings.annotations import read_annotations as read\n"
+        "from serving.settings.autoscaler import AutoscalerSettings\n"
+        "print(read({'autoscaling.knative.dev/spare-scale': '3'}, AutoscalerSettings()).scaling.spare_scale)"
+    )
+    assert copy.run("-c", script) == "3\n"
+
+
+def test_a_node_score_is_one_file_and_one_line(copy: Copy) -> None:
+    source = (copy.folder / "serving/scheduler/fit.py").read_text()
+    copy.add("serving/scheduler/tallest.py", source.replace("class LeastRequested", "class Tallest"))
+    copy.edit(
+        "serving/scheduler/tallest.py", 'name: ClassVar[str] = "LeastRequested"', 'name: ClassVar[str] = "Tallest"'
+    )
+    copy.edit("serving/scheduler/score.py", "    LeastRequested,\n", "    LeastRequested,\n    Tallest,\n")
+    copy.edit(
+        "serving/scheduler/score.py",
+        "from serving.settings.placement import PlacementSettings\n",
+        "from serving.scheduler.tallest import Tallest\nfrom serving.settings.placement import PlacementSettings\n",
+    )
+    script = (
+        "from serving.scheduler.provider import Scorer\n"
+        "from serving.settings.placement import PlacementSettings\n"
+        "Scorer(PlacementSettings(score_weights='Tallest=1'))\n"
+        "print('known')"
+    )
+    assert copy.run("-c", script) == "known\n"
+
+
+def test_a_trigger_type_is_one_class_and_one_line(copy: Copy) -> None:
+    path = "serving/scaling/triggertypes/policies.py"
+    copy.edit(
+        path, "class FixedStepPolicy:", "class ZealPolicy(OccupancyPolicy):\n    pass\n\n\nclass FixedStepPolicy:"
+    )
+    copy.edit(
+        path,
+        '    "occupancy": OccupancyPolicy(),\n',
+        '    "occupancy": OccupancyPolicy(),\n    "zeal": ZealPolicy(),\n',
+    )
+    script = (
+        "import asyncio\n"
+        "from serving.cluster.admission import admit\n"
+        "from serving.cluster.kinds import SCALING_POLICY\n"
+        "from serving.cluster.memory import MemoryCluster\n"
+        "trigger = {'type': 'zeal', 'usage': 50, 'limit': 90, 'threshold': 50, 'time': 10}\n"
+        "spec = {'targetRef': {'kind': 'Service', 'name': 'hello'}, 'up': {'triggers': [trigger]}}\n"
+        "body = {'apiVersion': 'serving.dev/v1alpha1', 'kind': 'ScalingPolicy',\n"
+        "        'metadata': {'namespace': 'default', 'name': 'p'}, 'spec': spec}\n"
+        "try:\n"
+        "    asyncio.run(MemoryCluster(admit=admit).create(SCALING_POLICY, body))\n"
+        "    print('accepted')\n"
+        "except Exception as error:\n"
+        "    print(error)\n"
+    )
+    printed = copy.run("-c", script)
+    assert "zeal" not in printed, printed
+
+
+def test_a_load_metric_is_one_file_and_one_line(copy: Copy) -> None:
+    source = (copy.folder / "serving/model/load/queue_length.py").read_text()
+    changed = (
+        source.replace("QUEUE_LENGTH", "GPU_USE").replace("queue-length", "gpu-use").replace("queue_length", "gpu_use")
+    )
+    copy.add("serving/model/load/gpu_use.py", changed)
+    copy.edit("serving/model/load/table.py", "        QUEUE_LENGTH,\n", "        QUEUE_LENGTH,\n        GPU_USE,\n")
+    copy.edit(
+        "serving/model/load/table.py",
+        "from serving.model.load.metric import LoadMetric\n",
+        "from serving.model.load.gpu_use import GPU_USE\nfrom serving.model.load.metric import LoadMetric\n",
+    )
+    script = (
+        "from serving.scaling.resolve import resolve\n"
+        "from serving.settings.annotations import read_annotations as read\n"
+        "from serving.settings.autoscaler import AutoscalerSettings\n"
+        "settings = AutoscalerSettings()\n"
+        "found = read({'autoscaling.knative.dev/metric': 'gpu-use', 'autoscaling.knative.dev/target': '8'}, settings)\n"
+        "spec = resolve(settings, found.scaling, container_concurrency=0, reachable=True)\n"
+        "print(found.problems, spec.metric, spec.total_value)"
+    )
+    assert copy.run("-c", script) == "() gpu-use 8.0\n"
+
+
+def test_a_metric_is_one_entry_in_the_table_of_names(copy: Copy) -> None:
+    copy.edit(
+        "serving/metrics/names.py",
+        '    _histogram(\n        "serving_request_queue_seconds",',
+        '    _counter("serving_biscuits_total", "Biscuits.", *REVISION_LABELS),\n'
+        '    _histogram(\n        "serving_request_queue_seconds",',
+    )
+    assert "serving_biscuits_total" in copy.run("-m", "serving", "config", "metrics")
+
+
+def test_a_command_is_one_file_and_one_line(copy: Copy) -> None:
+    copy.add(
+        "serving/cli/greet.py",
+        '"""A greeting."""\n\nimport click\n\n\n@click.command()\ndef greet() -> None:\n    """Greet."""\n    print("hello")\n',
+    )
+    copy.edit(
+        "serving/cli/main.py",
+        '        "up": (',
+        '        "greet": ("serving.cli.greet:greet", "Greet."),\n        "up": (',
+    )
+    assert copy.run("-m", "serving", "greet") == "hello\n"
+    assert "Greet." in copy.run("-m", "serving", "--help")
+
+
+def test_a_kind_is_one_definition_and_one_line(copy: Copy) -> None:
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "teapots.serving.dev"},
+        "spec": {
+            "group": "serving.dev",
+            "names": {"kind": "Teapot", "plural": "teapots", "singular": "teapot"},
+            "scope": "Namespaced",
+            "versions": [_version({"spouts": {"type": "integer", "minimum": 1}})],
+        },
+    }
+    copy.add("config/crd/teapots.yaml", yaml.safe_dump(definition))
+    copy.edit(
+        "serving/cluster/kinds.py",
+        "KINDS: tuple[Kind, ...] = (\n",
+        'TEAPOT = Kind(group="serving.dev", version="v1alpha1", name="Teapot", plural="teapots", durable=True)\n\n'
+        "KINDS: tuple[Kind, ...] = (\n    TEAPOT,\n",
+    )
+    script = (
+        "import asyncio\n"
+        "from serving.cluster.admission import admit\n"
+        "from serving.cluster.kinds import kind_of\n"
+        "from serving.cluster.memory import MemoryCluster\n"
+        "from serving.model.errors import Invalid\n"
+        "async def run():\n"
+        "    cluster = MemoryCluster(admit=admit)\n"
+        "    kind = kind_of('serving.dev/v1alpha1', 'Teapot')\n"
+        "    def pot(spouts):\n"
+        "        return {'apiVersion': 'serving.dev/v1alpha1', 'kind': 'Teapot',\n"
+        "                'metadata': {'namespace': 'default', 'name': 'pot'}, 'spec': {'spouts': spouts}}\n"
+        "    try:\n"
+        "        await cluster.create(kind, pot(0))\n"
+        "    except Invalid as error:\n"
+        "        print('spouts' in str(error))\n"
+        "    await cluster.create(kind, pot(1))\n"
+        "    print(len((await cluster.list(kind)).items))\n"
+        "asyncio.run(run())"
+    )
+    assert copy.run("-c", script) == "True\n1\n"
+
+
+def _version(fields: dict[str, Any]) -> dict[str, Any]:
+    spec = {"type": "object", "properties": fields}
+    always = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {**always, "spec": spec}}}
+    return {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
+
+
+def places_of(pattern: str) -> list[str]:
+    """Files of the product in which a pattern occurs."""
+    return [named(path) for path in product_files() if re.search(pattern, path.read_text())]
+
+
+def test_a_window_formula_is_a_class_a_line_and_a_name() -> None:
+    assert places_of(r"WEIGHTED_EXPONENTIAL\b") == ["serving/autoscaler/window.py", "serving/scaling/spec.py"]
+    assert places_of(r'"weighted-exponential"') == ["serving/scaling/spec.py", "serving/settings/annotations.py"]
+
+
+def test_a_home_is_chosen_by_the_command_line_only() -> None:
+    """Another home is a package beside serving/local and a command; nothing below knows which one runs."""
+    outside = [place for place in places_of(r"\bserving\.local\b") if not place.startswith("serving/local/")]
+    assert [place for place in outside if not place.startswith("serving/cli/")] == []

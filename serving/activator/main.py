@@ -47,8 +47,7 @@ from serving.metrics.tls import add_tls
 from serving.metrics.tracing import Tracer
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.proxy.accesslog import stdout_log
-from serving.proxy.exchange import Exchange
-from serving.proxy.handler import Handler
+from serving.proxy.exchange import Exchange, Handler
 from serving.proxy.redirect import HttpsRedirect
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.server import HttpServer

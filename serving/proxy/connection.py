@@ -32,7 +32,6 @@ _RESET = struct.pack("ii", 1, 0)
 _LINGER_S = 1.0
 # The least that TCP carries between two full buffers on a bad line; who does not take an answer for so long is cut off.
 _FLUSH_S = 60.0
-_SWITCHED = 101
 
 
 class Connection(asyncio.Protocol):
@@ -94,16 +93,16 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Cut requests out of what has come."""
         exchange = self._exchange
-        if exchange is not None and exchange.is_tunnel:
-            exchange.tunnel(data)
+        if exchange is not None and exchange.tunnel is not None:
+            exchange.tunnel.send(data)
         elif not self._lingering:
             self._consume(self._buffer + data if self._buffer else data)
 
     def eof_received(self) -> bool:
         """The client sends no more: in a tunnel that is one direction; anywhere else it has left."""
         exchange = self._exchange
-        if exchange is not None and exchange.is_tunnel:
-            exchange.tunnel_eof()
+        if exchange is not None and exchange.tunnel is not None:
+            exchange.tunnel.send_eof()
             return True
         self._closing = True
         self._wait_until(self._clock() + _FLUSH_S)
@@ -171,7 +170,7 @@ class Connection(asyncio.Protocol):
 
     def exchange_done(self, *, keep: bool) -> None:
         """The exchange is over: wait for the next request, or close."""
-        if not keep and self._exchange is not None and self._exchange.status == _SWITCHED:
+        if not keep and self._exchange is not None and self._exchange.tunnel is not None:
             self._registry.count_tunnel(-1)
         self._exchange = None
         self._reader = None

@@ -1,54 +1,120 @@
-"""One request and its answer: from the head, over a wait, an upstream and perhaps another one, to the end.
+"""One request and its answer, and the daemon's decisions about it.
 
-``serving.proxy.handler`` tells how a daemon decides about it. Calls of ``forward`` and ``answer`` on an exchange that has
-ended do nothing, so that a queue may be emptied lazily.
+A daemon gives the engine a ``Handler``. For each request the engine calls ``begin`` once, and ``finish`` once afterwards,
+whatever happens in between. ``begin`` decides at once, or keeps the exchange and decides later; it decides by one call of:
+
+- ``exchange.forward((host, port), ...)``: the request goes there, and the answer comes back, with bodies streamed; or
+- ``exchange.answer(status, body, headers)``: an answer without an upstream.
+
+While an exchange waits, the engine watches its client and its time. A client that leaves ends it, and ``finish`` sees the
+outcome CLIENT_GONE; at ``exchange.wait_until_s`` the engine calls ``overdue``. If no connection can be made, the engine calls
+``unreachable``: nothing of the request was sent, and the handler forwards it elsewhere or answers. If the upstream dies
+before any byte of its answer, and the request may be sent again and is still here in whole, the engine calls ``lost``.
+
+Everything is called in the loop's thread and nothing awaits, so that a slot that ``begin`` takes and ``finish`` gives back is
+never lost. In ``finish`` the upstream's connection is already in the pool again, for the next request. Calls of ``forward``
+and ``answer`` on an exchange that has ended do nothing, so that a queue may be emptied lazily.
 """
 
 import math
+from collections.abc import Callable
+from typing import Protocol
 
-from serving.proxy.answerhead import AnswerHead, Framing
+import msgspec
+
+from serving.proxy.attempt import Attempt
 from serving.proxy.body import chunks
 from serving.proxy.client import Client, Pause
-from serving.proxy.handler import Handler, Wiring
-from serving.proxy.phase import ExchangeOutcome, ExchangePhase
-from serving.proxy.pool import Address
-from serving.proxy.rendering import (
-    ClientPeer,
-    render_answer,
-    render_forwarded_answer,
-    render_interim,
-    render_request,
-    render_timing,
-)
+from serving.proxy.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
+from serving.proxy.pool import Address, Pool
+from serving.proxy.rendering import ClientPeer, render_answer, render_request
 from serving.proxy.requestbuffer import NO_BODY, RequestBuffer
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.timeouts import NO_TIMEOUTS, Timeouts
-from serving.proxy.upstream import Upstream
+from serving.proxy.trust import member_of
+from serving.proxy.tunnel import Tunnel
 
-__all__ = ["NO_TIMEOUTS", "Exchange", "ExchangeOutcome", "Handler", "Timeouts", "Wiring"]
+__all__ = ["NO_TIMEOUTS", "Exchange", "Handler", "Timeouts", "Wiring"]
 
-# Looked up once: an attribute of an enum costs 60 ns, and a request asks for fifteen.
-_WAITING, _CONNECTING, _SENT = ExchangePhase.WAITING, ExchangePhase.CONNECTING, ExchangePhase.SENT
-_ANSWERING, _TUNNEL, _DONE = ExchangePhase.ANSWERING, ExchangePhase.TUNNEL, ExchangePhase.DONE
-_NOWHERE: Address = ("", 0)
+# Looked up once: an attribute of an enum costs 60 ns.
+_WAITING, _DONE = ExchangePhase.WAITING, ExchangePhase.DONE
+_ON_GIVE_BACK, _ON_END = TRANSITIONS[ExchangeEvent.GIVE_BACK], TRANSITIONS[ExchangeEvent.END]
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+
+
+class Handler(Protocol):
+    """Decides about requests. All methods are called in the loop's thread and must not raise."""
+
+    def begin(self, exchange: "Exchange") -> None:
+        """A request has come: answer it, forward it, or keep it and do so later."""
+
+    def unreachable(self, exchange: "Exchange", error: OSError) -> None:
+        """No connection could be made for a forwarded request: forward it elsewhere, or answer."""
+
+    def lost(self, exchange: "Exchange", reason: str) -> bool:
+        """The upstream died before it answered, and the request may be sent again.
+
+        True: the handler has forwarded it, or will. False: the engine answers 502 with the reason.
+        """
+
+    def overdue(self, exchange: "Exchange") -> None:
+        """An exchange has waited until its ``wait_until_s``: answer it."""
+
+    def finish(self, exchange: "Exchange") -> None:
+        """A request has ended, one way or another: see ``outcome`` and ``status``."""
+
+
+class Wiring(msgspec.Struct, frozen=True, kw_only=True):
+    """What all exchanges of one listener share.
+
+    ``tunnel_limits`` are the longest silence and the longest life of a tunnel, in seconds. ``trusts`` says whether the
+    X-Forwarded-* headers of the peer at an address are believed. ``on_end`` is called after each exchange.
+    """
+
+    handler: Handler
+    pool: Pool
+    clock: Callable[[], float]
+    listener: str
+    held_bytes_max: int
+    tunnel_limits: tuple[float, float]
+    trusts: Callable[[str], bool] = member_of("")
+    on_end: "Callable[[Exchange], None] | None" = None
+
+    def tunnel_due_s(self, started_s: float, used_s: float) -> float:
+        """When a tunnel of ``started_s`` that was last used at ``used_s`` exceeds the limits of all tunnels."""
+        idle_s, age_s = self.tunnel_limits
+        return min(started_s + age_s, used_s + idle_s)
+
+    def peer_at(self, address: str, *, is_tls: bool) -> ClientPeer:
+        """The peer at the other end of a connection."""
+        return ClientPeer(address, b"https" if is_tls else b"http", is_trusted=self.trusts(address))
 
 
 class Exchange:
     """One request and its answer."""
 
     __slots__ = (
-        *("answer_headers", "answer_wire", "begun", "closing", "context", "head", "is_timed", "outcome", "peer"),
-        *("request_complete", "sent_s", "started_s", "status", "timeouts", "wait_until_s", "written_s"),
-        *("_address", "_body", "_chunked_out", "_client", "_has_upstream_spoken", "_is_end_visible", "_keep", "_phase"),
-        *("_repeated", "_tunnel_ends", "_upstream", "_wire", "_wiring"),
+        *(
+            "answer_headers",
+            "answer_wire",
+            "begun",
+            "body",
+            "closing",
+            "context",
+            "head",
+            "is_timed",
+            "now_s",
+            "outcome",
+        ),
+        *("peer", "phase", "request_complete", "sent_s", "started_s", "status", "timeouts", "tunnel", "wait_until_s"),
+        *("written_s", "_attempt", "_client", "_wiring"),
     )
 
     def __init__(self, client: Client, head: RequestHead, wiring: Wiring, *, peer: ClientPeer, now_s: float) -> None:
         self.head = head
-        """What is asked for."""
+        """The request's head."""
         self.peer = peer
-        """Who asks; ``peer.address`` is the address as bytes."""
+        """The client; ``peer.address`` is its address as bytes."""
         self.context: object = None
         """The handler's own."""
         self.started_s = now_s
@@ -58,40 +124,35 @@ class Exchange:
         self.wait_until_s = math.inf
         """Until when it may wait to be forwarded; then ``overdue`` is called. The handler sets it."""
         self.answer_headers = b""
+        """Header lines that are added to the upstream's answer, such as the revision's name. The handler sets them."""
         self.answer_wire = b""
         """The header lines of the upstream's answer, once it has begun."""
-        """Header lines that the upstream's answer gets on its way, such as the revision's name. The handler's."""
         self.is_timed = False
-        """Whether the answer tells in Server-Timing how long it waited here and for its upstream. The handler's."""
+        """Whether the answer gets Server-Timing with the time in the queue and upstream. The handler sets it."""
         self.sent_s = 0.0
-        """When it was last sent upstream; 0 while it was not."""
+        """When it was last sent upstream, if it is timed; 0 before."""
         self.status = 0
-        """The status that was answered; 0 while nothing was."""
+        """The status of the answer; 0 before."""
         self.outcome: ExchangeOutcome | None = None
-        """How it ended; None while it lasts."""
+        """How it ended; None before."""
         self.request_complete = not head.has_body
         """Whether the whole request has been read."""
-        self.begun = False
         self.closing = False
         """Whether the connection is to be closed after this answer."""
         self.written_s = now_s
+        """When a piece of the answer was written last; at first the time of its head."""
+        self.now_s = wiring.clock
+        self.phase = _WAITING
+        self.body = RequestBuffer() if head.has_body else NO_BODY
+        self.tunnel: Tunnel | None = None
+        self.begun = False
         self._client = client
         self._wiring = wiring
-        self._phase = _WAITING
-        self._upstream: Upstream | None = None
-        self._address = _NOWHERE
-        self._wire = b""
-        self._body = RequestBuffer() if head.has_body else NO_BODY
-        self._repeated = False
-        self._chunked_out = False
-        self._is_end_visible = True
-        self._has_upstream_spoken = False
-        self._keep = False
-        self._tunnel_ends = 0
+        self._attempt: Attempt | None = None
 
     def __repr__(self) -> str:
         target = self.head.target.decode("latin-1")
-        return f"Exchange({self.head.method.decode()} {target}, {self._phase.value}, status {self.status})"
+        return f"Exchange({self.head.method.decode()} {target}, {self.phase.name.lower()}, status {self.status})"
 
     @property
     def listener(self) -> str:
@@ -100,24 +161,26 @@ class Exchange:
 
     @property
     def upstream_text(self) -> str:
-        """Where it was sent last, as "address:port"; empty if nowhere."""
-        host, port = self._address
-        return f"{host}:{port}" if port else ""
+        """The last address it was forwarded to, as "address:port"; empty before, and after ``finish``."""
+        if self._attempt is None:
+            return ""
+        host, port = self._attempt.address
+        return f"{host}:{port}"
 
     @property
     def is_done(self) -> bool:
         """Whether it has ended."""
-        return self._phase is _DONE
+        return self.phase is _DONE
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is still to be decided about."""
-        return self._phase is _WAITING
+        """Whether the handler has still to decide."""
+        return self.phase is _WAITING
 
     @property
     def weight_bytes(self) -> int:
         """About the memory it takes while it waits: its header lines and the part of its body that was read."""
-        return len(self.head.wire) + len(self.head.target) + self._body.held_bytes
+        return len(self.head.wire) + len(self.head.target) + self.body.held_bytes
 
     # What a handler calls.
 
@@ -131,26 +194,20 @@ class Exchange:
     ) -> None:
         """Send the request to an address and its answer to the client.
 
-        ``host`` is sent as Host in place of the client's; ``extra`` are header lines of ours, written with
-        ``lines.header_lines``; ``trusted`` says that the peer's X-Forwarded-* and Forwarded are to be believed.
+        ``host`` replaces the client's Host; ``extra`` are further header lines, written with ``lines.header_lines``;
+        ``trusted`` says that the peer's X-Forwarded-* and Forwarded are to be believed.
         """
-        if self._phase is not _WAITING:
+        if self.phase is not _WAITING:
             return
         if host is None:
             host = self.head.host or b"%b:%d" % (address[0].encode(), address[1])
-        self._wire = render_request(self.head, peer=self.peer, host=host, extra=extra, trusted=trusted)
-        self._address = address
-        head = self.head
-        upstream = self._wiring.pool.take(address, sure=head.method != b"GET" and not head.may_be_repeated)
-        if upstream is not None:
-            self._send(upstream)
-        else:
-            self._phase = _CONNECTING
-            self._wiring.pool.connect(address, self)
+        wire = render_request(self.head, peer=self.peer, host=host, extra=extra, trusted=trusted)
+        self._attempt = Attempt(self, self._client, self._wiring.pool, address=address, wire=wire)
+        self._attempt.start()
 
     def answer(self, status: int, body: bytes = b"", headers: bytes = _TEXT, *, close: bool = False) -> None:
-        """Answer by ourselves. Cuts off an upstream's answer that has begun, since there can be only one."""
-        if self._phase is _DONE:
+        """Answer without an upstream. An upstream's answer that has begun is cut off, since there can be only one."""
+        if self.phase is _DONE:
             return
         if self.status:
             self.cut()
@@ -160,37 +217,7 @@ class Exchange:
         self.status = status
         bodiless = self.head.method == b"HEAD"
         self._client.write(render_answer(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
-        self._end(ExchangeOutcome.REFUSED, keep=keep)
-
-    # What the client's connection calls.
-
-    def take_body(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """A piece of the request's body has come."""
-        wire = chunks(payload, done=done, trailers=trailers) if self.head.chunked else payload
-        self.request_complete = done
-        if self._upstream is not None:
-            self._body.drop()
-            self._upstream.write(wire)
-        elif self._phase is not _DONE:
-            self._body.hold(wire)
-            if self._body.held_bytes >= self._wiring.held_bytes_max:
-                self._client.pause(Pause.HELD)
-
-    def client_gone(self) -> None:
-        """The client has left."""
-        if self._phase is _TUNNEL:
-            upstream, self._upstream = self._upstream, None
-            if upstream is not None:
-                upstream.close()
-            self._end(ExchangeOutcome.ANSWERED, keep=False)
-            return
-        self._leave_upstream()
-        self._end(ExchangeOutcome.CLIENT_GONE, keep=False)
-
-    def client_full(self, *, full: bool) -> None:
-        """The client takes no more, or again."""
-        if self._upstream is not None:
-            self._upstream.hold(full=full)
+        self.end(ExchangeOutcome.REFUSED, keep=keep)
 
     def cut(self) -> None:
         """End an answer early, and visibly: the client can tell that it is not whole.
@@ -199,194 +226,88 @@ class Exchange:
         missing. A body that lasts until the end of the connection would look whole, so that one is reset instead.
         """
         self._leave_upstream()
-        if self.status and self._is_end_visible:
+        if self.status and self._attempt is not None and self._attempt.is_end_visible:
             self._client.truncate()
         else:
             self._client.abort()
-        self._end(ExchangeOutcome.CUT, keep=False)
+        self.end(ExchangeOutcome.CUT, keep=False)
 
-    def tunnel(self, data: bytes) -> None:
-        """The client has sent something through the tunnel."""
-        self.sent_s = self._wiring.clock()
-        if self._upstream is not None:
-            self._upstream.write(data)
+    # What the client's connection calls.
 
-    def tunnel_eof(self) -> None:
-        """The client will send no more through the tunnel."""
-        if self._upstream is not None:
-            self._upstream.write_eof()
-        self._tunnel_end()
+    def take_body(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
+        """A piece of the request's body has come."""
+        wire = chunks(payload, done=done, trailers=trailers) if self.head.chunked else payload
+        self.request_complete = done
+        if self._attempt is not None and self._attempt.write(wire):
+            # The upstream has more now than the buffer.
+            self.body.drop()
+        elif self.phase is not _DONE:
+            self.body.hold(wire)
+            if self.body.held_bytes >= self._wiring.held_bytes_max:
+                self._client.pause(Pause.HELD)
 
-    @property
-    def is_tunnel(self) -> bool:
-        """Whether bytes pass as they come."""
-        return self._phase is _TUNNEL
+    def client_gone(self) -> None:
+        """The client has left."""
+        if self.tunnel is not None and self._attempt is not None:
+            self._attempt.leave(flush=True)
+            self.end(ExchangeOutcome.ANSWERED, keep=False)
+            return
+        self._leave_upstream()
+        self.end(ExchangeOutcome.CLIENT_GONE, keep=False)
+
+    def client_full(self, *, full: bool) -> None:
+        """The client takes no more, or again."""
+        if self._attempt is not None:
+            self._attempt.hold(full=full)
 
     def check(self, now_s: float) -> float:
-        """When time will be up; if it is up, what follows from it."""
-        limits, begun_s, written_s = self.timeouts, self.started_s, self.written_s
-        if self._phase is _TUNNEL:
-            due_s = limits.due_s(begun_s, written_s=written_s, has_begun=self._has_upstream_spoken)
-            due_s = min(due_s, self._wiring.tunnel_due_s(begun_s, max(self.sent_s, written_s)))
+        """Enforce the time limits that have passed; return when the next will."""
+        limits, tunnel = self.timeouts, self.tunnel
+        if tunnel is not None:
+            used_s = max(tunnel.sent_s, tunnel.heard_s)
+            due_s = min(
+                limits.due_s(self.started_s, written_s=tunnel.heard_s, has_begun=tunnel.has_upstream_spoken),
+                self._wiring.tunnel_due_s(self.started_s, used_s),
+            )
             if due_s <= now_s:
                 self.cut()
             return due_s
-        due_s = limits.due_s(begun_s, written_s=written_s, has_begun=bool(self.status))
+        due_s = limits.due_s(self.started_s, written_s=self.written_s, has_begun=bool(self.status))
         if due_s <= now_s:
             self.answer(504, limits.text, close=True)
-        elif self._phase is _WAITING and self.wait_until_s < due_s:
+        elif self.phase is _WAITING and self.wait_until_s < due_s:
             due_s = self.wait_until_s
             if due_s <= now_s:
                 self._wiring.handler.overdue(self)
         return due_s
 
-    # What the pool and the upstream's connection call.
+    # What its attempt calls.
 
-    def connected(self, upstream: Upstream) -> None:
-        """A fresh connection is there."""
-        if self._phase is _CONNECTING:
-            self._send(upstream)
-        else:
-            self._wiring.pool.give(upstream)
+    def give_back(self, error: OSError | str) -> None:
+        """The attempt has failed before an answer. The request is here in whole: the handler decides again."""
+        self.phase = _ON_GIVE_BACK[self.phase]
+        handler = self._wiring.handler
+        if isinstance(error, OSError):
+            handler.unreachable(self, error)
+        elif not handler.lost(self, error):
+            self.answer(502, error.encode())
 
-    def unreachable(self, error: OSError) -> None:
-        """No connection could be made."""
-        if self._phase is not _CONNECTING:
+    def end(self, outcome: ExchangeOutcome, *, keep: bool) -> None:
+        """The exchange is over; ``keep`` says that the client's connection may serve the next."""
+        if self.phase is _DONE:
             return
-        if self._repeated:
-            self._lose("the upstream closed its connection and takes no other")
-            return
-        self._phase = _WAITING
-        self._wiring.handler.unreachable(self, error)
-
-    def on_interim(self, head: AnswerHead) -> None:
-        """The upstream has sent a 1xx."""
-        if self.head.minor == 1 and (head.status != 100 or self.head.expects_continue):
-            self._client.write(render_interim(head))
-
-    def on_upgraded(self, head: AnswerHead, data: bytes) -> None:
-        """The upstream has agreed to change the protocol: from now on bytes pass as they come."""
-        self._phase = _TUNNEL
-        self._body.drop()
-        self.status = 101
-        self._has_upstream_spoken = bool(data)
-        self.sent_s = self.written_s = self._wiring.clock()
-        self._client.write(render_interim(head) + data)
-        ahead = self._client.open_tunnel()
-        if ahead and self._upstream is not None:
-            self._upstream.write(ahead)
-
-    def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """The upstream's answer has begun; ``done`` says that it is complete with ``payload``."""
-        framing = head.framing
-        if framing is Framing.CHUNKED or framing is Framing.CLOSE:
-            self._chunked_out = self.head.minor == 1
-            framing = Framing.CHUNKED if self._chunked_out else Framing.CLOSE
-        self._is_end_visible = framing is not Framing.CLOSE
-        self._phase = _ANSWERING
-        self._body.drop()
-        self.answer_wire = head.wire
-        self.status = head.status
-        self._keep = self.head.keep_alive and self.request_complete and not self.closing
-        extra = self.answer_headers
-        if self.is_timed:
-            answered_s = self._wiring.clock()
-            extra += render_timing(queue_s=self.sent_s - self.started_s, upstream_s=answered_s - self.sent_s)
-        wire = render_forwarded_answer(head, framing=framing, close=not self._keep, extra=extra)
-        if not done:
-            self.written_s = self._wiring.clock()
-        self._client.write(wire + self._framed(payload, done=done, trailers=trailers))
-
-    def on_piece(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """A piece of the answer's body has come, the last one if ``done``."""
-        self.written_s = self._wiring.clock()
-        wire = self._framed(payload, done=done, trailers=trailers)
-        if wire:
-            self._client.write(wire)
-
-    def on_tunnel(self, data: bytes) -> None:
-        """The upstream has sent something through the tunnel."""
-        self._has_upstream_spoken = True
-        self.written_s = self._wiring.clock()
-        self._client.write(data)
-
-    def on_tunnel_eof(self) -> None:
-        """The upstream will send no more through the tunnel."""
-        self._client.write_eof()
-        self._tunnel_end()
-
-    def upstream_full(self, *, full: bool) -> None:
-        """The upstream takes no more, or again."""
-        if full:
-            self._client.pause(Pause.UPSTREAM_FULL)
-        else:
-            self._client.resume(Pause.UPSTREAM_FULL)
-
-    def upstream_done(self) -> None:
-        """The answer is complete, and the upstream's connection belongs to somebody else."""
-        self._upstream = None
-        self._end(ExchangeOutcome.ANSWERED, keep=self._keep)
-
-    def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
-        """The upstream's connection has ended before the answer did. ``heard`` says that some of it had come."""
-        self._upstream = None
-        if self._phase is _TUNNEL:
-            self._end(ExchangeOutcome.ANSWERED, keep=False)
-        elif self._phase is _ANSWERING:
-            self.cut()
-        elif heard or not self._body.can_replay or not self.head.may_be_repeated:
-            self.answer(502, reason.encode())
-        elif reused and not self._repeated:
-            # The upstream closed an idle connection while our request was on its way: once more, on a fresh one.
-            self._repeated = True
-            self._body.rewind()
-            self._phase = _CONNECTING
-            self._wiring.pool.connect(self._address, self)
-        else:
-            self._body.rewind()
-            self._lose(reason)
-
-    def _send(self, upstream: Upstream) -> None:
-        self._phase = _SENT
-        self._upstream = upstream
-        if self.is_timed:
-            self.sent_s = self._wiring.clock()
-        body = self._body.send()
-        if body:
-            self._client.resume(Pause.HELD)
-        upstream.carry(self, self._wire + body)
-
-    def _lose(self, reason: str) -> None:
-        """The request is here in whole and may be sent again: elsewhere, if the handler knows where."""
-        self._phase = _WAITING
-        self._repeated = False
-        if not self._wiring.handler.lost(self, reason):
-            self.answer(502, reason.encode())
-
-    def _framed(self, payload: bytes, *, done: bool, trailers: bytes) -> bytes:
-        return chunks(payload, done=done, trailers=trailers) if self._chunked_out else payload
-
-    def _leave_upstream(self) -> None:
-        upstream, self._upstream = self._upstream, None
-        if upstream is not None:
-            upstream.drop()
-
-    def _tunnel_end(self) -> None:
-        self._tunnel_ends += 1
-        if self._tunnel_ends == 2:
-            upstream, self._upstream = self._upstream, None
-            if upstream is not None:
-                upstream.close()
-            self._end(ExchangeOutcome.ANSWERED, keep=False)
-
-    def _end(self, outcome: ExchangeOutcome, *, keep: bool) -> None:
-        if self._phase is _DONE:
-            return
-        self._phase = _DONE
-        self._body.drop()
+        self.phase = _ON_END[self.phase]
+        if self.body is not NO_BODY:
+            self.body.drop()
         self.outcome = outcome
         if self.begun:
             self._wiring.handler.finish(self)
             if self._wiring.on_end is not None:
                 self._wiring.on_end(self)
+        # An attempt refers to its exchange: without this, each would wait for the garbage collector.
+        self._attempt = None
         self._client.exchange_done(keep=keep)
+
+    def _leave_upstream(self) -> None:
+        if self._attempt is not None:
+            self._attempt.leave()

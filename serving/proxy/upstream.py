@@ -24,25 +24,22 @@ class Taker(Protocol):
     """Whoever takes the answer. ``heard`` says that bytes of an answer have come, ``reused`` that others came before."""
 
     head: RequestHead
-    request_complete: bool
+
+    @property
+    def request_complete(self) -> bool:
+        """Whether the whole request has been handed over."""
 
     def on_interim(self, head: AnswerHead) -> None:
         """A 1xx has come."""
 
-    def on_upgraded(self, head: AnswerHead, data: bytes) -> None:
-        """A 101 has come, and ``data`` after it."""
+    def on_upgraded(self, head: AnswerHead, data: bytes) -> "TunnelEnd":
+        """A 101 has come, and ``data`` after it; what follows goes to the tunnel that is returned."""
 
     def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """The final head has come, and ``payload`` with it."""
 
     def on_piece(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """A piece of the body has come."""
-
-    def on_tunnel(self, data: bytes) -> None:
-        """Bytes have come through the tunnel."""
-
-    def on_tunnel_eof(self) -> None:
-        """No more will come through the tunnel."""
 
     def upstream_full(self, *, full: bool) -> None:
         """No more can be sent for a while, or again."""
@@ -52,6 +49,16 @@ class Taker(Protocol):
 
     def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
         """The answer will not be completed."""
+
+
+class TunnelEnd(Protocol):
+    """The tunnel, as the upstream's connection sees it."""
+
+    def receive(self, data: bytes) -> None:
+        """Bytes have come."""
+
+    def receive_eof(self) -> None:
+        """No more will come."""
 
 
 class Home(Protocol):
@@ -101,11 +108,11 @@ class Upstream(asyncio.Protocol):
         self._held = False
         self._full = False
         self._keep = False
-        self._tunnel = False
+        self._tunnel: TunnelEnd | None = None
         self._transport: asyncio.Transport
 
     def __repr__(self) -> str:
-        state = "idle" if self._taker is None else "tunnel" if self._tunnel else "busy"
+        state = "idle" if self._taker is None else "tunnel" if self._tunnel is not None else "busy"
         return f"Upstream({self.address[0]}:{self.address[1]}, {state})"
 
     @property
@@ -168,8 +175,8 @@ class Upstream(asyncio.Protocol):
             return
         self._heard = True
         reader = self._reader
-        if self._tunnel:
-            taker.on_tunnel(data)
+        if self._tunnel is not None:
+            self._tunnel.receive(data)
         elif reader is None:
             self._read_head(taker, self._buffer + data if self._buffer else data)
         else:
@@ -184,8 +191,8 @@ class Upstream(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """No more will come; True keeps the other direction of a tunnel open."""
-        if self._tunnel and self._taker is not None:
-            self._taker.on_tunnel_eof()
+        if self._tunnel is not None and self._taker is not None:
+            self._tunnel.receive_eof()
             return True
         return False
 
@@ -276,8 +283,7 @@ class Upstream(asyncio.Protocol):
         if taker.head.upgrade is None or head.upgrade is None:
             self._fail("the upstream changed the protocol without being asked")
             return
-        self._tunnel = True
-        taker.on_upgraded(head, data)
+        self._tunnel = taker.on_upgraded(head, data)
 
     def _complete(self, taker: Taker, *, rest: bytes) -> None:
         self._taker = None

@@ -2,23 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any
 
 from h2.connection import H2Connection
 
 __all__ = ["FrameSender"]
-
-
-class _Waiting(Protocol):
-    """A stream, as far as it matters here."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether there is something to send."""
-        ...
-
-    def flush(self) -> None:
-        """Send what may be sent."""
 
 
 class FrameSender(asyncio.Protocol):
@@ -29,11 +17,9 @@ class FrameSender(asyncio.Protocol):
     """Whether the other end takes nothing for now."""
 
     _transport: asyncio.Transport
+    _streams: Mapping[int, Any]
+    """All streams by number; each has ``is_waiting`` and ``flush``."""
     _is_sending = False
-
-    def _sending_streams(self) -> Mapping[int, _Waiting]:
-        """All streams, by number."""
-        raise NotImplementedError
 
     def pause_writing(self) -> None:
         """What was sent is not taken yet."""
@@ -58,5 +44,5 @@ class FrameSender(asyncio.Protocol):
             self._transport.write(data)
 
     def _flush_all(self) -> None:
-        for stream in [stream for stream in self._sending_streams().values() if stream.is_waiting]:
+        for stream in [stream for stream in self._streams.values() if stream.is_waiting]:
             stream.flush()

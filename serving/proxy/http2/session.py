@@ -11,7 +11,6 @@ served. The connection ends with that stream.
 
 import asyncio
 import math
-from collections.abc import Mapping
 
 from h2.errors import ErrorCodes
 from h2.events import (
@@ -30,6 +29,7 @@ from hyperframe.frame import GoAwayFrame
 
 from serving.proxy.exchange import Wiring
 from serving.proxy.http2.engine import server_engine
+from serving.proxy.http2.farewell import Farewell
 from serving.proxy.http2.frames import FrameGate, Violation
 from serving.proxy.http2.sending import FrameSender
 from serving.proxy.http2.stream import Stream
@@ -40,11 +40,6 @@ __all__ = ["Session"]
 
 # The least that TCP carries between two full buffers on a bad line.
 _FLUSH_S = 60.0
-# A client anywhere on earth answers a ping in a third of it; one that does not is not waited for.
-_PING_MAX_S = 1.0
-_PING = b"farewell"
-# What the first GOAWAY names: no stream is above it.
-_NO_STREAM_ID = 2**31 - 1
 
 
 class Session(FrameSender):
@@ -63,15 +58,13 @@ class Session(FrameSender):
         self._transport = transport
         self._address = address
         self._streams: dict[int, Stream] = {}
-        # The last stream that was begun, and above which none will be.
+        # The last stream that was begun.
         self._last_stream_id = 0
-        self._served_id_max = _NO_STREAM_ID
         # Until when a client with no streams may stay; when it is closing, until when what was written may take.
         self._due_s = math.inf
-        # Until when a head that has begun must be complete, and until when the farewell's ping is waited for.
+        # Until when a head that has begun must be complete.
         self._head_due_s = math.inf
-        self._ping_due_s = math.inf
-        self._is_leaving = False
+        self._farewell = Farewell(self.h2, self._write_goaway)
         self._client_leaves = False
         self._closing = False
         registry.opened(self, address)
@@ -79,7 +72,7 @@ class Session(FrameSender):
         self.send()
 
     def __repr__(self) -> str:
-        state = "closing" if self._closing else "leaving" if self._is_leaving else "open"
+        state = "closing" if self._closing else "leaving" if self._farewell.has_begun else "open"
         return f"Session({self._address}, streams {len(self._streams)}, {state})"
 
     @property
@@ -125,18 +118,14 @@ class Session(FrameSender):
 
     # What streams call.
 
-    def wake_by(self, due_s: float) -> None:
-        """Have a look at that time."""
-        self.registry.wake_by(due_s)
-
     def over(self, stream_id: int) -> None:
         """A stream has sent its last frame."""
         self._streams.pop(stream_id, None)
         if self._streams or self._closing:
             return
-        if self._client_leaves or self.registry.finishing or self._served_id_max < _NO_STREAM_ID:
+        if self._client_leaves or self.registry.finishing or self._farewell.is_finished:
             self.end(ErrorCodes.NO_ERROR)
-        elif not self._is_leaving:
+        elif not self._farewell.has_begun:
             self._wait_until(self.wiring.clock() + self.registry.settings.client_idle_max_s)
 
     def give_back(self, stream_id: int, count: int) -> None:
@@ -173,9 +162,9 @@ class Session(FrameSender):
         if self._head_due_s <= now_s or (not self._streams and self._due_s <= now_s):
             self.end(ErrorCodes.NO_ERROR)
             return self._due_s
-        if self._ping_due_s <= now_s:
+        if self._farewell.due_s <= now_s:
             self._say_last()
-        due_s = min(self._head_due_s, self._ping_due_s)
+        due_s = min(self._head_due_s, self._farewell.due_s)
         if not self._streams:
             return min(due_s, self._due_s)
         due_s = min([due_s, *[stream.check(now_s) for stream in list(self._streams.values())]])
@@ -186,7 +175,7 @@ class Session(FrameSender):
         """Say goodbye and close; None when the library has said it already."""
         if self._closing:
             return
-        if code is not None and (code is not ErrorCodes.NO_ERROR or self._served_id_max == _NO_STREAM_ID):
+        if code is not None and (code is not ErrorCodes.NO_ERROR or not self._farewell.is_finished):
             self.h2.close_connection(code, last_stream_id=self._last_stream_id)
         self._write()
         self._closing = True
@@ -208,7 +197,7 @@ class Session(FrameSender):
             # All windows are larger, or may be.
             self._flush_all()
         elif isinstance(event, PingAckReceived):
-            if self._is_leaving and event.ping_data == _PING:
+            if self._farewell.is_answered_by(event.ping_data):
                 self._say_last()
         elif isinstance(event, TrailersReceived | StreamEnded | StreamReset):
             self._take_end(event)
@@ -218,7 +207,7 @@ class Session(FrameSender):
         if stream is None:
             return
         if isinstance(event, TrailersReceived):
-            stream.trailers(event.headers)
+            stream.ended(event.headers)
         elif isinstance(event, StreamEnded):
             stream.ended()
         else:
@@ -227,7 +216,7 @@ class Session(FrameSender):
 
     def _begin(self, event: RequestReceived) -> None:
         stream_id = event.stream_id
-        if stream_id > self._served_id_max or len(self._streams) >= self.registry.settings.http2_streams_max:
+        if stream_id > self._farewell.served_id_max or len(self._streams) >= self.registry.settings.http2_streams_max:
             self.h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         self._last_stream_id = stream_id
@@ -245,20 +234,12 @@ class Session(FrameSender):
             stream.data(event.data, event.flow_controlled_length)
 
     def _take_leave(self) -> None:
-        """Ask for no new streams, and find out what is on its way."""
-        if self._is_leaving or self._closing:
-            return
-        self._is_leaving = True
-        self.h2.ping(_PING)
-        self._write_goaway(_NO_STREAM_ID)
-        self._ping_due_s = self.wiring.clock() + _PING_MAX_S
-        self.wake_by(self._ping_due_s)
+        """Ask for no new streams; those that are on their way are still served."""
+        if not self._closing and self._farewell.begin(self.wiring.clock()):
+            self.registry.wake_by(self._farewell.due_s)
 
     def _say_last(self) -> None:
-        """Nothing more is on its way: from here on, no stream is new."""
-        self._ping_due_s = math.inf
-        self._served_id_max = self._last_stream_id
-        self._write_goaway(self._last_stream_id)
+        self._farewell.finish(self._last_stream_id)
         if not self._streams:
             self.end(ErrorCodes.NO_ERROR)
 
@@ -273,10 +254,7 @@ class Session(FrameSender):
             self._head_due_s = math.inf
         elif self._head_due_s == math.inf:
             self._head_due_s = now_s + self.registry.settings.head_wait_max_s
-            self.wake_by(self._head_due_s)
-
-    def _sending_streams(self) -> Mapping[int, Stream]:
-        return self._streams
+            self.registry.wake_by(self._head_due_s)
 
     def _leave_streams(self) -> None:
         streams, self._streams = self._streams, {}

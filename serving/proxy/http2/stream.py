@@ -1,51 +1,56 @@
 """One stream of a client's HTTP/2 connection: the ``Client`` of one exchange.
 
-What the exchange writes is an answer of HTTP/1.1; it is read here as an upstream's would be, and sent as frames. A
-stream that is paused takes what its window lets the client send, and no more: the window opens again when it resumes.
+A stream that is paused takes what its window lets the client send, and no more: the window opens again when it resumes.
 """
 
 import contextlib
 import math
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
-from serving.proxy.answerhead import AnswerHead, Framing, read_answer_head
-from serving.proxy.body import ChunkedBody, CloseBody, LengthBody
 from serving.proxy.client import Pause
-from serving.proxy.exchange import Exchange
-from serving.proxy.http2.grpc import GrpcRefusal, is_grpc
-from serving.proxy.http2.heads import (
-    Fields,
-    Malformed,
-    answer_fields,
-    read_request_fields,
-    read_trailer_fields,
-    split_lines,
-)
-from serving.proxy.http2.outbox import StreamOutbox
+from serving.proxy.exchange import Exchange, Wiring
+from serving.proxy.http2.answer import StreamAnswer
+from serving.proxy.http2.frames import FrameGate
+from serving.proxy.http2.heads import Fields, Malformed, read_request_fields, read_trailer_fields
+from serving.proxy.registry import Registry
+from serving.proxy.rendering import ClientPeer
 from serving.proxy.requesthead import RequestRefusal
 
-if TYPE_CHECKING:
-    from serving.proxy.http2.session import Session
+__all__ = ["Stream", "StreamCarrier"]
 
-__all__ = ["Stream"]
 
-_TEXT = (b"content-type", b"text/plain; charset=utf-8")
-# The answer's own limits were checked where it came from.
-_UNBOUNDED = 1_000_000
+class StreamCarrier(Protocol):
+    """The connection, as its streams see it."""
+
+    h2: H2Connection
+    gate: FrameGate
+    registry: Registry
+    wiring: Wiring
+    peer: ClientPeer
+    is_full: bool
+
+    def send(self) -> None:
+        """Write the frames that are there soon."""
+
+    def give_back(self, stream_id: int, count: int) -> None:
+        """Let the client send this much more."""
+
+    def over(self, stream_id: int) -> None:
+        """Forget a stream that has sent its last frame."""
 
 
 class Stream:
     """One request of a client and its answer."""
 
-    def __init__(self, session: "Session", stream_id: int) -> None:
+    def __init__(self, session: StreamCarrier, stream_id: int) -> None:
         self._session = session
         self._id = stream_id
         self._exchange: Exchange | None = None
-        self._outbox = StreamOutbox(session.h2, stream_id)
-        self._reader: LengthBody | ChunkedBody | CloseBody | None = None
+        self._answer = StreamAnswer(session.h2, stream_id)
         self._paused = Pause(0)
         self._owed_bytes = 0
         self._length: int | None = None
@@ -54,9 +59,6 @@ class Stream:
         # When the client was last seen to take something of the answer.
         self._taken_s = self._last_body_s
         self._request_ended = False
-        self._answered = False
-        # An answer that a client of gRPC would not read, until it is here in whole.
-        self._refusal: GrpcRefusal | None = None
         self._told_full = False
         self._over = False
 
@@ -66,7 +68,7 @@ class Stream:
     @property
     def is_waiting(self) -> bool:
         """Whether there is something to send."""
-        return self._outbox.is_waiting
+        return self._answer.outbox.is_waiting
 
     # What the session calls.
 
@@ -90,7 +92,8 @@ class Stream:
             self._reset(ErrorCodes.PROTOCOL_ERROR)
             return
         except RequestRefusal as refusal:
-            self._refuse(refusal)
+            self._answer.refuse(refusal)
+            self.flush()
             return
         # A length of 0 says so before the frame that ends the stream does.
         self._request_ended = not head.has_body
@@ -99,7 +102,7 @@ class Stream:
         exchange = self._exchange = Exchange(self, head, session.wiring, peer=session.peer, now_s=now_s)
         exchange.begin()
         if self._exchange is exchange:
-            session.wake_by(self.check(now_s))
+            session.registry.wake_by(self.check(now_s))
 
     def data(self, payload: bytes, count: int) -> None:
         """A piece of the request's body has come; ``count`` is what it takes of the window."""
@@ -118,34 +121,40 @@ class Stream:
         if not self._paused:
             self._give_back()
 
-    def trailers(self, fields: Fields) -> None:
-        """The request has ended with these."""
+    def ended(self, trailers: Fields = ()) -> None:
+        """The request has ended, with these trailers."""
         try:
-            lines = read_trailer_fields(fields)
+            lines = read_trailer_fields(trailers) if trailers else b""
         except Malformed:
             self._reset(ErrorCodes.PROTOCOL_ERROR)
             return
-        if not self._request_ended:
-            self._end_request(lines)
-
-    def ended(self) -> None:
-        """The request has ended."""
-        if not self._request_ended:
-            self._end_request(b"")
+        if self._request_ended:
+            return
+        if self._length is not None and self._body_bytes < self._length:
+            self._reset(ErrorCodes.PROTOCOL_ERROR)
+            return
+        self._request_ended = True
+        if self._exchange is not None:
+            self._exchange.take_body(b"", done=True, trailers=lines)
 
     def flush(self) -> None:
         """Send what may be sent; the exchange is told whether it may go on."""
         if self._over:
             return
-        if not self._session.is_full and self._outbox.flush():
+        if not self._session.is_full and self._answer.outbox.flush():
             self._taken_s = self._session.wiring.clock()
             self._session.gate.earned()
-        exchange, full = self._exchange, self._outbox.is_full
+        exchange, full = self._exchange, self._answer.outbox.is_full
         if exchange is not None and full is not self._told_full:
             self._told_full = full
             exchange.client_full(full=full)
-        if self._outbox.is_done and self._exchange is None:
-            self._finish()
+        if self._answer.outbox.is_done and self._exchange is None:
+            if self._request_ended:
+                self._over = True
+                self._session.over(self._id)
+            else:
+                # The client still sends; it is to stop.
+                self._reset(ErrorCodes.NO_ERROR)
 
     def gone(self) -> None:
         """The client wants no answer any more, or has left."""
@@ -170,7 +179,7 @@ class Stream:
                 return math.inf
             return due_s
         due_s = exchange.check(now_s)
-        if self._exchange is exchange and not self._request_ended and not self._paused and not self._answered:
+        if self._exchange is exchange and not self._request_ended and not self._paused and not self._answer.has_begun:
             body_due_s = self._last_body_s + self._session.registry.settings.body_wait_max_s
             if body_due_s <= now_s:
                 exchange.answer(408, b"the request's body came too slowly")
@@ -183,18 +192,13 @@ class Stream:
         """Send a part of an answer."""
         if self._over:
             return
-        if not self._answered:
-            data = self._take_heads(data)
-        reader = self._reader
-        if reader is not None and data:
-            payload = reader.feed(data)
-            trailers = split_lines(reader.trailers.split(b"\r\n")) if reader.done else ()
-            if self._refusal is None:
-                self._outbox.put(payload, done=reader.done, trailers=trailers)
-            else:
-                self._refusal.take(payload)
-                if reader.done:
-                    self._send_whole(self._refusal.fields())
+        exchange = self._exchange
+        assert exchange is not None
+        try:
+            self._answer.write(data, exchange.head)
+        except ProtocolError:
+            # Reset by the client, which is still on its way.
+            self._over = True
         self.flush()
         self._session.send()
 
@@ -223,91 +227,25 @@ class Stream:
         self._paused = Pause(0)
         if self._over:
             return
-        if not self._outbox.is_ended:
+        if not self._answer.outbox.is_ended:
             self._reset(ErrorCodes.INTERNAL_ERROR)
         else:
             self._give_back()
             self.flush()
             if not self._over:
                 self._taken_s = self._session.wiring.clock()
-                self._session.wake_by(self._taken_s + self._session.registry.settings.write_wait_max_s)
+                self._session.registry.wake_by(self._taken_s + self._session.registry.settings.write_wait_max_s)
         self._session.send()
 
-    def truncate(self) -> None:
-        """Reset the stream: its regular end would make the answer look whole."""
-        self._reset(ErrorCodes.INTERNAL_ERROR)
-
     def abort(self) -> None:
-        """Reset the stream."""
+        """Reset the stream: its regular end would make a part of an answer look whole."""
         self._reset(ErrorCodes.INTERNAL_ERROR)
 
-    def _take_heads(self, data: bytes) -> bytes:
-        """Send interim heads and the final one; the bytes after it."""
-        exchange = self._exchange
-        assert exchange is not None
-        end = data.index(b"\r\n\r\n")
-        head = read_answer_head(data[:end], method=exchange.head.method, header_count_max=_UNBOUNDED)
-        try:
-            self._send_head(head)
-        except ProtocolError:
-            # Reset by the client, which is still on its way to us.
-            self._over = True
-        return data[end + 4 :]
-
-    def _send_head(self, head: AnswerHead) -> None:
-        h2 = self._session.h2
-        fields = answer_fields(head.status, head.wire.splitlines(keepends=True), length=head.content_length)
-        if head.status < 200:
-            h2.send_headers(self._id, fields)
-            return
-        self._answered = True
-        exchange = self._exchange
-        if exchange is not None and is_grpc(exchange.head):
-            self._refusal = GrpcRefusal.of(head.status, fields)
-        if head.framing is Framing.NONE:
-            self._send_whole(fields if self._refusal is None else self._refusal.fields())
-            return
-        if self._refusal is None:
-            h2.send_headers(self._id, fields)
-        if head.framing is Framing.LENGTH:
-            self._reader = LengthBody(head.content_length or 0)
-        else:
-            self._reader = ChunkedBody() if head.framing is Framing.CHUNKED else CloseBody()
-
-    def _send_whole(self, fields: Fields) -> None:
-        """Send an answer that has no body."""
-        with contextlib.suppress(ProtocolError):
-            # Reset by the client, which is still on its way to us.
-            self._session.h2.send_headers(self._id, fields, end_stream=True)
-        self._outbox.put(b"", done=True)
-        self._outbox.is_done = True
-
-    def _end_request(self, trailers: bytes) -> None:
-        if self._length is not None and self._body_bytes < self._length:
-            self._reset(ErrorCodes.PROTOCOL_ERROR)
-            return
-        self._request_ended = True
-        if self._exchange is not None:
-            self._exchange.take_body(b"", done=True, trailers=trailers)
-
-    def _refuse(self, refusal: RequestRefusal) -> None:
-        body = str(refusal).encode()
-        length = (b"content-length", b"%d" % len(body))
-        self._session.h2.send_headers(self._id, [(b":status", b"%d" % refusal.status), _TEXT, length])
-        self._outbox.put(body, done=True)
-        self.flush()
+    truncate = abort
 
     def _give_back(self) -> None:
         count, self._owed_bytes = self._owed_bytes, 0
         self._session.give_back(self._id, count)
-
-    def _finish(self) -> None:
-        """All is sent: a client that still sends is told to stop."""
-        if self._request_ended:
-            self._over = True
-            self._session.over(self._id)
-        else:
-            self._reset(ErrorCodes.NO_ERROR)
 
     def _reset(self, code: ErrorCodes) -> None:
         if self._over:

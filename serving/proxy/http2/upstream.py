@@ -6,34 +6,26 @@ holds one window of bytes and stops nobody else. A stream that the app says it h
 another link, whatever its method: nobody has seen it.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
     Event,
-    InformationalResponseReceived,
-    ResponseReceived,
-    StreamEnded,
     StreamReset,
-    TrailersReceived,
 )
 
-from serving.proxy.answerhead import AnswerHead, BadAnswer, Framing
+from serving.proxy.answerhead import BadAnswer
 from serving.proxy.body import BadBody, ChunkedBody, LengthBody
+from serving.proxy.http2.answerreader import AnswerReader
 from serving.proxy.http2.heads import (
-    Fields,
     Malformed,
-    read_answer_fields,
-    read_trailer_fields,
     request_fields,
     split_lines,
 )
 from serving.proxy.http2.outbox import StreamOutbox
-from serving.proxy.upstream import Home, Taker, Upstream
-
-if TYPE_CHECKING:
-    from serving.proxy.http2.upstreamsession import UpstreamSession
+from serving.proxy.upstream import Address, Home, Taker, Upstream
 
 __all__ = ["StreamHome", "StreamUpstream"]
 
@@ -48,15 +40,39 @@ class StreamHome(Home, Protocol):
         """Give a stream that the app has refused unseen another link."""
 
 
+class StreamLink(Protocol):
+    """The connection, as its streams see it."""
+
+    address: Address
+    h2: H2Connection
+    carried_count: int
+    is_full: bool
+
+    def open(self, stream: "StreamUpstream") -> int:
+        """The number of a new stream; 0 when there can be none."""
+
+    def give_back(self, stream_id: int, count: int) -> None:
+        """Let the app send this much more."""
+
+    def reset(self, stream_id: int, code: ErrorCodes) -> None:
+        """End a stream."""
+
+    def forget(self, stream_id: int) -> None:
+        """Remove a stream that is over."""
+
+    def send(self) -> None:
+        """Write the frames that are there soon."""
+
+
 class StreamUpstream(Upstream):
     """One request on its way to the app and back."""
 
     __slots__ = (
-        *("_answered", "_ended", "_is_moving", "_kept", "_kept_bytes", "_left_bytes", "_link", "_outbox"),
+        *("_answer", "_ended", "_is_moving", "_kept", "_kept_bytes", "_link", "_outbox"),
         *("_owed_bytes", "_pool", "_request", "_stream_id", "_told_full", "_was_moved"),
     )
 
-    def __init__(self, link: "UpstreamSession", home: StreamHome) -> None:
+    def __init__(self, link: StreamLink, home: StreamHome) -> None:
         super().__init__(home, link.address)
         self._pool = home
         self._link = link
@@ -64,12 +80,11 @@ class StreamUpstream(Upstream):
         self._outbox: StreamOutbox | None = None
         self._request: LengthBody | ChunkedBody | None = None
         self._owed_bytes = 0
-        # What is to come of a body whose length was told; None when it was not.
-        self._left_bytes: int | None = None
+        self._answer = AnswerReader(header_count_max=home.header_count_max)
         # What was given to send, as long as it may have to be sent again.
         self._kept: list[bytes] | None = None
         self._kept_bytes = 0
-        self._answered = self._ended = self._told_full = self._is_moving = self._was_moved = False
+        self._ended = self._told_full = self._is_moving = self._was_moved = False
 
     @property
     def is_usable(self) -> bool:
@@ -140,7 +155,15 @@ class StreamUpstream(Upstream):
         self._heard = True
         self._kept = None
         try:
-            self._understand(taker, event)
+            if isinstance(event, DataReceived):
+                self._owed_bytes += event.flow_controlled_length
+            if isinstance(event, StreamReset):
+                self._ended = True
+                self.lost(f"the app has reset the stream ({event.error_code})")
+            elif self._answer.read(event, taker):
+                self._end(taker)
+            elif not self._held:
+                self._give_back()
         except (BadAnswer, BadBody, Malformed) as bad:
             self._reset(ErrorCodes.PROTOCOL_ERROR)
             self.lost(f"malformed answer: {bad}")
@@ -157,7 +180,7 @@ class StreamUpstream(Upstream):
             taker.upstream_full(full=True)
         self._pool.again(self)
 
-    def restart(self, link: "UpstreamSession") -> None:
+    def restart(self, link: StreamLink) -> None:
         """Another link is there: send all again."""
         taker, kept = self._taker, self._kept
         if taker is None or kept is None:
@@ -203,55 +226,6 @@ class StreamUpstream(Upstream):
         outbox.put(payload, done=request.done, trailers=trailers)
         self.flush()
         self._link.send()
-
-    def _understand(self, taker: Taker, event: Event) -> None:
-        if isinstance(event, InformationalResponseReceived):
-            taker.on_interim(self._head(taker, event.headers, ended=False))
-        elif isinstance(event, ResponseReceived):
-            self._take_answer(taker, event)
-        elif isinstance(event, DataReceived):
-            self._take_data(taker, event)
-        elif isinstance(event, TrailersReceived):
-            self._finish_answer(taker, read_trailer_fields(event.headers))
-        elif isinstance(event, StreamEnded):
-            self._finish_answer(taker, b"")
-        elif isinstance(event, StreamReset):
-            self._ended = True
-            self.lost(f"the app has reset the stream ({event.error_code})")
-
-    def _head(self, taker: Taker, fields: Fields, *, ended: bool) -> AnswerHead:
-        return read_answer_fields(
-            fields, ended=ended, method=taker.head.method, header_count_max=self._home.header_count_max
-        )
-
-    def _take_answer(self, taker: Taker, event: ResponseReceived) -> None:
-        ended = event.stream_ended is not None
-        head = self._head(taker, event.headers, ended=ended)
-        self._answered = True
-        if head.framing is not Framing.CHUNKED:
-            self._left_bytes = head.content_length or 0 if head.framing is Framing.LENGTH else 0
-        taker.on_answer(head, b"", done=ended)
-        if ended:
-            self._end(taker)
-
-    def _take_data(self, taker: Taker, event: DataReceived) -> None:
-        self._owed_bytes += event.flow_controlled_length
-        if self._left_bytes is not None:
-            self._left_bytes -= len(event.data)
-            if self._left_bytes < 0:
-                raise BadAnswer("a body that is longer than it says")
-        if event.data:
-            taker.on_piece(event.data, done=False)
-        if not self._held:
-            self._give_back()
-
-    def _finish_answer(self, taker: Taker, trailers: bytes) -> None:
-        if not self._answered or self._ended:
-            return
-        if self._left_bytes:
-            raise BadAnswer("a body that is shorter than it says")
-        taker.on_piece(b"", done=True, trailers=trailers)
-        self._end(taker)
 
     def _end(self, taker: Taker) -> None:
         if self._taker is not taker:

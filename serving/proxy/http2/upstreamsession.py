@@ -5,8 +5,8 @@ at and are sent again. The pool (``pool.py``) makes links and keeps them; a stre
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Callable
+from typing import Protocol, cast
 
 from h2.errors import ErrorCodes
 from h2.events import DataReceived, Event, RemoteSettingsChanged, StreamReset, WindowUpdated
@@ -15,11 +15,9 @@ from h2.exceptions import ProtocolError
 from serving.proxy.http2.engine import client_engine
 from serving.proxy.http2.frames import FrameGate, Violation
 from serving.proxy.http2.sending import FrameSender
+from serving.proxy.http2.upstream import StreamUpstream
 from serving.proxy.upstream import Address
 from serving.settings.http import HttpSettings
-
-if TYPE_CHECKING:
-    from serving.proxy.http2.upstream import StreamUpstream
 
 __all__ = ["LinkHome", "UpstreamSession"]
 
@@ -74,7 +72,7 @@ class UpstreamSession(FrameSender):
 
     # What streams call.
 
-    def open(self, stream: "StreamUpstream") -> int:
+    def open(self, stream: StreamUpstream) -> int:
         """The number of a new stream; 0 when none can be had."""
         if not self.has_room:
             return 0
@@ -151,9 +149,6 @@ class UpstreamSession(FrameSender):
         """It has ended, and what ran on it."""
         del exc
         self._lose("the app closed its connection before its answer was complete")
-
-    def _sending_streams(self) -> Mapping[int, "StreamUpstream"]:
-        return self._streams
 
     def _take(self, event: Event) -> None:
         number = getattr(event, "stream_id", None) or 0

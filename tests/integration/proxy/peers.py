@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
 from serving.proxy.connection import Connection
-from serving.proxy.exchange import Exchange
-from serving.proxy.handler import Wiring
+from serving.proxy.exchange import Exchange, Wiring
 from serving.proxy.server import HttpServer
 from serving.proxy.timeouts import NO_TIMEOUTS, Timeouts
 from serving.settings.http import HttpSettings

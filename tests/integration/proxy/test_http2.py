@@ -1,4 +1,4 @@
-"""HTTP/2 with prior cache through two proxies, as an activator and a queue-proxy stand, with real clients."""
+"""HTTP/2 with prior knowledge through two proxies, as an activator and a queue-proxy stand, with real clients."""
 
 import asyncio
 import contextlib
@@ -192,7 +192,7 @@ async def test_httpx_sends_many_requests_over_one_connection() -> None:
 
 async def test_curl_with_prior_knowledge_is_answered() -> None:
     async with proxied() as proxy:
-        arguments = ("-s", "--max-time", "5", "--http2-prior-cache", "-w", " HTTP/%{http_version}")
+        arguments = ("-s", "--max-time", "5", "--http2-prior-knowledge", "-w", " HTTP/%{http_version}")
         target = url(proxy.address) + "x"
         curl = await asyncio.create_subprocess_exec("curl", *arguments, target, stdout=asyncio.subprocess.PIPE)
         output, _ = await curl.communicate()

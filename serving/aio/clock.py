@@ -25,7 +25,7 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady_s() -> float:
-    """Monotonic seconds, read anew at each call, which go on while the process is frozen and while the machine sleeps.
+    """Monotonic seconds, read at each call, which go on while the process is frozen and while the machine sleeps.
 
     A loop's own time is that at which its turn began (uvloop): a process that was frozen within a turn believes it.
     """

@@ -3,7 +3,7 @@
 A loop is late for everybody by what all its tasks do between two looks at the sockets and timers. A task that yields after
 each step is no help if fifty of them have a step to do. So the time is shared: ``await turn()`` before or after each step
 of work lets the caller go on as long as this turn of the loop is young, and makes it wait for a later one when it is not.
-Who waited longest goes first. With the budget of 4 ms, and no step longer than 1 ms, nobody else waits much longer than 5.
+The longest waiter goes first. With the budget of 4 ms, and no step longer than 1 ms, other work waits little longer than 5 ms.
 
 It is for work in the background that comes in thousands: writes of a store, changes of a watch, keys of a queue. What
 answers a socket takes no turns, and so goes before all of that.
@@ -23,7 +23,7 @@ ms a look, which takes 10 µs, is nothing."""
 
 # Steps of one turn, however short they are: who reads what they make has room for a hundred.
 _STEPS_MAX = 64
-# Steps that are made one after the other while somebody waits for his first.
+# Steps that are made one after the other while another task waits for its first.
 _PASSED_MAX = 8
 # How many may go on in a new turn: as many as have a step to do in the time of one.
 _WOKEN_MAX = 16

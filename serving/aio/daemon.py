@@ -1,4 +1,4 @@
-"""What all daemons do alike: a loop, signals, logs, and the sockets that the supervisor hands down.
+"""What all daemons share: a loop, signals, logs, and the sockets that the supervisor hands down.
 
 ``run_daemon`` runs one coroutine on uvloop and gives it a stop event. SIGTERM or SIGINT sets it; a second one cancels.
 Log lines are JSON, one object a line, on standard error.
@@ -28,10 +28,10 @@ Body = Callable[[asyncio.Event], Coroutine[object, object, None]]
 
 
 def run_daemon(name: str, body: Body) -> int:
-    """Run a daemon until it ends or is told to; return its exit code.
+    """Run a daemon until it ends or is stopped; return its exit code.
 
-    0: it ended because it was told to, or by itself. 1: it failed; the reason is logged. 2: so it will at each start,
-    until somebody changes something.
+    0: it was stopped, or ended by itself. 1: it failed; the reason is logged. 2: it will fail at each start until its
+    configuration changes.
     """
     log_as_json(name)
     try:

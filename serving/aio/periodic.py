@@ -1,4 +1,4 @@
-"""Something at a steady pace until it is told to stop.
+"""Run something at a steady pace until a stop event.
 
 Beats are counted from the first one, so that the pace does not drift; a beat that comes late is not made up for. An error
 of one beat is handed to ``on_error`` and the next beat comes all the same: one bad object must not end a loop.

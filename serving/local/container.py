@@ -23,7 +23,7 @@ from serving.local.probing import probe_failure
 from serving.local.processruntime import ProcessRuntime, TemplateProcess
 from serving.local.restarts import RestartSettings, pause_after
 from serving.local.unready import ObservedContainer
-from serving.queueproxy.client import attempt
+from serving.queueproxy.io.app_probe import attempt
 from serving.queueproxy.podspec import Probe
 
 __all__ = ["ContainerKeeper", "ContainerSpec"]

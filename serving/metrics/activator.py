@@ -157,7 +157,7 @@ class ActivatorMetrics:
 
     def _pull(self) -> Iterator[Family]:
         inside, waiting = (family_of(named(ACTIVATOR_METRICS, name)) for name in _GAUGES)
-        # Of those that have rows and nobody inside a 0 is told, so that a chart comes down.
+        # Revisions with rows and no request report 0, so that a chart comes down.
         levels = dict.fromkeys(self._rows, (0, 0)) | {key: (level, waiting) for key, level, waiting in self._inside()}
         for key, (level, waiting_count) in levels.items():
             labels = dict(zip(REVISION_LABELS, self._labels(key), strict=True))

@@ -26,9 +26,9 @@ _log = logging.getLogger("otlp")
 
 _EXTRA = "opentelemetry"
 _TIMEOUT_S = 10.0
-# The last of everything, when the daemon stops; a receiver that does not answer keeps nobody longer.
+# For the last batch, when the daemon stops; a receiver that does not answer delays the end no longer.
 _LAST_S = 2.0
-# OpenTelemetry has 5 s, 2048 spans that wait and 512 at once; whoever made a request looks for its trace sooner. A request
+# OpenTelemetry has 5 s, 2048 spans that wait and 512 at once; users look for the trace of a request sooner. A request
 # has up to four spans.
 _SPAN_PERIOD_S = 1.0
 _REQUESTS_MAX = 2048

@@ -231,7 +231,7 @@ AUTOSCALER_METRICS = (
     _gauge("autoscaler_policies", "ScalingPolicies that are followed."),
     _gauge("autoscaler_stats_connections_open", "Pods and activators that are connected."),
     _counter("autoscaler_decisions_total", "All decisions."),
-    _counter("autoscaler_decision_failures_total", "Decisions that ended in an error of ours."),
+    _counter("autoscaler_decision_failures_total", "Decisions that ended in an internal error."),
     _counter("autoscaler_write_failures_total", "Writes that failed and come again."),
     _counter("autoscaler_unknown_stats_total", "Stats of revisions that are not scaled here."),
     _counter("autoscaler_scale_writes_total", "Scales that were written."),
@@ -240,7 +240,9 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_reserve_conflicts_total", "Of those, writes that came too late."),
     _counter("autoscaler_victim_writes_total", "Pods that were marked as the next to go."),
     _counter("autoscaler_path_writes_total", "Times that a revision's path of requests was written."),
-    _counter("autoscaler_scale_conflicts_total", "Scales that had been written by somebody else and were read anew."),
+    _counter(
+        "autoscaler_scale_conflicts_total", "Writes of a scale that conflicted with another writer and were repeated."
+    ),
     _counter("autoscaler_proofs_total", "Times that the activator was proved to be in the path."),
     _counter("autoscaler_proof_failures_total", "Times that it was not."),
     _counter("autoscaler_policy_status_writes_total", "Statuses of ScalingPolicies that were written."),
@@ -250,7 +252,7 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_stats_late_frames_total", "Of those, refused: underway for too long."),
     _counter("autoscaler_stats_flooding_frames_total", "Of those, refused: more in a second than a sender may send."),
     _counter("autoscaler_stats_connections_total", "Connections that were let in."),
-    _counter("autoscaler_stats_replaced_connections_total", "Of those, in the place of an older one."),
+    _counter("autoscaler_stats_replaced_connections_total", "Of those, connections that replaced an older one."),
     _counter("autoscaler_stats_silent_connections_total", "Connections that were cut because nothing came."),
     _counter("autoscaler_stats_unauthorized_connections_total", "Connections without the right token."),
     _counter("autoscaler_stats_refused_connections_total", "Connections beyond the most that are kept."),

@@ -1,6 +1,6 @@
 """Spans and numbers as OTLP over HTTP: the one module that imports opentelemetry, which is the extra ``serving[otel]``.
 
-It is imported when there is an endpoint (``serving.metrics.export``) and by nobody else. Our spans are over when they come
+It is imported when there is an endpoint (``serving.metrics.export``) and nowhere else. Our spans are over when they come
 here, and our numbers are those of ``prometheus_client``, so that of OpenTelemetry only the records and their exporters are
 used: no global provider, no instrumentation, no context. Everything here runs in an outbox's thread and may block. What
 else an exporter wants to know it reads from the environment, as everywhere: OTEL_EXPORTER_OTLP_HEADERS, say.
@@ -39,7 +39,7 @@ from serving.metrics.spans import SpanKind as Kind
 
 __all__ = ["MetricSender", "SpanSender"]
 
-# A receiver that is away is told once, when the exporter gives a batch up, and not at each of its tries.
+# A receiver that is away is logged once, when the exporter gives up a batch, and not at each try.
 logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
 
 _SCOPE = InstrumentationScope("serving", __version__)
@@ -139,7 +139,7 @@ class MetricSender:
                     sum=one.value,
                     bucket_counts=[count - before for count, before in zip(below, [0, *below], strict=False)],
                     explicit_bounds=bounds,
-                    # Nobody knows: the receiver gets none.
+                    # Unknown: the receiver gets none.
                     min=None,  # type: ignore[arg-type]
                     max=None,  # type: ignore[arg-type]
                 )

@@ -1,4 +1,4 @@
-"""A bounded place for things that a thread of its own sends away, so that whoever has them never waits.
+"""A bounded buffer that a thread of its own sends away, so that the producer never waits.
 
 ``add`` costs a microsecond and never blocks: when the place is full the oldest is dropped and counted. The thread takes
 all that is there once a period and hands it to ``send``, which may take its time and may fail.
@@ -30,7 +30,7 @@ class ExportOutbox(Generic[Item]):
         self._batch_max = batch_max
         self._items: collections.deque[Item] = collections.deque(maxlen=items_max)
         self._closing = threading.Event()
-        # It dies with the process: a receiver that does not answer must not keep a daemon that was told to stop.
+        # It dies with the process: a receiver that does not answer must not delay a daemon that stops.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 

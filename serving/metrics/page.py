@@ -28,7 +28,7 @@ _TOTAL = "_total"
 
 
 class Pulled(Collector):
-    """Families that are made when somebody asks; ``pull`` gives them."""
+    """Families that are made when the page is read; ``pull`` gives them."""
 
     def __init__(self, pull: Callable[[], Iterator[Family]]) -> None:
         self._pull = pull
@@ -46,7 +46,7 @@ class MetricsPage:
     """A registry, with what every daemon has: the process and its Python."""
 
     def __init__(self, metrics: tuple[MetricSpec, ...]) -> None:
-        # A line more for each counter and histogram that nobody reads.
+        # An unused line more for each counter and histogram.
         disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=False)
         self.before: Callable[[], None] = lambda: None

@@ -2,7 +2,7 @@
 
 This is the one module that imports opencensus, which is at the end of its life. Two things about it are mended here. After
 each measurement it copies every row of the view for its exporters, even when there are none, so that 500 revisions would
-cost milliseconds; nobody exports here, a page is made when somebody asks, so that step does nothing. And rows never end;
+cost milliseconds; nothing is exported here, since a page is made when it is read, so that step does nothing. And rows never end;
 ``keep`` drops those of revisions that are gone. It is not safe for threads: use it from the loop's thread only.
 """
 
@@ -46,7 +46,7 @@ class _Views(MeasureToViewMap):  # type: ignore[misc] # opencensus has no types
     """Views whose export does nothing."""
 
     def export(self, view_datas: object) -> None:
-        """Nobody listens: data is fetched when it is asked for."""
+        """Do nothing: data is fetched when the page is read."""
 
     def drop(self, gone: Collection[tuple[str, str, str]]) -> None:
         """Forget rows of all views."""

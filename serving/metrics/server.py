@@ -24,7 +24,7 @@ TextAnswer = Callable[[Mapping[str, str]], str | None]
 
 _BACKLOG = 128
 _VERBS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "watch"}
-# Nobody is kept waiting for somebody who reads a page.
+# A reader of the page does not delay the end.
 _SHUTDOWN_S = 0.5
 
 

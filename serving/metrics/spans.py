@@ -1,4 +1,4 @@
-"""What is told of a request that was traced: one server span, and below it queue, cold start and upstream.
+"""The spans of a traced request: one server span, and below it queue, cold start and upstream.
 
 Input: a ``Traced``, which is what was noted on the request's way and at its end. Output: ``Span``s, made after the end and
 in another thread. Nothing here knows OpenTelemetry: ``serving.metrics.otlp`` sends what this module makes.
@@ -78,7 +78,7 @@ class RequestTrace:
 
     @property
     def traceparent(self) -> bytes:
-        """What the pod is told: its parent is the span of the call to it."""
+        """The header for the pod: its parent is the span of the call to it."""
         return b"00-%032x-%016x-01" % (self.trace_id, self.upstream_id)
 
 
@@ -156,7 +156,7 @@ def _server_attributes(one: Traced) -> dict[str, str | int | bool]:
     return {
         "http.request.method": one.method,
         **_address(one.host),
-        # Without the query, which may hold what nobody else should read.
+        # Without the query, which may hold secrets.
         "url.path": one.path,
         "k8s.namespace.name": one.namespace,
         "kn.revision.name": one.revision,

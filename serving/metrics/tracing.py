@@ -1,7 +1,7 @@
-"""Which requests are traced: decided at a request's head, told at its end.
+"""Which requests are traced: decided at a request's head, reported at its end.
 
 A request that comes with a traceparent does as its sampled flag says, of the others a part is drawn. The ids are drawn
-then, because the pod has to be told them; everything else is put together after the end (``spans``), from times that were
+then, because the pod needs them; everything else is put together after the end (``spans``), from times that were
 measured anyway.
 
 Follows W3C Trace Context (https://www.w3.org/TR/trace-context/), version 00.

@@ -1,7 +1,7 @@
-"""Taking connections from a socket on which other processes listen too, one in each turn of the loop.
+"""Accept connections from a socket on which other processes listen too, one in each turn of the loop.
 
-The event loop's own server takes all that wait at once, so that of many clients that connect together one process has all,
-and the others none. Here each process that is free takes one, does what it has to do, and takes the next.
+The event loop's own server accepts all waiting connections at once, so that one process would get all clients that connect
+together. Here each process accepts one, serves what is due, and accepts the next.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 __all__ = ["Acceptor"]
 
-# Descriptors are short, say: let some come back.
+# For errors such as too few descriptors.
 _PAUSE_S = 0.1
 
 
@@ -63,6 +63,6 @@ class Acceptor:
         task.add_done_callback(self._beginning.discard)
 
     async def _begin(self, made: socket.socket) -> None:
-        # A client that is gone already is no error of ours.
+        # A client that has left already is not an error.
         with contextlib.suppress(OSError):
             await self._loop.connect_accepted_socket(self._factory, made)

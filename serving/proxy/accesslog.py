@@ -1,4 +1,4 @@
-"""The access log: one JSON object a line for each request that is taken into it, written by somebody else's thread.
+"""The access log: one JSON object a line for each sampled request, written in an executor's thread.
 
 What ends is noted in the loop as a record; lines are made and written in an executor's thread, one batch at a time, so
 that a slow reader of the log never stops a request. What does not fit into the memory for waiting records is dropped and
@@ -23,10 +23,10 @@ _PAUSE_S = 0.2
 
 
 class AccessLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line: who asked for what, what came of it, and how long it took.
+    """A line: the client, its request, the outcome and the duration.
 
-    Times are in seconds, ``at_s`` by the clock on the wall. ``dropped_count`` are the lines before this one that nobody
-    will see.
+    Times are in seconds, ``at_s`` by the clock on the wall. ``dropped_count`` are the lines before this one that were
+    dropped.
     """
 
     at_s: float
@@ -57,7 +57,7 @@ class AccessLog:
         self._writing: asyncio.Future[None] | None = None
         self._soon: asyncio.TimerHandle | None = None
         self.dropped_count = 0
-        self._told_dropped_count = 0
+        self._reported_dropped_count = 0
 
     def __repr__(self) -> str:
         return f"AccessLog(ratio {self._ratio:g}, waiting {len(self._waiting)}, dropped {self.dropped_count})"
@@ -88,8 +88,8 @@ class AccessLog:
 
     def _entry(self, exchange: Exchange, *, now_s: float) -> AccessLogEntry:
         head = exchange.head
-        dropped_count = self.dropped_count - self._told_dropped_count
-        self._told_dropped_count = self.dropped_count
+        dropped_count = self.dropped_count - self._reported_dropped_count
+        self._reported_dropped_count = self.dropped_count
         return AccessLogEntry(
             at_s=round(self._wall(), 3),
             listener=exchange.listener,
@@ -119,7 +119,7 @@ class AccessLog:
     def _ended(self, writing: asyncio.Future[None]) -> None:
         self._writing = None
         if not writing.cancelled() and writing.exception() is not None:
-            # A log that cannot be written ends no request; how much of it is missing is told when it can be again.
+            # A log that cannot be written fails no request; the next line that can be counts what is missing.
             self.dropped_count += 1
         if self._waiting and self._soon is None:
             self._soon = asyncio.get_running_loop().call_later(_PAUSE_S, self._begin)

@@ -1,8 +1,8 @@
 """The head of an answer: its status, how its body is framed, whether its connection may be used again.
 
 Input: the bytes before the empty line, and the method of the request that it answers. Output: an ``AnswerHead``, or
-``BadAnswer``, which the client sees as 502. As strict as for requests: what a user's app writes is forwarded to somebody
-else's client, over a connection that others use next.
+``BadAnswer``, which the client sees as 502. As strict as for requests: an app's bytes go to a client over a connection that
+other requests use next.
 """
 
 import enum
@@ -17,7 +17,7 @@ __all__ = ["AnswerHead", "AnswerMemory", "BadAnswer", "Framing", "read_answer_he
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?")
 # 18 digits are below 2**63, and more than any body has.
 _LENGTH_DIGITS_MAX = 18
-# About one hop: never forwarded. Content-Length and Transfer-Encoding are written anew; Trailer goes with the framing.
+# Hop-by-hop: never forwarded. Content-Length, Transfer-Encoding and Trailer follow the framing of the next hop.
 _HOP = frozenset(
     {
         b"connection",
@@ -55,7 +55,7 @@ _WITHOUT, _BY_LENGTH = Framing.NONE, Framing.LENGTH
 
 
 class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer's head as it was understood.
+    """An answer's head, parsed.
 
     ``wire`` are the lines that are forwarded, written, hop-by-hop ones and lengths taken out. ``content_length`` is what the head
     says, which for HEAD and 304 is not the length of what follows; None without. ``trailer`` is its Trailer header.

@@ -14,7 +14,7 @@ from serving.proxy.lines import BadHeaderLine, read_lines
 __all__ = ["LAST_CHUNK", "BadBody", "ChunkedBody", "CloseBody", "LengthBody", "chunk", "chunks"]
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\x00-\x08\x0a-\x1f\x7f]*)?")
-# A size needs 15 bytes; the rest is for extensions, which nobody uses.
+# A size needs 15 bytes; the rest is for extensions, which are unused in practice.
 _SIZE_LINE_BYTES_MAX = 256
 # All extensions of a body together: without a bound a body of one-byte chunks carries 200 times its size in them.
 _EXTENSION_BYTES_MAX = 16 * 1024

@@ -2,9 +2,9 @@
 
 A request is taken only when the one before it is answered and the client has taken the answer, so that neither requests
 sent ahead nor answers not read grow memory. What is against the protocol is answered here and never reaches the handler;
-after such an answer, and after any answer before its request was complete, nothing more of the connection is believed: we
-say that we are done, wait a moment for the client to see it (closing at once would reset the connection and destroy the
-answer on its way), and close.
+after such an answer, and after any answer before its request was complete, the rest of the connection is not read as HTTP: its
+sending direction is closed, and after a moment the connection. Closing at once would reset it and destroy the answer on its
+way.
 """
 
 import asyncio
@@ -203,14 +203,14 @@ class Connection(asyncio.Protocol):
     # What the server calls.
 
     def close_if_idle(self) -> None:
-        """Close if nothing is going on; otherwise after the answer."""
+        """Close if it is idle; otherwise after the answer."""
         if self.is_idle:
             self._close()
         elif self._exchange is not None:
             self._exchange.closing = True
 
     def cut(self) -> bool:
-        """Close, whatever is going on; whether a request was cut off."""
+        """Close now; return whether a request was cut off."""
         exchange = self._exchange
         if exchange is not None:
             exchange.cut()
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def check(self, now_s: float) -> float:
-        """When time will be up; if it is up, what follows from it."""
+        """Enforce the time limits that have passed; return when the next will."""
         exchange = self._exchange
         if exchange is None:
             if self._due_s <= now_s:
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
         return due_s
 
     def _may_hold_back(self, exchange: Exchange) -> bool:
-        """Whether the client waits with its body until it is told to go on."""
+        """Whether the client waits for 100 Continue before its body."""
         return exchange.head.expects_continue and not self._body_bytes
 
     def _time_is_up(self) -> None:
@@ -372,7 +372,7 @@ class Connection(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Say that we are done, and wait a moment for the client to be done."""
+        """Close the sending direction, and wait a moment for the client to close its own."""
         self._lingering = True
         self._buffer = b""
         self._paused = Pause(0) if self._transport.is_closing() else self._paused

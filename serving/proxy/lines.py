@@ -2,10 +2,10 @@
 
 A line is ``name ":" OWS value OWS`` (RFC 9112 section 5): the name a token with nothing between it and the colon, the
 value without NUL, CR, LF or another control character but tab. A line that begins with a space (a folded header) has no
-name and is refused like the rest. What is sent on is written anew from name and value, never copied.
+name and is refused like the rest. What is forwarded is rendered from name and value, never copied.
 
 The same lines come again and again (``Accept-Encoding: gzip`` of every request of a client), so lines are remembered,
-read and written: 1.2 us for a head of 12 known lines where matching each anew takes 6 us. Lines that are long or carry
+parsed and rendered: 1.2 us for a head of 12 known lines, where matching each takes 6 us. Lines that are long or carry
 secrets are not remembered, and the memory is bounded.
 """
 
@@ -33,7 +33,7 @@ RESERVED = frozenset(
         b"knative-serving-revision",
     }
 )
-# About one hop, or about framing, or written anew by us: whoever forwards a head looks at each of them.
+# Hop-by-hop, about framing, or set by the proxy: each needs a look when a head is forwarded.
 _LEFT_OUT = frozenset({b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"})
 _LOOKED_AT = (RESERVED | _LEFT_OUT) | {
     b"connection",
@@ -118,5 +118,5 @@ def read_lines(texts: Sequence[bytes]) -> list[HeaderLine]:
 
 
 def header_lines(*headers: tuple[bytes, bytes]) -> bytes:
-    r"""Headers of ours as they are sent: ``header_lines((b"A", b"1"))`` is ``b"A: 1\\r\\n"``."""
+    r"""Headers as they are sent: ``header_lines((b"A", b"1"))`` is ``b"A: 1\\r\\n"``."""
     return b"".join([b"%b: %b\r\n" % header for header in headers])

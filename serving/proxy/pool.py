@@ -3,7 +3,7 @@
 The one used last is taken first, so that the others grow idle and go. Bounded by the requests in flight at the peak,
 which the listeners bound: fewer idle connections than requests in flight would make a storm of new ones. A request that
 must not be sent twice takes only a connection that was used a moment ago: one that has been idle for longer may be closed
-by its upstream just now, and then nobody knows whether the request was heard.
+by its upstream just now, and then it is unknown whether the request arrived.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ _SURE_IDLE_MAX_S = 1.0
 
 
 class Waiter(Protocol):
-    """Whoever waits for a fresh connection. Exactly one of both is called."""
+    """Waits for a fresh connection. Exactly one of both methods is called."""
 
     def connected(self, upstream: Upstream) -> None:
-        """Here it is."""
+        """A connection was made."""
 
     def unreachable(self, error: OSError) -> None:
-        """There is none."""
+        """No connection could be made."""
 
 
 class Pool:
@@ -101,13 +101,13 @@ class Pool:
                 del self._idle[upstream.address]
 
     def connect(self, address: Address, waiter: Waiter) -> None:
-        """Make a connection; ``waiter`` is told."""
+        """Make a connection for ``waiter``."""
         task = asyncio.get_running_loop().create_task(self._connect(address, waiter), name=f"connect {address}")
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
     def expire(self, now_s: float) -> float:
-        """Close what has been idle for too long; when the next is due."""
+        """Close connections that have been idle for too long; return when the next is due."""
         due_s = math.inf
         for idle in list(self._idle.values()):
             for upstream in list(idle):
@@ -119,7 +119,7 @@ class Pool:
         return due_s
 
     def close(self) -> None:
-        """Close all that is idle, and give up what is being made."""
+        """Close all idle connections, and cancel those that are being made."""
         for task in list(self._connecting):
             task.cancel()
         for idle in list(self._idle.values()):

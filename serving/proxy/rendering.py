@@ -1,4 +1,4 @@
-"""Heads as they are sent: written anew from what was understood, so that nothing passes that was not.
+"""Write heads from what was parsed, so that nothing passes that was not understood.
 
 Hop-by-hop headers and names that only we may set are left out, framing is what we do next, and the way is written down:
 X-Forwarded-For gets the peer appended, X-Forwarded-Proto and -Host are kept from a trusted peer and set otherwise, and
@@ -24,12 +24,12 @@ __all__ = [
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _CHUNKED = Framing.CHUNKED
 _CLOSE = b"Connection: close\r\n"
-# As long as we take ourselves for one that does not wait.
+# A shorter time in the queue counts as none.
 _NO_QUEUE_S = 0.0005
 
 
 class ClientPeer:
-    """Whoever sent us a request: its address, as headers name it, and lines that repeat on its connection."""
+    """The client at the other end of a connection: its address, and the header lines that repeat on the connection."""
 
     __slots__ = ("_host", "_is_trusted", "_lines", "_scheme", "address", "known")
 
@@ -44,8 +44,8 @@ class ClientPeer:
 
     def scheme_of(self, head: RequestHead) -> bytes:
         """What the client used: what this peer used, unless it is trusted and says what its own did."""
-        told = head.get(b"x-forwarded-proto") if self._is_trusted and head.forwarded else None
-        return (told or self._scheme).lower()
+        stated = head.get(b"x-forwarded-proto") if self._is_trusted and head.forwarded else None
+        return (stated or self._scheme).lower()
 
     def forwarded_lines(self, head: RequestHead, host: bytes, *, trusted: bool) -> bytes:
         """X-Forwarded-* and Forwarded for a request of this peer."""
@@ -78,20 +78,20 @@ class ClientPeer:
 def render_request(
     head: RequestHead, *, peer: ClientPeer, host: bytes, extra: bytes = b"", trusted: bool = False
 ) -> bytes:
-    """A request's head as it goes upstream. ``host`` is the Host to send, ``extra`` are header lines of ours."""
+    """A request's head as it goes upstream. ``host`` is the Host to send, ``extra`` are further header lines."""
     return b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b%b%b\r\n" % (
         head.method,
         head.target,
         host,
         head.wire,
-        b"" if head.is_plain else _written_anew(head),
+        b"" if head.is_plain else _hop_lines(head),
         peer.forwarded_lines(head, host, trusted=trusted),
         extra,
     )
 
 
-def _written_anew(head: RequestHead) -> bytes:
-    """Lines about the body and the connection: what we do next, and not what the client did."""
+def _hop_lines(head: RequestHead) -> bytes:
+    """Lines about the body and the connection: for the next hop, not as the client wrote them."""
     wire = b""
     if head.chunked:
         trailer = b"".join([line.wire for line in head.lines if line.name == b"trailer"])
@@ -130,7 +130,7 @@ def render_interim(head: AnswerHead) -> bytes:
 def render_answer(
     status: int, *, body: bytes, headers: bytes = b"", close: bool = False, bodiless: bool = False
 ) -> bytes:
-    """An answer of our own. ``headers`` are written lines; ``bodiless`` leaves the body out, as HEAD asks."""
+    """An answer without an upstream. ``headers`` are written lines; ``bodiless`` leaves the body out, as HEAD asks."""
     return b"HTTP/1.1 %d %b\r\n%bContent-Length: %d\r\n%b\r\n%b" % (
         status,
         _REASONS.get(status, b"Unknown"),

@@ -1,7 +1,7 @@
 """The head of a request: what it asks for and how its body is framed, or why it is refused.
 
-Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestRefusal`` with the status to answer. Whatever two
-readers could understand differently is refused and never forwarded: that is what request smuggling lives on. Follows RFC
+Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestRefusal`` with the status to answer. What two
+parsers could read differently is refused and never forwarded: request smuggling depends on it. Follows RFC
 9110 and 9112 where they say "MUST", and refuses where they leave a choice: repeated Content-Length, any transfer coding
 but one "chunked", any of it on HTTP/1.0, several or missing Hosts, an authority that differs from Host, a body with an
 Upgrade, h2c. It refuses to know where the request goes.
@@ -20,7 +20,7 @@ _REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-~\x80-\xff]+) H
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^#]*|\?[^#]*)?", re.IGNORECASE)
 # 18 digits are below 2**63, and more than any body has.
 _LENGTH = re.compile(rb"[0-9]{1,18}")
-# Methods that may be sent again by whoever did not hear an answer (RFC 9110 section 9.2.2).
+# Methods that may be sent again when no answer has come (RFC 9110 section 9.2.2).
 _IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 _REMEMBERED_BYTES_MAX = 2048
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
@@ -35,7 +35,7 @@ class RequestRefusal(Exception):
 
 
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
-    """A request's head as it was understood.
+    """A request's head, parsed.
 
     ``target`` is in origin form ("/path?query", or "*"), whatever form came. ``host`` is the Host as it was written, empty
     only for HTTP/1.0 without one. ``content_length`` is None without the header. ``keep_alive`` says that the client

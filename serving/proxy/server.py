@@ -1,8 +1,7 @@
 """Listening sockets and all that comes through them: connections, their time limits, and their end.
 
-``HttpServer`` makes a ``Connection`` for each client and knows them all. No request has a timer: every connection says when
-its time is up, and one sweep looks at all of them, not more often than each 100 ms and not before the first is due. The
-end has two steps (docs/architecture.md, drain): ``drain`` makes every answer the last of its connection while new ones are
+``HttpServer`` makes a ``Connection`` for each client. No request has a timer: each connection reports when it is due, and
+one sweep checks all of them, at most once in 100 ms and not before the first is due. The end has two steps (docs/architecture.md, drain): ``drain`` makes every answer the last of its connection while new ones are
 still taken, ``finish`` takes no more, waits for what runs, and cuts what exceeds the grace.
 """
 
@@ -87,7 +86,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         server: asyncio.Server | Acceptor
         if isinstance(where, socket) and takes_turns:
-            # A socket that was only bound refuses connections until somebody listens.
+            # A socket that was only bound refuses connections until it listens.
             where.listen(_BACKLOG)
             server = Acceptor(where, factory)
         elif isinstance(where, socket):
@@ -184,7 +183,7 @@ class HttpServer:
 
     def _look_at_all(self) -> None:
         now_s = self.clock()
-        # Nobody may set a sweep while this one runs: what they say is in its result.
+        # No other sweep is scheduled while this one runs: its result covers all connections.
         self.sweep_s = -math.inf
         due_s = min([connection.check(now_s) for connection in list(self._connections)], default=math.inf)
         due_s = min(due_s, self.pool.expire(now_s))

@@ -1,7 +1,7 @@
 """A connection to an upstream: one request at a time, its answer understood as it comes.
 
 It passes what it understands to a ``Taker`` (an exchange), goes back to the pool when the answer is complete and clean,
-and is closed otherwise: after Connection: close, a body until the end of the connection, bytes that nobody asked for, or
+and is closed otherwise: after Connection: close, a body until the end of the connection, unexpected bytes, or
 an answer that came before its request was sent in whole. It decides nothing about requests.
 """
 
@@ -13,7 +13,7 @@ from serving.proxy.answerhead import AnswerHead, AnswerMemory, BadAnswer, Framin
 from serving.proxy.body import BadBody, ChunkedBody, CloseBody, LengthBody
 from serving.proxy.requesthead import RequestHead
 
-__all__ = ["Address", "Home", "Taker", "Upstream"]
+__all__ = ["Address", "Home", "Taker", "TunnelEnd", "Upstream"]
 
 Address = tuple[str, int]
 # Looked up once: an attribute of an enum costs 60 ns.
@@ -21,7 +21,7 @@ _NONE, _LENGTH = Framing.NONE, Framing.LENGTH
 
 
 class Taker(Protocol):
-    """Whoever takes the answer. ``heard`` says that bytes of an answer have come, ``reused`` that others came before."""
+    """Takes the answer. ``heard`` says that bytes of an answer have come, ``reused`` that others came before."""
 
     head: RequestHead
 
@@ -141,7 +141,7 @@ class Upstream(asyncio.Protocol):
             self._transport.write_eof()
 
     def hold(self, *, full: bool) -> None:
-        """Read no more, because whoever takes it is full; or again."""
+        """Pause reading while the client is full; or resume."""
         if full is not self._held and not self._transport.is_closing():
             self._held = full
             if full:
@@ -150,7 +150,7 @@ class Upstream(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def drop(self) -> None:
-        """End it: nobody wants the rest of the answer."""
+        """Close at once: the rest of the answer is not wanted."""
         self._taker = None
         self._transport.abort()
 
@@ -167,10 +167,10 @@ class Upstream(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Understand what has come and pass it on."""
+        """Parse what has come and pass it on."""
         taker = self._taker
         if taker is None:
-            # Nobody has asked: an answer to nothing must not become the answer to the next request.
+            # Not asked for: it must not become the answer to the next request.
             self._transport.abort()
             return
         self._heard = True

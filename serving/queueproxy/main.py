@@ -1,23 +1,23 @@
 """The queue-proxy as a process: ``python -m serving.queueproxy.main``, or ``run(spec)`` right after a fork.
 
-Environment (all names of one pod; its secrets are derived by whoever starts it, see ``serving.wire.tokens``):
+Environment (all of one pod; its parent derives the secrets, see ``serving.wire.tokens``):
 
 - ``SERVING_POD_NAMESPACE``, ``SERVING_POD_REVISION``, ``SERVING_POD_NAME``: who it is. Needed.
 - ``SERVING_POD_APP``: where its app listens, "127.0.0.1:8080". Needed.
 - ``SERVING_POD_LISTEN``, ``SERVING_POD_ADMIN_LISTEN``: where it listens itself; "0.0.0.0:8012" and "0.0.0.0:8022".
 - ``SERVING_POD_PROTOCOL``: the name of the app's port, "http1" or "h2c" (HTTP/2 with prior knowledge); "http1".
-- ``SERVING_LISTEN_FDS``: bound sockets in the place of those, as JSON: ``{"requests": 3, "admin": 4}``.
+- ``SERVING_LISTEN_FDS``: bound sockets to use instead of those, as JSON: ``{"requests": 3, "admin": 4}``.
 - ``SERVING_POD_READINESS``: the app's readinessProbe (core/v1) as JSON; without it a TCP connection to the app.
 - ``SERVING_POD_STATS_URL``, ``SERVING_POD_STATS_TOKEN``: the autoscaler's websocket, "ws://127.0.0.1:6081/stats".
 - ``SERVING_POD_STATS_TOKEN_FILE``: a file with that token, in its place; it is read at each connection, and may change.
-- ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be believed; without it nobody is.
+- ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be trusted; without it no request is.
 - ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"ready": true}``;
   ``{"ready": false, "drained": true}`` when it drains and the app may end.
 - ``SERVING_QUEUEPROXY_<FIELD>``: each setting of ``serving.settings.queueproxy`` in its plain unit, as in
   ``SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY=10`` or ``SERVING_QUEUEPROXY_HTTP_HEAD_BYTES_MAX=65536``.
 
-Exit codes: 0 after a drain, 1 after a failure, 2 for an environment that cannot be used. Whoever forks imports this
-module before: loop, randomness and tokens are made after the fork.
+Exit codes: 0 after a drain, 1 after a failure, 2 for an environment that cannot be used. A parent that forks imports
+this module before: loop, randomness and tokens are made after the fork.
 """
 
 if __name__ == "__main__":
@@ -43,11 +43,13 @@ from serving.aio.daemon import run_daemon
 from serving.model.errors import SettingsError
 from serving.proxy.accesslog import stdout_log
 from serving.proxy.server import HttpServer
-from serving.queueproxy.client import stats_link
-from serving.queueproxy.loop import ReadinessPipe, drain, report_stats, watch_app
+from serving.queueproxy.io.admin import AdminHandler
+from serving.queueproxy.io.drain import drain
+from serving.queueproxy.io.readiness import ReadinessPipe, watch_app
+from serving.queueproxy.io.requests import PodHandler
+from serving.queueproxy.io.stats import report_stats, stats_link
 from serving.queueproxy.podspec import Address, PodSpec, spec_from_environment
 from serving.queueproxy.request_metrics import series
-from serving.queueproxy.server import AdminHandler, PodHandler
 from serving.wire.link import Link
 
 __all__ = ["main", "run", "serve"]
@@ -130,7 +132,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
             await reports
         for task in tasks:
             task.cancel()
-    # Whoever waited for the drain is still to hear of it.
+    # Requests that wait for the drain are still to be answered.
     await admin_server.finish(grace_s=_GOODBYE_S)
     if log is not None:
         await log.close()

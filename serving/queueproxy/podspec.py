@@ -1,6 +1,6 @@
-"""What one queue-proxy is told about its pod: who it is, where it listens, where its app is, whom it reports to.
+"""The configuration of one queue-proxy: its pod, where it listens, where its app is, where it reports.
 
-Input: an environment as a mapping (docs in ``serving.queueproxy.main``), or fields given by whoever forks it. Output: a
+Input: an environment as a mapping (docs in ``serving.queueproxy.main``), or fields given by the parent that forks it. Output: a
 ``PodSpec``, or every problem at once. A readiness probe comes in Kubernetes' own shape; an exec probe cannot be run from
 beside the app and becomes a TCP probe of its port.
 """
@@ -43,7 +43,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     ``listen`` and ``admin`` are the addresses for requests and for orders; a descriptor in ``listen_fds`` under
     "requests" or "admin" goes before them. ``app`` is where the app listens. Without ``stats_url`` nothing is reported;
     the token for it is ``stats_token``, or what is in the file ``stats_token_file`` at the time of each connection.
-    ``secret`` is what a request must carry to be believed; without one nobody is. ``ready_fd`` is a pipe to push readiness
+    ``secret`` is what a request must carry to be trusted; without one no request is. ``ready_fd`` is a pipe to push readiness
     into. ``is_http2`` says that the app speaks HTTP/2 with prior knowledge: its port is named h2c.
     """
 

@@ -84,7 +84,7 @@ class RelayedStat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayedStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What one autoscaler passes on to another, in the order in which it came. Nobody passes it on again."""
+    """A frame that one autoscaler relays to another, in the order of arrival. It is never relayed again."""
 
     stats: list[RelayedStat]
 

@@ -1,8 +1,8 @@
-"""A websocket that is kept: statistics go one way over it, in order, and it is made again when it ends.
+"""A websocket that reconnects: frames go one way over it, in order.
 
-An old statistic is worth nothing, for who gets it stamps it when it arrives. So a link keeps few frames, lets the newest
-take the place of the oldest, and counts each that it did not send. Attempts to connect are spread and grow apart, so that
-an autoscaler that was started again is not run over by all that wait for it.
+The receiver stamps a statistic when it arrives, so an old one is worthless. A link therefore keeps few frames, replaces the
+oldest by the newest, and counts those that it did not send. Attempts to connect back off with jitter, so that a restarted
+autoscaler is not overrun.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link:
-    """To one other, as long as ``run`` runs.
+    """To one peer, as long as ``run`` runs.
 
-    ``token`` proves who speaks and is asked for at each attempt; an ``OSError`` of it is a failed one. ``draw`` gives
-    numbers from 0 to below 1, for the spread of pauses. ``on_connected`` says that somebody is there who was told nothing.
+    ``token`` authenticates the sender and is read at each attempt; an ``OSError`` of it fails the attempt. ``draw`` gives
+    numbers from 0 to below 1, for the jitter of pauses. ``on_connected`` is called after each connect: resend all state.
     """
 
     def __init__(

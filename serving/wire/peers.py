@@ -53,7 +53,7 @@ class Peers:
         return self._dropped_count + sum(peer.link.dropped_count for peer in self._peers.values())
 
     def reach(self, addresses: Mapping[str, str]) -> None:
-        """Keep a link to each of these, "host:port" by name, and to nobody else."""
+        """Keep a link to each of these, "host:port" by name, and to no other."""
         for name, peer in list(self._peers.items()):
             if addresses.get(name) != peer.address:
                 del self._peers[name]

@@ -108,7 +108,7 @@ def test_decisions_touch_nothing() -> None:
         ("serving/autoscaler/decide.py", True),
         ("serving/autoscaler/triggers/cpu.py", True),
         ("serving/autoscaler/loop.py", False),
-        ("serving/queueproxy/server.py", False),
+        ("serving/queueproxy/io/requests.py", False),
         ("serving/activator/io/prober.py", False),
         ("serving/cli/main.py", False),
         ("serving/proxy/pool.py", False),

@@ -1,7 +1,7 @@
-"""The library's connections as we use them: what it would end a connection for and we do not is ours to check.
+"""The library's connections, configured so that an error of one stream does not end the others.
 
-- Heads. A malformed one is the end of its stream, not of the others (RFC 9113, 8.1.1): ``heads.py`` reads them.
-- Lengths. A body that is not as long as its head says is the end of its stream as well: who reads it counts.
+- Heads. A malformed head ends its stream only (RFC 9113, 8.1.1): ``heads.py`` reads them.
+- Lengths. So does a body that is not as long as its head says: its reader counts.
 - The number of streams. A client that has not seen our settings yet may open more; those are refused one by one.
 """
 
@@ -16,7 +16,7 @@ from serving.settings.http import HttpSettings
 
 __all__ = ["WINDOW_BYTES", "client_engine", "server_engine"]
 
-# What one stream may send before somebody has taken it: RFC 9113's own default.
+# What one stream may send before its reader has taken it: RFC 9113's default.
 WINDOW_BYTES = 65_535
 # HTTP/2's largest window.
 _CONNECTION_WINDOW_BYTES = 2**31 - 1
@@ -38,17 +38,17 @@ class _Http2Engine(H2Connection):
 
 
 def server_engine(settings: HttpSettings) -> H2Connection:
-    """A side that is asked, with its first frames ready to be sent."""
+    """The server's side of a connection, with its first frames ready to be sent."""
     h2 = _Http2Engine(_configuration(client_side=False))
     h2.local_settings[SettingCodes.MAX_CONCURRENT_STREAMS] = settings.http2_streams_max
     h2.local_settings[SettingCodes.MAX_HEADER_LIST_SIZE] = settings.head_bytes_max
     h2.local_settings[SettingCodes.ENABLE_CONNECT_PROTOCOL] = 0
-    # The library tells what is in force: without this, what was before.
+    # The library announces the settings in force: without this, the earlier ones.
     h2.local_settings.acknowledge()
     h2.initiate_connection()
     # One stream that is not read must not stop the others.
     h2.increment_flow_control_window(WINDOW_BYTES * (settings.http2_streams_max - 1))
-    # What was told is not what the library is to hold the peer to.
+    # The announced limit is enforced here, stream by stream, and not by the library, which would end the connection.
     h2.local_settings[SettingCodes.MAX_CONCURRENT_STREAMS] = _UNBOUNDED
     h2.local_settings.acknowledge()
     h2.decoder.max_header_list_size = settings.head_bytes_max * _LIST_RATIO
@@ -56,7 +56,7 @@ def server_engine(settings: HttpSettings) -> H2Connection:
 
 
 def client_engine(*, head_bytes_max: int) -> H2Connection:
-    """A side that asks, with its first frames ready to be sent."""
+    """The client's side of a connection, with its first frames ready to be sent."""
     h2 = _Http2Engine(_configuration(client_side=True))
     h2.local_settings[SettingCodes.ENABLE_PUSH] = 0
     h2.local_settings[SettingCodes.MAX_HEADER_LIST_SIZE] = head_bytes_max
@@ -82,4 +82,4 @@ def _configuration(*, client_side: bool) -> H2Configuration:
 
 
 def _nothing(headers: Any) -> None:  # noqa: ANN401 - the library's
-    """In the place of a method."""
+    """Replaces a method of the library."""

@@ -1,10 +1,10 @@
-"""What the library is not asked about: every frame's nine bytes of head are looked at before it sees them.
+"""Limits on frames, enforced before the library parses them.
 
-It would take a frame of any kind as often as a peer likes, keep parts of a head for ever, end everything at the first
-GOAWAY, and refuse too little at the start. The gate counts what costs a peer nothing (resets, pings, settings, frames that
+The library accepts any frame as often as a peer sends it, keeps parts of a head without a time limit, ends all streams at
+the first GOAWAY, and checks too little at the start of a connection. The gate counts what costs a peer nothing (resets, pings, settings, frames that
 say nothing), bounds heads that come in many CONTINUATION frames, refuses frames that are too large before their bytes have
 come, and takes GOAWAY out: streams that it leaves alone go on (RFC 9113, section 6.8). Bytes in, bytes for the library out;
-it knows no time but what it is told, and no socket.
+time is an argument.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class Violation(Exception):
 
 
 class GoAway(msgspec.Struct, frozen=True, kw_only=True):
-    """The peer opens and takes nothing new. Streams of ours above ``last_stream_id`` were not looked at, and will not be."""
+    """The peer opens and accepts no new streams. It has not processed those above ``last_stream_id``, and will not."""
 
     last_stream_id: int
     code: int
@@ -75,7 +75,7 @@ class FrameGate:
         return bool(self._preface_left or self._kept or self._block_id or (self._left and self._kind != _DATA))
 
     def goaways(self) -> list[GoAway]:
-        """What was taken out since the last call."""
+        """The GOAWAY frames since the last call."""
         found, self._goaways = self._goaways, []
         return found
 
@@ -153,7 +153,7 @@ class FrameGate:
         elif kind == _SETTINGS and not flags & _ACK:
             self._count("settings", self._settings.http2_settings_max, now_s)
         elif kind != _WINDOW_UPDATE:
-            # Acknowledgements, priorities, and whatever nobody knows.
+            # Acknowledgements, priorities and unknown frames.
             self._count("idle_frames", self._settings.http2_idle_frames_max, now_s)
 
     def _continue(self, kind: int, flags: int, *, stream_id: int, length: int) -> None:

@@ -1,8 +1,7 @@
-"""An answer that is none of gRPC's, told to a client of gRPC in its own words.
+"""Translate HTTP errors for clients of gRPC.
 
-A refusal of ours, or of anybody on the way, is a status of HTTP and a sentence. A client of gRPC would map the status and drop
-the sentence; told as trailers that are all of an answer, it shows both. The mapping is gRPC's own
-(grpc/grpc, doc/http-grpc-status-mapping.md).
+A refusal by a proxy is an HTTP status and a sentence. A client of gRPC maps the status and drops the sentence; sent as
+trailers in a trailers-only answer, it shows both. The mapping is gRPC's own (grpc/grpc, doc/http-grpc-status-mapping.md).
 """
 
 from serving.proxy.http2.heads import Fields
@@ -21,12 +20,12 @@ _REPLACED = (b":status", b"content-type", b"content-length")
 
 
 def is_grpc(head: RequestHead) -> bool:
-    """Whether a client of gRPC asks."""
+    """Whether the request is a gRPC call."""
     return (head.get(b"content-type") or b"").startswith(_TYPE)
 
 
 class GrpcRefusal:
-    """Takes the body of an answer, then has the fields that tell it."""
+    """Collects the body of an HTTP error, and gives the fields of a trailers-only answer."""
 
     __slots__ = ("_body", "_fields", "_status")
 
@@ -37,7 +36,7 @@ class GrpcRefusal:
 
     @classmethod
     def of(cls, status: int, fields: Fields) -> "GrpcRefusal | None":
-        """For an answer with these fields; None if it is gRPC's own, or no refusal."""
+        """For an answer with these fields; None if it is gRPC already, or no error."""
         kind = next((value for name, value in fields if name == b"content-type"), b"")
         return None if status == _OK or kind.startswith(_TYPE) else cls(status, fields)
 

@@ -1,7 +1,7 @@
-"""What one stream has to send and may not send yet: flow control in the direction away from us.
+"""Flow control of one stream in the sending direction: bytes that may not be sent yet.
 
-Bytes wait here while the peer's window is closed or its socket is full. ``is_full`` tells whoever fills it to stop:
-what it holds is bounded by that, and by the one piece that was on its way.
+They wait here while the peer's window is closed or its socket is full. ``is_full`` pauses the producer, so that an outbox
+holds at most its limit and the one piece that was on its way.
 """
 
 from h2.connection import H2Connection
@@ -43,7 +43,7 @@ class StreamOutbox:
         return not self.is_done and (self._ended or bool(self._data))
 
     def put(self, payload: bytes, *, done: bool, trailers: Fields = ()) -> None:
-        """Have this sent next."""
+        """Queue a part of the body; ``done`` ends it."""
         self._data += payload
         self._ended = self._ended or done
         self._trailers = trailers or self._trailers

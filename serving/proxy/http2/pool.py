@@ -1,7 +1,7 @@
 """Connections to apps that speak HTTP/2 with prior knowledge (h2c): one for each address, a stream for each request.
 
-``Http2Pool`` stands in a pool's place. Another connection to an address is made only when the app takes no more streams on
-those that there are; whoever needs one while it is being made waits for that one. As in ``serving.proxy.pool``, a request
+``Http2Pool`` replaces the pool. Another connection to an address is made only when the app takes no more streams on
+the existing ones; requests that need one while it is being made wait for that one. As in ``serving.proxy.pool``, a request
 that must not be sent twice gets no connection that has been idle for long, and one that stays idle is closed.
 """
 
@@ -42,7 +42,7 @@ class Http2Pool(Pool):
         return None if link is None else StreamUpstream(link, self)
 
     def give(self, upstream: Upstream) -> None:
-        """A stream that nobody needs any more was never opened."""
+        """Do nothing: a stream that is given back was never opened."""
 
     def again(self, stream: StreamUpstream) -> None:
         """Give a stream that the app has refused unseen another link."""
@@ -98,7 +98,7 @@ class Http2Pool(Pool):
             if making is None:
                 making = self._making[address] = self._spawn(self._make(address), f"make {address}")
                 making.add_done_callback(lambda made: self._made(address, made))
-            # Somebody who gives up leaves it to the others.
+            # Shielded: a request that gives up leaves the connection to the others.
             made = await asyncio.shield(making)
             if not made.is_open:
                 raise ConnectionResetError(f"{address[0]}:{address[1]} closed a new connection at once")
@@ -117,7 +117,7 @@ class Http2Pool(Pool):
     def _link_with_room(self, address: Address, *, sure: bool = False) -> UpstreamSession | None:
         for link in list(self._links.get(address, ())):
             if sure and link.is_idle and self.clock() - link.used_s > _SURE_IDLE_MAX_S:
-                # The app may be closing it just now, and then nobody would know whether it heard.
+                # The app may be closing it just now, and then it is unknown whether the request arrived.
                 link.close()
             if link.has_room:
                 return link
@@ -126,7 +126,7 @@ class Http2Pool(Pool):
     def _made(self, address: Address, made: "asyncio.Task[UpstreamSession]") -> None:
         del self._making[address]
         if not made.cancelled():
-            # Asked for, so that nobody complains where all who waited have left.
+            # Retrieved, because asyncio logs an exception that was not, and all requests may have left.
             made.exception()
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":

@@ -136,7 +136,7 @@ class Session(FrameSender):
     # What the server calls.
 
     def close_if_idle(self) -> None:
-        """Close if nothing is going on; otherwise after the last answer."""
+        """Close if no stream runs; otherwise after the last answer."""
         if self._closing:
             return
         if self._streams:
@@ -145,7 +145,7 @@ class Session(FrameSender):
             self.end(ErrorCodes.NO_ERROR)
 
     def cut(self) -> bool:
-        """Close, whatever is going on; whether a request was cut off."""
+        """Close now; return whether a request was cut off."""
         had = bool(self._streams)
         for stream in list(self._streams.values()):
             stream.cut()
@@ -154,7 +154,7 @@ class Session(FrameSender):
         return had
 
     def check(self, now_s: float) -> float:
-        """When time will be up; if it is up, what follows from it."""
+        """Enforce the time limits that have passed; return when the next will."""
         if self._closing:
             if self._due_s <= now_s:
                 self._transport.abort()
@@ -172,7 +172,7 @@ class Session(FrameSender):
         return due_s
 
     def end(self, code: ErrorCodes | None) -> None:
-        """Say goodbye and close; None when the library has said it already."""
+        """Send GOAWAY and close; with None the library has written the GOAWAY already."""
         if self._closing:
             return
         if code is not None and (code is not ErrorCodes.NO_ERROR or not self._farewell.is_finished):
@@ -228,7 +228,7 @@ class Session(FrameSender):
     def _take_data(self, event: DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
         if stream is None:
-            # Nobody reads it any more; the connection's window is given back all the same.
+            # The stream is over; the connection's window is given back all the same.
             self.give_back(event.stream_id, event.flow_controlled_length)
         else:
             stream.data(event.data, event.flow_controlled_length)

@@ -138,7 +138,7 @@ class Stream:
             self._exchange.take_body(b"", done=True, trailers=lines)
 
     def flush(self) -> None:
-        """Send what may be sent; the exchange is told whether it may go on."""
+        """Send what may be sent, and pause or resume the exchange."""
         if self._over:
             return
         if not self._session.is_full and self._answer.outbox.flush():
@@ -157,14 +157,14 @@ class Stream:
                 self._reset(ErrorCodes.NO_ERROR)
 
     def gone(self) -> None:
-        """The client wants no answer any more, or has left."""
+        """The client has reset the stream, or has left."""
         self._over = True
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.client_gone()
 
     def cut(self) -> None:
-        """Break off."""
+        """Cut off the answer."""
         if self._exchange is not None:
             self._exchange.cut()
 

@@ -2,8 +2,8 @@
 
 It is used as any other upstream: it is given a request as HTTP/1.1 and sends it as frames, and what the app answers comes
 back as heads and pieces. It is never used twice. While its taker is full its window stays closed, so that one slow reader
-holds one window of bytes and stops nobody else. A stream that the app says it has not looked at is sent once more on
-another link, whatever its method: nobody has seen it.
+holds one window of bytes and stops no other stream. A stream that the app has refused unprocessed is sent once more on
+another connection, whatever its method.
 """
 
 from typing import Protocol
@@ -27,7 +27,7 @@ from serving.proxy.http2.heads import (
 from serving.proxy.http2.outbox import StreamOutbox
 from serving.proxy.upstream import Address, Home, Taker, Upstream
 
-__all__ = ["StreamHome", "StreamUpstream"]
+__all__ = ["StreamHome", "StreamLink", "StreamUpstream"]
 
 # What is kept of a request for another try; an app that has not looked at it has taken one window of it at most.
 _KEPT_BYTES_MAX = 128 * 1024
@@ -126,7 +126,7 @@ class StreamUpstream(Upstream):
             self._give_back()
 
     def drop(self) -> None:
-        """Nobody wants the rest of the answer."""
+        """Reset the stream: the rest of the answer is not wanted."""
         self._taker = None
         self._reset(ErrorCodes.CANCEL)
 
@@ -137,7 +137,7 @@ class StreamUpstream(Upstream):
     # What its link calls.
 
     def flush(self) -> None:
-        """Send what may be sent; the taker is told whether it may go on."""
+        """Send what may be sent, and pause or resume the taker."""
         outbox = self._outbox
         if outbox is None or self._ended or self._is_moving:
             return

@@ -77,7 +77,7 @@ def load_certificate(name: str, pair: Pair) -> Certificate:
     names = facts.get("subjectAltName", ())
     if not names and pair.hosts is None:
         raise InvalidCertificate(where=pair.where, reason="it names no host (subjectAltName)")
-    # Whoever asks for an address asks for no name: such a certificate can only be the default.
+    # A client that asks for an address sends no server name: such a certificate can only be the default.
     named = tuple(text for kind, text in names if kind == "DNS")
     hosts = named if pair.hosts is None else pair.hosts
     identity = Identity(name=name, hosts=hosts, not_after_s=float(ssl.cert_time_to_seconds(facts["notAfter"])))
@@ -104,7 +104,7 @@ def _load_chain(context: ssl.SSLContext, pair: Pair) -> None:
 def _facts_of(context: ssl.SSLContext, pair: Pair) -> dict[str, typing.Any]:
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    # It is its own authority here, whoever has signed it and whenever.
+    # It is its own authority here, with any issuer and at any time.
     client.verify_flags = ssl.VerifyFlags(ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME)
     client.load_verify_locations(cadata=pair.certificate_pem.decode("ascii", "replace"))
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()

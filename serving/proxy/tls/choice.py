@@ -22,7 +22,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CertificateChoice:
-    """All certificates by host. ``default`` names the one for clients that ask for nobody we have, or for nobody."""
+    """All certificates by host. ``default`` is the one for clients whose server name matches none, or that send none."""
 
     __slots__ = ("_default", "_exact", "_wildcards")
 

@@ -35,7 +35,7 @@ class CertificateFiles:
         return f"CertificateFiles({sorted(self._known)})"
 
     def read(self) -> Found:
-        """What is there now. A folder that cannot be read is told under its own path, and keeps what it had."""
+        """The present pairs. A folder that cannot be read is reported under its own path, and keeps its pairs."""
         found: dict[str, Pair | InvalidCertificate] = {}
         paths = dict(self._pairs)
         if self._folder is not None:

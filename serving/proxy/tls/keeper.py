@@ -33,7 +33,7 @@ class Certificates:
         """Handshakes that failed, by reason."""
         self._default = default
         self._by_name: dict[str, Certificate] = {}
-        # Pairs that were refused, and why: nobody wants to read it twice.
+        # Pairs that were refused, and why: each is logged once.
         self._refused: dict[str, tuple[Pair | None, str]] = {}
         self._served: tuple[CertificateChoice, dict[str, ssl.SSLContext]] = (CertificateChoice(()), {})
         # Its session tickets outlive all certificates.
@@ -118,7 +118,7 @@ def _tell_loaded(certificate: Certificate) -> None:
 def silence_unreadable_names() -> None:
     """Keep Python from printing a stack for each client that asks for a name which is not ASCII.
 
-    Such a handshake fails as it must; but the standard library decodes the name where nobody can catch its error.
+    Such a handshake fails as it must; but the standard library decodes the name where its error cannot be caught.
     """
     before = sys.unraisablehook
 

@@ -2,7 +2,7 @@
 
 What stands here is when to read, write and close; the records are ``records.py``'s. uvloop's own TLS could not be taken:
 it throws away the alert that tells a client why its handshake failed, it cannot close one direction, without which the
-end of an answer may be destroyed on its way, and who fails in a handshake is seen by nobody.
+end of an answer may be destroyed on its way, and failed handshakes are not counted.
 
 Until the handshake is over the connection counts to all limits of connections, and its time is bounded. Then ALPN says
 who takes over: ``h2`` starts an HTTP/2 session at once, anything else is HTTP/1.1. Memory is bounded as without TLS:
@@ -81,7 +81,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         name = self._outer.get_extra_info("peername")
         self._address = name[0] if isinstance(name, tuple) else "unknown"
         if self._registry.opened(self, self._address) is not None or self._registry.finishing:
-            # To say so would cost a handshake, which is what somebody who makes too many connections wants.
+            # An answer would cost a handshake, which is what a client with too many connections may be after.
             self._fail("too many connections")
             self.abort()
             return
@@ -148,7 +148,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._outer.write_eof()
 
     def close(self) -> None:
-        """Send what is written, say goodbye, and close."""
+        """Send what is written and close_notify, and close."""
         if not self._closing:
             self._closing = True
             self._say_end()
@@ -181,7 +181,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             if not self._outer_ended:
                 self._outer.resume_reading()
             if self._records.has_more or self._outer_ended:
-                # Not now: whoever calls is in the middle of something.
+                # Not now: the caller is in the middle of something.
                 asyncio.get_running_loop().call_soon(self._pass_on)
 
     def is_reading(self) -> bool:
@@ -195,7 +195,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         return self._records.ssl.context if name == "sslcontext" else self._outer.get_extra_info(name, default)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Somebody else takes over."""
+        """Replace the protocol behind TLS."""
         self._app = cast("asyncio.Protocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -256,7 +256,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._pass_on()
 
     def _refuse_plain(self, data: bytes) -> None:
-        """Whoever speaks HTTP without TLS is told so in its own words; others are not."""
+        """Answer plain HTTP with 400; close anything else."""
         self._fail("no TLS")
         if data[:1].isalpha():
             self._outer.write(render_answer(400, body=_WRONG_PORT, headers=_TEXT, close=True))
@@ -273,13 +273,13 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._terms.failures[reason] += 1
 
     def _pass_on(self) -> None:
-        """Hand decrypted bytes to whoever serves, as long as it takes them; then the end, if that has come."""
+        """Pass decrypted bytes to the protocol while it reads, then the end, if it has come."""
         records = self._records
         while not (self._paused or self._closing or self._eof_told):
             try:
                 data = records.read()
             except ssl.SSLError:
-                # Not TLS any more; after our own goodbye nobody wants to know.
+                # Not TLS any more; after our own close_notify that does not matter.
                 if not self._write_ended:
                     self.abort()
                 break

@@ -1,7 +1,7 @@
 """Bytes of a connection to and from TLS, without the connection: what came is put in, what is to be sent is taken out.
 
-The cryptography is the standard library's, over two buffers in memory. What stands here is what it leaves to whoever uses
-it: some records make one piece, the client's goodbye is told after the last byte before it, and our own does not lose
+The cryptography is the standard library's, over two buffers in memory. This module does what the library leaves to its
+user: some records make one piece, the client's close_notify follows the last byte before it, and our own does not lose
 what has come and was not read yet.
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from serving.queueproxy.client import stats_link
+from serving.queueproxy.io.stats import stats_link
 from serving.queueproxy.podspec import PodSpec, Probe
 from serving.settings.queueproxy import QueueProxySettings
 from tests.eventually import until

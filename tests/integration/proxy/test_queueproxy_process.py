@@ -15,10 +15,11 @@ import pytest
 
 from serving.proxy.exchange import Exchange
 from serving.queueproxy import main
-from serving.queueproxy.client import stats_link
-from serving.queueproxy.loop import ReadinessPipe, report_stats
+from serving.queueproxy.io.admin import AdminHandler
+from serving.queueproxy.io.readiness import ReadinessPipe
+from serving.queueproxy.io.requests import PodHandler
+from serving.queueproxy.io.stats import report_stats, stats_link
 from serving.queueproxy.podspec import PodSpec
-from serving.queueproxy.server import AdminHandler, PodHandler
 from serving.settings.queueproxy import QueueProxySettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Backend, Link, backed, free_socket, get, ok

@@ -1,9 +1,9 @@
-"""What the queue-proxy does with each request, and its admin port.
+"""The queue-proxy's decisions about each request.
 
-``PodHandler`` counts a request, gives it a slot or a place in the queue, and sends it to the app; a freed slot goes to
-whoever has waited longest. Requests that only we may make (probes, requests that an activator has counted) are believed
-with the pod's secret alone. ``AdminHandler`` is its other port: readiness, numbers, and the order to end. Order of things
-as in knative/serving 98e5ef90 pkg/queue; see docs/calculations.md for what differs.
+``PodHandler`` counts a request, gives it a slot or queues it, and sends it to the app; a freed slot goes to the request that
+has waited longest. Requests that only our daemons may make (probes, requests that an activator has counted) are trusted with
+the pod's secret alone. The order of steps is that of knative/serving 98e5ef90 pkg/queue; docs/calculations.md lists what
+differs.
 """
 
 import math
@@ -21,7 +21,7 @@ from serving.traffic.breaker import Admitted, Breaker, Queued
 from serving.traffic.meter import Meter, Report
 from serving.wire.tokens import matches, probe_proof
 
-__all__ = ["AdminHandler", "PodHandler"]
+__all__ = ["PodHandler"]
 
 _TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
 _TEXT_LINES = header_lines(_TEXT)
@@ -120,13 +120,13 @@ class PodHandler:
         return self._is_handed_back(exchange)
 
     def overdue(self, exchange: Exchange) -> None:
-        """Somebody has waited for a slot for as long as anybody may; others may have, too."""
+        """A request has waited for a slot as long as allowed; others may have, too."""
         assert self._breaker is not None
         for timed_out in self._breaker.expire(max(self._clock(), exchange.wait_until_s)):
             timed_out.request_id.answer(503, b"waited too long for a free slot", _RETRY)
 
     def finish(self, exchange: Exchange) -> None:
-        """A request has ended: its slot goes to whoever has waited longest."""
+        """A request has ended: its slot goes to the request that has waited longest."""
         marks = exchange.context
         if marks is None:
             return
@@ -155,7 +155,7 @@ class PodHandler:
         return True
 
     def takes_orders_from(self, head: RequestHead) -> bool:
-        """Whether whoever sends this may tell the pod to end: all where there is no secret."""
+        """Whether the sender may order the pod to drain: without a secret, every sender."""
         return not self._secret or self._is_believed(head)
 
     def _is_believed(self, head: RequestHead) -> bool:
@@ -184,122 +184,3 @@ def _is_probe(head: RequestHead) -> bool:
     if head.get(b"k-network-probe") is not None or head.get(b"k-kubelet-probe") is not None:
         return True
     return (head.get(b"user-agent") or b"").startswith(_PROBE_AGENTS)
-
-
-class AdminHandler:
-    """Answers on the admin port.
-
-    - ``GET /healthz``, ``GET /metrics``: at once.
-    - ``GET /readyz``: 200 or 503. ``?wait=8`` is held for so many seconds at most while the app has not been ready yet.
-    - ``GET /wait-for-drain``: what the kubelet calls before it ends a container of the app. Probes fail from then on, and
-      it is answered once nothing more comes and nothing runs. If nobody tells us to stop within a second, the pod stays:
-      then it is answered, and all is as before.
-    - ``POST /drain``: begins the drain by itself; ``on_drain`` is called.
-
-    Both orders need the pod's secret where there is one.
-    """
-
-    def __init__(self, pod: PodHandler, *, on_drain: Callable[[], None], numbers: Callable[[], bytes]) -> None:
-        self._pod = pod
-        self._on_drain = on_drain
-        self._numbers = numbers
-        self._has_been_ready = False
-        self._is_stopping = False
-        self._asking: set[Exchange] = set()
-        self._leaving: set[Exchange] = set()
-
-    def __repr__(self) -> str:
-        return f"AdminHandler({len(self._asking)} ask for readiness, {len(self._leaving)} wait for the drain)"
-
-    def begin(self, exchange: Exchange) -> None:
-        """Answer, by method and path."""
-        head = exchange.head
-        path, _, query = head.target.partition(b"?")
-        needed = _ORDERS.get(path)
-        if needed is not None:
-            self._take_order(exchange, path, method=needed)
-        elif head.method not in (b"GET", b"HEAD"):
-            exchange.answer(405, b"only GET is taken here", header_lines(_TEXT, (b"Allow", b"GET, HEAD")))
-        elif path == b"/healthz":
-            exchange.answer(200, b"ok")
-        elif path == b"/readyz":
-            self._answer_readiness(exchange, wait_s=_wait_s(query))
-        elif path == b"/metrics":
-            exchange.answer(200, self._numbers(), header_lines((b"Content-Type", b"text/plain; version=0.0.4")))
-        else:
-            exchange.answer(404, _HELP)
-
-    def readiness_changed(self) -> None:
-        """The app is ready, or no more: whoever waits for that is answered."""
-        self._has_been_ready = self._has_been_ready or self._pod.is_ready
-        self._answer_all_who_ask()
-
-    def stopping(self) -> None:
-        """The order to stop has come."""
-        self._is_stopping = self._pod.is_draining = True
-        self._answer_all_who_ask()
-
-    def drained(self) -> None:
-        """Nothing more comes and nothing runs: the app may end."""
-        for exchange in list(self._leaving):
-            exchange.answer(200, b"drained")
-
-    def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """Nothing is forwarded here."""
-        raise NotImplementedError(exchange, error)
-
-    def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Nothing is forwarded here."""
-        raise NotImplementedError(exchange, reason)
-
-    def overdue(self, exchange: Exchange) -> None:
-        """Somebody has waited for long enough."""
-        if exchange in self._asking:
-            self._answer_readiness(exchange, wait_s=0.0)
-        elif exchange not in self._leaving:
-            raise NotImplementedError(exchange)
-        elif self._is_stopping:
-            exchange.wait_until_s = math.inf
-        else:
-            self._pod.is_draining = False
-            exchange.answer(200, b"no order to stop has followed")
-
-    def finish(self, exchange: Exchange) -> None:
-        """One that waited may have left."""
-        self._asking.discard(exchange)
-        self._leaving.discard(exchange)
-
-    def _take_order(self, exchange: Exchange, path: bytes, *, method: bytes) -> None:
-        if exchange.head.method != method:
-            exchange.answer(405, b"%b %b begins the drain" % (method, path), header_lines(_TEXT, (b"Allow", method)))
-        elif not self._pod.takes_orders_from(exchange.head):
-            exchange.answer(403, b"this needs the pod's secret")
-        elif path == b"/drain":
-            self._on_drain()
-            exchange.answer(202, b"draining")
-        else:
-            self._pod.is_draining = True
-            self._leaving.add(exchange)
-            exchange.wait_until_s = math.inf if self._is_stopping else exchange.started_s + _STOP_FOLLOWS_S
-            self._answer_all_who_ask()
-
-    def _answer_all_who_ask(self) -> None:
-        for exchange in list(self._asking):
-            self._answer_readiness(exchange, wait_s=0.0)
-
-    def _answer_readiness(self, exchange: Exchange, *, wait_s: float) -> None:
-        if self._pod.is_draining:
-            exchange.answer(503, b"shutting down")
-        elif self._pod.is_ready:
-            exchange.answer(200, b"ready")
-        elif wait_s > 0 and not self._has_been_ready:
-            self._asking.add(exchange)
-            exchange.wait_until_s = exchange.started_s + min(wait_s, _READY_WAIT_MAX_S)
-        else:
-            exchange.answer(503, b"the app is not ready")
-
-
-def _wait_s(query: bytes) -> float:
-    """Seconds of ``wait=8``; 0 for anything else."""
-    name, _, number = query.partition(b"=")
-    return float(number) if name == b"wait" and number.isdigit() else 0.0

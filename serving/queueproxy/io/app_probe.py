@@ -1,16 +1,13 @@
-"""What the queue-proxy asks of others: its app whether it is ready, the autoscaler to take a statistic.
+"""Ask an app whether it takes requests: connect to it, or send one GET.
 
-``attempt`` connects to the app, or sends one GET, by hand: a client library would cost the sidecar more memory than
-itself. ``stats_link`` is the websocket for statistics.
+The request is written by hand: a client library would cost the sidecar more memory than itself.
 """
 
 import asyncio
-from collections.abc import Callable
 
-from serving.queueproxy.podspec import Address, PodSpec, Probe
-from serving.wire.link import Link, LinkSettings
+from serving.queueproxy.podspec import Address, Probe
 
-__all__ = ["attempt", "stats_link"]
+__all__ = ["attempt"]
 
 # "HTTP/1.1 200": what a probe reads of an answer.
 _STATUS_BYTES = 12
@@ -50,32 +47,3 @@ def _get(probe: Probe, host: str) -> bytes:
     headers = {"Host": host, "User-Agent": _AGENT, "Connection": "close", **dict(probe.headers)}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"GET {probe.path} HTTP/1.1\r\n{lines}\r\n".encode()
-
-
-def stats_link(spec: PodSpec, *, draw: Callable[[], float]) -> Link:
-    """The link to the autoscaler that takes the statistics of this pod; ``draw`` spreads its pauses.
-
-    One statistic waits at most: the newest.
-    """
-    assert spec.stats_url is not None
-    query = f"namespace={spec.namespace}&revision={spec.revision}&pod={spec.pod}"
-    url = f"{spec.stats_url}{'&' if '?' in spec.stats_url else '?'}{query}"
-    settings = LinkSettings(
-        pause_min_s=spec.settings.report_retry_min_s,
-        pause_max_s=spec.settings.report_retry_max_s,
-        frames_max=1,
-        wait=True,
-    )
-    return Link(url, token=lambda: _token(spec), draw=draw, settings=settings)
-
-
-def _token(spec: PodSpec) -> str:
-    """The token of now: a file is written anew before the token in it is too old.
-
-    Raises:
-        OSError: when there is no such file.
-    """
-    if not spec.stats_token_file:
-        return spec.stats_token
-    with open(spec.stats_token_file, encoding="ascii") as file:  # noqa: PTH123 - as in wire.tokens
-        return file.read().strip()

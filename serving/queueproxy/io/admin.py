@@ -1,0 +1,144 @@
+"""The admin port of a queue-proxy: readiness, metrics, and the order to drain."""
+
+import math
+from collections.abc import Callable
+
+from serving.proxy.exchange import Exchange
+from serving.proxy.lines import header_lines
+from serving.queueproxy.io.requests import PodHandler
+
+__all__ = ["AdminHandler"]
+
+_TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
+_TEXT_LINES = header_lines(_TEXT)
+_RETRY = header_lines(_TEXT, (b"Retry-After", b"1"))
+_PROBE_AGENTS = (b"kube-probe/", b"Knative-Activator-Probe", b"Knative-Autoscaling-Probe")
+_QUEUE = b"queue"
+# Longest time for which a question about readiness is held, in seconds, whatever it asks for.
+_READY_WAIT_MAX_S = 60.0
+# Time within which an order to stop follows a container's /wait-for-drain, in seconds: else it is that container alone that
+# is started again. Source: knative/serving 98e5ef90, pkg/queue/sharedmain.
+_STOP_FOLLOWS_S = 1.0
+_ORDERS = {b"/drain": b"POST", b"/wait-for-drain": b"GET"}
+_HELP = b"there is /healthz, /readyz, /metrics, /drain and /wait-for-drain"
+# What is remembered of a request that counts: whether an activator counts it too, and the Host that it came with there.
+_DIRECT: tuple[bool, bytes | None] = (False, None)
+
+
+class AdminHandler:
+    """Answers on the admin port.
+
+    - ``GET /healthz``, ``GET /metrics``: at once.
+    - ``GET /readyz``: 200 or 503. ``?wait=8`` is held for so many seconds at most while the app has not been ready yet.
+    - ``GET /wait-for-drain``: what the kubelet calls before it ends a container of the app. Probes fail from then on, and
+      it is answered once nothing more comes and nothing runs. If no order to stop follows within a second, the pod stays:
+      it is answered, and probes succeed again.
+    - ``POST /drain``: begins the drain by itself; ``on_drain`` is called.
+
+    Both orders need the pod's secret where there is one.
+    """
+
+    def __init__(self, pod: PodHandler, *, on_drain: Callable[[], None], numbers: Callable[[], bytes]) -> None:
+        self._pod = pod
+        self._on_drain = on_drain
+        self._numbers = numbers
+        self._has_been_ready = False
+        self._is_stopping = False
+        self._asking: set[Exchange] = set()
+        self._leaving: set[Exchange] = set()
+
+    def __repr__(self) -> str:
+        return f"AdminHandler({len(self._asking)} ask for readiness, {len(self._leaving)} wait for the drain)"
+
+    def begin(self, exchange: Exchange) -> None:
+        """Answer, by method and path."""
+        head = exchange.head
+        path, _, query = head.target.partition(b"?")
+        needed = _ORDERS.get(path)
+        if needed is not None:
+            self._take_order(exchange, path, method=needed)
+        elif head.method not in (b"GET", b"HEAD"):
+            exchange.answer(405, b"only GET is taken here", header_lines(_TEXT, (b"Allow", b"GET, HEAD")))
+        elif path == b"/healthz":
+            exchange.answer(200, b"ok")
+        elif path == b"/readyz":
+            self._answer_readiness(exchange, wait_s=_wait_s(query))
+        elif path == b"/metrics":
+            exchange.answer(200, self._numbers(), header_lines((b"Content-Type", b"text/plain; version=0.0.4")))
+        else:
+            exchange.answer(404, _HELP)
+
+    def readiness_changed(self) -> None:
+        """The app is ready, or no more: answer the questions that wait for it."""
+        self._has_been_ready = self._has_been_ready or self._pod.is_ready
+        self._answer_all_who_ask()
+
+    def stopping(self) -> None:
+        """The order to stop has come."""
+        self._is_stopping = self._pod.is_draining = True
+        self._answer_all_who_ask()
+
+    def drained(self) -> None:
+        """Nothing more comes and nothing runs: the app may end."""
+        for exchange in list(self._leaving):
+            exchange.answer(200, b"drained")
+
+    def unreachable(self, exchange: Exchange, error: OSError) -> None:
+        """Nothing is forwarded here."""
+        raise NotImplementedError(exchange, error)
+
+    def lost(self, exchange: Exchange, reason: str) -> bool:
+        """Nothing is forwarded here."""
+        raise NotImplementedError(exchange, reason)
+
+    def overdue(self, exchange: Exchange) -> None:
+        """A question has waited as long as it may."""
+        if exchange in self._asking:
+            self._answer_readiness(exchange, wait_s=0.0)
+        elif exchange not in self._leaving:
+            raise NotImplementedError(exchange)
+        elif self._is_stopping:
+            exchange.wait_until_s = math.inf
+        else:
+            self._pod.is_draining = False
+            exchange.answer(200, b"no order to stop has followed")
+
+    def finish(self, exchange: Exchange) -> None:
+        """One that waited may have left."""
+        self._asking.discard(exchange)
+        self._leaving.discard(exchange)
+
+    def _take_order(self, exchange: Exchange, path: bytes, *, method: bytes) -> None:
+        if exchange.head.method != method:
+            exchange.answer(405, b"%b %b begins the drain" % (method, path), header_lines(_TEXT, (b"Allow", method)))
+        elif not self._pod.takes_orders_from(exchange.head):
+            exchange.answer(403, b"this needs the pod's secret")
+        elif path == b"/drain":
+            self._on_drain()
+            exchange.answer(202, b"draining")
+        else:
+            self._pod.is_draining = True
+            self._leaving.add(exchange)
+            exchange.wait_until_s = math.inf if self._is_stopping else exchange.started_s + _STOP_FOLLOWS_S
+            self._answer_all_who_ask()
+
+    def _answer_all_who_ask(self) -> None:
+        for exchange in list(self._asking):
+            self._answer_readiness(exchange, wait_s=0.0)
+
+    def _answer_readiness(self, exchange: Exchange, *, wait_s: float) -> None:
+        if self._pod.is_draining:
+            exchange.answer(503, b"shutting down")
+        elif self._pod.is_ready:
+            exchange.answer(200, b"ready")
+        elif wait_s > 0 and not self._has_been_ready:
+            self._asking.add(exchange)
+            exchange.wait_until_s = exchange.started_s + min(wait_s, _READY_WAIT_MAX_S)
+        else:
+            exchange.answer(503, b"the app is not ready")
+
+
+def _wait_s(query: bytes) -> float:
+    """Seconds of ``wait=8``; 0 for anything else."""
+    name, _, number = query.partition(b"=")
+    return float(number) if name == b"wait" and number.isdigit() else 0.0

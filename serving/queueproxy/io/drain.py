@@ -1,0 +1,46 @@
+"""Drain a pod.
+
+In order: probes fail and readiness is taken back; requests are still accepted until none has come for the drain lag; then
+no more are accepted. When the last request has ended, or only tunnels (websockets) are left and have had their time, the
+app may end: it closes its side of the tunnels properly. What is still open at the end of the grace is cut off.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from serving.proxy.server import HttpServer
+from serving.queueproxy.io.requests import PodHandler
+from serving.queueproxy.podspec import PodSpec
+
+__all__ = ["drain"]
+
+_LOG = logging.getLogger(__name__)
+
+
+async def drain(
+    spec: PodSpec, handler: PodHandler, server: HttpServer, *, on_drained: Callable[[], None] = lambda: None
+) -> int:
+    """Drain and return how many requests were cut off. ``on_drained`` is called when the app may end."""
+    settings = spec.settings
+    clock = server.clock
+    begun_s = clock()
+    end_s = begun_s + settings.drain_grace_s
+    handler.is_draining = True
+    server.drain()
+    while True:
+        # Each request that still comes shows that a client has not seen the change yet.
+        quiet_s = max(begun_s, handler.last_request_s) + settings.drain_lag_s
+        left_s = min(quiet_s, end_s) - clock()
+        if left_s <= 0:
+            break
+        await asyncio.sleep(left_s)
+    server.stop_accepting()
+    await server.wait_for_requests(grace_s=end_s - clock())
+    # An app needs some of the grace to close its tunnels.
+    tunnels_s = min(settings.drain_tunnel_wait_s, settings.drain_grace_s / 2)
+    await server.wait_for_tunnels(grace_s=min(begun_s + tunnels_s, end_s) - clock())
+    on_drained()
+    cut_count = await server.finish(grace_s=max(0.0, end_s - clock()))
+    _LOG.info("drained", extra={"cut_count": cut_count, "duration_s": clock() - begun_s})
+    return cut_count

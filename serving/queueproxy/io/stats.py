@@ -1,0 +1,75 @@
+"""Report statistics of the pod to the autoscaler: once a second over a websocket, and once more at the end."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from serving.aio.clock import now_s, wall_s
+from serving.aio.periodic import every
+from serving.queueproxy.io.requests import PodHandler
+from serving.queueproxy.podspec import PodSpec
+from serving.traffic.meter import stat_of
+from serving.wire.frames import PodStat, encode_pod_stat
+from serving.wire.link import Link, LinkSettings
+
+__all__ = ["report_stats", "stats_link"]
+
+_LOG = logging.getLogger(__name__)
+# The last statistic says that the pod is empty; the autoscaler forgets the pod soon anyway.
+_FLUSH_S = 0.5
+
+
+def stats_link(spec: PodSpec, *, draw: Callable[[], float]) -> Link:
+    """The link to the autoscaler that takes the statistics of this pod; ``draw`` spreads its pauses.
+
+    One statistic waits at most: the newest.
+    """
+    assert spec.stats_url is not None
+    query = f"namespace={spec.namespace}&revision={spec.revision}&pod={spec.pod}"
+    url = f"{spec.stats_url}{'&' if '?' in spec.stats_url else '?'}{query}"
+    settings = LinkSettings(
+        pause_min_s=spec.settings.report_retry_min_s,
+        pause_max_s=spec.settings.report_retry_max_s,
+        frames_max=1,
+        wait=True,
+    )
+    return Link(url, token=lambda: _token(spec), draw=draw, settings=settings)
+
+
+async def report_stats(spec: PodSpec, handler: PodHandler, link: Link, *, stop: asyncio.Event) -> None:
+    """Report at a steady pace, and once more at the end."""
+    period_s = spec.settings.report_period_s
+
+    async def beat() -> None:
+        stat = stat_of(handler.report(), pod=spec.pod, at_s=wall_s(), report_period_s=period_s)
+        link.send(
+            encode_pod_stat(
+                PodStat(
+                    at_s=stat.at_s,
+                    concurrency=stat.concurrency,
+                    proxied_concurrency=stat.proxied_concurrency,
+                    request_count=stat.request_count,
+                    proxied_request_count=stat.proxied_request_count,
+                    gauges=handler.gauges.current(now_s()),
+                )
+            )
+        )
+
+    def on_error(error: Exception) -> None:
+        _LOG.error("stats.failed", extra={"error": repr(error)})
+
+    await every(period_s, beat, stop=stop, on_error=on_error)
+    await beat()
+    await link.flush(_FLUSH_S)
+
+
+def _token(spec: PodSpec) -> str:
+    """The present token: the file is rewritten before the token in it expires.
+
+    Raises:
+        OSError: when there is no such file.
+    """
+    if not spec.stats_token_file:
+        return spec.stats_token
+    with open(spec.stats_token_file, encoding="ascii") as file:  # noqa: PTH123 - as in wire.tokens
+        return file.read().strip()

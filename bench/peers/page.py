@@ -18,9 +18,8 @@ real network.
 """
 _VARIED = """## Heads that differ
 
-Above, each connection sends the same head again and again, as wrk does, and as programs do that ask one thing often. Our
-connections remember the last head and what it meant. Here path, trace and request id are others in each request, and the
-rest of the head repeats, as a browser's does.
+Above, each connection repeats one head, as wrk does. The proxies remember the last head of a connection and its meaning. Here
+path, trace and request id differ in each request, and the rest of the head repeats, as a browser's does.
 """
 _STREAMS = """## Calls, messages, events
 

@@ -137,10 +137,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             return
         self._outer.write(self._records.write(data))
 
-    def can_write_eof(self) -> bool:
-        """One direction can be closed: TLS has a word for it."""
-        return True
-
     def write_eof(self) -> None:
         """Say that nothing more will be sent; what the client sends is still read."""
         if not self._write_ended and not self._closing:
@@ -184,10 +180,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
                 # Not now: the caller is in the middle of something.
                 asyncio.get_running_loop().call_soon(self._pass_on)
 
-    def is_reading(self) -> bool:
-        """Whether more is taken."""
-        return not self._paused and not self.is_closing()
-
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the interface's
         """What is known of the connection: that of TLS here, all else below."""
         if name == "ssl_object":
@@ -197,10 +189,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Replace the protocol behind TLS."""
         self._app = cast("asyncio.Protocol", protocol)
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """Who serves the client."""
-        return self if self._app is None else self._app
 
     def get_write_buffer_size(self) -> int:
         """Bytes that are encrypted and not sent."""

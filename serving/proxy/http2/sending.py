@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from h2.connection import H2Connection
+from hyperframe.frame import GoAwayFrame
 
 __all__ = ["FrameSender"]
 
@@ -36,6 +37,12 @@ class FrameSender(asyncio.Protocol):
         if not self._is_sending:
             self._is_sending = True
             asyncio.get_running_loop().call_soon(self._write)
+
+    def write_goaway(self, last_stream_id: int) -> None:
+        """Write a GOAWAY by hand: the library takes a connection for closed after one."""
+        self._write()
+        if not self._transport.is_closing():
+            self._transport.write(GoAwayFrame(0, last_stream_id=last_stream_id).serialize())
 
     def _write(self) -> None:
         self._is_sending = False

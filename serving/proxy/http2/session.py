@@ -25,7 +25,6 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.exceptions import ProtocolError
-from hyperframe.frame import GoAwayFrame
 
 from serving.proxy.exchange import Wiring
 from serving.proxy.http2.engine import server_engine
@@ -64,7 +63,7 @@ class Session(FrameSender):
         self._due_s = math.inf
         # Until when a head that has begun must be complete.
         self._head_due_s = math.inf
-        self._farewell = Farewell(self.h2, self._write_goaway)
+        self._farewell = Farewell(self.h2, self.write_goaway)
         self._client_leaves = False
         self._closing = False
         registry.opened(self, address)
@@ -104,10 +103,6 @@ class Session(FrameSender):
         if not self._closing:
             self._watch_head(now_s)
             self.send()
-
-    def eof_received(self) -> bool:
-        """The client has left."""
-        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended, and all its streams with it."""
@@ -242,12 +237,6 @@ class Session(FrameSender):
         self._farewell.finish(self._last_stream_id)
         if not self._streams:
             self.end(ErrorCodes.NO_ERROR)
-
-    def _write_goaway(self, last_stream_id: int) -> None:
-        # By hand: the library takes a connection for closed after one.
-        self._write()
-        if not self._transport.is_closing():
-            self._transport.write(GoAwayFrame(0, last_stream_id=last_stream_id).serialize())
 
     def _watch_head(self, now_s: float) -> None:
         if not self.gate.is_amid_head:

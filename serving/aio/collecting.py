@@ -1,10 +1,9 @@
-"""How a daemon that remembers much looks for garbage: often, and a little at a time.
+"""Garbage collection for a daemon with much memory: often, and a little at a time.
 
-What lives long in such a process is millions of small objects without a cycle among them. A look at all of them stops the
-loop for seconds and finds nothing, and Python takes one each time their number has grown by a quarter. A look at the
-young ones alone is short only if it comes often: what has replaced as many old objects does not count as growth, so that
-with a threshold of 50,000 a million of them was looked at in one go, for 450 ms. Garbage without a cycle goes at once, as
-ever; nearly all is.
+Such a process holds millions of long-lived small objects without cycles. A full collection stops the loop for seconds and
+finds nothing, and Python runs one each time their number has grown by a quarter. A young collection is short only if it runs
+often: objects that replaced old ones do not count as growth, so that with a threshold of 50,000 a million of them were
+examined at once, for 450 ms. Garbage without cycles, which is nearly all, is freed by reference counts as ever.
 """
 
 import gc

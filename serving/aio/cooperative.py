@@ -1,12 +1,12 @@
-"""Turns of a loop, shared by those who always have something to do.
+"""Share the time of an event loop among tasks that always have work.
 
-A loop is late for everybody by what all its tasks do between two looks at the sockets and timers. A task that yields after
-each step is no help if fifty of them have a step to do. So the time is shared: ``await turn()`` before or after each step
-of work lets the caller go on as long as this turn of the loop is young, and makes it wait for a later one when it is not.
-The longest waiter goes first. With the budget of 4 ms, and no step longer than 1 ms, other work waits little longer than 5 ms.
+The loop is late by the work of all tasks between two looks at its sockets and timers. A task that yields after each step does
+not help if fifty tasks have a step to do. So the time is shared: ``await turn()`` before or after each step lets the caller
+continue while this turn of the loop is young, and otherwise makes it wait for a later turn. The longest waiter goes first.
+With the budget of 4 ms, and no step longer than 1 ms, other work waits little longer than 5 ms.
 
-It is for work in the background that comes in thousands: writes of a store, changes of a watch, keys of a queue. What
-answers a socket takes no turns, and so goes before all of that.
+It is for background work that comes in thousands: writes of a store, changes of a watch, keys of a queue. Code that answers
+a socket takes no turns, and so goes before all of that.
 """
 
 import asyncio

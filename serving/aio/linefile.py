@@ -1,9 +1,8 @@
-"""Lines that go to a file off the loop: bounded in memory, bounded on disk, and never waited for.
+"""Append lines to a file from a thread: bounded in memory and on disk, without waiting.
 
-``add`` puts a line into a queue and returns; a thread writes what is there and sleeps. When the disk is slower than the
-lines for so long that the queue is full, lines are dropped and counted. When the file has reached its size it becomes
-``NAME.1`` and what was that ``NAME.2``, up to ``files_max`` in all; the oldest goes. A disk that fails costs lines, never
-the daemon.
+``add`` puts a line into a queue and returns; a thread writes the queue and sleeps. When the disk is slower than the lines for
+so long that the queue is full, lines are dropped and counted. A file that has reached its size becomes ``NAME.1``, and that one
+``NAME.2``, up to ``files_max`` in all; the oldest is removed. A disk that fails costs lines, never the daemon.
 """
 
 import logging

@@ -1,7 +1,7 @@
-"""The activator's page: what became of requests, what they waited for, what was done to get pods.
+"""The activator's metrics page: outcomes of requests, their time in the queue, and wakes.
 
-``ActivatorMetrics.of`` gives the bound rows of one revision; what a request costs is then one observation, some 0.3 µs, and
-0.6 µs more if it waited. Rows of revisions that are gone are dropped when the page is made, or when there are too many.
+``ActivatorMetrics.of`` gives the bound rows of one revision. A request then costs one observation, about 0.3 µs, and 0.6 µs
+more if it waited. Rows of revisions that are gone are dropped when the page is made, or when there are too many.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator

@@ -1,6 +1,6 @@
-"""The controller's page: looks at resources by result, how long they take, how many wait. On one machine also its pods.
+"""The controller's metrics page: reconciliations by result, their duration, and the depth of the queue.
 
-On one machine the store's API and the kubelet run in the same process and are on the same page.
+On one machine the store's API and the kubelet run in the same process and share the page, which then has pods as well.
 """
 
 from collections.abc import Callable, Iterator

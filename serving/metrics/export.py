@@ -1,7 +1,7 @@
-"""Sending a daemon's spans and numbers by OTLP while it runs: off without an endpoint, and then nothing is loaded.
+"""Export a daemon's spans and metrics by OTLP while it runs. Without an endpoint nothing is loaded.
 
-``exporting`` is what a daemon wraps itself in. Numbers are read from its page in its own loop, a family at a time, and sent
-by a thread; requests that have ended are handed over as they are.
+A daemon runs inside the context ``exporting``. Metrics are read from its page in its own loop, one family at a time, and
+sent by a thread; requests that have ended are handed over unchanged.
 """
 
 import asyncio

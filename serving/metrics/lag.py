@@ -1,4 +1,4 @@
-"""How late the loop comes round: what keeps it from everybody else shows here first."""
+"""Measure the lag of the event loop: work that blocks it shows here first."""
 
 import asyncio
 import time

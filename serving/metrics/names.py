@@ -1,9 +1,9 @@
-"""Every metric of every daemon: its name, kind, labels and meaning; the page docs/metrics.md is made of this table.
+"""Every metric of every daemon: its name, kind, labels and meaning. docs/metrics.md is made from this table.
 
-Names of what Knative has too are Knative's of today (``kn_...`` and OpenTelemetry's ``http_server_...``, in the spelling
-that Prometheus uses); what others do not have begins with ``serving_``. ``old_name`` is what the same thing was called up
-to Knative 1.18. Labels are bounded: revisions that are gone take their rows with them, classes and reasons are closed
-lists, and nothing that a client sends becomes a label. Needs msgspec only, so that the sidecar may import it.
+Metrics that Knative has too carry its present names (``kn_...`` and OpenTelemetry's ``http_server_...``, as Prometheus spells
+them); others begin with ``serving_``. ``old_name`` is the name up to Knative 1.18. Labels are bounded: rows of revisions that
+are gone are dropped, classes and reasons are closed lists, and nothing that a client sends becomes a label. The module needs
+msgspec only, so that the sidecar may import it.
 """
 
 import enum

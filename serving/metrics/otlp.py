@@ -1,9 +1,9 @@
-"""Spans and numbers as OTLP over HTTP: the one module that imports opentelemetry, which is the extra ``serving[otel]``.
+"""Spans and metrics as OTLP over HTTP: the one module that imports opentelemetry, which is the extra ``serving[otel]``.
 
-It is imported when there is an endpoint (``serving.metrics.export``) and nowhere else. Our spans are over when they come
-here, and our numbers are those of ``prometheus_client``, so that of OpenTelemetry only the records and their exporters are
-used: no global provider, no instrumentation, no context. Everything here runs in an outbox's thread and may block. What
-else an exporter wants to know it reads from the environment, as everywhere: OTEL_EXPORTER_OTLP_HEADERS, say.
+It is imported when there is an endpoint (``serving.metrics.export``) and nowhere else. Spans are complete when they arrive
+here, and metrics are those of ``prometheus_client``. So only OpenTelemetry's records and exporters are used: no global
+provider, no instrumentation, no context. Everything here runs in an outbox's thread and may block. Exporters read further
+options from the environment, such as OTEL_EXPORTER_OTLP_HEADERS.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """A bounded buffer that a thread of its own sends away, so that the producer never waits.
 
-``add`` costs a microsecond and never blocks: when the place is full the oldest is dropped and counted. The thread takes
-all that is there once a period and hands it to ``send``, which may take its time and may fail.
+``add`` takes a microsecond and never blocks: when the buffer is full, the oldest entry is dropped and counted. The thread
+takes all entries once a period and passes them to ``send``, which may block and may fail.
 """
 
 import collections

@@ -1,8 +1,8 @@
-"""One daemon's page of metrics: a registry of its own, written out as Prometheus or as OpenMetrics.
+"""One daemon's metrics page: a registry of its own, rendered for Prometheus or as OpenMetrics.
 
-Input: collectors of ``prometheus_client``. Output: the page in pieces, so that a long one does not keep the loop: a piece
-is ``SLICE_SAMPLES`` lines. The text is the same that ``prometheus_client`` writes, byte by byte (a test insists), in half
-the time. Exemplars are in OpenMetrics only; the older format has no place for them.
+Input: collectors of ``prometheus_client``. Output: the page in pieces of ``SLICE_SAMPLES`` lines, so that a long page does not
+block the loop. The text equals that of ``prometheus_client`` byte by byte (a test compares them), in half the time. Exemplars
+are in OpenMetrics only; the older format has no syntax for them.
 """
 
 from collections.abc import Callable, Iterator

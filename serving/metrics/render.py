@@ -1,4 +1,4 @@
-"""The page docs/metrics.md, made of the table of names so that it cannot be wrong."""
+"""Render docs/metrics.md from the table of names, so that the page cannot be wrong."""
 
 from serving.metrics.names import BUCKETS_S, OLD_REVISION_LABELS, REVISION_LABELS, TABLES, MetricSpec, Table
 

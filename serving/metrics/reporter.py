@@ -1,9 +1,9 @@
 """The stats reporter: desired, requested and ready pods and panic mode of each revision, as opencensus measures with views.
 
-This is the one module that imports opencensus, which is at the end of its life. Two things about it are mended here. After
-each measurement it copies every row of the view for its exporters, even when there are none, so that 500 revisions would
-cost milliseconds; nothing is exported here, since a page is made when it is read, so that step does nothing. And rows never end;
-``keep`` drops those of revisions that are gone. It is not safe for threads: use it from the loop's thread only.
+This is the one module that imports opencensus, which is at the end of its life. It works around two of its problems. After
+each measurement opencensus copies every row of the view for its exporters, even when there are none: with 500 revisions that
+would take milliseconds, so the step is replaced by one that does nothing. And opencensus never drops rows; ``keep`` drops
+those of revisions that are gone. The reporter is not thread-safe: use it from the loop's thread only.
 """
 
 import datetime as dt

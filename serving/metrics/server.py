@@ -1,7 +1,7 @@
-"""Where a daemon that has no other page shows its metrics: a small listener of its own, never the public port.
+"""The metrics page of a daemon that serves no other page, on a small listener of its own, never on the public port.
 
-``/metrics`` is the page and ``/healthz`` says that the loop turns; a daemon may add answers of its own. It asks for no token: it tells numbers and names of
-revisions, so that it listens on loopback unless settings say otherwise.
+``/metrics`` is the page and ``/healthz`` shows that the loop runs; a daemon may add further paths. No token is needed. The page
+contains numbers and names of revisions, so it listens on loopback unless settings say otherwise.
 """
 
 import asyncio

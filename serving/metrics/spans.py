@@ -1,7 +1,7 @@
 """The spans of a traced request: one server span, and below it queue, cold start and upstream.
 
-Input: a ``Traced``, which is what was noted on the request's way and at its end. Output: ``Span``s, made after the end and
-in another thread. Nothing here knows OpenTelemetry: ``serving.metrics.otlp`` sends what this module makes.
+Input: a ``Traced``, the times that were noted on the request's way. Output: ``Span``s, built after the end and in another
+thread. Nothing here knows OpenTelemetry: ``serving.metrics.otlp`` sends what this module builds.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""What the activator's page says of TLS, where there is TLS: handshakes that failed, and until when certificates last."""
+"""TLS on the activator's metrics page: failed handshakes, and the expiry of certificates."""
 
 from collections.abc import Callable, Iterator, Mapping
 

@@ -1,8 +1,7 @@
-"""Which requests are traced: decided at a request's head, reported at its end.
+"""Decide which requests are traced, and hand over those that have ended.
 
-A request that comes with a traceparent does as its sampled flag says, of the others a part is drawn. The ids are drawn
-then, because the pod needs them; everything else is put together after the end (``spans``), from times that were
-measured anyway.
+A request with a traceparent follows its sampled flag; of the others a part is drawn. The ids are drawn at the request's head,
+because the pod needs them. Everything else is built after the end (``spans``), from times that were measured anyway.
 
 Follows W3C Trace Context (https://www.w3.org/TR/trace-context/), version 00.
 """
@@ -26,7 +25,7 @@ _draw_bits = SystemRandom().getrandbits
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    """Who sent us a request, as its traceparent says."""
+    """The caller's span, from the traceparent of a request."""
 
     trace_id: int
     span_id: int
@@ -70,7 +69,7 @@ class EndedRequest(Protocol):
 
 
 class Tracer:
-    """Decides about requests, and takes those that have ended: ``send`` must return at once.
+    """Samples requests, and takes those that have ended: ``send`` must return at once.
 
     ``ratio`` is the part of the requests without a traceparent; ``draw`` gives so many random bits.
     """

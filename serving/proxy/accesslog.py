@@ -76,7 +76,7 @@ class AccessLog:
             self._soon = asyncio.get_running_loop().call_later(_PAUSE_S, self._begin)
 
     async def close(self) -> None:
-        """Write what waits."""
+        """Write the waiting lines."""
         if self._writing is not None:
             await self._writing
         if self._soon is not None:

@@ -72,7 +72,7 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_answer_head(raw: bytes, *, method: bytes, header_count_max: int) -> AnswerHead:
-    """Understand the head of an answer to a request of ``method``, given without the empty line.
+    """Parse the head of an answer to a request of ``method``, given without the empty line.
 
     Raises:
         BadAnswer: when it is against the protocol.
@@ -101,7 +101,7 @@ def read_answer_head(raw: bytes, *, method: bytes, header_count_max: int) -> Ans
 
 
 class AnswerMemory:
-    """What one upstream has answered last, on one connection: most answers differ in their date only, once a second.
+    """The last head on one upstream connection: most answers differ in their date only, once a second.
 
     See ``HeadMemory`` for what is remembered. ``read`` answers what ``read_answer_head`` does.
     """
@@ -114,7 +114,7 @@ class AnswerMemory:
         self._head: AnswerHead | None = None
 
     def read(self, raw: bytes, *, method: bytes, header_count_max: int) -> AnswerHead:
-        """Understand the head of an answer to a request of ``method``, given without the empty line.
+        """Parse the head of an answer to a request of ``method``, given without the empty line.
 
         Raises:
             BadAnswer: when it is against the protocol.

@@ -1,4 +1,4 @@
-"""What an exchange needs of its client's connection, and why that connection is not read for a while."""
+"""The interface between an exchange and its client's connection."""
 
 import enum
 from typing import Protocol
@@ -21,7 +21,7 @@ class Client(Protocol):
         """Send bytes."""
 
     def write_eof(self) -> None:
-        """Say that nothing more will be sent."""
+        """Close the sending direction."""
 
     def pause(self, why: Pause) -> None:
         """Read no more, for one more reason."""

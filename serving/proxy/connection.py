@@ -1,4 +1,4 @@
-"""A client's connection: requests are cut out of its bytes, one after the other, and each becomes an exchange.
+"""A client's connection: it parses requests one after the other, and makes an exchange of each.
 
 A request is taken only when the one before it is answered and the client has taken the answer, so that neither requests
 sent ahead nor answers not read grow memory. What is against the protocol is answered here and never reaches the handler;
@@ -72,13 +72,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is going on: no request runs and none has begun to come."""
+        """Whether no request runs and none has begun to arrive."""
         return self._exchange is None and not self._buffer and not self._lingering
 
     # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there: wait for its first head."""
+        """A client has connected: wait for its first head."""
         # uvloop's are none by inheritance.
         self._transport = cast("asyncio.Transport", transport)
         name = self._transport.get_extra_info("peername")
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._wait_until(self._clock() + self._registry.settings.head_wait_max_s)
 
     def data_received(self, data: bytes) -> None:
-        """Cut requests out of what has come."""
+        """Parse what has come."""
         exchange = self._exchange
         if exchange is not None and exchange.tunnel is not None:
             exchange.tunnel.send(data)
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def write_eof(self) -> None:
-        """Say that nothing more will be sent."""
+        """Close the sending direction."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
             truncate()
 
     def abort(self) -> None:
-        """Close at once, with a reset: an end without one looks whole to who reads until the end."""
+        """Reset the connection: a client that reads until the end would take a regular end for the end of the answer."""
         self._closing = True
         if not self._transport.is_closing():
             socket = self._transport.get_extra_info("socket")

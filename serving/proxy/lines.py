@@ -1,4 +1,4 @@
-"""One header line of HTTP/1.1: its grammar, strictly, and a memory of lines that were read before.
+"""Parse one header line of HTTP/1.1 strictly, with a cache of lines that were parsed before.
 
 A line is ``name ":" OWS value OWS`` (RFC 9112 section 5): the name a token with nothing between it and the colon, the
 value without NUL, CR, LF or another control character but tab. A line that begins with a space (a folded header) has no
@@ -60,7 +60,7 @@ class BadHeaderLine(Exception):
 
 
 class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A header line as it was understood.
+    """A header line, parsed.
 
     ``name`` is in lower case, ``value`` without space around it, ``wire`` the line as it is written on, with CR LF and
     the name's own case. ``plain`` says that it may be forwarded without another look, ``matters`` that it has to be
@@ -75,7 +75,7 @@ class HeaderLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Memory(dict[bytes, HeaderLine]):
-    """Lines that were read before; one that was not is read now."""
+    """The cache: a line that is not in it is parsed."""
 
     def __missing__(self, text: bytes) -> HeaderLine:
         return read_line(text)
@@ -85,7 +85,7 @@ _remembered = _Memory()
 
 
 def read_line(text: bytes) -> HeaderLine:
-    """Understand one line, without its CR LF.
+    """Parse one line, without its CR LF.
 
     Raises:
         BadHeaderLine: when it is against the grammar.
@@ -109,7 +109,7 @@ def read_line(text: bytes) -> HeaderLine:
 
 
 def read_lines(texts: Sequence[bytes]) -> list[HeaderLine]:
-    """Understand all lines of a head after the first.
+    """Parse all lines of a head after the first.
 
     Raises:
         BadHeaderLine: when one is against the grammar.

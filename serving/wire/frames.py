@@ -1,9 +1,9 @@
-"""What pods and activators tell the autoscaler, once a second, as MessagePack: one frame, one binary websocket message.
+"""Frames that pods and activators send to the autoscaler once a second: MessagePack, one frame in one binary message.
 
-Who speaks is known from the connection (its token is bound to one pod or one activator), so that a frame carries no
-name of its sender. Frames are maps keyed by field name; unknown keys are ignored, so that an older autoscaler reads a
-newer pod. Values are checked for type, and bounded below 0 and above a million million here: not a number and infinity do
-not pass. What is plausible, and when it counts, is the autoscaler's to say: it stamps frames when they arrive.
+The connection identifies the sender (its token is bound to one pod or one activator), so a frame carries no sender. Frames are
+maps keyed by field name; unknown keys are ignored, so that an older autoscaler reads a newer pod. Decoding checks types and
+bounds (0 to 10^12, no NaN, no infinity). The autoscaler decides what is plausible and when it counts: it stamps frames when
+they arrive.
 """
 
 from typing import Annotated, TypeVar

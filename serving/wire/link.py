@@ -77,7 +77,7 @@ class Link:
         return f"Link({self._url}, {state}, {counts})"
 
     def send(self, frame: bytes) -> bool:
-        """Send a frame as soon as the connection takes it; False if it is dropped at once, as there is none."""
+        """Send a frame as soon as the connection takes it; False if it is dropped because there is none."""
         if not (self.is_connected or self._settings.wait):
             self.dropped_count += 1
             return False
@@ -90,7 +90,7 @@ class Link:
         return True
 
     async def flush(self, within_s: float) -> None:
-        """Wait until all is sent, but not for long."""
+        """Wait until all frames are sent, for ``within_s`` seconds at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._is_empty.wait()
@@ -110,7 +110,7 @@ class Link:
             await asyncio.sleep(pause_s * (0.5 + self._draw()))
 
     async def _converse(self) -> None:
-        """One connection from its beginning to its end, which is an error: a link is wanted as long as it runs."""
+        """Use one connection until its end, which is an error: ``run`` connects again."""
         connect = await _library()
         async with connect(self._url, token=self._token()) as socket:
             self.is_connected = True

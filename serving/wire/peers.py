@@ -1,4 +1,4 @@
-"""Links to the others of one's kind: one to each, kept as long as it is wanted, for frames that go one way."""
+"""Links to the peers of a daemon, one for each, for frames that go one way."""
 
 import asyncio
 import functools
@@ -16,10 +16,10 @@ _SETTINGS = LinkSettings(frames_max=256)
 
 
 class Peers:
-    """Links by name. A context: what is open is closed at its end.
+    """Links by name. As a context manager it closes them at its end.
 
-    ``ask`` are the names and values by which the other knows who asks, ``token`` proves it; ``draw`` gives numbers from 0
-    to below 1, for the spread of pauses.
+    ``ask`` are the names and values that identify this side, ``token`` authenticates it; ``draw`` gives numbers from 0 to
+    below 1, for the jitter of pauses.
     """
 
     def __init__(self, ask: Mapping[str, str], *, token: str, draw: Callable[[], float]) -> None:
@@ -44,12 +44,12 @@ class Peers:
 
     @property
     def connected(self) -> list[str]:
-        """Those who get what is sent to them."""
+        """Names of the peers that are connected."""
         return sorted(name for name, peer in self._peers.items() if peer.link.is_connected)
 
     @property
     def dropped_count(self) -> int:
-        """Frames that were not sent, also to those who are no longer wanted."""
+        """Frames that were not sent, to former peers too."""
         return self._dropped_count + sum(peer.link.dropped_count for peer in self._peers.values())
 
     def reach(self, addresses: Mapping[str, str]) -> None:
@@ -65,7 +65,7 @@ class Peers:
                 self._peers[name] = self._reached(address)
 
     def send(self, name: str, frame: bytes) -> bool:
-        """Send a frame as soon as its connection takes it; whether there is one."""
+        """Send a frame as soon as its connection takes it; False without a link."""
         peer = self._peers.get(name)
         if peer is None:
             self._dropped_count += 1
@@ -82,7 +82,7 @@ class Peers:
 
 
 class _Peer:
-    """One other."""
+    """One peer and its link."""
 
     __slots__ = ("address", "link", "task")
 

@@ -1,10 +1,10 @@
 """The secrets between daemons: derived from one cluster key, so that none of them is stored.
 
-A stat frame carries a token bound to the pod (or activator) that may send it; a request that an activator sends to a pod
-carries that pod's secret, and only then does the queue-proxy believe what only we may say. Where the secret has to stand
-in a template, before there are pods (a Deployment in a cluster), it is that of their revision. Each secret is
-HMAC-SHA256(key, purpose/names) in hexadecimal; names of Kubernetes hold no slash, so no two pods share a text. The key's
-own holders (autoscaler, activator, controller, local) derive; a queue-proxy is given its own two secrets and never the key.
+A stat frame carries a token bound to the pod (or activator) that may send it. A request from an activator to a pod carries the
+pod's secret; only then does the queue-proxy trust the headers that are reserved for our daemons. Where the secret stands in a
+template before there are pods (a Deployment in a cluster), it is that of the revision. Each secret is HMAC-SHA256(key,
+purpose/names) in hexadecimal; names in Kubernetes contain no slash, so no two pods share a text. The holders of the key
+(autoscaler, activator, controller, local) derive secrets; a queue-proxy gets its own two and never the key.
 """
 
 import hashlib

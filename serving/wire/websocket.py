@@ -1,4 +1,4 @@
-"""One websocket to another daemon, as a client: the door to the websocket library, with errors mapped to ``ConnectionError``."""
+"""The client side of a websocket to another daemon: the only module that imports the library's client."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,9 +1,9 @@
-"""Heads between HTTP/2's lists of fields and the lines of HTTP/1.1 that the engine works on, in both directions.
+"""Translate heads between HTTP/2's lists of fields and the lines of HTTP/1.1 that the engine works on.
 
-Inside, a message is always HTTP/1.1's, so that one grammar, one set of limits and one handler hold for both. What comes
-from HTTP/2 is checked for what would mean something else there (CR, LF, NUL, a name that is no token) before it becomes
-text, and is then read by the strict reader like anything else. What HTTP/2 itself forbids is ``Malformed``: its stream is
-reset; what we do not take is refused with a status, as in HTTP/1.1.
+Inside the engine every message is HTTP/1.1, so that one grammar, one set of limits and one handler hold for both. Fields from
+HTTP/2 are checked for bytes that would change their meaning (CR, LF, NUL, a name that is no token) before they become text,
+and the strict parser of HTTP/1.1 reads that text. What HTTP/2 itself forbids is ``Malformed``, and its stream is reset; other
+heads that are not accepted are refused with a status, as in HTTP/1.1.
 """
 
 import re

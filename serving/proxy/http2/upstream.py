@@ -1,7 +1,7 @@
 """One request to an app that speaks HTTP/2, and its answer: a stream of a link.
 
-It is used as any other upstream: it is given a request as HTTP/1.1 and sends it as frames, and what the app answers comes
-back as heads and pieces. It is never used twice. While its taker is full its window stays closed, so that one slow reader
+It has the interface of any other upstream: it takes a request as HTTP/1.1 and sends it as frames, and passes on the app's
+answer as heads and pieces. It carries one request. While its taker is full its window stays closed, so that one slow reader
 holds one window of bytes and stops no other stream. A stream that the app has refused unprocessed is sent once more on
 another connection, whatever its method.
 """

@@ -23,9 +23,13 @@ def runs_in_queue_proxy(probe: object) -> bool:
 
 
 def kubelet_decides(containers: Iterable[object]) -> bool:
-    """Whether any container of a revision has a readiness probe that only the kubelet runs."""
+    """Whether any container of a revision has a readiness probe that only the kubelet runs.
+
+    A container that is alone serves also without ``ports``: a real API server stores a revision as it was written.
+    """
+    found = list(containers)
     return any(
-        probe and not (nested(one, "ports") and runs_in_queue_proxy(probe))
-        for one in containers
+        probe and not ((len(found) == 1 or nested(one, "ports")) and runs_in_queue_proxy(probe))
+        for one in found
         if (probe := nested(one, "readinessProbe"))
     )

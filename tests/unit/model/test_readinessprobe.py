@@ -38,6 +38,9 @@ def test_plain_http_and_tcp_run_in_the_queue_proxy(probe: dict[str, Any] | None,
         ([{"ports": PORTS, "readinessProbe": {"exec": {}}}], True),
         ([{"ports": PORTS}, {"readinessProbe": {"tcpSocket": {}}}], True),
         ([{"ports": PORTS}, {}], False),
+        # As a real API server stores a revision that names no port.
+        ([{"readinessProbe": {"tcpSocket": {"port": 0}}}], False),
+        ([{"readinessProbe": {"exec": {}}}], True),
     ],
 )
 def test_the_kubelet_decides_where_it_runs_a_probe(containers: list[dict[str, Any]], decides: bool) -> None:

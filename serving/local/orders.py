@@ -44,7 +44,8 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
 
     ``folder`` is where it is started, ``log`` the file that its output is added to. The environment is all that it gets.
-    ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``.
+    ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what
+    the process sees as its host's name.
     """
 
     pod: str
@@ -55,6 +56,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     mounts: tuple[MountPoint, ...] = ()
     new_root: str = ""
+    hostname: str = ""
 
 
 class SendSignal(_TemplateMessage, frozen=True, kw_only=True):

@@ -240,6 +240,7 @@ class PodRun:
                 log=str(self._logs / f"{name}.log"),
                 mounts=mount_points(self._folder, container, self._manifest["spec"].get("volumes", ())),
                 new_root=str(root_folder(self._folder)),
+                hostname=self.key[1],
             ),
             on_life=lambda life: self._note_life(name, life),
             on_warning=self._warn_later,

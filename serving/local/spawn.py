@@ -108,7 +108,7 @@ def _signals_blocked() -> Iterator[None]:
 
 def _become_app(order: StartProcess) -> None:
     """Right after a fork: have the pod's hostname, and see the mounts at their own paths, if the kernel allows it."""
-    take_hostname(order.environment.get("HOSTNAME", ""))
+    take_hostname(order.hostname)
     if order.mounts:
         try:
             show_at_own_paths(order.mounts, new_root=order.new_root, folder=order.folder)

@@ -205,7 +205,9 @@ async def test_an_environment_has_nothing_but_what_is_asked_for(machine: Machine
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another hostname needs the rights of root")
 async def test_the_hostname_is_the_name_of_the_pod(machine: Machine) -> None:
-    await machine.start(manifest(command=python("import socket; print(socket.gethostname())")))
+    # Whatever the variable says.
+    command = python("import socket; print(socket.gethostname())")
+    await machine.start(manifest(command=command, env=[{"name": "HOSTNAME", "value": "true"}]))
     await machine.until(lambda one: "lastState" in status_of(one))
     assert machine.log("p").splitlines()[0] == "p"
 

@@ -1,13 +1,19 @@
 """JSON merge patch (RFC 7386) and JSON patch (RFC 6902) on plain JSON values.
 
-Input: a value and a patch; output: a new value. What was put in is never changed, and the new value may share parts with
-both. ``merge_difference`` is the other way round: the smallest merge patch from one object to another. Strategic merge
-patches, which know Kubernetes' lists, are in ``cluster/strategic.py``. Pure.
+Input: a value and a patch; output: a new value. The inputs never change; the result of a merge patch may share parts with
+both. JSON patches are applied by the ``jsonpatch`` library. ``merge_difference`` is the inverse of a merge patch. Strategic
+merge patches, which know Kubernetes' lists, are in ``cluster/strategic.py``. Pure.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+import jsonpatch
+import jsonpointer
+import msgspec
+
+from serving.cluster.schema import deep_copy
 from serving.model.errors import Invalid
 
 __all__ = ["JSON_OPERATIONS_MAX", "json_patch", "merge_difference", "merge_patch", "same_json"]
@@ -17,7 +23,8 @@ JSON_OPERATIONS_MAX = 10_000
 
 # A dict is asked for first: to find out that something is no mapping at all takes ten times as long.
 _OBJECT = (dict, Mapping)
-_OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")
+# A kube-apiserver's own bound on what the copies of one patch add.
+_COPIED_BYTES_MAX = 3 * 2**20
 
 
 def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - JSON
@@ -74,112 +81,54 @@ def same_json(one: object, other: object) -> bool:
 
 
 def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN401 - JSON
-    """The target after all operations, or ``Invalid`` with the first that failed; then nothing is done."""
+    """The target after all operations. Raises ``Invalid`` with the first that fails; then nothing is done."""
     if len(operations) > JSON_OPERATIONS_MAX:
         raise Invalid(f"a JSON patch has at most {JSON_OPERATIONS_MAX} operations, this has {len(operations)}")
+    result = deep_copy(target)
+    copied_bytes = 0
     for number, operation in enumerate(operations):
         try:
-            target = _operated(target, operation)
-        except _Failed as failure:
+            patch = _JsonPatch([deep_copy(operation)])
+            copied_bytes = _with_copy(copied_bytes, result, operation)
+            result = patch.apply(result, in_place=True)
+        except (*_PATCH_FAILURES, _RefusedOperation) as error:
             name = operation.get("op") if isinstance(operation, Mapping) else operation
-            raise Invalid(f"operation {number} of the JSON patch, {name!r}: {failure}") from failure
-    return target
+            said = str(error) or type(error).__name__
+            raise Invalid(f"operation {number} of the JSON patch, {name!r}: {said}") from error
+    return result
 
 
-class _Failed(Exception):
-    """An operation that cannot be done."""
+# What the library raises for patches that it cannot apply: its own errors, and Python's where it does not look.
+_PATCH_FAILURES = (
+    *(jsonpatch.JsonPatchException, jsonpointer.JsonPointerException),
+    *(AttributeError, IndexError, KeyError, TypeError, ValueError),
+)
 
 
-def _operated(target: Any, operation: object) -> Any:  # noqa: ANN401 - JSON
-    if not isinstance(operation, Mapping) or operation.get("op") not in _OPERATIONS:
-        raise _Failed(f"an operation is an object whose op is one of {', '.join(_OPERATIONS)}")
-    path = _pointer(operation, "path")
-    match operation["op"]:
-        case "add":
-            return _added(target, path, _value(operation))
-        case "remove":
-            return _removed(target, path)
-        case "replace":
-            _found(target, path)
-            return _value(operation) if not path else _added(_removed(target, path), path, _value(operation))
-        case "move":
-            return _moved(target, _pointer(operation, "from"), path)
-        case "copy":
-            return _added(target, path, _found(target, _pointer(operation, "from")))
-        case _:
-            if not same_json(_found(target, path), _value(operation)):
-                raise _Failed(f"testing value {operation['path']} failed")
-            return target
+class _RefusedOperation(Exception):
+    """An operation that the library would carry out."""
 
 
-def _moved(target: Any, origin: list[str], path: list[str]) -> Any:  # noqa: ANN401 - JSON
-    if len(path) > len(origin) and path[: len(origin)] == origin:
-        raise _Failed("a value cannot be moved into itself")
-    value = _found(target, origin)
-    return target if path == origin else _added(_removed(target, origin), path, value)
+class _TestOperation(jsonpatch.TestOperation):  # type: ignore[misc] # the library has no types
+    """``test`` as JSON compares: for Python 1 is true."""
+
+    def apply(self, obj: Any) -> Any:  # noqa: ANN401 - JSON
+        if "value" not in self.operation:
+            raise _RefusedOperation("it has no value")
+        if not same_json(self.pointer.resolve(obj), self.operation["value"]):
+            raise _RefusedOperation(f"testing value {self.location} failed")
+        return obj
 
 
-def _value(operation: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    if "value" not in operation:
-        raise _Failed("it has no value")
-    return operation["value"]
+class _JsonPatch(jsonpatch.JsonPatch):  # type: ignore[misc] # the library has no types
+    operations = MappingProxyType({**jsonpatch.JsonPatch.operations, "test": _TestOperation})
 
 
-def _pointer(operation: Mapping[str, Any], key: str) -> list[str]:
-    """The steps of a JSON pointer (RFC 6901): "/a~1b/0" is ["a/b", "0"]."""
-    text = operation.get(key)
-    if not isinstance(text, str) or (text and not text.startswith("/")):
-        raise _Failed(f"its {key} is not a JSON pointer")
-    return [step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:]]
-
-
-def _found(target: Any, path: Sequence[str]) -> Any:  # noqa: ANN401 - JSON
-    for step in path:
-        if isinstance(target, Mapping) and step in target:
-            target = target[step]
-        elif isinstance(target, list):
-            target = target[_index(step, len(target) - 1)]
-        else:
-            raise _Failed(f"there is no {step!r} to go to")
-    return target
-
-
-def _index(step: str, most: int) -> int:
-    if not (step.isascii() and step.isdecimal()) or (len(step) > 1 and step[0] == "0"):
-        raise _Failed(f"{step!r} is not an index")
-    # Longer than any list can be: int() of a very long text is slow.
-    if len(step) > len(str(JSON_OPERATIONS_MAX)) * 2 or int(step) > most:
-        raise _Failed(f"index {step[:20]} is outside of the list")
-    return int(step)
-
-
-def _added(target: Any, path: list[str], value: Any) -> Any:  # noqa: ANN401 - JSON
-    if not path:
-        return value
-    step, rest = path[0], path[1:]
-    if isinstance(target, Mapping):
-        if rest and step not in target:
-            raise _Failed(f"there is no {step!r} to go to")
-        return {**target, step: _added(target.get(step), rest, value)}
-    if not isinstance(target, list):
-        raise _Failed(f"there is no place for {step!r}")
-    if rest:
-        index = _index(step, len(target) - 1)
-        return [*target[:index], _added(target[index], rest, value), *target[index + 1 :]]
-    index = len(target) if step == "-" else _index(step, len(target))
-    return [*target[:index], value, *target[index:]]
-
-
-def _removed(target: Any, path: list[str]) -> Any:  # noqa: ANN401 - JSON
-    if not path:
-        raise _Failed("the whole cannot be removed")
-    step, rest = path[0], path[1:]
-    if isinstance(target, Mapping) and step in target:
-        if rest:
-            return {**target, step: _removed(target[step], rest)}
-        return {key: value for key, value in target.items() if key != step}
-    if not isinstance(target, list):
-        raise _Failed(f"there is no {step!r} to remove")
-    index = _index(step, len(target) - 1)
-    inner = [_removed(target[index], rest)] if rest else []
-    return [*target[:index], *inner, *target[index + 1 :]]
+def _with_copy(copied_bytes: int, target: Any, operation: object) -> int:  # noqa: ANN401 - JSON
+    """Count what a copy adds: each may double the object, and thirty would fill the memory."""
+    if not isinstance(operation, Mapping) or operation.get("op") != "copy":
+        return copied_bytes
+    copied_bytes += len(msgspec.json.encode(jsonpointer.resolve_pointer(target, operation["from"])))
+    if copied_bytes > _COPIED_BYTES_MAX:
+        raise _RefusedOperation(f"copies make more than {_COPIED_BYTES_MAX} bytes")
+    return copied_bytes

@@ -131,3 +131,16 @@ def test_an_operation_that_cannot_be_done_is_refused(operation: Any) -> None:  #
 def test_a_patch_of_too_many_operations_is_refused() -> None:
     with pytest.raises(Invalid, match="at most"):
         json_patch({}, [{"op": "test", "path": "", "value": {}}] * (JSON_OPERATIONS_MAX + 1))
+
+
+def test_copies_that_double_the_object_are_refused_before_they_fill_the_memory() -> None:
+    doubling = [{"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(40)]
+    with pytest.raises(Invalid, match="copies make more than"):
+        json_patch({"a": {"b": "x" * 1000}}, doubling)
+
+
+def test_a_json_patch_leaves_its_inputs() -> None:
+    target, operations = {"a": {"b": 1}}, [{"op": "add", "path": "/a/c", "value": {"d": 1}}]
+    operations.append({"op": "add", "path": "/a/c/e", "value": {}})
+    json_patch(target, operations)
+    assert (target, operations[0]["value"]) == ({"a": {"b": 1}}, {"d": 1})

@@ -1,13 +1,13 @@
-"""Who of several processes should hold which of several leases: shards of the work.
+"""Decide which leases each of several processes takes or gives up, so that every shard has an owner.
 
-Input: who holds what, who is there, and which leases may be taken. Output: which to take and which to let go. Each process
-decides for itself by what it sees, and none of them is in charge: the leases see to it that nothing is held twice, this
-only that all is held and by nobody in excess.
+Input: the holders, the members and the shards that may be taken. Output: shards to take and at most one to give up. Each
+process decides for itself from what it observes. The leases guarantee that no shard has two owners; this module makes sure
+that every shard has one and that no process holds too many.
 
-An allotment is the number of shards divided by the number of members, rounded up. Members are those who hold anything,
-those who have made themselves known, and we. Who has less takes what is free; who has more lets go of one at a time, because
-whoever takes a shard over has to learn about it anew. What is free for long is taken by anybody: work that is done by the
-wrong one is better than work that nobody does.
+An allotment is the number of shards divided by the number of members, rounded up. Members are the holders of any shard, the
+processes that announced themselves, and this process. A process below its allotment takes free shards. A process above it
+gives up one shard at a time, because the next owner starts without history. A shard that stays free for long may be taken
+by any process: work in the wrong place is better than no work.
 """
 
 import zlib
@@ -19,14 +19,14 @@ __all__ = ["ShardWish", "shard_name", "shard_of", "wish"]
 
 
 class ShardWish(msgspec.Struct, frozen=True, kw_only=True):
-    """Shards to take, most wanted first, and the one to let go of, None for none."""
+    """Shards to take, in order of preference, and the one to give up; None for none."""
 
     take: tuple[int, ...] = ()
     let_go: int | None = None
 
 
 def shard_of(group: tuple[str, str], shard_count: int) -> int:
-    """The shard of what belongs together, by namespace and name: the same for all processes and versions."""
+    """The shard of a group of revisions, by namespace and name. All processes and versions compute the same."""
     return zlib.crc32("/".join(group).encode()) % shard_count
 
 
@@ -43,14 +43,14 @@ def wish(
     others: Iterable[str],
     free_long: Collection[int],
 ) -> ShardWish:
-    """What to take and let go. ``holders`` are those whose lease has not run out; ``others`` have made themselves known."""
+    """What to take and give up. ``holders`` have a lease that has not expired; ``others`` have announced themselves."""
     members = {me, *holders.values(), *others}
     allotment = -(-shard_count // len(members))
     mine = [shard for shard in range(shard_count) if holders.get(shard) == me]
     free = [shard for shard in range(shard_count) if shard not in holders]
     if len(mine) > allotment:
         return ShardWish(let_go=mine[-1], take=tuple(shard for shard in free if shard in free_long))
-    # Where each begins differs, so that two who take at once rarely take the same.
+    # Each process starts at another shard, so that two at once rarely try the same one.
     begin = zlib.crc32(me.encode()) % shard_count
     wanted = sorted(free, key=lambda shard: (shard - begin) % shard_count)[: allotment - len(mine)]
     return ShardWish(take=(*wanted, *(shard for shard in free if shard in free_long and shard not in wanted)))

@@ -1,8 +1,8 @@
-"""How a decided write reaches the state: at once, or after its durable part is on disk.
+"""Apply a decided write to the state: at once, or after the journal has committed its durable part.
 
-A write that waits is applied by the journal's answer and not by the coroutine that asked: a client that goes away in
-between changes nothing about it. One such write per object is under way at a time (``other`` waits for it); what passed it
-meanwhile is kept (``durability.carried_over``). A servingState that passed, or was written alone, is written behind; so is what there is after a write that failed.
+The journal's callback applies a write that waits for the disk, so a client that disconnects meanwhile changes nothing. Only
+one such write per object runs at a time (``other`` waits for it). Writes that bypass it, of the status or of servingState
+alone, are kept (``durability.carried_over``). A servingState is written behind, and so is the object after a failed write.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ class Commits:
         return f"Commits({len(self._under_way)} under way)"
 
     async def other(self, kind: Kind, key: Key) -> bool:
-        """Wait for a write of the same object that is on its way to the disk; whether there was one.
+        """Wait for a write of the same object that is on its way to the disk; return whether there was one.
 
-        If so the caller must look again at what there is.
+        If so, the caller must read the object again.
         """
         under_way = self._under_way.get((kind, key)) if kind.durable else None
         if under_way is None:
@@ -66,7 +66,7 @@ class Commits:
             return one
         data = encode(durable_part(new))
         self._state.check_size(kind, data)
-        # Ours from here on: whoever handed it in may change it while the disk is waited for.
+        # A copy: the caller may change its object while the write waits for the disk.
         new = decoded(encode(new))
         key = _key_of(new)
         future: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
@@ -77,15 +77,15 @@ class Commits:
             if error is None:
                 try:
                     future.set_result(self._finish(kind, old, new, is_removal=is_removal))
-                except Exception as raised:  # noqa: BLE001 - who waits is told, and the rest of the batch answered
+                except Exception as raised:  # noqa: BLE001 - the waiting caller gets it, and the rest of the batch goes on
                     failure = raised
             if failure is None:
                 return
-            # On disk is what was refused after all, or something has passed it that is not there yet.
+            # The disk has the rejected object, or lacks a write that bypassed it.
             if error is None or not self._is_as_before(kind, key, old):
                 self._write_behind(kind, key)
             future.set_exception(failure)
-            # Whoever asked may have gone; then nobody looks at it, which is no mistake.
+            # The caller may be gone; an exception that no task retrieves is expected then.
             future.exception()
 
         entry = JournalEntry(kind=kind.resource, namespace=key[0], name=key[1], data=None if is_removal else data)
@@ -94,7 +94,7 @@ class Commits:
         return await asyncio.shield(future)
 
     def _finish(self, kind: Kind, old: Object | None, new: Object, *, is_removal: bool) -> Stored:
-        """Apply what has been committed, on top of what passed it meanwhile."""
+        """Apply a committed write on top of the writes that bypassed it."""
         present = self._state.table(kind).objects.get(_key_of(new))
         if old is None or present is None or self._is_as_before(kind, present.key, old):
             return self._state.apply(kind, new, read_metadata(new), is_removal=is_removal)
@@ -116,7 +116,7 @@ class Commits:
         return str(present.version) == version
 
     def _write_behind(self, kind: Kind, key: Key) -> None:
-        """Put on disk what there is of an object, without anybody waiting. A write under way does so when it ends."""
+        """Write the current object to disk in the background. A write that is running does so when it ends."""
         if self._journal is None or (kind, key) in self._under_way:
             return
         one = self._state.table(kind).objects.get(key)

@@ -1,9 +1,9 @@
-"""The ConfigMaps of the system's namespace, followed: each change goes to the settings of those who read it.
+"""Follow the ConfigMaps of the system namespace and pass each change to the settings.
 
-``followed`` is what a daemon's main opens around its work: it waits until the ConfigMaps were seen once, so that the work
-begins with what they say, and follows them until the end. Without the right to list them, or an API that answers, it goes
-on with the environment after some seconds, says so, and takes over later what it sees later. What was refused is logged
-here; an Event of it is the controller's to write.
+A daemon's main opens ``followed`` around its work: it waits until the ConfigMaps are listed once, so that the work starts
+with their settings, and follows them until the end. Without the right to list them, or without an API server, it continues
+with the environment after some seconds, logs that, and applies what it sees later. Rejected settings are logged here; the
+controller records them as an Event.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ __all__ = ["ConfigMapWatch", "followed"]
 
 _log = logging.getLogger(__name__)
 
-# The API of one machine is there after a second; a daemon that has to wait longer has other worries.
+# The API server of one machine is up after a second.
 _FIRST_WAIT_S = 5.0
 Listener = Callable[[Taken, Object], None]
 
@@ -43,7 +43,7 @@ class ConfigMapWatch:
         return f"ConfigMapWatch({self.reflector!r}, {len(self.refused)} refused)"
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back whenever settings have changed; it must not wait."""
+        """Call back after each change of settings; the callback must not block."""
 
         def heard(taken: Taken, _: Object) -> None:
             if taken.changed:
@@ -71,7 +71,7 @@ class ConfigMapWatch:
 async def followed(
     cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]
 ) -> AsyncIterator[ConfigMapWatch]:
-    """Follow ConfigMaps in the background of the context, which begins when they were seen once."""
+    """Follow ConfigMaps in the background of a context, which starts once they have been listed."""
     watch = ConfigMapWatch(cluster, namespace, settings)
     running = asyncio.create_task(watch.reflector.run(), name="settings")
     try:

@@ -1,13 +1,12 @@
-"""What of an object is on disk, and which writes therefore wait for it.
+"""Which part of an object is on disk, and which writes therefore wait for the disk.
 
-Of a durable kind everything is, but ``status`` and the version: what a user wrote. One field is written behind:
-``Revision.spec.servingState``, because a request from zero flips it, and nothing on a request's path may wait for a disk.
-A flip is in the journal a moment after it is seen; if the process dies in between, the revision comes back with the
-state before, which heals by itself: a Reserve is flipped by the next request, an Active one that nobody asks for by the
-autoscaler, and the controller retires again.
+A durable kind is stored without ``status`` and version: as the user wrote it. One field is written behind:
+``Revision.spec.servingState``, because a request from zero flips it and nothing on a request's path may wait for a disk. The
+journal has the flip a moment later. If the process dies in between, the old state comes back and corrects itself: the next
+request flips a Reserve, the autoscaler an idle Active one, and the controller retires again.
 
-A durable write is seen only once it is on disk. What was written meanwhile without waiting (status, servingState) stays:
-``carried_over`` puts it into the object that the durable write leads to. Pure.
+A durable write is visible only once it is on disk. Writes that did not wait meanwhile (status, servingState) stay:
+``carried_over`` merges them into the durable write's object. Pure.
 """
 
 import enum
@@ -27,7 +26,7 @@ _NO_FIELD: Any = object()
 
 
 class Disk(enum.StrEnum):
-    """What a write has to do with the journal."""
+    """How a write uses the journal."""
 
     NONE = "none"
     BEHIND = "behind"
@@ -35,14 +34,14 @@ class Disk(enum.StrEnum):
 
 
 def disk_for(kind: Kind, old: Object | None, new: Object, *, subresource: Subresource | None = None) -> Disk:
-    """Whether a write waits for the journal, goes there behind its answer, or not at all. ``old`` None is a creation."""
+    """Whether a write waits for the journal, is written behind, or is not stored. ``old`` None is a creation."""
     if not kind.durable or subresource is not None:
         return Disk.NONE
     return Disk.BEHIND if old is not None and _is_soft(kind, old, new) else Disk.AWAITED
 
 
 def durable_part(whole: Mapping[str, Any]) -> Object:
-    """What the journal keeps of an object: everything but the status and the version."""
+    """The stored part of an object: everything except the status and the version."""
     kept = {key: value for key, value in whole.items() if key != "status"}
     kept["metadata"] = {key: value for key, value in whole["metadata"].items() if key != "resourceVersion"}
     return kept
@@ -55,7 +54,7 @@ def _is_soft(kind: Kind, old: Object, new: Object) -> bool:
 
 def _hard_part(whole: Object, field: str) -> Object:
     part = durable_part(whole)
-    # A flip grows the generation; alone that is no reason to wait either.
+    # A flip increments the generation; that alone is no reason to wait either.
     part["metadata"].pop("generation", None)
     if isinstance(part.get("spec"), Mapping):
         part["spec"] = {key: value for key, value in part["spec"].items() if key != field}

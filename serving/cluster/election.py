@@ -1,16 +1,17 @@
-"""Who leads: what a process makes of a lease as it was read, by its own clock alone.
+"""Leader election as a pure function: what one process concludes from a lease, by its own clock.
 
-Input: the lease's record, who we are, three times, and when we saw or did what. Output: acquire, renew, wait until then,
-or lost. It follows client-go's leader election (kubernetes/client-go, tools/leaderelection) in its rules:
+Input: the lease's record, the own identity, three durations, and the times of the last observations and writes. Output:
+acquire, renew, wait until a time, or lost. The rules are those of client-go (tools/leaderelection):
 
-- A record is good for its duration from the moment at which *we* saw it change. The times that are written in it are the
-  other's clock, and say nothing to us.
-- A holder believes for ``renew_deadline_s`` from the moment at which it *sent* the last renewal that was confirmed. As the
-  store had it later than that, and others saw it later still, nobody else can have taken it by then, whatever the delays,
-  as long as no clock runs ``duration / deadline`` (1.5 by default) times faster than another.
-- So belief is a function of the clock and no flag: a process that was frozen knows, at the first look, that it has lost.
+- A record is valid for its duration from the moment at which *this process* saw it change. The timestamps in it come from
+  another clock and are not used.
+- A holder relies on the lease for ``renew_deadline_s`` from the moment at which it *sent* the last confirmed renewal. The
+  server stored it later, and others saw it later still, so no other process can have taken the lease by then, as long as no
+  clock runs ``duration / deadline`` (1.5 by default) times faster than another.
+- Holding a lease is therefore a function of the clock and not a flag: a process that was frozen knows at the first look
+  that it has lost.
 
-It knows no store and no clock; ``leader`` is the shell around it.
+It uses no store and no clock; ``leader`` is the shell around it.
 """
 
 import enum
@@ -35,8 +36,8 @@ __all__ = [
 ]
 
 
-# Looks of who waits in a retry period. What counts for a takeover is when the last renewal was seen; looked at as rarely as
-# it is made, it may be seen a whole period late, and the takeover comes as much later.
+# Reads per retry period while waiting. A takeover counts from the observation of the last renewal; reading only once per
+# period could observe it a whole period late and delay the takeover by as much.
 _LOOKS = 4
 
 
@@ -44,16 +45,16 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The three times, in seconds; ``retry_period_s`` < ``renew_deadline_s`` < ``duration_s``. Defaults: client-go's."""
 
     duration_s: float = 14.0
-    """How long others leave a record alone that does not change."""
+    """How long other processes respect a record that does not change."""
 
     renew_deadline_s: float = 10.0
-    """How long a holder believes without another renewal, from when the last one was sent."""
+    """How long a holder relies on the lease after it sent the last renewal."""
 
     retry_period_s: float = 2.0
     """Time between two renewals, or two attempts."""
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with them."""
+        """Yield what is wrong with the three times."""
         if not 0 < self.retry_period_s < self.renew_deadline_s < self.duration_s:
             yield (
                 f"retry {self.retry_period_s:g} s, deadline {self.renew_deadline_s:g} s, "
@@ -62,7 +63,7 @@ class LeaseTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lease says. ``holder`` "" is nobody; the two stamps are for people and only compared for sameness."""
+    """The content of a lease. ``holder`` "" means free. The two timestamps are for people and only compared for equality."""
 
     holder: str
     duration_s: float
@@ -72,19 +73,19 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Election(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process remembers of one lease; all times are of its own clock, in seconds."""
+    """The memory of one process about one lease; all times are of its own clock, in seconds."""
 
     record: LeaseRecord | None = None
-    """As it was read or written last; None before the first look and while there is no lease."""
+    """The record that was read or written last; None before the first read and while the lease does not exist."""
 
     seen_at_s: float = -math.inf
-    """When it was first seen as it is."""
+    """When this record was first seen."""
 
     tried_at_s: float = -math.inf
-    """When the last attempt to write was sent."""
+    """When the last write was sent."""
 
     renewed_at_s: float | None = None
-    """When the last confirmed write of ours was sent; None while we do not lead."""
+    """When the last confirmed own write was sent; None while not leading."""
 
 
 class LeaseAction(enum.StrEnum):
@@ -97,43 +98,43 @@ class LeaseAction(enum.StrEnum):
 
 
 class LeaseStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now. ``until_s`` is when to look again if it is to wait, and now if it is not."""
+    """The next action. ``until_s`` is when to decide again; now, unless the action is to wait."""
 
     action: LeaseAction
     until_s: float
 
 
 def seen(election: Election, record: LeaseRecord | None, *, now_s: float) -> Election:
-    """The lease was read. Only a change counts as a sign of life."""
+    """The lease was read. Only a changed record counts as a renewal."""
     if record == election.record:
         return election
     return msgspec.structs.replace(election, record=record, seen_at_s=now_s)
 
 
 def tried(election: Election, *, now_s: float) -> Election:
-    """A write is about to be sent, of which nothing is known yet."""
+    """A write is about to be sent."""
     return msgspec.structs.replace(election, tried_at_s=now_s)
 
 
 def written(election: Election, record: LeaseRecord, *, sent_s: float) -> Election:
-    """A write of ours was confirmed; it was sent at ``sent_s``."""
+    """An own write was confirmed; it was sent at ``sent_s``."""
     return msgspec.structs.replace(election, record=record, seen_at_s=sent_s, tried_at_s=sent_s, renewed_at_s=sent_s)
 
 
 def lost(election: Election) -> Election:
-    """We have stepped down, or are about to let go."""
+    """This process stepped down or is about to release the lease."""
     return msgspec.structs.replace(election, renewed_at_s=None)
 
 
 def held_until_s(election: Election, me: str, times: LeaseTimes) -> float:
-    """Until when we may act as the holder; minus infinity if we may not at all."""
+    """Until when this process may act as the holder; minus infinity if it may not."""
     if election.renewed_at_s is None or election.record is None or election.record.holder != me:
         return -math.inf
     return election.renewed_at_s + times.renew_deadline_s
 
 
 def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> LeaseStep:
-    """What to do about a lease now."""
+    """Decide the next step."""
     pace_s = election.tried_at_s + times.retry_period_s
     if election.renewed_at_s is not None:
         until_s = held_until_s(election, me, times)
@@ -149,7 +150,7 @@ def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> L
 
 
 def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:
-    """When the lease may be taken. What bears our name though we do not lead is an answer that was lost: ours to take."""
+    """When the lease may be taken. A record with the own name while not leading is a write whose response was lost."""
     record = election.record
     if record is None or record.holder in {"", me}:
         return -math.inf

@@ -1,8 +1,8 @@
-"""One who wants one lease: what ``election`` remembers, and the calls that it asks for.
+"""Compete for one lease: the state of ``election`` and the API calls that its decisions need.
 
-Each call has less time than a holder believes, so that a server that hangs costs the lease and no more. ``check`` is for
-whoever writes on the lease's strength (``fenced``): it asks the clock and no task, which in a process that was frozen has
-not had its turn yet. Who runs it, and when, is somebody else's matter: ``leader`` for one lease, ``shards`` for several.
+Each call has a shorter timeout than the renew deadline, so an API server that hangs costs the lease and nothing else.
+``check`` is for writes that depend on the lease (``fenced``): it reads the clock, so it is right even in a process that was
+frozen and whose tasks have not run yet. ``leader`` runs an elector for one lease, ``shards`` for several.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotLeadi
 __all__ = ["LeaseElector"]
 
 _log = logging.getLogger(__name__)
-# Part of the deadline that one call may take: a second one still fits in.
+# Share of the renew deadline that one call may take: a second call still fits.
 _CALL_RATIO = 0.4
 
 
 class LeaseElector:
-    """``me`` must differ between any two processes, also between two of one pod."""
+    """One competitor. ``me`` must be unique to this process, also among processes of the same pod."""
 
     def __init__(
         self,
@@ -56,39 +56,39 @@ class LeaseElector:
 
     @property
     def is_held(self) -> bool:
-        """Whether the lease is ours at this moment."""
+        """Whether this process holds the lease now."""
         return self.clock() < held_until_s(self._election, self.me, self._times)
 
     @property
     def holder(self) -> str:
-        """Who holds the lease, as seen last; "" for nobody, and where there is no lease."""
+        """The holder that was last observed; "" if the lease is free or missing."""
         return "" if self._election.record is None else self._election.record.holder
 
     @property
     def present_holder(self) -> str:
-        """Who holds the lease and has shown signs of life; "" if it may be taken."""
+        """The holder whose lease has not expired; "" if the lease may be taken."""
         now_s = self.clock()
         if self.is_held:
             return self.me
         return "" if free_at_s(self._election, self.me, self._times) <= now_s else self.holder
 
     def check(self) -> None:
-        """Nothing while the lease is ours. Raises ``NotLeading``."""
+        """Raise ``NotLeading`` unless this process holds the lease."""
         if not self.is_held:
             raise NotLeading(str(self._client.name))
 
     def decide(self) -> LeaseStep:
-        """What to do now."""
+        """The next step."""
         return decide(self._election, self.me, self._times, now_s=self.clock())
 
     def take(self, body: Object | None) -> None:
-        """The lease as a watch has brought it; None if it is gone."""
+        """Accept the lease from a watch; None if it was deleted."""
         if body is not None and self._client.is_old(body):
             return
         self._election = seen(self._election, self._client.take(body), now_s=self.clock())
 
     async def look(self) -> None:
-        """Read the lease. What cannot be read is as it was."""
+        """Read the lease. If that fails, the last observation stays."""
         try:
             async with asyncio.timeout(self._call_s()):
                 record = await self._client.read()
@@ -98,7 +98,7 @@ class LeaseElector:
             self._election = seen(self._election, record, now_s=self.clock())
 
     async def acquire(self) -> bool:
-        """Take the lease; whether it is ours now."""
+        """Try to take the lease; return whether it succeeded."""
         before = self._election.record
         if not await self._write(acquired_record(before, self.me, self._times, wall_s=wall_s())):
             return False
@@ -106,20 +106,20 @@ class LeaseElector:
         return self.is_held
 
     async def renew(self) -> None:
-        """Say that we are there; if that fails, look who is."""
-        assert self._election.record is not None, "whoever leads has written a record"
+        """Renew the lease; if that fails, read its holder."""
+        assert self._election.record is not None, "a leader has written a record"
         if not await self._write(renewed_record(self._election.record, wall_s=wall_s())):
-            # Whether somebody has it, or our own write came through and its answer did not.
+            # Another process may hold it, or the write succeeded and its response was lost.
             await self.look()
 
     def step_down(self) -> None:
-        """The lease is lost, or left to run out: nothing is done on its strength from now on."""
+        """Stop relying on the lease: it is lost, or left to expire."""
         if not self.is_held:
             _log.warning("lease.lost", extra={"lease": str(self._client.name), "holder": self.holder})
         self._election = lost(self._election)
 
     async def release(self) -> None:
-        """Let go of what is ours, or was until now. If that fails the next one waits."""
+        """Release the lease if this process held it last. If that fails, the next holder waits until it expires."""
         record, was_ours = self._election.record, self.holder == self.me
         self._election = lost(self._election)
         if record is None or not was_ours:
@@ -135,7 +135,7 @@ class LeaseElector:
             _log.info("lease.released", extra={"lease": str(self._client.name)})
 
     async def _write(self, record: LeaseRecord) -> bool:
-        """Write the lease; whether that is known to have been done."""
+        """Write the lease; return whether the server confirmed it."""
         sent_s = self.clock()
         self._election = tried(self._election, now_s=sent_s)
         try:

@@ -1,10 +1,9 @@
-"""A cluster that takes writes only while its writer may make them.
+"""A cluster whose writes are allowed only while the writer holds its lease.
 
-Kubernetes has no fencing tokens. What there is: every write names the version that was read, so that a late one of
-somebody who was frozen fails if anybody has written since; and right before it is sent the clock is asked whether the
-lease is still held: when the write is asked for, and by the kube adapter again (``last_check``) when a connection is there
-and when its bytes go to the transport. From there to the kernel it is the rest of a turn of the loop; a process that is
-frozen just there sends one write more, which its version, or its name if it creates something, fences.
+Kubernetes has no fencing tokens. Two things stand in for them. Every write carries the version that was read, so a late
+write of a frozen process fails if another process has written since. And the lease is checked against the clock when the
+write starts, and again by the kube adapter (``last_check``) when it has a connection and when it passes the bytes to the
+transport. A process that is frozen after that sends one more write, which its version rejects, or its name if it creates.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ _CHECK: ContextVar[Callable[[], None] | None] = ContextVar(
 
 
 def last_check() -> None:
-    """Ask once more, right before a write leaves the process; nothing where it is not fenced. Raises ``NotLeading``."""
+    """Check the lease right before a write leaves the process; outside ``fencing`` do nothing. Raises ``NotLeading``."""
     check = _CHECK.get()
     if check is not None:
         check()
@@ -32,7 +31,7 @@ def last_check() -> None:
 
 @contextlib.contextmanager
 def fencing(check: Callable[[], None]) -> Iterator[None]:
-    """Within it the calls of this task are asked about: now, and by the kube adapter each before it is sent."""
+    """Check now, and have the kube adapter check each call of this task before it is sent."""
     check()
     before = _CHECK.set(check)
     try:
@@ -42,7 +41,7 @@ def fencing(check: Callable[[], None]) -> Iterator[None]:
 
 
 class FencedCluster:
-    """The port before another one. ``check`` raises if its caller may not write; reads go through unasked."""
+    """Wraps another cluster. ``check`` raises if the caller may not write; reads are not checked."""
 
     def __init__(self, cluster: Cluster, check: Callable[[], None]) -> None:
         self._cluster = cluster

@@ -1,8 +1,8 @@
-"""Collects, in the background, what nobody owns any more: dependents of gone owners, and what is in namespaces that go.
+"""Garbage collection in the background: dependents of deleted owners, and the contents of terminating namespaces.
 
-Runs beside a ``MemoryCluster`` and looks at its suspects (``cluster/owners.py``); a server of a real cluster does this by
-itself. An object is collected when all its owners are gone. An owner that is deleted in the foreground waits for its
-dependents, one that leaves orphans waits until they no longer name it. Follows Kubernetes' garbage collector.
+Runs beside a ``MemoryCluster`` and looks at its suspects (``cluster/owners.py``); a real cluster has its own collector. An
+object is collected when all its owners are gone. An owner that is deleted in the foreground waits for its dependents; one
+that orphans them waits until they no longer name it. Follows Kubernetes' garbage collector.
 """
 
 from typing import Any
@@ -17,18 +17,18 @@ from serving.model.errors import NotFound
 
 __all__ = ["collect_garbage"]
 
-# Deletions of what users wrote wait for the disk, together.
+# Deletions of durable objects wait for the disk, together.
 _WORKERS = 16
 
 
 async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) -> None:
-    """Collect until cancelled. What fails (another has written meanwhile, the disk is full) is tried again."""
+    """Collect until cancelled. Failures, such as a conflict or a full disk, are retried."""
 
     async def look(suspect: Reference) -> None:
         try:
             await _look(cluster, suspect)
         except NotFound:
-            # Somebody else was faster.
+            # Another client deleted it first.
             return
 
     await cluster.owners.suspects.run(workers, look)
@@ -76,14 +76,14 @@ async def _release(cluster: MemoryCluster, suspect: Reference, finalizer: str) -
 
 
 async def _patch_metadata(cluster: MemoryCluster, target: Reference, seen: Object, *, change: dict[str, Any]) -> None:
-    """Change an object's metadata unless it has changed meanwhile."""
+    """Patch an object's metadata unless the object has changed meanwhile."""
     kind, (namespace, name) = target
     versioned = {**change, "resourceVersion": seen["metadata"]["resourceVersion"]}
     await cluster.patch(kind, namespace, name, patch={"metadata": versioned})
 
 
 async def _empty(cluster: MemoryCluster, namespace: str) -> None:
-    """Delete all that is in a namespace; when nothing is left, let the namespace go. It is looked at with each removal."""
+    """Delete the contents of a namespace, then the namespace itself. Each removal triggers another look."""
     left = False
     for kind in _namespaced():
         for one in (await cluster.list(kind, namespace)).items:

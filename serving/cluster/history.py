@@ -1,8 +1,8 @@
-"""What happened to the objects of one kind: the last changes, bounded, and who is waiting for the next.
+"""The recent changes of one kind, bounded, and what a watch with a selector sees of each.
 
-``History`` keeps changes by version, so that a watch can start before now. A ``StoreChange`` knows what a selector makes of it:
-an object that begins to match is ADDED, one that ceases to is DELETED, whatever was written. What it tells is made once
-and shared by all watches.
+``History`` keeps changes by version, so that a watch can start in the past. A ``StoreChange`` knows its meaning for a
+selector: an object that starts to match is ADDED, one that stops matching is DELETED. The event is encoded once and shared
+by all watches.
 """
 
 import weakref
@@ -21,14 +21,14 @@ __all__ = ["History", "ObjectFilter", "StoreChange"]
 
 
 class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which objects of a kind somebody wants to see. ``namespace`` None is all."""
+    """Selects objects of a kind. ``namespace`` None is all."""
 
     namespace: str | None
     labels: LabelSelector
     fields: FieldSelector
 
     def lets_through(self, one: Stored) -> bool:
-        """Whether an object is seen."""
+        """Whether an object matches."""
         if self.namespace is not None and one.key[0] != self.namespace:
             return False
         return self.labels.matches(one.labels) and self.fields.matches(one.fields)
@@ -37,7 +37,7 @@ class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
 class StoreChange:
     """One write. ``old`` is None for a creation. A removal has its last state, with the removal's version, as ``new``."""
 
-    __slots__ = ("_left", "_told", "is_removal", "new", "old", "version")
+    __slots__ = ("_left", "_shared_event", "is_removal", "new", "old", "version")
 
     def __init__(self, old: Stored | None, new: Stored, *, is_removal: bool) -> None:
         self.old = old
@@ -45,15 +45,15 @@ class StoreChange:
         self.is_removal = is_removal
         self.version = new.version
         self._left: Encoded | None = None
-        # Weakly: what was decoded for readers goes with the last of them, and not when the history forgets the change.
-        self._told: weakref.ref[Encoded] | None = None
+        # A weak reference: the decoded object is freed with its last reader, not when the history drops the change.
+        self._shared_event: weakref.ref[Encoded] | None = None
 
     def __repr__(self) -> str:
         what = "removed" if self.is_removal else "created" if self.old is None else "changed"
         return f"StoreChange({'/'.join(self.new.key)} {what}@{self.version})"
 
     def seen_by(self, wanted: ObjectFilter) -> tuple[EventType, Encoded] | None:
-        """What this change is to somebody who sees only some objects; None if nothing."""
+        """The event for a watch with a filter; None if the watch does not see the change."""
         before = self.old is not None and wanted.lets_through(self.old)
         after = not self.is_removal and wanted.lets_through(self.new)
         if after:
@@ -63,14 +63,14 @@ class StoreChange:
         return EventType.DELETED, self._new() if self.is_removal else self._last_seen()
 
     def _new(self) -> Encoded:
-        told = None if self._told is None else self._told()
-        if told is None:
-            told = Encoded(self.new.encoded)
-            self._told = weakref.ref(told)
-        return told
+        event = None if self._shared_event is None else self._shared_event()
+        if event is None:
+            event = Encoded(self.new.encoded)
+            self._shared_event = weakref.ref(event)
+        return event
 
     def _last_seen(self) -> Encoded:
-        """The state before with this change's version: what somebody who loses sight of an object is told last."""
+        """The state before with this change's version: the last event for an object that stops matching."""
         if self._left is None:
             assert self.old is not None
             whole = decoded(self.old.encoded)
@@ -80,7 +80,7 @@ class StoreChange:
 
 
 class History:
-    """The changes of one kind after version ``floor``; older ones have been forgotten."""
+    """The changes of one kind after version ``floor``; older ones are dropped."""
 
     def __init__(self, limits: StoreLimits, *, floor: int) -> None:
         self.floor = floor
@@ -92,7 +92,7 @@ class History:
         return f"History({len(self._changes)} changes after {self.floor}, {self._bytes} bytes)"
 
     def add(self, change: StoreChange) -> None:
-        """Remember a change; forget old ones that no longer fit."""
+        """Add a change; drop the oldest ones beyond the limits."""
         self._changes.append(change)
         self._bytes += len(change.new.encoded)
         while len(self._changes) > self._limits.history_count_max or self._bytes > self._limits.history_bytes_max:
@@ -101,7 +101,7 @@ class History:
             self.floor = oldest.version
 
     def after(self, version: int) -> Iterator[StoreChange]:
-        """All changes after a version, oldest first. Raises ``Gone`` if some of them have been forgotten."""
+        """All changes after a version, oldest first. Raises ``Gone`` if some of them were dropped."""
         if version < self.floor:
             raise Gone(f"too old resource version: {version} ({self.floor})")
         found: list[StoreChange] = []

@@ -1,4 +1,4 @@
-"""Who this process is in a cluster: the name that it writes into leases, and the namespace where the leases are.
+"""The identity of this process in a cluster: its name in leases, and the namespace of the leases.
 
 Environment: ``SERVING_POD_NAME``, without it the name of the machine; ``SERVING_SYSTEM_NAMESPACE``, without it
 knative-serving. Both are in the manifests of ``config/daemons``.
@@ -18,22 +18,22 @@ _SYSTEM_NAMESPACE = "knative-serving"
 
 
 def new_identity(environment: Mapping[str, str] = os.environ) -> str:
-    """A name that no other process has, not even the next one of the same pod: "controller-7d9c-x2x4q_6f1c0a9e"."""
+    """A unique name, which also differs between restarts in one pod: "controller-7d9c-x2x4q_6f1c0a9e"."""
     return f"{environment.get('SERVING_POD_NAME') or socket.gethostname()}_{secrets.token_hex(4)}"
 
 
 def system_namespace(environment: Mapping[str, str] = os.environ) -> str:
-    """Where the system itself lives."""
+    """The namespace of the system."""
     return environment.get("SERVING_SYSTEM_NAMESPACE") or _SYSTEM_NAMESPACE
 
 
 def user_agent(daemon: str, identity: str) -> str:
-    """What a server's audit log has of a process; the daemon's name is the manager of the fields that it writes."""
+    """The User-Agent of a process, for audit logs; the daemon's name is the manager of the fields that it writes."""
     return f"{daemon}/{identity}"
 
 
 def lease_times(settings: ElectionSettings) -> LeaseTimes:
-    """The three times as a lease has them."""
+    """The three times of a lease."""
     return LeaseTimes(
         duration_s=settings.lease_duration_s,
         renew_deadline_s=settings.renew_deadline_s,

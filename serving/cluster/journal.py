@@ -1,11 +1,11 @@
 """The part of the store that outlives the process: one SQLite file with the durable part of each object.
 
-Writes are handed over and answered later: a thread of its own takes all that wait (at most ``_BATCH_MAX``), commits them
-together in one transaction (WAL, ``synchronous=FULL``), and calls each one's ``done`` on the loop, in order. Versions are
-reserved in blocks ahead, so that after a crash the store starts above everything that it may have handed out.
+A thread takes all waiting writes (at most ``_BATCH_MAX``), commits them in one transaction (WAL, ``synchronous=FULL``), and
+calls the ``done`` of each on the loop, in order. Versions are reserved in blocks ahead, so that after a crash the store
+starts above every version that it may have handed out.
 
-A write that fails (a full disk) changes nothing and is told ``Unavailable``; the next may succeed. A file that cannot be
-read is never touched: ``JournalDamaged``. One process holds the file at a time. What is durable: ``cluster/durability.py``.
+A write that fails (a full disk) changes nothing and fails with ``Unavailable``; the next may succeed. A file that cannot be
+read is never modified: ``JournalDamaged``. One process holds the file at a time. What is durable: ``cluster/durability.py``.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ Done = Callable[[Unavailable | None], None]
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One object as the journal has it; ``data`` None takes it out."""
+    """One object in the journal; ``data`` None removes it."""
 
     kind: str
     namespace: str
@@ -65,7 +65,7 @@ class Journal:
     """An open journal. ``start_version`` is above everything that was handed out before; ``reserved`` what may be now."""
 
     def __init__(self, path: str | os.PathLike[str], *, bytes_max: int = 2**30) -> None:
-        """Open or make the file; what is in it is read by ``entries``. Raises ``JournalDamaged``, ``Unavailable``."""
+        """Open or create the file; ``entries`` reads it. Raises ``JournalDamaged``, ``Unavailable``."""
         self.path = Path(path)
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._connection = _opened(self.path, bytes_max)
@@ -84,7 +84,7 @@ class Journal:
         return f"Journal({self.path.name}, {self._waiting.qsize()} waiting)"
 
     def entries(self) -> Iterator[JournalEntry]:
-        """All that is in the file. Only before the first ``submit``."""
+        """All objects in the file. Call it before the first ``submit`` only."""
         rows = self._connection.execute(
             "SELECT kind, namespace, name, data FROM objects ORDER BY kind, namespace, name"
         )
@@ -93,7 +93,7 @@ class Journal:
                 yield JournalEntry(kind=kind, namespace=namespace, name=name, data=bytes(data))
 
     def submit(self, entry: JournalEntry, done: Done) -> None:
-        """Hand over a write; ``done`` is called on the loop when it is on disk, or with why it is not."""
+        """Queue a write; ``done`` runs on the loop once it is on disk, or with the reason why it is not."""
         if self._waiting.qsize() >= _WAITING_MAX:
             raise Unavailable(f"the journal is {_WAITING_MAX} writes behind; try again later")
         self._send((entry, done))
@@ -123,7 +123,7 @@ class Journal:
         self._send((_Reservation(up_to), done))
 
     async def close(self) -> None:
-        """Write what waits, and end the thread."""
+        """Flush the queue and end the thread."""
         if self._thread is None:
             self._connection.close()
             return
@@ -139,7 +139,7 @@ class Journal:
         self._waiting.put(item)
 
     def _run(self) -> None:
-        """The thread: one transaction after the other, each with all that waits."""
+        """The thread: one transaction after another, each with all waiting writes."""
         is_open = True
         while is_open:
             batch: list[_Waiting] = []
@@ -161,7 +161,7 @@ class Journal:
         failure: Unavailable | None = None
         try:
             self._write([item for item, _ in batch])
-        except Exception as error:  # noqa: BLE001 - the outermost frame of the thread: those who wait must be told
+        except Exception as error:  # noqa: BLE001 - the outermost frame of the thread: the waiting callers must get it
             failure = Unavailable(f"nothing was changed: the journal {self.path} cannot be written: {error}")
 
         def tell() -> None:
@@ -169,7 +169,7 @@ class Journal:
                 done(failure)
 
         assert self._loop is not None
-        # The loop is gone if the process is on its way out; then nobody waits for an answer.
+        # Without a loop the process is exiting, and no caller waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(tell)
 
@@ -199,7 +199,7 @@ class Journal:
 
 def _opened(path: Path, bytes_max: int) -> sqlite3.Connection:
     try:
-        # Made by us and not by SQLite, so that nobody else may read it even for a moment: it holds Secrets.
+        # Created here and not by SQLite, so that no other user can read it even for a moment: it holds Secrets.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         is_new = path.stat().st_size == 0
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
@@ -222,7 +222,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, is_new: bool, bytes_
     connection.execute("PRAGMA synchronous = FULL")
     page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {max(1, bytes_max // page_bytes)}")
-    # A file without tables is one whose making was cut short.
+    # A file without tables is one whose creation was interrupted.
     if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
         connection.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA:

@@ -1,7 +1,7 @@
 """The kinds of resources that this project reads and writes, by their names in the Kubernetes API.
 
-``serving.knative.dev/v1`` has Knative's own shapes, so that people bring their manifests; ``serving.dev/v1alpha1`` is
-ours; the rest is Kubernetes'. A kind that is not here does not exist for the memory store.
+``serving.knative.dev/v1`` has Knative's own shapes, so that Knative manifests apply unchanged; ``serving.dev/v1alpha1`` is
+ours; the rest is Kubernetes'. The memory store knows only these kinds.
 """
 
 import msgspec
@@ -114,7 +114,7 @@ HORIZONTAL_POD_AUTOSCALER = Kind(
     plural="horizontalpodautoscalers",
     short_names=("hpa",),
 )
-# Of the Gateway API, which brings its own definitions where it is installed.
+# Of the Gateway API, which installs its own definitions.
 HTTP_ROUTE = Kind(
     group="gateway.networking.k8s.io",
     version="v1",
@@ -123,12 +123,12 @@ HTTP_ROUTE = Kind(
     categories=("gateway-api",),
 )
 LEASE = Kind(group="coordination.k8s.io", version="v1", name="Lease", plural="leases", has_status=False)
-# What nodes and pods use. In a cluster metrics-server has it, which lists and does not watch.
+# Resource usage of nodes and pods. In a cluster metrics-server serves it, without watches.
 NODE_METRICS = Kind(
     group="metrics.k8s.io", version="v1beta1", name="NodeMetrics", plural="nodes", namespaced=False, has_status=False
 )
 POD_METRICS = Kind(group="metrics.k8s.io", version="v1beta1", name="PodMetrics", plural="pods", has_status=False)
-# A question and no object: it is created, and the answer is all that there ever is of it.
+# A query and not an object: only the response to its creation exists.
 TOKEN_REVIEW = Kind(
     group="authentication.k8s.io", version="v1", name="TokenReview", plural="tokenreviews", namespaced=False
 )
@@ -207,5 +207,5 @@ _BY_TYPE = {(kind.api_version, kind.name): kind for kind in KINDS}
 
 
 def kind_of(api_version: str, name: str) -> Kind | None:
-    """The kind that a manifest names by ``apiVersion`` and ``kind``; None if there is none such."""
+    """The kind with this ``apiVersion`` and ``kind``; None if it is unknown."""
     return _BY_TYPE.get((api_version, name))

@@ -1,10 +1,10 @@
 """The port over HTTP: any server that speaks the Kubernetes API, a real one or ours (``cluster/api``).
 
-Configuration, TLS and credentials come from ``kubernetes.aio``; what travels is plain JSON through ``msgspec``, because
-that library's typed lists block the loop for 79 ms at 200 pods, its watch raises on the first 410, and strategic patches
-on custom resources fail in it (37.0.2). Every call has a timeout and is made once; foreign errors are mapped here.
+``kubernetes.aio`` provides configuration, TLS and credentials. Requests and responses are plain JSON through ``msgspec``,
+because that library's typed lists block the loop for 79 ms at 200 pods, its watch raises on the first 410, and strategic
+patches of custom resources fail in it (37.0.2). Every call has a timeout and is made once; foreign errors are mapped here.
 
-The library costs 0.45 s and 40 MiB to import: it is imported, in a thread, by the first call of the first cluster.
+The library takes 0.45 s and 40 MiB to import. The first call imports it, in a thread.
 """
 
 import asyncio
@@ -50,16 +50,17 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     """From sending a request to the last byte of its answer, in seconds; watches have none."""
 
     watch_s: float = 240.0
-    """After this time the server is asked to end a watch, in seconds; readers open a new one."""
+    """Timeout that is requested for a watch, in seconds; readers then open a new one."""
 
     watch_margin_s: float = 15.0
     """A watch that is silent for this much longer than ``watch_s`` is broken, in seconds."""
 
 
 class KubeCluster:
-    """One server. Cheap to make; it connects with the first call. Close it, or use it as a context.
+    """One server. The first call connects. Close it, or use it as a context.
 
-    ``user_agent`` is what the server's audit log has; up to its first "/" it is the manager of the fields that we write.
+    ``user_agent`` appears in the server's audit log; up to its first "/" it is the manager of the fields that this
+    process writes.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class KubeCluster:
         await self.close()
 
     async def close(self) -> None:
-        """End all connections. A later call opens them anew."""
+        """Close all connections. A later call opens new ones."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()  # type: ignore[no-untyped-call] # the library's own
@@ -251,7 +252,7 @@ class KubeCluster:
             async with contextlib.aclosing(_events(response, path)) as events:
                 yield events
         finally:
-            # Not released for another call: the server is still writing into it.
+            # Not reusable: the server is still writing to this connection.
             response.close()
 
     async def _send(
@@ -275,12 +276,12 @@ class KubeCluster:
         return response
 
     async def _doubt(self, status: int) -> None:
-        """After a 401 read the kubeconfig again: its token may be another by now. In a pod that is done each minute."""
+        """Read the kubeconfig again after a 401: its token may have been renewed. In a pod the library does so each minute."""
         if status == 401 and self._kubeconfig is not None and self._client is not None:
             self._client.configuration.api_key = (await _settings_of(self._kubeconfig)).api_key
 
     async def _open(self) -> "ApiClient":
-        """The client of the library, made once, whoever asks first."""
+        """The library's client, created by the first call."""
         async with self._opening:
             if self._client is None:
                 self._client = await _client_of(self._kubeconfig)
@@ -299,7 +300,7 @@ async def _settings_of(kubeconfig: str | None) -> "Configuration":
         else:
             await config.load_kube_config(kubeconfig, client_configuration=settings, persist_config=False)  # type: ignore[no-untyped-call] # the library's own
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        # The loader lets through whatever a malformed file makes it stumble over.
+        # The loader does not catch the errors of a malformed file.
         raise Unavailable(f"no usable kubeconfig in {kubeconfig or 'this pod'}: {error}") from error
     return settings
 
@@ -313,7 +314,7 @@ async def _client_of(kubeconfig: str | None) -> "ApiClient":
     settings.connection_pool_maxsize = _CONNECTIONS_MAX
     settings.client_session_kwargs = {"request_class": CheckedRequest}
     if _is_loopback(settings.host):
-        # A proxy from the environment is for the world outside; it would get our token and could not reach us.
+        # A proxy from the environment is for other hosts; it would get the token and could not reach loopback.
         settings.client_session_kwargs["trust_env"] = False
     return client.ApiClient(settings)
 

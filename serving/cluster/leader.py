@@ -1,8 +1,8 @@
-"""Holding a lease while some work is done.
+"""Run some work while this process holds a lease.
 
-``run`` looks until it may take the lease, takes it, and runs the work as a task while it renews. When the lease is lost
-the task is cancelled, and only when it has ended does another attempt begin; on the way out the lease is let go, so that
-the next one need not wait.
+``run`` waits until it may take the lease, takes it, and runs the work as a task while it renews. When the lease is lost, the
+task is cancelled, and the next attempt starts only when it has ended. On exit the lease is released, so that the next
+process need not wait.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Leader:
-    """One who wants a lease and has work to do with it. ``me`` must differ between any two processes."""
+    """Work that needs a lease. ``me`` must be unique to this process."""
 
     def __init__(
         self,
@@ -40,22 +40,23 @@ class Leader:
 
     @property
     def is_leading(self) -> bool:
-        """Whether the lease is ours at this moment."""
+        """Whether this process holds the lease now."""
         return self._candidate.is_held
 
     @property
     def holder(self) -> str:
-        """Who holds the lease, as seen last; "" for nobody."""
+        """The holder that was last observed; "" if the lease is free."""
         return self._candidate.holder
 
     def check(self) -> None:
-        """Nothing while the lease is ours. Raises ``NotLeading``."""
+        """Raise ``NotLeading`` unless this process holds the lease."""
         self._candidate.check()
 
     async def run(self, work: Callable[[], Awaitable[None]], stop: asyncio.Event) -> None:
-        """Do the work whenever the lease is ours, from its beginning each time, until it ends or ``stop`` is set.
+        """Run the work whenever this process holds the lease, until it returns or ``stop`` is set.
 
-        The work sees ``stop`` itself; it is cancelled only when the lease is lost, or this is. What it raises is raised.
+        The work watches ``stop`` itself; it is cancelled only when the lease is lost or this call is cancelled. Its
+        exceptions propagate.
         """
         try:
             while await self._acquire(stop):
@@ -66,7 +67,7 @@ class Leader:
                 await self._candidate.release()
 
     async def _acquire(self, stop: asyncio.Event) -> bool:
-        """Wait until the lease is ours: true; or until told to stop: false."""
+        """Wait for the lease; return False if ``stop`` is set first."""
         one = self._candidate
         while not stop.is_set():
             await one.look()
@@ -78,7 +79,7 @@ class Leader:
         return False
 
     async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Work and renew; true if the work has ended by itself, false if the lease is lost."""
+        """Work and renew; return True if the work has returned, False if the lease is lost."""
         one, task = self._candidate, asyncio.ensure_future(work())
         try:
             while not task.done():
@@ -99,7 +100,7 @@ class Leader:
                     _log.warning("lease.work_failed", extra={"lease": self._name}, exc_info=error)
 
     def _was_fenced(self, task: "asyncio.Future[None]") -> bool:
-        """Whether work that has ended did so because a write of its was refused; what else it raised is raised."""
+        """Whether the work ended because one of its writes was fenced; other exceptions propagate."""
         try:
             task.result()
         except NotLeading:

@@ -1,7 +1,7 @@
-"""A coordination.k8s.io/v1 Lease as a record of ``election``, and back.
+"""Convert a coordination.k8s.io/v1 Lease to a record of ``election``, and back.
 
-Writes name the version that was read, so that of two who write at once one gets a ``Conflict``. What others have written
-beside our fields (labels, annotations, a preferred holder) stays.
+A write carries the version that was read, so of two concurrent writes one gets a ``Conflict``. Fields of other writers
+(labels, annotations, a preferred holder) stay.
 """
 
 import datetime as dt
@@ -17,7 +17,7 @@ from serving.model.errors import NotFound
 
 __all__ = ["LeaseClient", "LeaseName", "acquired_record", "record_of", "released_record", "renewed_record"]
 
-# The API takes whole seconds from 1; what is let go is free at once anyway, because nobody holds it.
+# The API takes whole seconds from 1. A released lease is free at once, because it names no holder.
 _RELEASED_S = 1.0
 
 
@@ -32,7 +32,7 @@ class LeaseName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseClient:
-    """One lease behind the port. It remembers the version that it saw last, by which the next write is fenced."""
+    """One lease. It keeps the last version that it saw, which fences the next write."""
 
     def __init__(
         self,
@@ -51,24 +51,24 @@ class LeaseClient:
         return f"LeaseClient({self.name})"
 
     def is_old(self, body: Object) -> bool:
-        """Whether a lease is from before what was seen last: a watch may bring what our own write has changed since."""
+        """Whether a lease is older than the last one seen: a watch may deliver the state before an own write."""
         versions = [one["metadata"].get("resourceVersion", "") for one in (body, self._last or {"metadata": {}})]
         return all(version.isdecimal() for version in versions) and int(versions[0]) < int(versions[1])
 
     def take(self, body: Object | None) -> LeaseRecord | None:
-        """A lease that somebody else has read, as by a watch; None if there is none."""
+        """Accept a lease from a watch; None if it does not exist."""
         self._last = body
         return None if body is None else record_of(body)
 
     async def read(self) -> LeaseRecord | None:
-        """What it says; None if there is none yet. Raises ``ClusterError``."""
+        """Read the record; None if the lease does not exist. Raises ``ClusterError``."""
         try:
             return self.take(await self._cluster.get(LEASE, self.name.namespace, self.name.name))
         except NotFound:
             return self.take(None)
 
     async def write(self, record: LeaseRecord) -> LeaseRecord:
-        """Write it if it is as it was seen; as the server has it now. Raises ``Conflict`` if it is not."""
+        """Write the record if the lease is unchanged; return the stored one. Raises ``Conflict`` if it has changed."""
         last = self._last
         spec = {**(last or {}).get("spec", {}), **_spec(record)}
         metadata: dict[str, Any] = {"namespace": self.name.namespace, "name": self.name.name}
@@ -81,7 +81,7 @@ class LeaseClient:
 
 
 def record_of(body: Mapping[str, Any]) -> LeaseRecord:
-    """What a Lease says; fields that somebody left out are nobody and nothing."""
+    """The record in a Lease; missing fields are empty."""
     spec = body.get("spec") or {}
     return LeaseRecord(
         holder=spec.get("holderIdentity") or "",
@@ -93,19 +93,19 @@ def record_of(body: Mapping[str, Any]) -> LeaseRecord:
 
 
 def acquired_record(before: LeaseRecord | None, me: str, times: LeaseTimes, *, wall_s: float) -> LeaseRecord:
-    """The record of somebody who takes the lease. A transition is a change from one holder to another."""
+    """The record of a new holder. A transition is a change from one holder to another."""
     stamp = _stamp(wall_s)
     count = 0 if before is None else before.transition_count + (before.holder != me)
     return LeaseRecord(holder=me, duration_s=times.duration_s, acquired=stamp, renewed=stamp, transition_count=count)
 
 
 def renewed_record(before: LeaseRecord, *, wall_s: float) -> LeaseRecord:
-    """The record of a holder who goes on."""
+    """The record of a holder that renews."""
     return msgspec.structs.replace(before, renewed=_stamp(wall_s))
 
 
 def released_record(before: LeaseRecord, *, wall_s: float) -> LeaseRecord:
-    """The record of a holder who lets go: whoever sees it may take it at once."""
+    """The record of a holder that releases the lease: any process may take it at once."""
     return msgspec.structs.replace(before, holder="", duration_s=_RELEASED_S, renewed=_stamp(wall_s))
 
 

@@ -1,7 +1,7 @@
-"""The bounds of the memory store, one record.
+"""The limits of the memory store.
 
-Nothing in the store grows with time: what may is bounded here, and whoever passes a bound is told so (``Invalid`` for an
-object, ``Gone`` for a watch, ``Unavailable`` for a journal).
+Nothing in the store grows with time: each limit here has its error, ``Invalid`` for an object, ``Gone`` for a watch,
+``Unavailable`` for the journal.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ __all__ = ["StoreLimits"]
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much the store keeps and takes."""
+    """How much the store keeps and accepts."""
 
     object_bytes_max: int = 3 * 2**19
     """Largest object as JSON, in bytes. Range 1 and more. Default: etcd's request limit, 1.5 MiB."""

@@ -1,11 +1,11 @@
-"""The port in this process: the store itself, with a journal for what users wrote.
+"""The cluster port in this process: the store itself, with a journal for durable objects.
 
-Each write is one step of the loop: read, decide (``writes``), admit, apply, tell the watches. Only the durable part of
-durable kinds waits, for its commit, before it is applied: nobody sees what might still be lost, and whoever asked is
-answered after the disk. One such write per object is under way at a time; status and ``servingState`` pass by it
+Each write is one step of the loop: read, decide (``writes``), admit, apply, notify the watches. Only the durable part of
+durable kinds waits for its commit before it is applied, so no reader sees what a crash could lose, and the caller gets its
+response after the disk. One such write per object runs at a time; status and ``servingState`` bypass it
 (``cluster/durability.py``). ``resourceVersion`` is one counter for all kinds.
 
-Garbage (owner references, namespaces that go) is collected by whoever runs ``cluster/garbage.py`` beside it.
+``cluster/garbage.py``, run beside the store, collects dependents and the contents of terminating namespaces.
 """
 
 import random
@@ -45,24 +45,24 @@ from serving.model.errors import AlreadyExists, Conflict, Forbidden, Invalid
 
 __all__ = ["Admit", "EncodedListing", "MemoryCluster"]
 
-# How often a generated name that is taken is made anew; one of 14 million is.
+# How often a generated name that exists is replaced by another; one in 14 million exists.
 _NAME_TRIES = 8
 
 _Change = Callable[[Object], Mapping[str, Any]]
 
 
 class Admit(Protocol):
-    """What stands between a write and the store, as ``cluster/admission.py``: defaults, schema, rules."""
+    """Admission, such as ``cluster/admission.py``: defaults, schema, rules."""
 
     def __call__(
         self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
     ) -> Object:
-        """The object as it is stored; neither argument is changed. Raises ``Invalid``."""
+        """Return the object to store; neither argument is changed. Raises ``Invalid``."""
         ...
 
 
 class EncodedListing(msgspec.Struct, frozen=True, kw_only=True):
-    """A ``Listing`` whose items are JSON bytes, for those who only pass them on."""
+    """A ``Listing`` whose items are JSON bytes, for readers that only pass them on."""
 
     items: list[bytes]
     resource_version: str
@@ -75,7 +75,7 @@ def _admit_all(_: Kind, new: Object, __: Object | None = None, *, subresource: S
 
 
 class MemoryCluster:
-    """The store. Make it before or inside of the loop that uses it; ``close`` it to end its watches and its journal."""
+    """The store. Create it before or inside the loop that uses it; ``close`` ends its watches and its journal."""
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class MemoryCluster:
 
     @property
     def owners(self) -> Owners:
-        """Who owns whom; for the collector."""
+        """The owner references, for the collector."""
         return self._state.owners
 
     async def close(self) -> None:
-        """End all watches, write what waits, and close the journal."""
+        """End all watches, flush the journal and close it."""
         self._state.close_watches()
         if self._journal is not None:
             await self._journal.close()

@@ -1,8 +1,8 @@
-"""What stands in ``metadata``, checked: names, labels, owners, finalizers.
+"""Validate ``metadata``: names, labels, owners, finalizers.
 
-Input: an object as somebody sent it; output: a typed ``ObjectMetadata``, or ``Invalid`` with every breach. Rules are those of
-Kubernetes' API machinery (names are DNS subdomains, labels have a syntax, annotations a size). Kinds' own rules for names
-are the admission's. Pure.
+Input: an object as sent; output: a typed ``ObjectMetadata``, or ``Invalid`` with every problem. The rules are those of
+Kubernetes' API machinery: names are DNS subdomains, labels have a syntax, annotations a size limit. Admission checks the
+names of particular kinds. Pure.
 """
 
 import functools
@@ -26,7 +26,7 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 # Kubernetes' own bound on all annotations of an object together.
 _ANNOTATIONS_LENGTH_MAX = 256 * 2**10
 _CHECKED_FIELDS = ("labels", "annotations", "finalizers", "ownerReferences")
-# Pairs seen lately: the labels of pods repeat, and a look is cheaper than a match.
+# Recently seen pairs: the labels of pods repeat, and a lookup is cheaper than a match.
 _PAIRS_SEEN_MAX = 4096
 
 
@@ -72,7 +72,7 @@ def read_metadata(body: Mapping[str, Any]) -> ObjectMetadata:
 def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> ObjectMetadata:
     """The metadata of an object that is about to be stored. Raises ``Invalid`` with everything that is wrong.
 
-    What it shares with ``old``, the object that is stored, was checked when that was.
+    Parts that it shares with ``old``, the stored object, were checked when that was written.
     """
     metadata = read_metadata(body)
     if old is not None and _is_shared(body["metadata"], old["metadata"]):
@@ -89,7 +89,7 @@ def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any]
 
 
 def _is_shared(metadata: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether everything that is checked is the very same. Its name cannot be another."""
+    """Whether all checked parts are identical objects. The name cannot change."""
     return all(metadata.get(key) is before.get(key) for key in _CHECKED_FIELDS)
 
 

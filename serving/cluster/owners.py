@@ -1,7 +1,7 @@
-"""Who belongs to whom, and what may have become garbage.
+"""The graph of owner references, and the objects that may have become garbage.
 
-Kept by the store with each change: which uids live, what depends on them, and a queue of suspects that the collector
-(``cluster/garbage.py``) looks at. Nothing is deleted here.
+The store updates it with each change: living uids, their dependents, and a queue of suspects for the collector
+(``cluster/garbage.py``). Nothing is deleted here.
 """
 
 from serving.cluster.history import StoreChange
@@ -28,16 +28,16 @@ class Owners:
         return f"Owners({len(self._living)} objects, {len(self._dependents)} owners, {len(self.suspects)} suspects)"
 
     def is_living(self, uid: str, *, namespace: str) -> bool:
-        """Whether an owner exists where an object of this namespace may have one: there, or outside of namespaces."""
+        """Whether an owner exists in this namespace or is cluster-scoped."""
         found = self._living.get(uid)
         return found is not None and found[1][0] in {"", namespace}
 
     def dependents_of(self, uid: str) -> list[Reference]:
-        """All that name an owner, in a steady order."""
+        """All dependents of an owner, in a stable order."""
         return sorted(self._dependents.get(uid, ()), key=lambda one: (one[0].resource, one[1]))
 
     def follow(self, kind: Kind, change: StoreChange) -> None:
-        """Take in a change of the store."""
+        """Apply a change of the store."""
         old, new = change.old, change.new
         this: Reference = (kind, new.key)
         if change.is_removal:
@@ -73,7 +73,7 @@ class Owners:
         self._unrelate(this, last)
         for dependent in self._dependents.get(last.uid, ()):
             self.suspects.add(dependent)
-        # An owner may be waiting for this one to go (foreground deletion), and so may its namespace.
+        # Its owner may wait for this deletion (in the foreground), and so may its namespace.
         waiting = [self._living[uid] for uid in last.owner_uids if uid in self._living]
         for one in (*waiting, (NAMESPACE, ("", last.key[0]))):
             if one in self._deleting:

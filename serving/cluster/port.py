@@ -1,15 +1,15 @@
-"""The one door to resources, whatever they live in: this process (memory) or a server with the Kubernetes API (kube).
+"""The port to resources, which live in this process (memory) or on a server with the Kubernetes API (kube).
 
-What every adapter promises, and ``tests/conformance/cluster`` holds it to:
+The contract of every adapter, verified by ``tests/conformance/cluster``:
 
-- Objects are JSON objects as the Kubernetes API has them (``apiVersion``, ``kind``, ``metadata``, ...). What is handed
-  out belongs to the caller; what is handed in is not kept.
+- Objects are JSON objects of the Kubernetes API (``apiVersion``, ``kind``, ``metadata``, ...). Returned objects belong to
+  the caller; the adapter keeps no reference to arguments.
 - Optimistic concurrency: a write that names a ``metadata.resourceVersion`` which is no longer the latest raises
   ``Conflict``. A write that changes nothing keeps the version.
 - ``metadata.generation`` grows with the spec only. The main resource ignores ``status``, ``/status`` ignores the rest.
-- A watch from a version gives each change after it, in order, at least once and with nothing made up. It may end, drop
-  or repeat at any time: whoever reads one pairs it with a list (``cluster/reflector.py``). A version that is too old
-  raises ``Gone``; then list again.
+- A watch from a version delivers each later change in order, at least once, and invents none. It may end, drop or repeat
+  at any time: a reader pairs it with a list (``cluster/reflector.py``). A version that is too old raises ``Gone``; then
+  list again.
 - A call may take as long as its adapter's timeout; nothing is retried inside.
 
 Errors are those of ``serving.model.errors`` below ``ClusterError``, and no others.
@@ -48,7 +48,7 @@ class EventType(enum.StrEnum):
 
 
 class Encoded:
-    """An object as JSON, told to all who watch a store of this process, and decoded once for those who only read it."""
+    """An object as JSON, shared by all watches of a store in this process and decoded once for all read-only readers."""
 
     __slots__ = ("__weakref__", "_shared", "encoded")
 
@@ -61,7 +61,7 @@ class Encoded:
 
     @property
     def shared(self) -> Object:
-        """The object, everybody's: not to be changed."""
+        """The object, shared by all readers: do not change it."""
         if self._shared is None:
             self._shared = msgspec.json.decode(self.encoded, type=dict[str, Any])
         return self._shared
@@ -97,7 +97,7 @@ class WatchEvent:
             return NotImplemented
         return self.type == other.type and self.object == other.object
 
-    __hash__ = None  # type: ignore[assignment] # its object may be changed by whoever reads it
+    __hash__ = None  # type: ignore[assignment] # a reader may change its object
 
     @property
     def object(self) -> Object:
@@ -114,12 +114,12 @@ class WatchEvent:
 
     @property
     def shared(self) -> Object:
-        """The object for those who never change it: where the adapter can, one for all who watch."""
+        """The object for readers that never change it; adapters may share one between watches."""
         return self.object if self._told is None else self._told.shared
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects, and the version of the whole from which a watch goes on. ``next_page`` is "" on the last page."""
+    """Objects, and the version of the list from which a watch continues. ``next_page`` is "" on the last page."""
 
     items: list[Object]
     resource_version: str
@@ -143,7 +143,7 @@ class Cluster(Protocol):
         page_size: int = 0,
         page: str = "",
     ) -> Listing:
-        """All objects that the selectors let through, ordered by namespace and name. ``page_size`` 0 is all."""
+        """All objects that match the selectors, in the order of NAMESPACE/NAME. ``page_size`` 0 is all."""
         ...
 
     def watch(
@@ -165,7 +165,7 @@ class Cluster(Protocol):
     async def replace(
         self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
     ) -> Object:
-        """The whole object anew; with a version it must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
+        """Replace the object; a version in it must be the latest. Raises ``NotFound``, ``Conflict``, ``Invalid``."""
         ...
 
     async def patch(  # noqa: PLR0913 - the API's own parameters

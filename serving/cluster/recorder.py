@@ -1,7 +1,7 @@
-"""Which verbs a process uses on which resources, for whoever writes its Role.
+"""Record which verbs a process uses on which resources, to write its Role from.
 
-With ``SERVING_KUBE_RECORD`` naming a file, the kube adapter adds a line to it for each pair that is new, as Roles write
-them: "patch deployments.apps/scale". Tests compare these files with ``config/rbac``; without the variable nothing is kept.
+If ``SERVING_KUBE_RECORD`` names a file, the kube adapter appends a line for each new pair, in the words of a Role: "patch
+deployments.apps/scale". Tests compare these files with ``config/rbac``. Without the variable nothing is recorded.
 """
 
 import os
@@ -15,14 +15,14 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 class CallRecorder:
-    """Writes each pair once, at once: a daemon that is killed has told all that it did."""
+    """Writes each pair once and immediately, so that the file of a killed daemon is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: set[str] = set()
 
     def add(self, method: str, path: str, query: Mapping[str, str]) -> None:
-        """Take note of a call."""
+        """Record a call."""
         found = permission_of(method, path, query)
         if found not in self._seen:
             self._seen.add(found)
@@ -31,7 +31,7 @@ class CallRecorder:
 
 
 def recorder_from_environment() -> CallRecorder | None:
-    """The recorder that the environment asks for; None for none."""
+    """The recorder that the environment configures; None without one."""
     path = os.environ.get(_VARIABLE)
     return CallRecorder(Path(path)) if path else None
 

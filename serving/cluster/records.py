@@ -1,7 +1,7 @@
-"""How the store holds an object: as the bytes that everybody is sent, and beside them what it is found by.
+"""How the store keeps an object: the JSON that every reader gets, and the fields by which it is found.
 
-JSON bytes are the cheapest copy there is: a reader gets an object of its own by decoding (a pod: 5 µs; ``copy.deepcopy``:
-60 µs), a server of the API sends them as they are, and a list is a snapshot that no later write can touch. Pure.
+JSON bytes are the cheapest copy: a reader decodes an object of its own (a pod: 5 µs; ``copy.deepcopy``: 60 µs), an API server
+sends them unchanged, and no later write can change a list that was read before. Pure.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ def selectable_fields(kind: Kind) -> tuple[str, ...]:
 
 
 def stored(kind: Kind, whole: Object, metadata: ObjectMetadata, *, version: int) -> Stored:
-    """Encode an object as of a version. ``metadata`` is what stands in it. Raises ``Invalid``."""
+    """Encode an object with a version. ``metadata`` is its parsed metadata. Raises ``Invalid``."""
     whole = {**whole, "metadata": {**whole["metadata"], "resourceVersion": str(version)}}
     key = (metadata.namespace or "", metadata.name or "")
     fields = {"metadata.name": key[1], "metadata.namespace": key[0]}
@@ -81,7 +81,7 @@ def _text_at(whole: Object, path: str) -> str:
 
 
 def encode(whole: object) -> bytes:
-    """JSON. Raises ``Invalid`` for what JSON cannot say: YAML and Python can."""
+    """Encode as JSON. Raises ``Invalid`` for values that only YAML or Python can hold."""
     try:
         return _encoder.encode(whole)
     except (UnicodeEncodeError, OverflowError, RecursionError) as error:
@@ -89,5 +89,5 @@ def encode(whole: object) -> bytes:
 
 
 def decoded(encoded: bytes) -> Object:
-    """An object of one's own."""
+    """Decode an object; it belongs to the caller."""
     return _decoder.decode(encoded)

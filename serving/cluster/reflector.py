@@ -1,9 +1,9 @@
-"""A local copy of some objects that follows the cluster: list, then watch from there, and list again when in doubt.
+"""A local copy of some objects that follows the cluster: list, watch from there, and list again when in doubt.
 
-Works over any ``port.Cluster``. ``cache`` is the copy, ``synced`` is set once the first list is in it, and callbacks hear
-of each change in order, with the object before and after. A watch that ends is taken up where it ended; one that is
-``Gone`` or fails leads to a new list, after a wait that doubles with each failure in a row and is spread by dice. What a
-watch repeats is dropped, what it dropped is found by the list that comes every ``relist_s``. Times are the loop's.
+Works over any ``port.Cluster``. ``cache`` is the copy, ``synced`` is set once the first list is in it, and callbacks get each
+change in order, with the object before and after. A watch that ends is resumed. One that is ``Gone`` or fails leads to a new
+list, after a jittered wait that doubles with each failure. Repeated events are dropped; the list every ``relist_s`` finds
+dropped ones. Times are the loop's.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ _log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """Namespace ("" for kinds without one) and name."""
 
-# After so many events others get a turn: about half a millisecond. More than writers make in theirs, so that nobody who
-# decides on what is known is far behind what there is.
+# Events per turn of the loop: about half a millisecond. Writers make fewer in theirs, so the cache stays close to the
+# cluster.
 _EVENTS_PER_TURN = 16
-# A watch that lived so long, or brought anything, was no failure.
+# A watch that lived this long, or delivered an event, did not fail.
 _SOUND_S = 5.0
 
 
@@ -51,8 +51,8 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Longest wait of all, in seconds."""
 
     kept: Callable[[Object], Object] = lambda one: one
-    """What of an object the cache has and callbacks hear of; it must have the metadata that says which one it is, and of
-    which version. For who follows very many of which it needs little. Default: all of it."""
+    """Reduces an object to what the cache and callbacks get; it must keep name, namespace and version. For readers of very
+    many objects. Default: the whole object."""
 
 
 class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reflector:
-    """A copy of one kind's objects, as far as namespace and selectors go. ``run`` keeps it."""
+    """A copy of the objects of one kind within a namespace and selectors. ``run`` maintains it."""
 
     def __init__(  # noqa: PLR0913 - what to follow, and how
         self,
@@ -101,15 +101,15 @@ class Reflector:
         return MappingProxyType(self._cache)
 
     def on_change(self, callback: Callable[[CacheChange], None]) -> None:
-        """Call back on each change from now on, right after the cache has it. It must not wait, and should not raise."""
+        """Call back on each later change, right after the cache has it. It must not block and should not raise."""
         self._callbacks.append(callback)
 
     def tell_again(self) -> None:
-        """Tell of every object as if it had changed, soon: for those who read objects in another way from now on."""
+        """Call back for every object soon, as if it had changed: for readers whose interpretation has changed."""
         self._again.set()
 
     async def run(self) -> None:
-        """Keep the copy until cancelled."""
+        """Maintain the copy until cancelled."""
         telling = asyncio.create_task(self._tell_again(), name=f"reflector {self.kind.plural} again")
         try:
             while True:
@@ -138,7 +138,7 @@ class Reflector:
                     await turn()
 
     async def _list(self) -> str:
-        """Make the cache what is there; return the version to watch from."""
+        """Replace the cache by a list; return the version to watch from."""
         found: dict[Key, Object] = {}
         page, version = "", ""
         while True:
@@ -150,7 +150,7 @@ class Reflector:
                 page_size=self._settings.page_size,
                 page=page,
             )
-            # The first page's: what was written between two pages comes by the watch.
+            # The first page's version: the watch delivers what was written between two pages.
             version = version or listing.resource_version
             found.update((_key_of(one), self._settings.kept(one)) for one in listing.items)
             page = listing.next_page
@@ -166,7 +166,7 @@ class Reflector:
         return version
 
     async def _follow(self, version: str) -> None:
-        """Watch until it is time to list again, taking up what ends. Raises ``ClusterError``."""
+        """Watch until the next list is due, resuming watches that end. Raises ``ClusterError``."""
         until_s = now_s() + self._settings.relist_s * self._dice.uniform(0.8, 1.2)
         taken = 0
         while now_s() < until_s:
@@ -178,7 +178,7 @@ class Reflector:
                             version = _version_of(event.shared) or version
                             self._failures = 0
                             self._take(event)
-                            # A watch that has much to tell never waits by itself.
+                            # A busy watch never yields by itself.
                             if (taken := taken + 1) % _EVENTS_PER_TURN == 0:
                                 await turn()
             except TimeoutError:
@@ -228,8 +228,8 @@ class Reflector:
         for callback in self._callbacks:
             try:
                 callback(change)
-            except Exception:  # noqa: BLE001 - the outermost frame of somebody else's code
-                # One object that somebody cannot cope with must not blind everybody.
+            except Exception:  # noqa: BLE001 - the outermost frame of foreign code
+                # One object that a callback cannot handle must not stop the others.
                 _log.exception("reflector.callback_failed", extra={"resource": self.kind.resource, "key": change.key})
 
 
@@ -244,6 +244,6 @@ def _version_of(one: Object) -> str:
 
 
 def _is_older(one: Object, other: Object) -> bool:
-    """Whether a version is from before another. Versions of one kind are numbers that grow (KEP-5504)."""
+    """Whether a version is older than another. Versions of one kind are increasing numbers (KEP-5504)."""
     versions = _version_of(one), _version_of(other)
     return all(version.isdecimal() for version in versions) and int(versions[0]) < int(versions[1])

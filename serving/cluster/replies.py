@@ -1,7 +1,7 @@
-"""What a server of the Kubernetes API says when it refuses: its ``Status`` objects as this project's errors.
+"""Errors of a Kubernetes API server: its ``Status`` objects as this project's errors.
 
-Input: the HTTP status and the body, or the object of a watch's ERROR event; output: the error to raise. The other
-direction is ``cluster/api/status.py``.
+Input: the HTTP status and the body, or the object of a watch's ERROR event; output: the error to raise.
+``cluster/api/status.py`` is the inverse.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class _StatusReply(msgspec.Struct):
 
 
 def error_of(status: int, body: bytes, retry_after: str = "") -> ClusterError:
-    """The error that an answer of 400 or more means. ``retry_after`` is that header's text."""
+    """The error for a response with status 400 or more. ``retry_after`` is that header's text."""
     try:
         said = msgspec.json.decode(body, type=_StatusReply)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -66,7 +66,7 @@ def error_of(status: int, body: bytes, retry_after: str = "") -> ClusterError:
 
 
 def event_error(status: Mapping[str, Any]) -> ClusterError:
-    """The error that a watch's ERROR event carries."""
+    """The error in a watch's ERROR event."""
     try:
         said = msgspec.convert(status, type=_StatusReply)
     except msgspec.ValidationError:

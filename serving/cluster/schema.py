@@ -1,9 +1,9 @@
-"""Structural schemas of custom resources: fill in defaults, drop what is unknown, and say everything that is wrong.
+"""Structural schemas of custom resources: fill in defaults, prune unknown fields, and report every violation.
 
 Input: the ``openAPIV3Schema`` of a CRD, as read from YAML, and a value; output: a new value, a list of unknown fields, or
-a ``Problem`` for each breach, worded as a kube-apiserver words it ("Invalid value: ..."). It knows nothing of rules that
-join several fields (``rules.py``) nor of Knative. Follows the structural schemas of apiextensions.k8s.io/v1: nulls that
-are not allowed go before defaults come; a default is filled in where its parent object is.
+a ``Problem`` for each violation, in the words of a kube-apiserver ("Invalid value: ..."). Rules in CEL are
+``validations.py``'s. Follows the structural schemas of apiextensions.k8s.io/v1: disallowed nulls are pruned before defaults
+are filled in; a default needs its parent object.
 """
 
 import json
@@ -26,7 +26,7 @@ _NOTHING = object()
 
 
 def deep_copy(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A JSON value anew, three times as fast as ``copy.deepcopy``."""
+    """A copy of a JSON value, three times as fast as ``copy.deepcopy``."""
     if isinstance(value, dict):
         return {key: deep_copy(child) for key, child in value.items()}
     if isinstance(value, list):
@@ -37,7 +37,7 @@ def deep_copy(value: Any) -> Any:  # noqa: ANN401 - JSON
 def completed(schema: Schema, value: Any, old: Any = None) -> Any:  # noqa: ANN401 - JSON
     """A copy with defaults filled in, without unknown fields and without nulls that are not allowed.
 
-    ``old`` is what stood there, completed when it was written: what is still the very same is shared with it.
+    ``old`` is the stored value, completed when it was written: parts that are the same object are shared with it.
     """
     if isinstance(value, dict):
         return value if value is old else _completed_object(schema, value, old if isinstance(old, dict) else {})
@@ -68,7 +68,7 @@ def _completed_object(schema: Schema, value: dict[str, Any], old: dict[str, Any]
 
 
 def unknown_fields(schema: Schema, value: object, path: str = "") -> Iterator[str]:
-    """The paths of all fields that the schema does not know, in the order of the value."""
+    """The paths of all unknown fields, in the order of the value."""
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         rest = schema.get("additionalProperties")
@@ -86,7 +86,7 @@ def unknown_fields(schema: Schema, value: object, path: str = "") -> Iterator[st
 
 
 def breaches(schema: Schema, value: object, path: str = "", *, old: object = _NOTHING) -> Iterator[Problem]:
-    """Everything in a value that the schema does not allow; nothing in what is the very same as ``old``, which it did."""
+    """Every violation in a value; parts that are the same object as in ``old`` are not checked again."""
     if value is old:
         return
     if value is None:

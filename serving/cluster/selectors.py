@@ -1,9 +1,9 @@
-"""Label and field selectors, as the Kubernetes API writes them.
+"""Label and field selectors of the Kubernetes API.
 
-Input: the text of a query, as ``app=web,tier in (a,b),!old`` or ``status.phase!=Failed``; output: a compiled selector
-that says whether it lets an object's labels or fields through. Follows the API's grammar
-(kubernetes.io/docs/concepts/overview/working-with-objects/labels): a requirement that says "not" lets through what has no
-such label. Pure.
+Input: the text of a query, as ``app=web,tier in (a,b),!old`` or ``status.phase!=Failed``; output: a compiled selector for an
+object's labels or fields. Follows the API's grammar
+(kubernetes.io/docs/concepts/overview/working-with-objects/labels): a negated requirement matches objects without the label.
+Pure.
 """
 
 import enum
@@ -17,7 +17,7 @@ from serving.model.errors import Invalid
 
 __all__ = ["FieldSelector", "LabelSelector", "Operator", "Requirement", "field_selector", "label_selector"]
 
-# Texts that are asked for again and again, each by its own reflectors and controllers.
+# Reflectors and controllers use the same few texts again and again.
 _COMPILED_MAX = 1024
 
 _PART = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -37,7 +37,7 @@ _FIELD_CLAUSE = re.compile(
 
 
 class Operator(enum.StrEnum):
-    """What a requirement asks of a label's value."""
+    """The operator of a requirement."""
 
     IN = "in"
     NOT_IN = "notin"
@@ -55,7 +55,7 @@ class Requirement(msgspec.Struct, frozen=True):
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels let this clause hold."""
+        """Whether labels satisfy this clause."""
         value = labels.get(self.key)
         match self.operator:
             case Operator.IN:
@@ -78,22 +78,22 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 class LabelSelector(msgspec.Struct, frozen=True):
-    """All clauses of a selector must hold; one without clauses lets everything through."""
+    """A conjunction of clauses; without clauses it matches everything."""
 
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is let through."""
+        """Whether an object with these labels matches."""
         return all(one.matches(labels) for one in self.requirements)
 
 
 class FieldSelector(msgspec.Struct, frozen=True):
-    """Clauses (field, value, whether they must be equal) that must all hold; a field that is missing is ""."""
+    """A conjunction of clauses (field, value, whether they must be equal); a missing field is ""."""
 
     clauses: tuple[tuple[str, str, bool], ...] = ()
 
     def matches(self, fields: Mapping[str, str]) -> bool:
-        """Whether an object with these fields is let through."""
+        """Whether an object with these fields matches."""
         return all((fields.get(key, "") == value) is equal for key, value, equal in self.clauses)
 
     def exact(self, key: str) -> str | None:
@@ -103,7 +103,7 @@ class FieldSelector(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(_COMPILED_MAX)
 def label_selector(text: str) -> LabelSelector:
-    """Compile a label selector; "" lets everything through. Raises ``Invalid``."""
+    """Compile a label selector; "" matches everything. Raises ``Invalid``."""
     requirements: list[Requirement] = []
     at = 0
     rest = text.strip()

@@ -1,7 +1,7 @@
-"""A request of the kube adapter that asks, as late as this process can, whether its write may still be made.
+"""A request of the kube adapter that checks, as late as possible, whether its write is still allowed.
 
-Asked with a connection in hand, and again when the bytes are about to be handed to the transport, which is a turn of the
-loop later: until then the head waits for the body. What is refused has left nothing on the wire.
+It checks with a connection in hand, and again right before the bytes go to the transport, a turn of the loop later: until
+then the head waits for the body. A refused request leaves nothing on the wire.
 """
 
 import aiohttp
@@ -17,18 +17,18 @@ class CheckedRequest(aiohttp.ClientRequest):
     """The request class of the session. Raises ``NotLeading`` where others raise ``aiohttp.ClientError``."""
 
     async def send(self, conn: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
-        """Begin to send, unless the lease is lost."""
+        """Start sending unless the lease is lost."""
         last_check()
         return await super().send(conn)
 
     async def write_bytes(
         self, writer: AbstractStreamWriter, conn: aiohttp.connector.Connection, content_length: int | None = None
     ) -> None:
-        """Hand head and body to the transport, unless the lease was lost meanwhile."""
+        """Pass head and body to the transport unless the lease was lost meanwhile."""
         try:
             last_check()
         except NotLeading as error:
-            # Whoever waits for the answer gets this in its place, and closes the connection.
+            # The caller that waits for the response gets this error and closes the connection.
             if conn.protocol is not None:
                 conn.protocol.set_exception(error)
             return

@@ -1,6 +1,6 @@
-"""How many pods a Service has and how its traffic is split, as changes of its manifest: what the CLI and the dashboard ask for.
+"""Merge patches that scale a Service or split its traffic, for the CLI and the dashboard.
 
-Input: the Service as the API has it, and what is wanted. Output: a merge patch. Pure.
+Input: the Service as stored, and the requested change. Output: a merge patch. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ LATEST = "@latest"
 """The newest revision that is ready, now and later."""
 
 _ALL_PERCENT = 100
-# Knative's other spelling, which would say something else beside ours.
+# Knative's other spelling, which would contradict this one.
 _OTHER = {"min-scale": "minScale", "max-scale": "maxScale"}
 
 
 class AskedService(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for: shares by revision, revisions by tag, tags that go. A revision "@latest" is the newest ready."""
+    """A requested split: percentages by revision, revisions by tag, tags to remove. "@latest" is the latest ready revision."""
 
     shares: Mapping[str, int] = {}
     tags: Mapping[str, str] = {}
@@ -31,7 +31,7 @@ class AskedService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scale_patch(service: Object, *, low: int | None, high: int | None) -> Object:
-    """The patch that sets the bounds of the number of pods; None leaves one as it is. It makes a new revision."""
+    """The patch that sets the bounds of the pod count; None keeps a bound. It creates a new revision."""
     annotations: dict[str, str | None] = {}
     for key, value in (("min-scale", low), ("max-scale", high)):
         if value is not None:
@@ -39,13 +39,13 @@ def scale_patch(service: Object, *, low: int | None, high: int | None) -> Object
     metadata: dict[str, object] = {"annotations": annotations}
     template = (service.get("spec") or {}).get("template") or {}
     if (template.get("metadata") or {}).get("name"):
-        # A named revision cannot change; the new one gets a name of its own.
+        # A named revision cannot change; the new one gets a generated name.
         metadata["name"] = None
     return {"spec": {"template": {"metadata": metadata}}}
 
 
 def desired_traffic(service: Object, asked: AskedService) -> list[Object]:
-    """The targets of the service's spec. Raises ``ServingError``."""
+    """The traffic targets for the service's spec. Raises ``ServingError``."""
     before: Sequence[Mapping[str, Any]] = (service.get("spec") or {}).get("traffic") or ()
     tags = {one["tag"]: _revision_of(one) for one in before if one.get("tag")}
     shares = dict(asked.shares)

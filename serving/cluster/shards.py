@@ -1,11 +1,11 @@
-"""Holding several leases, a fair part of the work: who wants which is ``allotment``, how one is held ``candidate``.
+"""Hold a fair share of several leases: ``allotment`` decides which, ``elector`` holds each.
 
-One watch brings all leases, so that everybody knows who owns what within milliseconds. ``on_won`` is told a shard when it
-is ours, and must not wait; ``on_lost`` is awaited when it is not any more, and before it is let go: what it leaves on its
-way would land beside what the next owner writes. ``owns`` and ``check`` ask the clock, so that they hold for a process
-that was frozen before ``on_lost`` has had its turn.
+One watch delivers all leases, so that every process knows all owners within milliseconds. ``on_won`` is called when this
+process gets a shard, and must not block. ``on_lost`` is awaited after a shard is lost and before its lease is released, so
+that no late write lands beside the next owner's. ``owns`` and ``check`` read the clock, so they are right in a process that
+was frozen, even before ``on_lost`` has run.
 
-Leases of another number of shards are the same work cut otherwise: while anybody holds one of those, none is taken.
+Leases of another shard count divide the same work differently: while any of those is held, no shard is taken.
 """
 
 import asyncio
@@ -33,25 +33,25 @@ __all__ = ["Owner", "ShardOptions", "Shards"]
 _log = logging.getLogger(__name__)
 _LABEL = "serving.dev/shards-of"
 _ADDRESS = "serving.dev/address"
-# Part of the renew deadline for which one shard may keep the renewals of the others waiting.
+# Share of the renew deadline for which one shard may delay the renewals of the others.
 _REST_RATIO = 0.3
-# Durations of a lease for which somebody keeps what others should have and did not take.
+# Lease durations for which a process keeps a shard that its proper owner did not take.
 _KEEPING_DURATIONS = 8
-# Less than this is not worth a turn, and may be less than a clock tells apart.
+# Shorter waits are not worth a turn of the loop, and may be below the clock's resolution.
 _PAUSE_MIN_S = 0.001
-# Between two looks whether to stop, while the leases have not been seen yet.
+# Between two checks of ``stop`` while the leases have not been listed yet.
 _SYNC_LOOK_S = 0.5
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds a shard, and where it listens, as "host:port"."""
+    """The holder of a shard and its address, as "host:port"."""
 
     name: str
     address: str
 
 
 class ShardOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shared out, and by whom: ``count`` leases of a ``daemon`` in a namespace; ``me``, who listens at ``address``."""
+    """``count`` leases of a ``daemon`` in a namespace, and this process: its identity ``me`` and its ``address``."""
 
     daemon: str
     namespace: str
@@ -62,7 +62,7 @@ class ShardOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shards:
-    """Our part of the leases. ``others`` gives the names of those that are there, whether they hold any or none."""
+    """This process' share of the leases. ``others`` returns the identities of all running processes."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Shards:
         self._foreign: dict[str, LeaseElector] = {}
         self._won: set[int] = set()
         self._free_since_s: dict[int, float] = {}
-        # Not before: one at a time, and what nobody else took not for long.
+        # Earliest time to give up another shard: one at a time, and not soon after taking over an abandoned one.
         self._let_go_at_s = -math.inf
         self._news, self._stirred = asyncio.Event(), asyncio.Event()
         self._leases = Reflector(cluster, LEASE, options.namespace, label_selector=f"{_LABEL}={options.daemon}")
@@ -94,40 +94,40 @@ class Shards:
 
     @property
     def synced(self) -> asyncio.Event:
-        """Set once all leases have been seen."""
+        """Set once all leases have been listed."""
         return self._leases.synced
 
     @property
     def held(self) -> list[int]:
-        """The shards that are ours at this moment."""
+        """The shards that this process holds now."""
         return [shard for shard in sorted(self._won) if self.owns(shard)]
 
     def of(self, group: tuple[str, str]) -> int:
-        """The shard of what belongs together."""
+        """The shard of a group of revisions."""
         return shard_of(group, self.options.count)
 
     def owns(self, shard: int) -> bool:
-        """Whether a shard is ours at this moment."""
+        """Whether this process holds a shard now."""
         return shard in self._won and self._at(shard).is_held
 
     def check(self, shard: int) -> None:
-        """Nothing while a shard is ours. Raises ``NotLeading``."""
+        """Raise ``NotLeading`` unless this process holds a shard."""
         if not self.owns(shard):
             raise NotLeading(f"{self.options.namespace}/{self._names[shard]}")
 
     def owner(self, shard: int) -> Owner | None:
-        """Who else has a shard; None if nobody has, or we."""
+        """The other process that holds a shard; None if it is free or held by this process."""
         name = self._at(shard).present_holder
         lease = self._leases.cache.get((self.options.namespace, self._names[shard]))
         return None if name in {"", self.options.me} else Owner(name=name, address=_address_in(lease))
 
     def owners(self) -> dict[str, str]:
-        """The addresses of all others who have anything, by name."""
+        """The addresses of all other holders, by name."""
         found = (self.owner(shard) for shard in range(self.options.count))
         return {one.name: one.address for one in found if one is not None and one.address}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Hold our part until ``stop`` is set, which ``wake`` hastens; then let go of all."""
+        """Hold a share until ``stop`` is set, then release all; call ``wake`` after setting it."""
         following = asyncio.create_task(self._leases.run(), name=f"{self.options.daemon} leases")
         try:
             while not (self._leases.synced.is_set() or stop.is_set()):
@@ -143,16 +143,16 @@ class Shards:
             following.cancel()
 
     async def changed(self, *, within_s: float) -> None:
-        """Wait until a lease has changed, so that somebody else may own something; no longer than so many seconds."""
+        """Wait until a lease changes, which may change an owner, for at most ``within_s`` seconds."""
         self._stirred.clear()
         await wait_for(self._stirred, until_s=now_s() + within_s)
 
     def wake(self) -> None:
-        """Look again: somebody has come or gone, or it is time to stop."""
+        """Decide again: a process has joined or left, or it is time to stop."""
         self._news.set()
 
     async def _turn(self) -> float:
-        """Do what is due; when to look again."""
+        """Carry out what is due; return when to decide again."""
         steps = {shard: self._at(shard).decide() for shard in range(self.options.count)}
         for shard, step in steps.items():
             if step.action is LeaseAction.LOST:
@@ -170,7 +170,7 @@ class Shards:
             calls.append(self._let_go(wanted.let_go))
         await asyncio.gather(*calls)
         later = [self._at(shard).decide() for shard in range(self.options.count)]
-        # What could be done now and was not wanted, or came to nothing, is looked at again with the rest, or then.
+        # A step that is possible but not wanted, or that failed, is decided again with the others, or then.
         then_s = self._clock() + self.options.times.retry_period_s / 4
         return min((one.until_s for one in later if one.action is LeaseAction.WAIT), default=then_s)
 
@@ -193,14 +193,14 @@ class Shards:
         )
 
     def _free_s(self, shard: int) -> float:
-        """For how long a shard has been seen to be nobody's."""
+        """For how long a shard has been observed to be free."""
         return self._clock() - self._free_since_s.get(shard, math.inf)
 
     async def _acquire(self, shard: int) -> None:
         one, free_s = self._at(shard), self._free_s(shard)
         if await one.acquire():
             if free_s >= self.options.times.duration_s:
-                # Whoever should have it is there and does not take it: it cannot, and will not soon.
+                # The process that should take it is running and does not, so it probably cannot.
                 self._let_go_at_s = self._clock() + _KEEPING_DURATIONS * self.options.times.duration_s
             self._won.add(shard)
             self._on_won(shard)
@@ -211,11 +211,11 @@ class Shards:
         if await self._drop(shard):
             await self._at(shard).release()
         else:
-            # What is still on its way has as long as the lease that is left to run out.
+            # Writes that are still on their way have until the lease expires.
             self._at(shard).step_down()
 
     async def _drop(self, shard: int) -> bool:
-        """Stop the work on a shard; whether that has come to rest, for which the other shards do not wait for long."""
+        """Stop the work on a shard; return whether it ended within the time that the other shards can wait."""
         if shard not in self._won:
             return True
         self._won.discard(shard)

@@ -1,7 +1,7 @@
-"""The state of the store: all tables, the one counter of versions, who owns whom. Synchronous; every change is one step.
+"""The state of the store: all tables, one version counter, all owner references. Synchronous; every change is one step.
 
-What a change should be is decided elsewhere (``writes``, ``memory``); here it gets its version and is told to everybody.
-A state starts with what its journal holds, and with the namespaces that are always there.
+``writes`` and ``memory`` decide on a change; the state assigns its version and publishes it to the watches. A state starts
+with the content of its journal and the namespaces that always exist.
 """
 
 import logging
@@ -31,18 +31,18 @@ __all__ = ["FIRST_NAMESPACES", "StoreState", "filter_of"]
 _log = logging.getLogger(__name__)
 
 FIRST_NAMESPACES = ("default", "knative-serving", "kube-system")
-"""Namespaces that are there from the start and cannot be deleted."""
+"""Namespaces that exist from the start and cannot be deleted."""
 
-# The alphabet of Kubernetes' generated names: no vowels, so no words; nothing that looks like another.
+# The alphabet of Kubernetes' generated names: no vowels, hence no words, and no lookalikes.
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
-# No watch can begin at version 1: as on a real server, what happened before the start is gone.
+# As on a real server, a watch cannot start at version 1: changes before the start are not kept.
 _FIRST_VERSION = 2
 _BY_RESOURCE = {kind.resource: kind for kind in KINDS}
 
 
 def filter_of(kind: Kind, namespace: str | None, *, labels: str, fields: str) -> ObjectFilter:
-    """Which objects two selectors and a namespace (None or "" is all) let through. Raises ``Invalid``."""
+    """Parse two selectors into a filter; namespace None or "" is all. Raises ``Invalid``."""
     return ObjectFilter(
         namespace=namespace or None,
         labels=label_selector(labels),
@@ -51,7 +51,7 @@ def filter_of(kind: Kind, namespace: str | None, *, labels: str, fields: str) ->
 
 
 class StoreState:
-    """All objects of all kinds. ``dice`` makes uids and suffixes, ``wall_s`` says the time that objects are stamped with."""
+    """All objects of all kinds. ``dice`` generates uids and name suffixes, ``wall_s`` is the time for timestamps."""
 
     def __init__(
         self, journal: Journal | None, *, limits: StoreLimits, dice: random.Random, wall_s: Callable[[], float]
@@ -74,7 +74,7 @@ class StoreState:
         return f"StoreState({count} objects @{self.version})"
 
     def table(self, kind: Kind) -> KindTable:
-        """The objects of a kind. Raises ``NotFound`` for a kind that the store does not know."""
+        """The objects of a kind. Raises ``NotFound`` for an unknown kind."""
         found = self._tables.get(kind)
         if found is None:
             raise NotFound(f"the server could not find the requested resource {kind.resource}")
@@ -88,7 +88,7 @@ class StoreState:
         return found
 
     def fresh(self, kind: Kind, body: Object) -> Object:
-        """A new object, not yet applied, with a uid, a time and, where it asks for it, a name of its own."""
+        """A new object, not yet applied, with uid, timestamp and, for ``generateName``, a name."""
         return fresh(
             kind,
             body,
@@ -98,7 +98,7 @@ class StoreState:
         )
 
     def apply(self, kind: Kind, new: Object, metadata: ObjectMetadata, *, is_removal: bool = False) -> Stored:
-        """Make a change. Raises ``Invalid`` if the object is too large, ``Unavailable`` if there are no versions left."""
+        """Apply a change. Raises ``Invalid`` if the object is too large, ``Unavailable`` if no versions are left."""
         version = self.version + 1
         if self._journal is not None:
             self._journal.claim(version)
@@ -119,13 +119,13 @@ class StoreState:
             )
 
     def would_be(self, kind: Kind, new: Object) -> Object:
-        """What an applied object would look like, a copy. Raises ``Invalid`` if it is too large."""
+        """A copy of the object as it would be stored. Raises ``Invalid`` if it is too large."""
         encoded = encode(new)
         self.check_size(kind, encoded)
         return decoded(encoded)
 
     def watch(self, kind: Kind, wanted: ObjectFilter, resource_version: str) -> Watch:
-        """A watch from a version; from "" or "0" it begins with all objects as they are. Raises ``Invalid``."""
+        """A watch from a version; from "" or "0" it starts with all current objects. Raises ``Invalid``."""
         table = self.table(kind)
         if resource_version and not (resource_version.isascii() and resource_version.isdecimal()):
             raise Invalid(f"resourceVersion: {resource_version!r} is not a version of this server")
@@ -146,9 +146,9 @@ class StoreState:
         return Watch(wanted, count_max=self.limits.watch_count_max, begin=begin, end=table.watches.remove)
 
     def page(self, kind: Kind, wanted: ObjectFilter, *, size: int, token: str) -> tuple[list[Stored], ListPage, bool]:
-        """A snapshot of objects in order: at most ``size`` (0 is all), where it ended, and whether there is more.
+        """A snapshot of objects in order: at most ``size`` (0 is all), where it ended, and whether there are more.
 
-        The first page's version stays that of the whole: what was written between two pages comes in a watch from there.
+        All pages carry the version of the first: a watch from there delivers what was written between two pages.
         """
         start = page_of_token(token) if token else None
         selected = self.table(kind).select(wanted, after=None if start is None else start.after)
@@ -163,7 +163,7 @@ class StoreState:
         return found, ListPage(self.version if start is None else start.version, last), has_more
 
     def close_watches(self) -> None:
-        """End all watches, without a failure."""
+        """End all watches without an error."""
         for table in self._tables.values():
             for watch in tuple(table.watches):
                 watch.close()

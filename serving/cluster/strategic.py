@@ -1,10 +1,10 @@
-"""Strategic merge patches: a merge patch that knows which lists of Kubernetes' own kinds are really maps.
+"""Strategic merge patches: merge patches that treat some lists of Kubernetes' own kinds as maps.
 
 Input: a kind, an object and a patch; output: a new object. Lists with a merge key (containers by name, conditions by type)
 are merged element by element, lists of texts such as finalizers become unions; all other lists are replaced. The patch also
 orders what it names: its elements come in its own order unless ``$setElementOrder`` gives another. Directives:
 ``$patch`` (merge, replace, delete), ``$retainKeys``, ``$setElementOrder/LIST``, ``$deleteFromPrimitiveList/LIST``.
-Custom resources have no merge keys: a patch of this type is refused for them, as by a real server. Follows Kubernetes'
+Custom resources have no merge keys: as on a real server, they reject patches of this type. Follows Kubernetes'
 "strategic merge patch" design (community/contributors/devel/sig-api-machinery). Pure.
 """
 
@@ -61,7 +61,7 @@ def _merged(target: Mapping[str, Any], patch: Mapping[str, Any], hints: Mapping[
 
 
 def _touched(patch: Mapping[str, Any]) -> list[str]:
-    """Fields that a patch is about, by themselves or by a directive, each once."""
+    """The fields that a patch names, directly or in a directive, each once."""
     names: dict[str, None] = {}
     for key in patch:
         if key not in {_PATCH, _RETAIN}:
@@ -108,7 +108,7 @@ def _merged_list(before: Sequence[Any], patch: Sequence[Any], hint: Hint) -> lis
     result = list(before) if len(elements) == len(patch) else []
     for element in elements:
         identity = _identity(element, hint.merge_key)
-        # Two elements may have one key, as ports 53/TCP and 53/UDP do: the first is meant, the other stays.
+        # Two elements may share a key, as ports 53/TCP and 53/UDP do: the patch applies to the first.
         place = next((at for at, one in enumerate(result) if _identity(one, hint.merge_key) == identity), None)
         if element.get(_PATCH) == "delete":
             result = [one for one in result if _identity(one, hint.merge_key) != identity]
@@ -129,7 +129,7 @@ def _identity(element: object, merge_key: str) -> object:
 
 
 def _arranged(merged: Sequence[Any], order: Sequence[Any], before: Sequence[Any], *, merge_key: str) -> list[Any]:
-    """The elements that ``order`` names in its order; the others stay in front of those they were in front of."""
+    """The elements named by ``order`` in its order; the others stay before the elements that they preceded."""
     wanted = {_identity(one, merge_key): place for place, one in enumerate(order)}
     places = {_identity(one, merge_key): place for place, one in enumerate(before)}
     named = [one for one in merged if _identity(one, merge_key) in wanted]

@@ -1,7 +1,7 @@
-"""One watch of the memory store: changes that wait for their reader, bounded.
+"""One watch of the memory store: a bounded queue of changes for its reader.
 
-A reader that falls behind is told ``Gone`` and lists again; it never holds up a writer or another reader. Cancelling a
-read loses nothing.
+A reader that falls behind gets ``Gone`` and lists again; it never delays a writer or another reader. Cancelling a read loses
+nothing.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from serving.model.errors import ClusterError, Gone
 __all__ = ["Watch"]
 
 Begin = Callable[["Watch"], Iterable[StoreChange]]
-"""Registers a watch and gives the changes that it begins with. Raises ``Gone``."""
+"""Registers a watch and returns the changes that it starts with. Raises ``Gone``."""
 
 
 class Watch:
-    """A context and an iterator in one: enter it to begin, leave it to end."""
+    """A context manager and an iterator: enter it to start, leave it to end."""
 
     def __init__(self, wanted: ObjectFilter, *, count_max: int, begin: Begin, end: Callable[["Watch"], None]) -> None:
         self.wanted = wanted
@@ -39,7 +39,7 @@ class Watch:
         return f"Watch({state}, {len(self._ready)} waiting)"
 
     async def __aenter__(self) -> Self:
-        # What is replayed does not count against the bound: it is a snapshot, or from the history, which has its own.
+        # Replayed changes do not count against the limit: they are a snapshot, or come from the bounded history.
         self._replayed = iter(self._begin(self))
         return self
 
@@ -69,7 +69,7 @@ class Watch:
         return WatchEvent(type=kind, told=told)
 
     def offer(self, change: StoreChange) -> None:
-        """Take a change if it is wanted; close with ``Gone`` if too many wait already."""
+        """Queue a change that matches; close with ``Gone`` if the queue is full."""
         seen = change.seen_by(self.wanted)
         if seen is None:
             return
@@ -82,7 +82,7 @@ class Watch:
         self._wake()
 
     def close(self, failure: ClusterError | None = None) -> None:
-        """End the watch; its reader still gets what waits, then the failure if there is one."""
+        """End the watch; its reader still gets the queued changes, then the error if there is one."""
         if not self._is_closed:
             self._is_closed = True
             self._failure = failure

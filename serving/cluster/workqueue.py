@@ -1,9 +1,9 @@
-"""Work by key: each key is worked on by one worker at a time, and asking twice before it is taken is asking once.
+"""A work queue by key: one worker per key at a time, and several requests for a waiting key count as one.
 
-``add`` is what a reflector's callback calls; ``run`` keeps a number of workers at a handler. What the handler raises is
-told to ``on_error`` and the key comes again, later each time (exponential back-off with jitter); what it returns is when it
-wants the key again, in seconds, None for not before the next ``add``. A key that is added while it is worked on comes
-again right after. Bounded by the number of keys; starts may be limited to a rate. Follows client-go's workqueue.
+A reflector's callback calls ``add``; ``run`` keeps a number of workers busy with a handler. An exception of the handler goes
+to ``on_error``, and the key is retried with exponential back-off and jitter. The handler returns the delay in seconds until
+the key's next run; None waits for the next ``add``. A key that is added while a worker has it runs again right after. The
+queue is bounded by the number of keys; starts may be rate-limited. Follows client-go's workqueue.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Handler = Callable[[Key], Awaitable[float | None]]
 
 
 class WorkQueueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient a queue is with keys that fail, and how fast it goes."""
+    """Retry delays and rate of a queue."""
 
     retry_first_s: float = 0.005
     """Wait after the first failure of a key, in seconds; doubles with each. Range above 0. Default: client-go's 5 ms."""
@@ -43,7 +43,7 @@ class WorkQueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkQueue(Generic[Key]):
-    """Keys to be worked on. Everything but ``run`` and ``settled`` is synchronous and may be called without a worker."""
+    """The keys. Everything except ``run`` and ``settled`` is synchronous and works without a worker."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class WorkQueue(Generic[Key]):
         self._settings = settings or WorkQueueSettings()
         self._dice = dice or random.Random()  # noqa: S311 - spreads retries
         self._on_error = on_error or self._log_error
-        # Not a dict: to find the first key it goes through all that were taken before.
+        # Not a dict: finding its first key skips over all deleted entries.
         self._ready: OrderedDict[Key, None] = OrderedDict()
         self._active: set[Key] = set()
         self._again: set[Key] = set()
         self._failures: dict[Key, int] = {}
-        # With its time: uvloop's handle of what is due now does not know it.
+        # With its time: uvloop's handle of a due timer does not have it.
         self._timers: dict[Key, tuple[float, asyncio.Handle]] = {}
         self._has_work = asyncio.Event()
         self._is_quiet = asyncio.Event()
@@ -77,11 +77,11 @@ class WorkQueue(Generic[Key]):
         )
 
     def __len__(self) -> int:
-        """Keys that are ready and not yet taken."""
+        """The number of keys that are ready."""
         return len(self._ready)
 
     def add(self, key: Key) -> None:
-        """Ask for a key now, whatever it was waiting for."""
+        """Make a key ready now, even if it waits for a delay."""
         self._cancel_timer(key)
         if key in self._active:
             self._again.add(key)
@@ -91,7 +91,7 @@ class WorkQueue(Generic[Key]):
         self._has_work.set()
 
     def add_after(self, key: Key, delay_s: float) -> None:
-        """Ask for a key after a time; the sooner of two such wishes counts."""
+        """Make a key ready after a delay; the earliest of several delays counts."""
         if delay_s <= 0:
             self.add(key)
             return
@@ -104,11 +104,11 @@ class WorkQueue(Generic[Key]):
 
     @property
     def active_count(self) -> int:
-        """Keys that are being worked on."""
+        """The number of keys in work."""
         return len(self._active)
 
     def forget(self, key: Key) -> None:
-        """Drop a key that is waiting, and how often it has failed: its object is gone."""
+        """Drop a waiting key and its failure count, because its object is gone."""
         self._cancel_timer(key)
         self._failures.pop(key, None)
         self._again.discard(key)
@@ -116,13 +116,13 @@ class WorkQueue(Generic[Key]):
         self._note_quiet()
 
     def failure_count(self, key: Key) -> int:
-        """How often in a row a key has failed."""
+        """The number of consecutive failures of a key."""
         return self._failures.get(key, 0)
 
     async def run(self, workers: int, handler: Handler[Key], *, limit: Callable[[], int] | None = None) -> None:
-        """Work until cancelled. Keys that were being worked on then are ready again.
+        """Work until cancelled. Keys that are in work then become ready again.
 
-        ``limit`` is how many of the workers may work now; None is all of them. It is asked before each key.
+        ``limit`` returns how many workers may work now, and is called before each key; None is all of them.
         """
         self._limit = limit or (lambda: workers)
         try:
@@ -134,7 +134,7 @@ class WorkQueue(Generic[Key]):
                 self.add(key)
 
     async def settled(self) -> None:
-        """Wait until no key is ready or being worked on; those that wait for a time do not count."""
+        """Wait until no key is ready or in work; delayed keys do not count."""
         await self._is_quiet.wait()
 
     async def _work(self, handler: Handler[Key]) -> None:
@@ -155,7 +155,7 @@ class WorkQueue(Generic[Key]):
                 if delay_s is not None and key not in self._ready:
                     self.add_after(key, delay_s)
             self._note_quiet()
-            # Work that never waits, as on the memory port, must not keep everybody else waiting.
+            # Work that never awaits, as on the memory port, must not block the loop.
             await turn()
 
     async def _next(self) -> Key:
@@ -175,7 +175,7 @@ class WorkQueue(Generic[Key]):
             return key
 
     async def _pace(self) -> None:
-        """Wait for one's turn where there is a rate: turns are 1/rate apart, a burst of them may be saved up."""
+        """Wait for a start slot: slots are 1/rate apart, and a burst of them may accumulate."""
         rate = self._settings.starts_per_s_max
         if rate <= 0:
             return
@@ -195,7 +195,7 @@ class WorkQueue(Generic[Key]):
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
         self._on_error(key, error)
-        # Beyond 2**60 the product is longer than any bound anyway.
+        # Beyond 2**60 the product exceeds any limit.
         delay_s = min(self._settings.retry_max_s, self._settings.retry_first_s * 2.0 ** min(count, 60))
         if key not in self._ready:
             self.add_after(key, delay_s * self._dice.uniform(0.5, 1.0))

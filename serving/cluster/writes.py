@@ -1,9 +1,9 @@
-"""What a write makes of an object, before admission and the version: pure functions on JSON objects.
+"""Compute the object that a write leads to, before admission and the version: pure functions on JSON objects.
 
-Inputs: the object before (fresh, ours to use), what was sent, and from outside only a uid, a time and a suffix for names.
-Outputs: the object to store. Nothing here changes what was sent. The main resource takes nothing from ``status``,
-``/status`` takes nothing else, ``/scale`` only the replicas; who an object is (name, uid, times) is the server's alone.
-Follows Kubernetes' API conventions (sig-architecture/api-conventions.md) and k8s.io/apiserver's registry.
+Inputs: the stored object (a fresh copy), the body as sent, and from outside only a uid, a time and a name suffix. Output: the
+object to store. The body is never changed. The main resource ignores ``status``, ``/status`` ignores the rest, ``/scale``
+sets the replicas only; name, uid and timestamps belong to the server. Follows Kubernetes' API conventions
+(sig-architecture/api-conventions.md) and k8s.io/apiserver's registry.
 """
 
 from collections.abc import Mapping
@@ -32,17 +32,17 @@ __all__ = [
 ]
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
-"""What becomes of dependents: collected after their owner, collected before it, or left alone."""
+"""Dependents are collected after their owner, before it, or orphaned."""
 
 PROPAGATION_FINALIZERS: Mapping[Propagation, str] = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
-"""What holds an owner until the collector has seen to its dependents."""
+"""The finalizer that keeps an owner until the collector has handled its dependents."""
 
-# What the server knows and clients do not set; managedFields would be a promise of server-side apply.
+# Fields that the server sets and clients do not; managedFields belong to server-side apply.
 _OWN_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 _DROPPED_FIELDS = ("managedFields", "selfLink", "resourceVersion")
 _NO_GENERATION = frozenset({CONFIG_MAP, SECRET, EVENT, LEASE, NAMESPACE, NODE, SERVICE})
 _FIRST_STATUS: Mapping[Kind, Mapping[str, str]] = {POD: {"phase": "Pending"}, NAMESPACE: {"phase": "Active"}}
-# Who else a namespace waits for when it is deleted: the collector that empties it.
+# Keeps a deleted namespace until the collector has emptied it.
 _NAMESPACE_FINALIZER = "kubernetes"
 # Kubernetes' default of terminationGracePeriodSeconds.
 _POD_GRACE_S = 30
@@ -50,7 +50,7 @@ _NOT_CONTENT = frozenset({"apiVersion", "kind", "metadata", "status"})
 
 
 def fresh(kind: Kind, body: Mapping[str, Any], *, uid: str, stamp: str, suffix: str) -> Object:
-    """A new object from what was sent. ``suffix`` completes a ``generateName``."""
+    """A new object from a body. ``suffix`` completes a ``generateName``."""
     check_type(kind, body)
     given = read_metadata(body)
     if given.resource_version:
@@ -78,13 +78,13 @@ def fresh(kind: Kind, body: Mapping[str, Any], *, uid: str, stamp: str, suffix: 
 
 
 def _own_metadata(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """A sender's metadata: without what is not stored, and without empty lists and maps, which mean nothing."""
+    """The metadata of a body without fields that are not stored and without empty lists and maps."""
     given = sent.get("metadata") or {}
     return {key: value for key, value in given.items() if key not in _DROPPED_FIELDS and value not in (None, {}, [])}
 
 
 def check_type(kind: Kind, body: Mapping[str, Any]) -> None:
-    """Raise ``Invalid`` if an object says that it is of another kind."""
+    """Raise ``Invalid`` if a body names another kind."""
     for field, right in (("apiVersion", kind.api_version), ("kind", kind.name)):
         given = body.get(field)
         if given not in (None, "", right):
@@ -98,7 +98,7 @@ def check_subresource(kind: Kind, subresource: Subresource | None) -> None:
 
 
 def check_identity(kind: Kind, old: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
-    """Raise ``Conflict`` if what was sent is for another version or uid, ``Invalid`` if it is for another name."""
+    """Raise ``Conflict`` if a body has another version or uid, ``Invalid`` if it has another name."""
     is_now = old["metadata"]
     if sent.get("metadata") is is_now:
         return
@@ -116,7 +116,7 @@ def check_identity(kind: Kind, old: Mapping[str, Any], sent: Mapping[str, Any]) 
 
 
 def modified_text(kind: Kind, name: str) -> str:
-    """What Kubernetes says when an object has changed."""
+    """Kubernetes' message for a version conflict."""
     return (
         f'Operation cannot be fulfilled on {kind.resource} "{name}": the object has been modified; please apply your'
         " changes to the latest version and try again"
@@ -124,7 +124,7 @@ def modified_text(kind: Kind, name: str) -> str:
 
 
 def settled(kind: Kind, old: Object, sent: Mapping[str, Any], *, subresource: Subresource | None) -> Object:
-    """The object that a replacement leads to, with everything from ``old`` that the sender has no say in."""
+    """The object after a replacement, with the fields of ``old`` that a client cannot set."""
     if subresource == "scale":
         return _scaled(old, sent)
     if subresource == "status":
@@ -188,12 +188,12 @@ def _scaled(old: Object, sent: Mapping[str, Any]) -> Object:
 
 
 def _object(value: object) -> Mapping[str, Any]:
-    """A JSON object, or an empty one where something else stands: nobody has checked the kinds of Kubernetes itself."""
+    """The value if it is an object, else an empty one: Kubernetes' own kinds have no schema here."""
     return value if isinstance(value, Mapping) else {}
 
 
 def with_generation(kind: Kind, old: Object, new: Object) -> Object:
-    """The object with a generation that is one more if its content, all but metadata and status, has changed."""
+    """Increment the generation if anything except metadata and status has changed."""
     generation = old["metadata"].get("generation")
     if generation is None or kind in _NO_GENERATION or same_json(_content(old), _content(new)):
         return new
@@ -205,7 +205,7 @@ def _content(whole: Object) -> Object:
 
 
 def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> bool:
-    """Whether an object that is being deleted has to stay: for finalizers, or for a pod that has its grace."""
+    """Whether a deleted object stays for now, because of finalizers or a pod's grace period."""
     if metadata.finalizers or metadata.deletion_grace_period_seconds:
         return True
     return kind == NAMESPACE and bool(_object(whole.get("spec")).get("finalizers"))
@@ -214,7 +214,7 @@ def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> b
 def marked_for_deletion(
     kind: Kind, old: Object, *, propagation: Propagation, grace_s: int | None, wall_s: float
 ) -> Object:
-    """The object as a deletion leaves it if it has to stay (``is_held``): with the time at which it should be gone."""
+    """The object with its deletion timestamp, for an object that stays for now (``is_held``)."""
     metadata = {**old["metadata"]}
     before = read_metadata(old)
     finalizers = list(before.finalizers or ())
@@ -238,7 +238,7 @@ def marked_for_deletion(
 
 
 def _grace_s(kind: Kind, whole: Object, asked: int | None) -> int:
-    """How long the kubelet may take for a pod: nothing for one that no kubelet has, or that has ended."""
+    """A pod's grace period; 0 for a pod without a node and for one that has ended."""
     if kind != POD:
         return 0
     spec, phase = _object(whole.get("spec")), _object(whole.get("status")).get("phase")

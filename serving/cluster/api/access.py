@@ -1,10 +1,10 @@
-"""Who may talk to this server: a bearer token, compared in constant time, and Host names that are ours.
+"""Access control: a bearer token, compared in constant time, and an allow-list of Host names.
 
-The token is the right to run code on this machine. The Host list stops a web page that has pointed a name of its own at
-127.0.0.1 (DNS rebinding) before the token is even looked at.
+The token grants the right to run code on this machine. The Host list rejects a web page whose own name points at 127.0.0.1
+(DNS rebinding) before the token is checked.
 
-The token may also stand in the path, ``/token/TOKEN/api/...``: kubectl and every other client made with client-go keep a
-bearer token to themselves when the server has no TLS, even on loopback, and a kubeconfig's server may have a path.
+The token may also be in the path, ``/token/TOKEN/api/...``: kubectl and every other client of client-go sends no bearer token
+to a server without TLS, even on loopback, and a kubeconfig's server may have a path.
 """
 
 import hmac
@@ -30,6 +30,6 @@ def check_token(header: str, in_path: str, *, token: str) -> None:
     """Raise ``Fault`` 401 unless an Authorization header, or the beginning of the path, carries the token."""
     scheme, _, given = header.partition(" ")
     offered = given.strip() if scheme.lower() == "bearer" else in_path
-    # Bytes: compare_digest refuses texts beyond ASCII, which a client may well send.
+    # Bytes: compare_digest rejects texts beyond ASCII, which a client may send.
     if not hmac.compare_digest(offered.encode("utf-8", "surrogateescape"), token.encode()):
         raise Fault(401, "Unauthorized: a bearer token is needed; the kubeconfig has it")

@@ -1,4 +1,4 @@
-"""How long ago something was, in the words of kubectl: "42s", "5m", "2d3h"."""
+"""Ages as kubectl prints them: "42s", "5m", "2d3h"."""
 
 import datetime as dt
 
@@ -6,7 +6,7 @@ __all__ = ["age", "duration"]
 
 _MINUTE_S, _HOUR_S, _DAY_S, _YEAR_S = 60, 3600, 86_400, 365 * 86_400
 _UNITS = {1: "s", _MINUTE_S: "m", _HOUR_S: "h", _DAY_S: "d", _YEAR_S: "y"}
-# Below how many seconds which two units are shown, 0 for no second one. Source: k8s.io/apimachinery util/duration.
+# Upper bound in seconds and the two units that are shown below it; 0 for no second unit. Source: k8s.io/apimachinery util/duration.
 _STEPS = (
     (2 * _MINUTE_S, 1, 0),
     (10 * _MINUTE_S, _MINUTE_S, 1),
@@ -35,7 +35,7 @@ def duration(seconds: float) -> str:
     """A duration in at most two units, coarser the longer it is: 119 is "119s", 125 is "2m5s", 7300 is "121m"."""
     whole = int(seconds)
     if seconds < 0:
-        # Clocks of two machines differ a little; more than that is shown as wrong.
+        # Two clocks differ a little; a larger difference is shown as invalid.
         return "0s" if seconds > -2 else "<invalid>"
     for below_s, large_s, small_s in _STEPS:
         if whole < below_s:

@@ -1,4 +1,4 @@
-"""Objects as HTTP answers: whole, as a table, or as metadata, each as the client wants it."""
+"""Objects as HTTP responses: whole, as a table, or as metadata only, as the client accepts."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
@@ -19,7 +19,7 @@ JSON_TYPE = "application/json"
 
 
 def json_answer(body: object, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
-    """An answer of JSON, with a header for each warning."""
+    """A JSON response with a header for each warning."""
     answer = web.Response(body=msgspec.json.encode(body), status=status, content_type=JSON_TYPE)
     for warning in warnings:
         answer.headers.add("Warning", warning_header(warning))
@@ -27,7 +27,7 @@ def json_answer(body: object, *, status: int = 200, warnings: Iterable[str] = ()
 
 
 def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str) -> Object:
-    """One object in the shape that is wanted. An answer that is no object of the kind stays as it is."""
+    """One object in the accepted shape. A response that is not an object of the kind, such as a Status, stays unchanged."""
     if wanted.shape is Shape.WHOLE or one.get("kind") not in {kind.name, None}:
         return one
     if wanted.shape is Shape.TABLE:
@@ -38,7 +38,7 @@ def shaped_object(kind: Kind, one: Object, *, wanted: WantedShape, include: str)
 
 @runtime_checkable
 class EncodedReads(Protocol):
-    """A store that can hand out JSON as it has it, so that nobody decodes what is only passed on."""
+    """A store that returns JSON as stored, so that the server passes objects on without decoding them."""
 
     async def get_encoded(self, kind: Kind, namespace: str, name: str) -> bytes:
         """One object. Raises ``NotFound``."""
@@ -68,17 +68,17 @@ class EncodedItems(Protocol):
 
     @property
     def resource_version(self) -> str:
-        """The version of the whole."""
+        """The version of the list."""
         ...
 
     @property
     def next_page(self) -> str:
-        """Where it goes on; "" on the last page."""
+        """The continue token; "" on the last page."""
         ...
 
 
 def whole_list(kind: Kind, items: Sequence[Object | msgspec.Raw], *, version: str, next_page: str) -> Object:
-    """All objects as they are."""
+    """A list of whole objects."""
     return {
         "kind": f"{kind.name}List",
         "apiVersion": kind.api_version,
@@ -92,7 +92,7 @@ def _list_metadata(version: str, next_page: str) -> Object:
 
 
 def shaped_list(kind: Kind, listing: Listing, *, wanted: WantedShape, include: str) -> Object:
-    """All objects in the shape that is wanted."""
+    """A list in the accepted shape."""
     metadata = _list_metadata(listing.resource_version, listing.next_page)
     if wanted.shape is Shape.TABLE:
         return table(kind, listing.items, metadata, version=wanted.version, include=include, now_s=wall_s())

@@ -1,4 +1,4 @@
-"""What ``kubectl get`` prints of Kubernetes' own kinds, in its columns and words.
+"""The columns that ``kubectl get`` prints for Kubernetes' own kinds.
 
 Each cell is a function of the object and the time; custom resources get theirs from their CRD (``tables.py``).
 """
@@ -83,7 +83,7 @@ _AGE = CellColumn(
 
 
 def _pod_status(pod: Object) -> str:
-    """As kubectl sums a pod up: the reason of the first container that is not fine, else the phase."""
+    """A pod's status as kubectl prints it: the reason of the first failing container, else the phase."""
     if _at(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
     for container in _listed(pod, "status", "containerStatuses"):

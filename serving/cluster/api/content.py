@@ -1,8 +1,7 @@
-"""What the client wants to get and what it sent: the Accept header, and bodies as JSON or YAML.
+"""Content negotiation: the Accept header, and request bodies as JSON, YAML or protobuf.
 
-A client lists what it takes in order of preference; the first that this server can give wins. Objects are given as JSON,
-as a ``Table`` or as ``PartialObjectMetadata``. Protobuf is read where kubectl insists on it
-(``protobuf.py``) and never written.
+A client lists media types in order of preference, and the first supported one wins. Objects are written as JSON, as a
+``Table`` or as ``PartialObjectMetadata``. Protobuf is read for Go clients (``protobuf.py``) and never written.
 """
 
 import enum
@@ -23,7 +22,7 @@ _YAML_TYPES = {"application/yaml", "application/x-yaml", "text/yaml"}
 
 
 class Shape(enum.StrEnum):
-    """How objects are given; the values are the ``as`` parameter of the Accept header."""
+    """The shape of objects in a response; the values are the ``as`` parameter of the Accept header."""
 
     WHOLE = ""
     TABLE = "Table"
@@ -32,14 +31,14 @@ class Shape(enum.StrEnum):
 
 
 class WantedShape(msgspec.Struct, frozen=True):
-    """A shape and the version of ``meta.k8s.io`` that it is written in."""
+    """A shape and its version of ``meta.k8s.io``."""
 
     shape: Shape
     version: str = "v1"
 
 
 def wanted(accept: str) -> WantedShape:
-    """The first of the Accept header that can be given. Raises ``Fault`` 406."""
+    """The first supported entry of the Accept header. Raises ``Fault`` 406."""
     for clause in accept.split(",") if accept.strip() else ("*/*",):
         media, *parameters = (part.strip() for part in clause.split(";"))
         if media.lower() not in _JSON_TYPES:
@@ -55,7 +54,7 @@ def wanted(accept: str) -> WantedShape:
 
 
 def decode_body(data: bytes, content_type: str) -> Any:  # noqa: ANN401 - whatever was sent
-    """A body as JSON or YAML. Raises ``Fault`` 400 or 415."""
+    """Decode a body. Raises ``Fault`` 400 or 415."""
     media = content_type.partition(";")[0].strip().lower()
     if media == MEDIA_TYPE:
         return decode_protobuf(data)
@@ -67,7 +66,7 @@ def decode_body(data: bytes, content_type: str) -> Any:  # noqa: ANN401 - whatev
 
 
 def duplicate_fields(data: bytes) -> list[str]:
-    """Names that stand twice in one object of a JSON text, in the order of the text."""
+    """Duplicate keys of the objects in a JSON text, in order."""
     found: list[str] = []
 
     def note(pairs: list[tuple[str, Any]]) -> None:
@@ -92,7 +91,7 @@ _SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _YamlLoader(_SAFE_LOADER):  # type: ignore[misc, valid-type]
-    """YAML as JSON has it, without dates."""
+    """YAML with the types of JSON: no dates."""
 
 
 _YamlLoader.yaml_implicit_resolvers = {
@@ -102,7 +101,7 @@ _YamlLoader.yaml_implicit_resolvers = {
 
 
 def _from_yaml(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
-    # A few lines of aliases can stand for gigabytes.
+    # A few lines of aliases can expand to gigabytes.
     if any(isinstance(event, yaml.events.AliasEvent) for event in _decoded(_events, data)):
         raise Fault(400, "aliases are not taken in YAML")
     return _decoded(lambda text: yaml.load(text, Loader=_YamlLoader), data)  # noqa: S506 - a safe loader

@@ -1,7 +1,7 @@
-"""What this server serves, for clients that ask first: ``/api``, ``/apis``, ``/apis/G/V``, and all of it in one document.
+"""API discovery: ``/api``, ``/apis``, ``/apis/G/V``, and the aggregated form of all of them.
 
-Made from ``kinds.py``. Newer clients take the aggregated form (``apidiscovery.k8s.io``), which saves them a request for
-each group; older ones walk the groups.
+Built from ``kinds.py``. Newer clients request the aggregated form (``apidiscovery.k8s.io``), which saves a request for each
+group; older ones walk the groups.
 """
 
 from serving.cluster.kinds import DEPLOYMENT, KINDS, POD, SERVICE, Kind
@@ -12,7 +12,7 @@ __all__ = ["aggregated", "aggregated_version", "api_versions", "group_list", "gr
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _VIEW_VERBS = ["get", "list", "watch"]
 _PART_VERBS = ["get", "patch", "update"]
-# Kubernetes' own members of ``kubectl get all`` among our kinds.
+# The kinds of Kubernetes itself in ``kubectl get all``.
 _IN_ALL = {POD, SERVICE, DEPLOYMENT}
 _AGGREGATED = ("v2", "v2beta1")
 
@@ -28,18 +28,18 @@ def _group_versions() -> dict[str, list[str]]:
 
 
 def api_versions() -> Object:
-    """The answer to ``/api``."""
+    """The response to ``/api``."""
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
 def group_list() -> Object:
-    """The answer to ``/apis``."""
+    """The response to ``/apis``."""
     groups = [group_of(group) for group in _group_versions() if group]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
 def group_of(group: str) -> Object | None:
-    """The answer to ``/apis/G``; None if there is no such group."""
+    """The response to ``/apis/G``; None for an unknown group."""
     versions = [{"groupVersion": f"{group}/{one}", "version": one} for one in _group_versions().get(group, ())]
     if not group or not versions:
         return None
@@ -53,7 +53,7 @@ def group_of(group: str) -> Object | None:
 
 
 def resource_list(group: str, version: str) -> Object | None:
-    """The answer to ``/apis/G/V`` or ``/api/v1``; None if there is no such version."""
+    """The response to ``/apis/G/V`` or ``/api/v1``; None for an unknown version."""
     kinds = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
     if not kinds:
         return None
@@ -63,7 +63,7 @@ def resource_list(group: str, version: str) -> Object | None:
 
 
 def aggregated_version(accept: str) -> str:
-    """The version of the aggregated form that the client takes before anything else; "" for none."""
+    """The version of the aggregated form that the client prefers; "" for none."""
     first = accept.partition(",")[0].replace(" ", "")
     for version in _AGGREGATED:
         if "as=APIGroupDiscoveryList" in first and f";v={version};" in first + ";":
@@ -72,7 +72,7 @@ def aggregated_version(accept: str) -> str:
 
 
 def aggregated(version: str, *, core: bool) -> Object:
-    """All groups with all resources: of ``/api`` the core only, of ``/apis`` the rest."""
+    """All groups with all resources: the core group for ``/api``, the others for ``/apis``."""
     items = [
         {"metadata": {"name": group}, "versions": [_aggregated_version(group, one) for one in versions]}
         for group, versions in _group_versions().items()

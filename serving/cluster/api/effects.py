@@ -1,7 +1,7 @@
-"""Fields and annotations that are accepted because people's manifests have them, but do nothing on one machine.
+"""Fields and annotations that manifests often have and that have no effect on one machine.
 
-Input: an object; output: a sentence for each such field that is set, for ``Warning`` headers, the CLI and events. Nothing
-is dropped in silence: what is not here has its effect, or is refused.
+Input: an object; output: a sentence for each such field, for ``Warning`` headers, the CLI and events. Every other field has
+its effect or is rejected; none is ignored silently.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ _FOREIGN = ("run.googleapis.com/", "cloud.googleapis.com/")
 
 
 def effectless(kind: Kind, body: Object) -> list[str]:
-    """A sentence for each thing that is set and does nothing."""
+    """A sentence for each field or annotation without effect."""
     if kind not in _POD_SPECS:
         return []
     return [*_fields(_POD_SPECS[kind], body), *_annotations(body)]
@@ -76,5 +76,5 @@ def _annotations(body: Object) -> Iterator[str]:
 
 
 def _is_set(value: Any) -> bool:  # noqa: ANN401 - JSON
-    """An empty or false value asks for what is so anyway; manifests that come from a cluster are full of them."""
+    """An empty or false value requests the default; exported manifests are full of them."""
     return value not in (None, False, "", {}, [])

@@ -1,7 +1,7 @@
-"""Fields that nobody knows: refused, told, or dropped, as the parameter ``fieldValidation`` says.
+"""Unknown and duplicate fields: rejected, reported as warnings, or ignored, as the parameter ``fieldValidation`` says.
 
-Input: what was written, an object or a patch; output: warnings, or ``Fault`` 400 where the client asked for Strict, as
-``kubectl`` does. A patch is looked at as the part of an object that it is.
+Input: an object or a patch as sent; output: warnings, or ``Fault`` 400 for the level Strict, which kubectl asks for. A patch
+is checked as the partial object that it is.
 """
 
 import re
@@ -21,7 +21,7 @@ _INDEX = re.compile(r"(\d+|-)\Z")
 
 
 def check_fields(kind: Kind, written: list[Object], *, duplicates: list[str], level: str) -> list[str]:
-    """Warnings about unknown and repeated fields; nothing for Ignore. Raises ``Fault`` 400 for Strict."""
+    """Warnings about unknown and duplicate fields; none for Ignore. Raises ``Fault`` 400 for Strict."""
     if level not in _LEVELS:
         choices = ", ".join(one for one in _LEVELS if one)
         raise Fault(400, f"invalid value for fieldValidation: {level!r}; expected one of {choices}")
@@ -36,7 +36,7 @@ def check_fields(kind: Kind, written: list[Object], *, duplicates: list[str], le
 
 
 def touched(patch: Any, patch_type: PatchType) -> list[Object]:  # noqa: ANN401 - as it was sent
-    """The parts of an object that a patch writes."""
+    """The partial objects that a patch writes."""
     if patch_type is not PatchType.JSON:
         return [_without_directives(patch)] if isinstance(patch, dict) else []
     operations = [one for one in patch if isinstance(one, dict)] if isinstance(patch, list) else []
@@ -48,7 +48,7 @@ def touched(patch: Any, patch_type: PatchType) -> list[Object]:  # noqa: ANN401 
 
 
 def _nested(pointer: str, value: object) -> Object:
-    """The object in which only the place of a JSON pointer is set: "/spec/a/0" with 1 is {"spec": {"a": [1]}}."""
+    """The object with only the target of a JSON pointer set: "/spec/a/0" with 1 is {"spec": {"a": [1]}}."""
     for part in reversed(pointer.lstrip("/").split("/")):
         key = part.replace("~1", "/").replace("~0", "~")
         value = [value] if _INDEX.match(key) else {key: value}
@@ -56,7 +56,7 @@ def _nested(pointer: str, value: object) -> Object:
 
 
 def _without_directives(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A merge patch without ``$patch`` and its like, and without what it deletes."""
+    """A merge patch without directives such as ``$patch``, and without the fields that it deletes."""
     if isinstance(value, Mapping):
         return {
             key: _without_directives(one) for key, one in value.items() if not key.startswith("$") and one is not None
@@ -67,7 +67,7 @@ def _without_directives(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def warning_header(text: str) -> str:
-    """A ``Warning`` header that tells a text: code 299, no agent, the text quoted and of one line of ASCII."""
+    """A ``Warning`` header: code 299, no agent, and the text quoted, on one line, in ASCII."""
     plain = " ".join(text.split()).encode("ascii", "replace").decode()
     escaped = plain[:_HEADER_LENGTH_MAX].replace("\\", "\\\\").replace('"', '\\"')
     return f'299 - "{escaped}"'

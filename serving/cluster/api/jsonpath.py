@@ -25,7 +25,7 @@ _Step = Callable[[Any], Iterable[Any]]
 
 @functools.cache
 def compiled(path: str) -> Callable[[object], Any]:
-    """The function that a path stands for. Raises ``ValueError`` for one that this cannot read."""
+    """Compile a path into a function. Raises ``ValueError`` for unsupported syntax."""
     steps: list[_Step] = []
     text = path.removeprefix("{").removesuffix("}").removeprefix("$")
     at = 0

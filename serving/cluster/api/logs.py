@@ -1,6 +1,6 @@
-"""What containers have written: the options of ``GET .../pods/POD/log``, and the port to whoever keeps the lines.
+"""Container logs: the options of ``GET .../pods/POD/log``, and the port to the component that stores the lines.
 
-The server knows no files. Whoever runs pods hands in a ``PodLogs``; without one the answer is 501.
+The server reads no files. The component that runs pods passes in a ``PodLogs``; without one the response is 501.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -14,53 +14,53 @@ from serving.cluster.port import Object
 __all__ = ["LogOptions", "PodLogs", "log_options"]
 
 _TRUE = {"1", "true", "True"}
-# Runs beside the containers of a local pod, whose spec does not name it.
+# Runs beside the containers of a local pod; the pod's spec does not name it.
 _QUEUE_PROXY = "queue-proxy"
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines are wanted."""
+    """The lines to return."""
 
     container: str
     """The container's name; never empty."""
 
     follow: bool = False
-    """Go on with new lines until the container ends."""
+    """Follow the log until the container ends."""
 
     previous: bool = False
-    """Those of the run before the last restart."""
+    """Return the log of the run before the last restart."""
 
     timestamps: bool = False
-    """Each line after the time at which it was written."""
+    """Prefix each line with its time."""
 
     tail_line_count: int | None = None
-    """Only so many lines from the end; None is all."""
+    """Number of lines from the end; None is all."""
 
     limit_bytes: int | None = None
-    """At most so many bytes; None is no limit."""
+    """Most bytes to return; None is no limit."""
 
     since_s: float | None = None
-    """Only lines of the last so many seconds; None is all."""
+    """Age of the oldest line, in seconds; None is no limit."""
 
     since_stamp: str = ""
-    """Only lines from this time on, as the API writes times; "" is all."""
+    """Time of the first line, as an API timestamp; "" is no limit."""
 
     @property
     def is_by_time(self) -> bool:
-        """Whether the time of each line matters."""
+        """Whether the request needs the time of each line."""
         return self.timestamps or self.since_s is not None or bool(self.since_stamp)
 
 
 class PodLogs(Protocol):
-    """Whoever keeps what containers write, as it was written: the time of a line is not known."""
+    """Stores what containers write, without the time of a line."""
 
     def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """Pieces of the log in order. It ends at the end, or with the container if it follows. Raises ``NotFound``."""
+        """Yield the log in pieces, until its end or, when following, until the container ends. Raises ``NotFound``."""
         ...
 
 
 def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
-    """What a request asks for. Raises ``Fault`` 400."""
+    """Read the options of a request. Raises ``Fault`` 400."""
     return LogOptions(
         container=_container(pod, query.get("container", "")),
         follow=query.get("follow", "") in _TRUE,

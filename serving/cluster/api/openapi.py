@@ -1,9 +1,8 @@
-"""The schemas of what this server serves, as OpenAPI: v3 for clients of today, and just enough of v2 for old ones.
+"""The OpenAPI schemas of the served kinds: v3 for current clients, a minimal v2 for old ones.
 
-Clients read v3 for ``kubectl explain`` and to see that the server checks fields itself (the parameter ``fieldValidation``
-on PATCH); without it they would want every schema to check on their side. Custom resources have the schema of their
-CRD; Kubernetes' own kinds are opaque here. kubectl 1.20 takes v2 as protobuf only, and with an empty document it leaves
-all checks to us.
+Clients read v3 for ``kubectl explain`` and to learn that the server validates fields (the parameter ``fieldValidation`` on
+PATCH); otherwise they would validate themselves and need every schema. Custom resources have their CRD's schema; Kubernetes'
+own kinds are opaque. kubectl 1.20 reads v2 as protobuf only, and leaves validation to the server if it is empty.
 """
 
 import functools
@@ -18,7 +17,7 @@ from serving.cluster.port import Object
 
 __all__ = ["PROTOBUF_ASKED", "PROTOBUF_TYPE", "openapi_v2", "openapi_v2_protobuf", "openapi_v3", "openapi_v3_index"]
 
-# Clients ask for the first, which is no valid media type; a kube-apiserver answers with the second since 1.23.
+# Clients request the first, an invalid media type; a kube-apiserver responds with the second since 1.23.
 PROTOBUF_ASKED = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 PROTOBUF_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _TITLE = "serving"
@@ -26,17 +25,17 @@ _GVK = "x-kubernetes-group-version-kind"
 
 
 def openapi_v3_index() -> Object:
-    """The answer to ``/openapi/v3``: where the document of each group is, with a hash so that clients may keep it."""
+    """The response to ``/openapi/v3``: the URL of each group's document, with a hash for caching."""
     return {"paths": {place: {"serverRelativeURL": _url(place)} for place in _places()}}
 
 
 def openapi_v3(place: str) -> Object | None:
-    """The document of a group and version, such as "apis/apps/v1" or "api/v1"; None if there is none such."""
+    """The document of a group and version, such as "apis/apps/v1" or "api/v1"; None if it is unknown."""
     return _document(place) if place in _places() else None
 
 
 def openapi_v2() -> Object:
-    """A document that is valid and says nothing."""
+    """A valid document without definitions."""
     return {"swagger": "2.0", "info": {"title": _TITLE, "version": "v1"}, "paths": {}, "definitions": {}}
 
 
@@ -84,7 +83,7 @@ def _document(place: str) -> Object:
 
 
 def _name(kind: Kind) -> str:
-    """As Kubernetes names schemas: the group's parts in reverse, "dev.knative.serving.v1.Service"."""
+    """A schema's name: the group's parts in reverse, "dev.knative.serving.v1.Service"."""
     return ".".join([*reversed((kind.group or "core").split(".")), kind.version, kind.name])
 
 

@@ -1,7 +1,7 @@
-"""Which object a path of the Kubernetes API means.
+"""Parse a path of the Kubernetes API.
 
-Input: a URL's path as it came, still escaped; output: a ``RequestTarget``. A path that names a kind this server does not have is
-``NotFound``, as on a real server; the deprecated ``/watch/`` paths are ``Unsupported``.
+Input: the escaped path of a URL; output: a ``RequestTarget``. An unknown kind is ``NotFound``, as on a real server; the
+deprecated ``/watch/`` paths are ``Unsupported``.
 """
 
 from urllib.parse import unquote
@@ -18,7 +18,7 @@ _UNKNOWN = "the server could not find the requested resource"
 
 
 class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request is about. ``namespace`` None is all namespaces, "" a kind without one; ``name`` "" is the whole."""
+    """The target of a request. ``namespace`` None is all namespaces, "" a cluster-scoped kind; ``name`` "" is the collection."""
 
     kind: Kind
     namespace: str | None
@@ -32,7 +32,7 @@ class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_of(raw_path: str) -> RequestTarget:
-    """What a path below ``/api`` or ``/apis`` means. Raises ``NotFound``, ``Unsupported``."""
+    """Parse a path below ``/api`` or ``/apis``. Raises ``NotFound``, ``Unsupported``."""
     parts = [unquote(part) for part in raw_path.strip("/").split("/")]
     match parts:
         case ["api", version, *rest] if rest:
@@ -48,7 +48,7 @@ def _target(group: str, version: str, rest: list[str]) -> RequestTarget:
         raise Unsupported("paths below /watch/ are deprecated and not served; use ?watch=true")
     namespace: str | None = None
     if not group and rest[0] == NAMESPACE.plural and (len(rest) <= 2 or rest[2] in {"status", "finalize"}):
-        # /api/v1/namespaces/NS is the namespace itself, not what is in it.
+        # /api/v1/namespaces/NS is the namespace itself, not its contents.
         pass
     elif rest[0] == "namespaces" and len(rest) > 2:
         namespace, rest = rest[1], rest[2:]

@@ -1,7 +1,7 @@
-"""What a writer was told is kept as Events of the object, for those who look at it later.
+"""Warnings about a write, kept as Events of the object for later readers.
 
-A ``Warning`` header is seen by one client once; what is accepted without effect stays so. Each sentence about an object is
-one Event, whose count says how often it was told.
+One client sees a ``Warning`` header once, but a field without effect stays in the object. Each warning about an object is
+one Event; its count says how often the server returned it.
 """
 
 import logging
@@ -22,14 +22,14 @@ _REASON = "AcceptedWithoutEffect"
 
 
 def remark_event(kind: Kind, of: Object, text: str, *, now: str) -> Object:
-    """The Event that tells a sentence about an object. The same sentence about the same object has the same name."""
+    """The Event for one warning about an object. The same warning about the same object gets the same name."""
     spoken_of = about({**of, "apiVersion": kind.api_version, "kind": kind.name})
     words = Words(reason=_REASON, message=text, is_warning=True)
     return new_event(spoken_of, words, suffix=digest(spoken_of.uid, text), component=_COMPONENT, now=now)
 
 
 async def record_remarks(cluster: Cluster, kind: Kind, of: Object, *, texts: Iterable[str]) -> None:
-    """Keep what was told about an object of a kind with namespaces. What cannot be kept is logged: the write is done."""
+    """Record warnings about a namespaced object. A failure is logged only, because the write itself has succeeded."""
     for text in texts:
         event = remark_event(kind, of, text, now=stamp())
         metadata = event["metadata"]

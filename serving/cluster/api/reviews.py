@@ -1,7 +1,7 @@
-"""TokenReviews: this server knows one token for all of its users, and gives none to pods; tests tell it of theirs.
+"""TokenReviews: whether a token is valid, and for which account and pod.
 
-A real server signs tokens and knows its own. Here a token is whose somebody said it is, in the terms of the real answer: an
-account, the pod it is bound to, for whom it is made out.
+A real server signs and verifies tokens. This one has a single token for its users and issues none to pods, so it answers
+from a table that its owner passes in, in the format of a real answer.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,10 +18,7 @@ TOKEN_REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 
 
 
 class KnownToken(msgspec.Struct, frozen=True, kw_only=True):
-    """One token: made for a ServiceAccount of a namespace, bound to a pod.
-
-    It is good until a time in seconds since 1970; None is for ever.
-    """
+    """One token of a ServiceAccount, bound to a pod. ``until_s`` is its expiry since the epoch; None is never."""
 
     namespace: str
     pod: str
@@ -41,7 +38,7 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 class TokenReviews:
-    """Answers by what ``tokens`` says at that moment, by token."""
+    """Answers from the table that ``tokens`` returns at that moment, by token."""
 
     def __init__(self, tokens: Callable[[], Mapping[str, KnownToken]] = dict) -> None:
         self._tokens = tokens
@@ -50,7 +47,7 @@ class TokenReviews:
         return f"TokenReviews({len(self._tokens())} tokens)"
 
     def answer(self, asked: object) -> Object:
-        """A TokenReview with its status. Raises ``Fault`` 400 for what is none."""
+        """The TokenReview with its status. Raises ``Fault`` 400 if ``asked`` is not a TokenReview."""
         try:
             spec = msgspec.convert(asked, _Review).spec
         except msgspec.ValidationError as error:

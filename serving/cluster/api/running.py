@@ -1,4 +1,4 @@
-"""Run the application on a socket that somebody else has bound and will go on holding."""
+"""Run the application on a socket that another process has bound and keeps open."""
 
 import contextlib
 import socket
@@ -8,7 +8,7 @@ from aiohttp import web
 
 __all__ = ["running"]
 
-# Watches are ended at once; what is left are calls, which take milliseconds.
+# Watches end at once; the remaining calls take milliseconds.
 _SHUTDOWN_S = 5.0
 
 
@@ -20,7 +20,7 @@ async def running(
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=shutdown_s)
     await runner.setup()
     try:
-        # A copy: the site closes what it is given, and the holder's must stay open for who comes next.
+        # A copy: the site closes its socket, and the original must stay open for the next process.
         await web.SockSite(runner, listener.dup()).start()
         yield
     finally:

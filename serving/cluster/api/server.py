@@ -1,8 +1,8 @@
-"""The store over HTTP, as a Kubernetes API: ``application`` makes an aiohttp application of any ``port.Cluster``.
+"""The store as a Kubernetes API over HTTP: ``application`` builds an aiohttp application from any ``port.Cluster``.
 
-``kubectl`` (1.20 to 1.33 were tried) and the kube adapter work against it. What a real server does and this one does not
-is 501 with a clear text. Each request is checked in this order: Host, token, path, method; errors of the store
-become ``Status`` objects, and anything unforeseen a 500 that tells no more than that it happened.
+kubectl (1.20 to 1.33 were tried) and the kube adapter work with it. A feature of a real server that is missing here answers
+501 with a clear text. Checks run in this order: Host, token, path, method. Errors of the store become ``Status`` objects; an
+unexpected exception becomes a 500 without details.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _UNKNOWN = "the server could not find the requested resource"
 _HEALTH_PATHS = {"/healthz", "/livez", "/readyz"}
 _TRUE = {"1", "true", "True"}
-# What a real server has below pods, nodes and namespaces and this one has not.
+# Subresources of a real server that are missing here.
 _UNSERVED = {
     *("attach", "binding", "ephemeralcontainers", "eviction", "exec", "finalize", "portforward", "proxy", "resize"),
     *("token", "approval"),
@@ -59,10 +59,10 @@ _VERSION = {
 
 
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the server meets its clients."""
+    """The options of the server."""
 
     token: str
-    """The bearer token; whoever has it may run code here."""
+    """The bearer token; it grants the right to run code on this machine."""
 
     hosts: frozenset[str] = LOOPBACK_HOSTS
     """Names that a Host header may have, without port."""
@@ -71,15 +71,15 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Largest body of a request, in bytes. Default: kube-apiserver, 3 MiB."""
 
     token_reviews: TokenReviews = TokenReviews()
-    """Answers TokenReviews: whose tokens are. Default: nobody's."""
+    """Answers TokenReviews. Default: no token is valid."""
 
     bookmark_period_s: float = math.inf
-    """How often a watch that allows bookmarks gets one, in seconds; a kube-apiserver does it each minute. Default: never,
-    because ours would say nothing new."""
+    """Period of bookmarks for watches that allow them, in seconds; a kube-apiserver's is a minute. Default: none, because
+    here they carry no new version."""
 
 
 def application(cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None = None) -> web.Application:
-    """The application; whoever runs it binds the socket. Its watches end when it shuts down."""
+    """Build the application; the caller binds the socket. Its watches end when it shuts down."""
     api = _ApiHandlers(cluster, options, logs)
     app = web.Application(middlewares=[api.guard], client_max_size=options.body_bytes_max)
     for path in _HEALTH_PATHS:
@@ -106,7 +106,7 @@ class _ApiHandlers:
 
     @property
     def guard(self) -> Middleware:
-        """The middleware around everything."""
+        """The middleware around every request."""
 
         @web.middleware
         async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -132,12 +132,12 @@ class _ApiHandlers:
         return guard
 
     async def end_streams(self, _: web.Application) -> None:
-        """End watches and logs that are followed, so that a shutdown does not wait for them."""
+        """End watches and followed logs, so that a shutdown does not wait for them."""
         for task in self._streams:
             task.cancel()
 
     async def health(self, _: web.Request) -> web.Response:
-        """``/healthz`` and its like: the loop turns."""
+        """``/healthz`` and similar: the loop runs."""
         return web.Response(text="ok")
 
     async def version(self, _: web.Request) -> web.Response:
@@ -145,7 +145,7 @@ class _ApiHandlers:
         return json_answer(_VERSION)
 
     async def openapi_v2(self, request: web.Request) -> web.Response:
-        """``/openapi/v2``, as protobuf for those who insist."""
+        """``/openapi/v2``, as protobuf for old kubectl versions."""
         accept = request.headers.get("Accept", "")
         if openapi.PROTOBUF_ASKED in accept or openapi.PROTOBUF_TYPE in accept:
             return web.Response(body=openapi.openapi_v2_protobuf(), headers={"Content-Type": openapi.PROTOBUF_TYPE})
@@ -160,13 +160,13 @@ class _ApiHandlers:
         return json_answer(found)
 
     async def review(self, _: web.Request) -> web.Response:
-        """``kubectl auth can-i``: who has the token may do everything, so what is asked is not read."""
+        """``kubectl auth can-i``: the token grants every right, so the question is not read."""
         status = {"allowed": True, "reason": "the token is the right to everything"}
         review = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "status": status}
         return json_answer(review, status=201)
 
     async def review_token(self, request: web.Request) -> web.Response:
-        """Whose a token is."""
+        """Answer a TokenReview."""
         asked = decode_body(await request.read(), request.headers.get("Content-Type", ""))
         return json_answer(self._options.token_reviews.answer(asked), status=201)
 
@@ -216,7 +216,7 @@ class _ApiHandlers:
         return json_answer(shaped_list(target.kind, listing, wanted=shape, include=include))
 
     async def _read_encoded(self, store: EncodedReads, target: RequestTarget, query: Mapping[str, str]) -> web.Response:
-        """The same without decoding what is encoded again at once."""
+        """The same from stored JSON, without decoding it."""
         if target.name:
             data = await store.get_encoded(target.kind, target.one_namespace, target.name)
             return web.Response(body=data, content_type=JSON_TYPE)
@@ -263,8 +263,8 @@ class _ApiHandlers:
                 "logs are kept as they were written: timestamps, sinceSeconds and sinceTime are not known here"
             )
         pieces = self._logs.read(target.one_namespace, target.name, options)
-        # The first piece is fetched before the head is sent, so that "there is no such log" is still a 404; but a
-        # follower of a silent container gets its head at once.
+        # Read the first piece before sending the head, so that a missing log is still a 404. A follower of a silent
+        # container gets its head at once.
         async with self._stream(), contextlib.aclosing(pieces):  # type: ignore[type-var]
             response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
             first = None if options.follow else await anext(pieces, b"")
@@ -289,7 +289,7 @@ class _ApiHandlers:
 
 
 def _discovered(raw_path: str, accept: str) -> web.Response | None:
-    """The answer to a path of discovery; None for all others."""
+    """The response to a discovery path; None for other paths."""
     aggregated = discovery.aggregated_version(accept)
     found: Object | None
     match raw_path.strip("/").split("/"):
@@ -329,7 +329,7 @@ def _check_subresource(target: RequestTarget) -> None:
 
 
 def _path(request: web.Request) -> str:
-    """The path as it came, still escaped, without the token before it."""
+    """The escaped path without the token prefix."""
     raw_path = request.rel_url.raw_path
     if "token" in request.match_info:
         return "/" + "/".join(raw_path.split("/")[3:])
@@ -337,7 +337,7 @@ def _path(request: web.Request) -> str:
 
 
 async def _subject(request: web.Request) -> RequestTarget | None:
-    """What a request was about, for the error's text."""
+    """The target of a request, for error messages."""
     try:
         target = target_of(_path(request))
     except ClusterError:
@@ -348,7 +348,7 @@ async def _subject(request: web.Request) -> RequestTarget | None:
         body = decode_body(await request.read(), request.headers.get("Content-Type", ""))
         return msgspec.structs.replace(target, name=str(body["metadata"]["name"]))
     except (Fault, web.HTTPException, RecursionError, TypeError, KeyError):
-        # What is wrong with the body has been said already.
+        # The error of the body has been reported already.
         return target
 
 

@@ -1,7 +1,7 @@
-"""What this server says when it refuses, and when there is nothing to hand out: ``Status`` objects.
+"""``Status`` objects: the bodies of errors and of deletions.
 
-Input: one of ``serving.model.errors`` or a ``Fault`` of the HTTP layer; output: the object and its HTTP code. The other
-direction is ``cluster/replies.py``.
+Input: an error of ``serving.model.errors``, or a ``Fault`` of the HTTP layer; output: the object and its HTTP status.
+``cluster/replies.py`` is the inverse.
 """
 
 from http import HTTPStatus
@@ -28,7 +28,7 @@ _REASONS = {
 
 
 class Fault(Exception):
-    """A request that is wrong as a request; what is wrong with an object is a ``ClusterError``."""
+    """An invalid request; an invalid object is a ``ClusterError``."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code
@@ -41,7 +41,7 @@ def refusal_code(error: ClusterError | Fault) -> int:
 
 
 def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) -> Object:
-    """The ``Status`` that tells of an error; ``target`` is what the request was about."""
+    """The ``Status`` of an error; ``target`` is the target of the request."""
     code = refusal_code(error)
     reason = _REASONS.get(code, HTTPStatus(code).phrase) if isinstance(error, Fault) else error.reason
     status: Object = {
@@ -54,7 +54,7 @@ def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) ->
         "code": code,
     }
     if target is not None:
-        # Clients print "The Service x is invalid" from it: there a kind stands where elsewhere its plural does.
+        # Clients print "The Service x is invalid" from it: for invalid objects it is the kind and not its plural.
         word = target.kind.name if isinstance(error, Invalid) else target.kind.plural
         details: Object = {"name": target.name, "group": target.kind.group, "kind": word}
         if isinstance(error, Invalid) and error.problems:
@@ -67,7 +67,7 @@ def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) ->
 
 
 def success(target: RequestTarget, uid: str) -> Object:
-    """The ``Status`` that tells that an object is gone."""
+    """The ``Status`` of a completed deletion."""
     details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": uid}
     return {
         "kind": "Status",

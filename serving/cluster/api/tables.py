@@ -1,7 +1,7 @@
-"""Objects as the server prints them: a ``Table`` of ``meta.k8s.io``, and ``PartialObjectMetadata``.
+"""Server-side printing: a ``Table`` of ``meta.k8s.io``, and ``PartialObjectMetadata``.
 
-Input: objects of one kind and the time; output: the table with its columns. The columns of custom resources come from
-their CRD, in the types that it gives them; those of Kubernetes' own kinds from ``columns.py``.
+Input: objects of one kind and the time; output: the table. The columns of custom resources come from their CRD, those of
+Kubernetes' own kinds from ``columns.py``.
 """
 
 import functools
@@ -21,7 +21,7 @@ __all__ = ["metadata_list", "partial_metadata", "table"]
 def table(
     kind: Kind, objects: Iterable[Object], metadata: Object, *, version: str, include: str, now_s: float
 ) -> Object:
-    """Objects as a table. ``include`` is what each row carries: "None", "Metadata" or "Object"."""
+    """A table of objects. ``include`` selects the object in each row: "None", "Metadata" or "Object"."""
     columns = _columns(kind)
     return {
         "kind": "Table",
@@ -45,7 +45,7 @@ def table(
 
 
 def partial_metadata(one: Object, version: str) -> Object:
-    """An object without all but its metadata."""
+    """An object's metadata alone."""
     return {
         "kind": "PartialObjectMetadata",
         "apiVersion": f"meta.k8s.io/{version}",
@@ -54,7 +54,7 @@ def partial_metadata(one: Object, version: str) -> Object:
 
 
 def metadata_list(objects: Iterable[Object], metadata: Object, version: str) -> Object:
-    """A list of nothing but metadata."""
+    """A list of metadata."""
     return {
         "kind": "PartialObjectMetadataList",
         "apiVersion": f"meta.k8s.io/{version}",

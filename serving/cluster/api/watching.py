@@ -1,8 +1,8 @@
-"""A watch over HTTP: a line of JSON for each change, until its time is up, the store ends it, or the client goes.
+"""A watch over HTTP: one line of JSON for each change, until its timeout, the store or the client ends it.
 
-A watch from no version, or from "0", begins with all objects as ADDED. With ``sendInitialEvents`` it does so from any
-version and then sends a bookmark that says so. Who allows bookmarks gets more of them where a period is set, as from a real
-server, with the version that he has seen. What goes wrong after the first byte is an ERROR event.
+A watch without a version, or from "0", begins with all objects as ADDED. With ``sendInitialEvents`` it does so from any
+version and then sends an annotated bookmark. A client that allows bookmarks gets more of them if a period is set, with the
+version that it has seen. An error after the first byte is an ERROR event.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ _log = logging.getLogger(__name__)
 
 # A client that does not say how long gets the upper end of a kube-apiserver's default range of 30 to 60 minutes.
 _TIMEOUT_MAX_S = 3600.0
-# How long a client may be gone before a quiet watch notices.
+# How long a quiet watch takes to notice that its client has disconnected.
 _LOOK_EVERY_S = 10.0
-# A client that is there but reads nothing is cut off so long after its watch should have ended.
+# A client that does not read is disconnected this long after its watch should have ended.
 _UNREAD_S = 30.0
 _INITIAL_END = {"k8s.io/initial-events-end": "true"}
 _TRUE = {"1", "true", "True"}
 
 
 class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a watch was asked for."""
+    """The parameters of a watch."""
 
     resource_version: str
     label_selector: str
@@ -113,7 +113,7 @@ async def stream_watch(
                 await _forward(events, kind, since, request=request, response=response, until_s=until_s)
                 await response.write_eof()
         except ConnectionResetError:
-            # The client has gone: nobody is left to tell.
+            # The client has disconnected.
             return response
         except TimeoutError:
             if request.transport is not None:
@@ -154,7 +154,7 @@ async def _forward(
         await response.write(_error_line(error))
     except ConnectionResetError:
         raise
-    except Exception:  # noqa: BLE001 - the answer has begun, so the guard could not tell
+    except Exception:  # noqa: BLE001 - the response has begun, so the guard cannot answer
         _log.exception("watch of %s failed", kind.resource)
         await response.write(_error_line(Unavailable("the watch failed; its cause is in the server's log")))
     finally:
@@ -168,7 +168,7 @@ async def _next(events: AsyncIterator[WatchEvent]) -> WatchEvent | None:
 
 
 def _seen_until(last: WatchEvent | None, options: WatchOptions) -> Object:
-    """What a bookmark says: the version of the last event, or that from which the watch began; nothing else of an object."""
+    """The object of a bookmark: only the version of the last event, or the version from which the watch began."""
     version = options.resource_version if last is None else last.shared["metadata"].get("resourceVersion", "")
     return {"metadata": {"resourceVersion": version, "creationTimestamp": None}}
 
@@ -179,7 +179,7 @@ def _initial_end(kind: Kind, version: str) -> Object:
 
 
 def _event_line(event: WatchEvent, kind: Kind, options: WatchOptions) -> bytes:
-    """As ``_line``; what the store has encoded once for all watchers is not encoded again."""
+    """As ``_line``, but reuses the JSON that the store encoded once for all watchers."""
     if event.encoded is None or options.wanted.shape is not Shape.WHOLE or event.type is EventType.BOOKMARK:
         return _line(event.type, kind, event.object, options=options)
     return b'{"type":"%b","object":%b}\n' % (event.type.encode(), event.encoded)
@@ -197,7 +197,7 @@ def _line(type_: EventType, kind: Kind, one: Object, *, options: WatchOptions) -
 
 
 def _shaped_bookmark(kind: Kind, one: Object, options: WatchOptions) -> Object:
-    """A bookmark's object has the shape of the others: a table of one row whose cells say nothing."""
+    """A bookmark in the accepted shape: as a table it has one row of empty cells."""
     if options.wanted.shape is Shape.WHOLE:
         return {"kind": kind.name, "apiVersion": kind.api_version} | one
     if options.wanted.shape is Shape.TABLE:

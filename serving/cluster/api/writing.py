@@ -1,7 +1,6 @@
 """Writes over HTTP: create, replace, patch, delete.
 
-What a request says about itself is checked here, the object by the store; what the writer should know comes back as
-``Warning`` headers.
+This module checks the request, the store checks the object. Warnings for the writer become ``Warning`` headers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +27,7 @@ _PATCH_TYPES = {one.value: one for one in PatchType}
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What came with a request."""
+    """The parts of a write request."""
 
     query: MultiMapping[str]
     content_type: str
@@ -36,7 +35,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """What a write led to: the answer's object, its HTTP status and what the writer should know."""
+    """The result of a write: the response's object, its HTTP status and warnings."""
 
     object: Object
     status: int = 200
@@ -44,7 +43,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def create(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
-    """POST to a whole kind."""
+    """POST to a collection."""
     if target.name:
         raise Fault(405, "POST goes to the whole kind; PUT and PATCH go to an object")
     if target.kind.namespaced and target.namespace is None:
@@ -58,7 +57,7 @@ async def create(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written
 
 
 async def replace(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
-    """PUT of an object or a subresource of it."""
+    """PUT of an object or a subresource."""
     _must_name(target)
     body = _object_of(target, sent)
     warnings = _field_warnings(target, [body], sent)
@@ -67,7 +66,7 @@ async def replace(cluster: Cluster, target: RequestTarget, sent: Sent) -> Writte
 
 
 async def patch(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
-    """PATCH of an object or a subresource of it, as its content type means it."""
+    """PATCH of an object or a subresource, of the type that the content type names."""
     _must_name(target)
     media = sent.content_type.partition(";")[0].strip().lower()
     if media == _APPLY:
@@ -93,7 +92,7 @@ async def patch(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
 
 
 async def delete(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
-    """DELETE of an object. The answer is the object while finalizers or its pod hold it, else that it is gone."""
+    """DELETE of an object. The response is the object while finalizers or a grace period hold it, else a Status."""
     if target.subresource:
         raise Fault(405, f"{target.subresource} cannot be deleted")
     options = _delete_options(sent)
@@ -121,7 +120,7 @@ async def delete(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written
 
 
 async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
-    """DELETE of all objects that the selectors let through, one after the other."""
+    """DELETE of all objects that match the selectors, one after another."""
     if target.kind.namespaced and target.namespace is None:
         raise Fault(405, "a deletion of many goes to one namespace")
     options = _delete_options(sent)
@@ -143,13 +142,13 @@ async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent)
                 grace_s=options.grace_period_seconds,
             )
         except (NotFound, Conflict):
-            # It is gone already, or another of its name has come since the list.
+            # It was deleted, or replaced by another of its name, since the list.
             continue
     return Written(object=success(target, ""))
 
 
 def _object_of(target: RequestTarget, sent: Sent) -> Object:
-    """The body, checked against the path; what the path says is filled in."""
+    """The body, checked against the path and completed from it."""
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, dict):
         raise Fault(400, "the body is not an object")
@@ -184,24 +183,24 @@ def _field_warnings(target: RequestTarget, written: list[Object], sent: Sent) ->
     return check_fields(target.kind, written, duplicates=duplicates, level=level)
 
 
-def _told(target: RequestTarget, parts: Iterable[Object]) -> list[str]:
-    """What to say of what people write, whole or in parts; revisions are written by controllers, states by machines."""
+def _warnings(target: RequestTarget, parts: Iterable[Object]) -> list[str]:
+    """Warnings about whole or partial objects. Only people need them: controllers write revisions and subresources."""
     if target.subresource or target.kind == REVISION:
         return []
-    told = [
+    texts = [
         text for part in parts for text in (*effectless(target.kind, part), *annotation_warnings(target.kind, part))
     ]
-    return list(dict.fromkeys(told))
+    return list(dict.fromkeys(texts))
 
 
 async def _tell(
     cluster: Cluster, target: RequestTarget, parts: Iterable[Object], *, made: Object, sent: Sent
 ) -> list[str]:
-    """What to say of a write, which stays to be read as Events of the object, unless nothing was written."""
-    told = _told(target, parts)
-    if told and target.kind.namespaced and not _dry_run(sent.query):
-        await record_remarks(cluster, target.kind, made, texts=told)
-    return told
+    """Warnings about a write, also recorded as Events of the object unless it was a dry run."""
+    texts = _warnings(target, parts)
+    if texts and target.kind.namespaced and not _dry_run(sent.query):
+        await record_remarks(cluster, target.kind, made, texts=texts)
+    return texts
 
 
 def _must_name(target: RequestTarget) -> None:
@@ -221,7 +220,7 @@ def _dry_run(query: Mapping[str, str]) -> bool:
 
 
 class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How something is deleted, from the body and the query, which wins."""
+    """The options of a deletion, from the body and the query; the query wins."""
 
     kind: Literal["DeleteOptions"] = "DeleteOptions"
     propagation_policy: Literal["", "Background", "Foreground", "Orphan"] | None = None
@@ -236,7 +235,7 @@ class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.propagation_policy or ("Orphan" if self.orphan_dependents else "Background")
 
     def wants(self, field: Literal["uid", "resourceVersion"]) -> str | None:
-        """A precondition; None if there is none."""
+        """A precondition; None if it is not set."""
         return (self.preconditions or {}).get(field)
 
 

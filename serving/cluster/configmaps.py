@@ -61,8 +61,8 @@ class ConfigMapWatch:
             self.refused.pop((taken.daemon, taken.config_map), None)
             if taken.problems:
                 self.refused[taken.daemon, taken.config_map] = (taken, change.new)
-            if taken.problems or taken.changed or taken.waiting:
-                _tell(taken)
+            if taken.problems or taken.unknown or taken.changed or taken.waiting:
+                _log_taken(taken)
                 for listener in self.listeners:
                     listener(taken, change.new)
 
@@ -89,8 +89,10 @@ async def followed(
             await running
 
 
-def _tell(taken: Taken) -> None:
+def _log_taken(taken: Taken) -> None:
     extra = {"daemon": taken.daemon, "config_map": taken.config_map}
+    if taken.unknown:
+        _log.warning("settings.unknown_keys", extra={**extra, "problems": [str(one) for one in taken.unknown]})
     if taken.problems:
         _log.error("settings.refused", extra={**extra, "problems": [str(one) for one in taken.problems]})
         return

@@ -23,6 +23,10 @@ def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
         said = "; ".join(str(one) for one in taken.problems)
         message = f"The {taken.daemon} keeps the settings that it has: {said}"
         yield Note(about=about, reason="SettingsRefused", message=message, warning=True)
+    if taken.unknown:
+        said = "; ".join(str(one) for one in taken.unknown)
+        message = f"Keys without effect, the others apply: {said}"
+        yield Note(about=about, reason="SettingsUnknown", message=message, warning=True)
     if taken.changed:
         message = f"The {taken.daemon} has taken over: {', '.join(taken.changed)}"
         yield Note(about=about, reason="SettingsChanged", message=message)

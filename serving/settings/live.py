@@ -1,11 +1,12 @@
-"""Settings that follow ConfigMaps while a daemon runs: what is good is taken over, what is bad is refused as a whole.
+"""Settings that follow ConfigMaps while a daemon runs: a valid ConfigMap is applied, an invalid one is rejected as a whole.
 
-Input: ConfigMaps, one at a time, as a watch brings them; output: settings, what of them changed, what takes effect only
-after a restart, and every problem of a ConfigMap that was refused. The last good state of each ConfigMap stays until a
-good one comes. Before there was a good one it counts as not there: a daemon that starts beside a bad ConfigMap runs on
-the defaults and its environment, because an ingress with the shipped settings is better than none.
+Input: ConfigMaps, one at a time, from a watch; output: settings, the changed fields, the fields that take effect after a
+restart, and every problem of a rejected ConfigMap. Keys that no daemon reads have no effect and are reported; the other keys
+apply, because one typing error must not freeze all settings. The last valid state of each ConfigMap stays until the next
+valid one. Without one, a daemon uses the defaults and its environment: an ingress with the shipped settings is better than
+none.
 
-Environment and flags win over ConfigMaps, as in ``load``. Two ConfigMaps that are right together only are taken together.
+Environment and flags override ConfigMaps, as in ``load``. Two ConfigMaps that are valid only together are applied together.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ import msgspec
 
 from serving.model.errors import Problem, SettingsError
 from serving.settings.configmap import ConfigMap, ConfigMapEntry
-from serving.settings.load import Daemon, load
+from serving.settings.load import Daemon, load, unknown_keys
 from serving.settings.parse import EXAMPLE_KEY
 from serving.settings.record import SettingsRecord
 
@@ -94,7 +95,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one ConfigMap, or of several that were taken with it.
 
     ``changed`` are fields that have another value now, ``waiting`` those that get it with the next start of the daemon.
-    ``problems`` is why it was refused; none if it was not.
+    ``problems`` is why it was refused; none if it was not. ``unknown`` are keys that no daemon reads: they have no effect,
+    and the other keys are taken.
     """
 
     daemon: str
@@ -102,6 +104,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    unknown: tuple[Problem, ...] = ()
 
 
 class LiveSettings(Generic[R]):
@@ -134,6 +137,13 @@ class LiveSettings(Generic[R]):
         if name not in self._names:
             return None
         self._refused.pop(name, None)
+        unknown = unknown_keys(config_map, self._registry)
+        if unknown:
+            config_map = _without_unknown(config_map, self._registry)
+        taken = self._take(name, config_map)
+        return msgspec.structs.replace(taken, unknown=tuple(unknown))
+
+    def _take(self, name: str, config_map: ConfigMap) -> Taken:
         candidate = {**self._good, name: config_map}
         # What was refused may be right beside this one.
         try:
@@ -171,6 +181,12 @@ class LiveSettings(Generic[R]):
             config_maps=[config_maps[name] for name in sorted(config_maps)],
             environment=self._environment,
         ).settings
+
+
+def _without_unknown(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> ConfigMap:
+    known = {(field.knob.config_map, field.knob.key) for daemon in registry for field in daemon.fields()}
+    entries = tuple(entry for entry in config_map.entries if (config_map.name, entry.key) in known)
+    return msgspec.structs.replace(config_map, entries=entries)
 
 
 def config_map_of(name: str, data: Mapping[str, str]) -> ConfigMap:

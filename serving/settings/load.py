@@ -25,6 +25,7 @@ __all__ = [
     "in_reading_order",
     "load",
     "unknown_config_maps",
+    "unknown_keys",
 ]
 
 
@@ -140,6 +141,26 @@ def unknown_config_maps(
             )
 
 
+def unknown_keys(config_map: ConfigMap, registry: Iterable[Daemon[SettingsRecord]]) -> list[Problem]:
+    """A problem for each key that no daemon reads; none if no daemon reads the ConfigMap at all."""
+    known = sorted(
+        field.knob.key or ""
+        for daemon in registry
+        for field in daemon.fields()
+        if field.knob.config_map == config_map.name
+    )
+    return [
+        _problem(entry.where, f"{config_map.name} has no key {entry.key}", _nearest(entry.key, known))
+        for entry in config_map.entries
+        if known and entry.key not in known and not _is_accepted_feature(config_map.name, entry.key)
+    ]
+
+
+def _is_accepted_feature(name: str, key: str) -> bool:
+    """Whether a key of Knative's feature flags is accepted although no daemon reads it."""
+    return name == FEATURES and key in ACCEPTED_FEATURES
+
+
 def _from_config_maps(
     fields: Sequence[Field],
     config_maps: Sequence[ConfigMap],
@@ -148,20 +169,15 @@ def _from_config_maps(
     problems: list[Problem],
 ) -> Iterator[_Given]:
     mine = {(field.knob.config_map, field.knob.key): field for field in fields}
-    all_keys = {(field.knob.config_map, field.knob.key) for daemon in registry for field in daemon.fields()}
     readable = {config_map for config_map, _ in mine}
     for config_map in config_maps:
+        if config_map.name in readable:
+            problems += unknown_keys(config_map, registry)
         for entry in config_map.entries:
             place = (config_map.name, entry.key)
             if place in mine:
                 origin = Origin(layer=Layer.FILE, where=entry.where)
                 yield _Given(field=mine[place], text=entry.text, plain=False, origin=origin, label=entry.key)
-            elif config_map.name == FEATURES and entry.key in ACCEPTED_FEATURES:
-                continue
-            elif config_map.name in readable and place not in all_keys:
-                known = sorted(key for name, key in all_keys if name == config_map.name)
-                expected = _nearest(entry.key, known)
-                problems.append(_problem(entry.where, f"{config_map.name} has no key {entry.key}", expected))
 
 
 def _from_environment(

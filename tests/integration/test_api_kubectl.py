@@ -11,7 +11,7 @@ import pytest
 
 from serving.cluster.admission import admit
 from serving.cluster.api.logs import LogOptions
-from serving.cluster.kinds import SERVING_SERVICE, Kind
+from serving.cluster.kinds import NODE, POD, SERVING_SERVICE, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.watching import Watch
 from tests.integration.api_server import served
@@ -279,3 +279,34 @@ async def test_what_there_is_is_listed(kubectl: Kubectl) -> None:
     for word in ("kservice,ksvc", "scalingpolicies", "deployments"):
         assert word in printed
     assert "Server Version" in await kubectl("version")
+
+
+async def test_drain_cordons_a_node_and_evicts_its_pods(kubectl: Kubectl) -> None:
+    await kubectl.cluster.create(NODE, {"metadata": {"name": "one"}})
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
+    metadata = {"name": "p", "namespace": "default", "ownerReferences": [owner]}
+    spec = {"nodeName": "one", "containers": [{"name": "a", "image": "b"}]}
+    await kubectl.cluster.create(POD, {"metadata": metadata, "spec": spec})
+    await kubectl.cluster.patch(POD, "default", "p", patch={"status": {"phase": "Succeeded"}}, subresource="status")
+    printed = await kubectl("drain", "one", "--force", "--timeout=60s")
+    assert "node/one cordoned" in printed
+    assert "pod/p evicted" in printed
+    assert (await kubectl.cluster.get(NODE, "", "one"))["spec"]["unschedulable"] is True
+    assert (await kubectl.cluster.list(POD)).items == []
+    await kubectl("uncordon", "one")
+    assert not (await kubectl.cluster.get(NODE, "", "one"))["spec"].get("unschedulable")
+
+
+async def test_auth_lists_every_right(kubectl: Kubectl) -> None:
+    assert "*.*" in await kubectl("auth", "can-i", "--list")
+    code, printed = await kubectl.tried("auth", "whoami")
+    # The command came with 1.28.
+    assert (code == 0 and "serving-admin" in printed) or "unknown command" in printed
+
+
+async def test_an_unknown_key_of_the_settings_is_reported_to_the_writer(kubectl: Kubectl, tmp_path: Path) -> None:
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config-autoscaler, namespace: knative-serving}\n"
+    (tmp_path / "map.yaml").write_text(text + "data: {stabel-window: 30s}\n", encoding="utf-8")
+    printed = await kubectl("apply", "-f", "map.yaml")
+    assert "configmap/config-autoscaler created" in printed
+    assert "config-autoscaler has no key stabel-window" in printed

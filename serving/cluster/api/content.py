@@ -6,7 +6,7 @@ A client lists media types in order of preference, and the first supported one w
 
 import enum
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -65,18 +65,39 @@ def decode_body(data: bytes, content_type: str) -> Any:  # noqa: ANN401 - whatev
     return _decoded(msgspec.json.decode, data)
 
 
-def duplicate_fields(data: bytes) -> list[str]:
-    """Duplicate keys of the objects in a JSON text, in order."""
+def duplicate_fields(data: bytes, content_type: str = "") -> list[str]:
+    """Duplicate keys of the objects in a body of JSON or YAML, in order; the last one of each has won."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media == MEDIA_TYPE:
+        return []
+    if media in _YAML_TYPES or media.endswith("+yaml"):
+        return _duplicate_yaml_keys(yaml.compose(data, Loader=_SAFE_LOADER))
     found: list[str] = []
 
     def note(pairs: list[tuple[str, Any]]) -> None:
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                found.append(key)
-            seen.add(key)
+        found.extend(_repeated(key for key, _ in pairs))
 
     json.loads(data, object_pairs_hook=note)
+    return found
+
+
+def _duplicate_yaml_keys(node: yaml.Node | None) -> list[str]:
+    if isinstance(node, yaml.SequenceNode):
+        return [key for child in node.value for key in _duplicate_yaml_keys(child)]
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    below = [key for _, child in node.value for key in _duplicate_yaml_keys(child)]
+    return [*below, *_repeated(str(key.value) for key, _ in node.value)]
+
+
+def _repeated(keys: Iterable[str]) -> list[str]:
+    """Keys after their first occurrence."""
+    seen: set[str] = set()
+    found: list[str] = []
+    for key in keys:
+        if key in seen:
+            found.append(key)
+        seen.add(key)
     return found
 
 

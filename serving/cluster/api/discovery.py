@@ -140,4 +140,8 @@ def _entries(kind: Kind) -> list[Object]:
         )
     if kind == POD:
         entries.append({"name": f"{kind.plural}/log", "singularName": "", **common, "verbs": ["get"]})
+        eviction = {"group": "policy", "version": "v1", "kind": "Eviction"}
+        entries.append(
+            {"name": f"{kind.plural}/eviction", "singularName": "", **common, "verbs": ["create"]} | eviction,
+        )
     return entries

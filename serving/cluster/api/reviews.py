@@ -12,9 +12,40 @@ from serving.aio.clock import wall_s
 from serving.cluster.api.status import Fault
 from serving.cluster.port import Object
 
-__all__ = ["TOKEN_REVIEW_PATH", "KnownToken", "TokenReviews"]
+__all__ = [
+    "RULES_REVIEW_PATH",
+    "SELF_REVIEW_PATH",
+    "TOKEN_REVIEW_PATH",
+    "KnownToken",
+    "TokenReviews",
+    "rules_review",
+    "self_review",
+]
 
 TOKEN_REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
+
+
+RULES_REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+SELF_REVIEW_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_ALL = ["*"]
+# The group that a real server gives its administrators.
+_GROUPS = ["system:masters", "system:authenticated"]
+
+
+def rules_review() -> Object:
+    """A SelfSubjectRulesReview: the one token grants every right."""
+    status = {
+        "resourceRules": [{"verbs": _ALL, "apiGroups": _ALL, "resources": _ALL}],
+        "nonResourceRules": [{"verbs": _ALL, "nonResourceURLs": _ALL}],
+        "incomplete": False,
+    }
+    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "status": status}
+
+
+def self_review(user: str) -> Object:
+    """A SelfSubjectReview: the user of the token."""
+    status = {"userInfo": {"username": user, "groups": _GROUPS}}
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}, "status": status}
 
 
 class KnownToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,9 +20,17 @@ from serving.cluster.api import discovery, openapi, writing
 from serving.cluster.api.access import LOOPBACK_HOSTS, TOKEN_ROOT, check_host, check_token
 from serving.cluster.api.answers import JSON_TYPE, EncodedReads, json_answer, shaped_list, shaped_object, whole_list
 from serving.cluster.api.content import Shape, decode_body, wanted
+from serving.cluster.api.eviction import evict
 from serving.cluster.api.logs import PodLogs, log_options
 from serving.cluster.api.paths import RequestTarget, target_of
-from serving.cluster.api.reviews import TOKEN_REVIEW_PATH, TokenReviews
+from serving.cluster.api.reviews import (
+    RULES_REVIEW_PATH,
+    SELF_REVIEW_PATH,
+    TOKEN_REVIEW_PATH,
+    TokenReviews,
+    rules_review,
+    self_review,
+)
 from serving.cluster.api.status import Fault, refusal, refusal_code
 from serving.cluster.api.watching import stream_watch, watch_options
 from serving.cluster.kinds import POD
@@ -40,7 +48,7 @@ _HEALTH_PATHS = {"/healthz", "/livez", "/readyz"}
 _TRUE = {"1", "true", "True"}
 # Subresources of a real server that are missing here.
 _UNSERVED = {
-    *("attach", "binding", "ephemeralcontainers", "eviction", "exec", "finalize", "portforward", "proxy", "resize"),
+    *("attach", "binding", "ephemeralcontainers", "exec", "finalize", "portforward", "proxy", "resize"),
     *("token", "approval"),
 }
 _REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -90,6 +98,8 @@ def application(cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None =
         app.router.add_get(f"{root}/openapi/v3", api.openapi_v3)
         app.router.add_get(f"{root}/openapi/v3/{{place:.+}}", api.openapi_v3)
         app.router.add_post(f"{root}{_REVIEW_PATH}", api.review)
+        app.router.add_post(f"{root}{RULES_REVIEW_PATH}", api.review_rules)
+        app.router.add_post(f"{root}{SELF_REVIEW_PATH}", api.review_self)
         app.router.add_post(f"{root}{TOKEN_REVIEW_PATH}", api.review_token)
         app.router.add_route("*", f"{root}/{{path:.*}}", api.resource)
     app.on_shutdown.append(api.end_streams)
@@ -165,6 +175,14 @@ class _ApiHandlers:
         review = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "status": status}
         return json_answer(review, status=201)
 
+    async def review_rules(self, _: web.Request) -> web.Response:
+        """``kubectl auth can-i --list``."""
+        return json_answer(rules_review(), status=201)
+
+    async def review_self(self, _: web.Request) -> web.Response:
+        """``kubectl auth whoami``."""
+        return json_answer(self_review(ADMIN_USER), status=201)
+
     async def review_token(self, request: web.Request) -> web.Response:
         """Answer a TokenReview."""
         asked = decode_body(await request.read(), request.headers.get("Content-Type", ""))
@@ -182,6 +200,8 @@ class _ApiHandlers:
             _check_subresource(target)
         if target.subresource == "log":
             return await self._log(target, request)
+        if target.subresource == "eviction" and request.method != "POST":
+            raise Fault(405, "an eviction is created")
         match request.method:
             case "GET" | "HEAD":
                 return await self._read(target, request)
@@ -236,6 +256,8 @@ class _ApiHandlers:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
         sent = writing.Sent(request.query, request.headers.get("Content-Type", ""), await request.read())
         match request.method, bool(target.name):
+            case "POST", True if target.subresource == "eviction":
+                written = await evict(self._cluster, target, sent)
             case "POST", _:
                 written = await writing.create(self._cluster, target, sent)
             case "PUT", _:
@@ -321,7 +343,7 @@ def _discovered(raw_path: str, accept: str) -> web.Response | None:
 
 def _check_subresource(target: RequestTarget) -> None:
     kind = target.kind
-    served = {"status": kind.has_status, "scale": kind.has_scale, "log": kind == POD}
+    served = {"status": kind.has_status, "scale": kind.has_scale, "log": kind == POD, "eviction": kind == POD}
     if target.subresource in _UNSERVED:
         raise Unsupported(f"{kind.plural}/{target.subresource} is not served here")
     if not served.get(target.subresource, False):

@@ -15,12 +15,24 @@ from serving.cluster.api.effects import effectless
 from serving.cluster.api.fields import check_fields, touched
 from serving.cluster.api.paths import RequestTarget
 from serving.cluster.api.remarks import record_remarks
+from serving.cluster.api.settingswarnings import settings_warnings
 from serving.cluster.api.status import Fault, success
 from serving.cluster.kinds import REVISION
 from serving.cluster.port import Cluster, Object, PatchType, Subresource
 from serving.model.errors import Conflict, NotFound, Unsupported
 
-__all__ = ["DeleteOptions", "Sent", "Written", "create", "delete", "delete_collection", "patch", "replace"]
+__all__ = [
+    "DeleteOptions",
+    "Sent",
+    "Written",
+    "create",
+    "delete",
+    "delete_collection",
+    "delete_options_of",
+    "delete_with",
+    "patch",
+    "replace",
+]
 
 _APPLY = "application/apply-patch+yaml"
 _PATCH_TYPES = {one.value: one for one in PatchType}
@@ -95,7 +107,12 @@ async def delete(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written
     """DELETE of an object. The response is the object while finalizers or a grace period hold it, else a Status."""
     if target.subresource:
         raise Fault(405, f"{target.subresource} cannot be deleted")
-    options = _delete_options(sent)
+    body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}
+    return await delete_with(cluster, target, delete_options_of(sent.query, body))
+
+
+async def delete_with(cluster: Cluster, target: RequestTarget, options: "DeleteOptions") -> Written:
+    """Delete an object with options that have been read."""
     found = await cluster.get(target.kind, target.one_namespace, target.name)
     if options.dry_run:
         _check_preconditions(target, found, options)
@@ -123,7 +140,8 @@ async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent)
     """DELETE of all objects that match the selectors, one after another."""
     if target.kind.namespaced and target.namespace is None:
         raise Fault(405, "a deletion of many goes to one namespace")
-    options = _delete_options(sent)
+    body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}
+    options = delete_options_of(sent.query, body)
     listing = await cluster.list(
         target.kind,
         target.namespace,
@@ -176,8 +194,7 @@ def _object_of(target: RequestTarget, sent: Sent) -> Object:
 
 def _field_warnings(target: RequestTarget, written: list[Object], sent: Sent) -> list[str]:
     level = sent.query.get("fieldValidation", "")
-    is_json = "json" in sent.content_type or not sent.content_type
-    duplicates = duplicate_fields(sent.data) if is_json and level != "Ignore" else []
+    duplicates = duplicate_fields(sent.data, sent.content_type) if level != "Ignore" else []
     if target.subresource == "scale":
         written = []
     return check_fields(target.kind, written, duplicates=duplicates, level=level)
@@ -198,9 +215,10 @@ async def _tell(
 ) -> list[str]:
     """Warnings about a write, also recorded as Events of the object unless it was a dry run."""
     texts = _warnings(target, parts)
+    about_settings = settings_warnings(target.kind, made)
     if texts and target.kind.namespaced and not _dry_run(sent.query):
         await record_remarks(cluster, target.kind, made, texts=texts)
-    return texts
+    return [*texts, *about_settings]
 
 
 def _must_name(target: RequestTarget) -> None:
@@ -239,14 +257,14 @@ class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return (self.preconditions or {}).get(field)
 
 
-def _delete_options(sent: Sent) -> DeleteOptions:
-    body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}
-    _dry_run(sent.query)
+def delete_options_of(query: MultiMapping[str], body: Any) -> DeleteOptions:  # noqa: ANN401 - as it was sent
+    """Read the options of a deletion. Raises ``Fault`` 400."""
+    _dry_run(query)
     given: dict[str, Any] = {
-        "propagationPolicy": sent.query.get("propagationPolicy"),
-        "orphanDependents": sent.query.get("orphanDependents"),
-        "gracePeriodSeconds": sent.query.get("gracePeriodSeconds"),
-        "dryRun": sent.query.getall("dryRun", None),
+        "propagationPolicy": query.get("propagationPolicy"),
+        "orphanDependents": query.get("orphanDependents"),
+        "gracePeriodSeconds": query.get("gracePeriodSeconds"),
+        "dryRun": query.getall("dryRun", None),
     }
     if not isinstance(body, dict):
         raise Fault(400, "the body of a deletion is a DeleteOptions")

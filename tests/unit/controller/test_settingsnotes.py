@@ -47,3 +47,14 @@ def test_a_gateway_that_cannot_be_used_is_told_of_the_settings() -> None:
     note = httproutes_note("knative-serving", "there are none")
     assert note.about["metadata"] == {"name": "config-controller", "namespace": "knative-serving"}
     assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
+
+
+def test_an_unknown_key_is_a_warning_of_its_own() -> None:
+    unknown = Problem(where="ConfigMap config-autoscaler", what="it has no key a", expected="b")
+    assert said(unknown=(unknown,)) == [
+        (
+            "SettingsUnknown",
+            "Keys without effect, the others apply: ConfigMap config-autoscaler: it has no key a; expected b",
+            True,
+        )
+    ]

@@ -155,4 +155,19 @@ def test_keys_of_knatives_features_are_accepted_beside_ours_and_others_are_not()
     assert (taken.problems, taken.changed) == ((), ("secure_pod_defaults",))
     refused = controller.take(config_map_of("config-features", {"tag-header-routing": "Enabled"}))
     assert refused is not None
-    assert [problem.what for problem in refused.problems] == ["config-features has no key tag-header-routing"]
+    assert [problem.what for problem in refused.unknown] == ["config-features has no key tag-header-routing"]
+
+
+def test_an_unknown_key_is_reported_and_the_others_apply() -> None:
+    one = live()
+    told = taken(one, stable_window="30s", stabel_window="40s")
+    assert told.changed == ("stable_window_s",)
+    assert told.problems == ()
+    assert [problem.what for problem in told.unknown] == ["config-autoscaler has no key stabel-window"]
+    assert value(one) == 30.0
+
+
+def test_an_unknown_key_beside_an_invalid_value_is_reported_too() -> None:
+    told = taken(live(), stable_window="never", stabel_window="40s")
+    assert [problem.what for problem in told.problems] == ["stable-window: 'never' is not right"]
+    assert len(told.unknown) == 1

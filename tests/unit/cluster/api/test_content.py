@@ -69,3 +69,17 @@ def test_fields_that_stand_twice_are_named() -> None:
 
 def test_the_same_field_in_two_objects_is_fine() -> None:
     assert duplicate_fields(b'[{"a": 1}, {"a": 2}]') == []
+
+
+@pytest.mark.parametrize(
+    ("data", "content_type", "found"),
+    [
+        (b'{"a": 1, "b": {"c": 1, "c": 2}, "a": 3}', "application/json", ["c", "a"]),
+        (b"a: 1\nb:\n- {c: 1, c: 2}\na: 3\n", "application/yaml", ["c", "a"]),
+        (b"a: 1\nb: 2\n", "application/apply-patch+yaml", []),
+        (b"", "application/yaml", []),
+        (b"k8s\x00", "application/vnd.kubernetes.protobuf", []),
+    ],
+)
+def test_duplicate_keys_are_found_in_json_and_yaml(data: bytes, content_type: str, found: list[str]) -> None:
+    assert duplicate_fields(data, content_type) == found

@@ -1,0 +1,34 @@
+"""The eviction subresource of pods, which ``kubectl drain`` uses: a deletion that a client asks the server to decide on.
+
+A real server refuses an eviction that breaks a PodDisruptionBudget. There are no budgets here, so every eviction is granted.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from serving.cluster.api.content import decode_body
+from serving.cluster.api.paths import RequestTarget
+from serving.cluster.api.status import Fault
+from serving.cluster.api.writing import Sent, Written, delete_options_of, delete_with
+from serving.cluster.port import Cluster
+from serving.model.objects import name_of
+
+__all__ = ["evict"]
+
+_VERSIONS = {"policy/v1", "policy/v1beta1"}
+
+
+async def evict(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+    """Delete the pod as the Eviction in the body says."""
+    body = decode_body(sent.data, sent.content_type)
+    if not isinstance(body, Mapping) or body.get("kind") != "Eviction" or body.get("apiVersion") not in _VERSIONS:
+        raise Fault(400, "the body is not an Eviction of policy/v1")
+    named = name_of(dict(body))
+    if named not in {"", target.name}:
+        raise Fault(400, f"the name of the Eviction ({named}) does not match the name on the URL ({target.name})")
+    options: Any = body.get("deleteOptions") or {}
+    if not isinstance(options, Mapping):
+        raise Fault(400, "deleteOptions is not an object")
+    await delete_with(cluster, target, delete_options_of(sent.query, dict(options)))
+    done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+    return Written(object=done, status=201)

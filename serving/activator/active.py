@@ -54,7 +54,7 @@ class ActiveRevision(Generic[RequestId]):
         self, request: RequestId, revision: ServedRevision | None, now_s: float, *, weight_bytes: int
     ) -> tuple[Dispatch[RequestId] | Queued | Rejection[RequestId], bool]:
         """The decision about a new request, and whether the router has to look at this revision soon."""
-        if not self.pods and revision is not None and (rejection := _rejected_at_once(request, revision)) is not None:
+        if revision is not None and not self.pods and (rejection := _rejected_at_once(request, revision)) is not None:
             self._has_rejected = rejection.reason is RejectionReason.FAILED
             return rejection, True
         answer = self.throttler.arrive(request, now_s, weight_bytes=weight_bytes)

@@ -25,10 +25,11 @@ class _Ejection(msgspec.Struct, frozen=True, kw_only=True):
 class EjectedPods:
     """The ejected pods of one revision, by address."""
 
-    __slots__ = ("_ejections",)
+    __slots__ = ("ejections",)
 
     def __init__(self) -> None:
-        self._ejections: dict[str, _Ejection] = {}
+        self.ejections: dict[str, _Ejection] = {}
+        """Pods with failures, by address; empty nearly always, which the caller can see without a call."""
 
     def __repr__(self) -> str:
         return f"EjectedPods({', '.join(sorted(self.addresses)) or 'none'})"
@@ -36,35 +37,35 @@ class EjectedPods:
     @property
     def addresses(self) -> set[str]:
         """Pods that get no requests now."""
-        return {address for address, one in self._ejections.items() if one.until_s is not None}
+        return {address for address, one in self.ejections.items() if one.until_s is not None}
 
     def failed(self, address: str, now_s: float) -> bool:
         """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; whether it was not ejected before."""
-        known = self._ejections.get(address)
+        known = self.ejections.get(address)
         if known is not None and known.until_s is not None:
             return False
         count = known.failure_count + 1 if known else 1
         pause_s = min(_PAUSE_FIRST_S * 2 ** (count - 1), _PAUSE_MAX_S)
-        self._ejections[address] = _Ejection(failure_count=count, until_s=now_s + pause_s)
+        self.ejections[address] = _Ejection(failure_count=count, until_s=now_s + pause_s)
         return True
 
     def succeeded(self, address: str) -> None:
         """Forget the failures of a pod that answers; one that is ejected stays so until its pause ends."""
-        known = self._ejections.get(address)
+        known = self.ejections.get(address)
         if known is not None and known.until_s is None:
-            del self._ejections[address]
+            del self.ejections[address]
 
     def keep(self, addresses: Collection[str]) -> None:
         """Forget all pods that are no longer listed."""
-        self._ejections = {address: one for address, one in self._ejections.items() if address in addresses}
+        self.ejections = {address: one for address, one in self.ejections.items() if address in addresses}
 
     def readmit(self, now_s: float) -> bool:
         """End the pauses that are over; whether there were any."""
-        due = [address for address, one in self._ejections.items() if one.until_s is not None and one.until_s <= now_s]
+        due = [address for address, one in self.ejections.items() if one.until_s is not None and one.until_s <= now_s]
         for address in due:
-            self._ejections[address] = msgspec.structs.replace(self._ejections[address], until_s=None)
+            self.ejections[address] = msgspec.structs.replace(self.ejections[address], until_s=None)
         return bool(due)
 
     def next_due_s(self) -> float | None:
         """When ``readmit`` is next due; None while no pod is ejected."""
-        return min((one.until_s for one in self._ejections.values() if one.until_s is not None), default=None)
+        return min((one.until_s for one in self.ejections.values() if one.until_s is not None), default=None)

@@ -20,13 +20,13 @@ class RevisionPods:
     ``slots_per_pod`` is containerConcurrency, 0 without a limit.
     """
 
-    __slots__ = ("_balancer", "_ejected", "_listed", "_slots", "slots_per_pod")
+    __slots__ = ("_ejected", "_listed", "_slots", "balancer", "slots_per_pod")
 
     def __init__(
         self, *, container_concurrency: int, first_free_concurrency_max: int, random: Callable[[], float]
     ) -> None:
         policy = policy_for(container_concurrency, first_free_concurrency_max=first_free_concurrency_max)
-        self._balancer = Balancer(policy, random=random)
+        self.balancer = Balancer(policy, random=random)
         self._ejected = EjectedPods()
         self._listed: frozenset[str] = frozenset()
         # This process's slots of each pod, where processes share them.
@@ -34,12 +34,7 @@ class RevisionPods:
         self.slots_per_pod = container_concurrency
 
     def __repr__(self) -> str:
-        return f"RevisionPods({self._balancer!r}, {self._ejected!r})"
-
-    @property
-    def capacity(self) -> int | None:
-        """Requests that may be in flight at once; None is no limit."""
-        return self._balancer.capacity
+        return f"RevisionPods({self.balancer!r}, {self._ejected!r})"
 
     @property
     def ejected(self) -> set[str]:
@@ -49,7 +44,7 @@ class RevisionPods:
     @property
     def in_flight(self) -> dict[str, int]:
         """Requests on each pod that has any from here."""
-        return self._balancer.in_flight_by_pod()
+        return self.balancer.in_flight_by_pod()
 
     def set_listed(
         self, addresses: Iterable[str], *, container_concurrency: int, slots: Mapping[str, int] | None
@@ -67,23 +62,18 @@ class RevisionPods:
         if address not in self._listed:
             return False
         self._slots[address] = slots
-        self._balancer.set_slots(address, slots)
+        self.balancer.set_slots(address, slots)
         return True
-
-    def pick(self) -> str:
-        """The pod of a request that begins now; there must be a free slot."""
-        pod = self._balancer.pick()
-        assert pod is not None, "the breaker's capacity is what the pods have"
-        return pod.address
 
     def finished(self, address: str) -> None:
         """A request on a pod has ended."""
-        self._balancer.give_back(address)
-        self._ejected.succeeded(address)
+        self.balancer.give_back(address)
+        if self._ejected.ejections:
+            self._ejected.succeeded(address)
 
     def failed(self, address: str, now_s: float) -> None:
         """A request found a pod gone and leaves it."""
-        self._balancer.give_back(address)
+        self.balancer.give_back(address)
         if address in self._listed and self._ejected.failed(address, now_s):
             self._apply()
 
@@ -100,12 +90,12 @@ class RevisionPods:
 
     def validate(self) -> None:
         """Assert what holds between any two calls; tests call it after every step."""
-        self._balancer.validate()
+        self.balancer.validate()
         assert self.ejected <= self._listed, self
 
     def _apply(self) -> None:
         usable = self._listed - self._ejected.addresses
         if self._slots is not None:
-            self._balancer.set_pods({address: slots for address, slots in self._slots.items() if address in usable})
+            self.balancer.set_pods({address: slots for address, slots in self._slots.items() if address in usable})
         else:
-            self._balancer.set_pods(dict.fromkeys(usable, self.slots_per_pod or None))
+            self.balancer.set_pods(dict.fromkeys(usable, self.slots_per_pod or None))

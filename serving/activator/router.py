@@ -101,7 +101,9 @@ class RequestRouter(Generic[RequestId]):
         if active is None:
             active = self.table.open(key, now_s)
             self._set_pods(active, now_s)
-        answer, is_news = active.arrive(request, self.directory.revision(key), now_s, weight_bytes=weight_bytes)
+        # With pods the decision does not depend on the revision's state.
+        revision = None if active.pods else self.directory.revision(key)
+        answer, is_news = active.arrive(request, revision, now_s, weight_bytes=weight_bytes)
         if is_news:
             self.schedule.schedule_tick(key)
         return answer

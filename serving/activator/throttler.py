@@ -108,7 +108,8 @@ class RevisionThrottler(Generic[RequestId]):
         self._meter.leave(now_s, proxied=False)
         # Before the release: if its pod drains, its slot ends with it.
         started = self._settle(now_s)
-        return self._begin_all(self._breaker.release(request, now_s), started)
+        granted = self._breaker.release(request, now_s)
+        return self._begin_all(granted, started) if granted else started
 
     def requeue(self, request: RequestId, now_s: float) -> Sequence[Started[RequestId]]:
         """The pod of a request was gone, or died before it answered; returns the requests that begin, this one first.
@@ -186,17 +187,17 @@ class RevisionThrottler(Generic[RequestId]):
         assert not self._address_of.keys() & self._requeued.keys(), self
         if self.pods is not None:
             self.pods.validate()
-            assert not self.waiting_count or self.pods.capacity == len(self._address_of), self
-            assert self._breaker.capacity == _plus(self.pods.capacity, len(self._requeued)), self
+            assert not self.waiting_count or self.pods.balancer.capacity == len(self._address_of), self
+            assert self._breaker.capacity == _plus(self.pods.balancer.capacity, len(self._requeued)), self
 
     def _settle(self, now_s: float) -> Sequence[Started[RequestId]]:
         """Give free slots to requeued requests first, then set the breaker's capacity to what is left."""
         assert self.pods is not None
         started: list[Started[RequestId]] = []
-        while self._requeued and self.pods.capacity != len(self._address_of):
+        while self._requeued and self.pods.balancer.capacity != len(self._address_of):
             request, since_s = self._requeued.popitem(last=False)
             started.append(self._begin(request, now_s - since_s))
-        capacity = _plus(self.pods.capacity, len(self._requeued))
+        capacity = _plus(self.pods.balancer.capacity, len(self._requeued))
         if capacity == self._breaker.capacity:
             return started
         return self._begin_all(self._breaker.set_capacity(capacity, now_s), started)
@@ -204,12 +205,14 @@ class RevisionThrottler(Generic[RequestId]):
     def _begin_all(
         self, granted: Sequence[Granted[RequestId]], started: Sequence[Started[RequestId]]
     ) -> Sequence[Started[RequestId]]:
-        return [*started, *(self._begin(one.request_id, one.waited_s) for one in granted)] if granted else started
+        return [*started, *(self._begin(one.request_id, one.waited_s) for one in granted)]
 
     def _begin(self, request: RequestId, waited_s: float) -> Started[RequestId]:
         assert self.pods is not None
-        address = self._address_of[request] = self.pods.pick()
-        return Started(request=request, address=address, waited_s=waited_s)
+        pod = self.pods.balancer.pick()
+        assert pod is not None, "the breaker's capacity is what the pods have"
+        self._address_of[request] = pod.address
+        return Started(request=request, address=pod.address, waited_s=waited_s)
 
     def _leave_queue(self, request: RequestId, now_s: float) -> None:
         """Take out a request that waits. No other begins by it: none waits beside a free slot."""

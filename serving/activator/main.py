@@ -145,7 +145,7 @@ class Activator:
             await self._listen(sockets or {})
             watching = self.certificates.run(ended, looked=lambda: self._listen_for_tls(sockets or {}))
             kept.append(group.create_task(watching, name="certificates"))
-            told = group.create_task(self.client.link.run(), name="stats connection")
+            stats = group.create_task(self.client.link.run(), name="stats connection")
             reports = group.create_task(
                 report_loads(
                     self.ingress, self.client, period_s=settings.report_period_s, clock=self.server.clock, stop=ended
@@ -156,8 +156,8 @@ class Activator:
             await self._drain()
             ended.set()
             await asyncio.wait([reports, *kept])
-            told.cancel()
-            await asyncio.wait([told])
+            stats.cancel()
+            await asyncio.wait([stats])
             if self.peers is not None:
                 self.peers.close()
             view.cancel()
@@ -173,10 +173,10 @@ class Activator:
                 where, handlers[listener], listener=listener.value, takes_turns=self.settings.count > 1
             )
         self.is_serving.set()
-        told = {str(listener): f"{host}:{port}" for listener, (host, port) in self.addresses.items()}
+        addresses = {str(listener): f"{host}:{port}" for listener, (host, port) in self.addresses.items()}
         if self.tls_address is not None:
-            told["tls"] = f"{self.tls_address[0]}:{self.tls_address[1]}"
-        _log.info("activator.serving", extra=told)
+            addresses["tls"] = f"{self.tls_address[0]}:{self.tls_address[1]}"
+        _log.info("activator.serving", extra=addresses)
 
     async def _listen_for_tls(self, sockets: Mapping[str, socket.socket]) -> None:
         """Serve public hosts over TLS too, from the first certificate on; the listener makes no difference to routing."""
@@ -202,14 +202,14 @@ class Activator:
         return HttpsRedirect(self.ingress, stays=self._stays_plain, port=port)
 
     def _stays_plain(self, head: RequestHead) -> bool:
-        """Probes, authorities' questions, and what is for nobody: that is answered with 404 either way."""
+        """Probes, challenges of certificate authorities, and hosts of no service: those get a 404 either way."""
         agent = head.get(b"user-agent") or b""
         host = head.host.decode("latin-1")
         is_ours = head.reserved or is_probe_agent(agent) or head.target.startswith(_ACME)
         return is_ours or self.ingress.routes.find(Listener.PUBLIC, host) is None
 
     async def _drain(self) -> None:
-        """Be unready, take what comes for the lag, then nothing more; who runs or waits has some time, then is refused or cut."""
+        """Fail probes, take requests for the lag, then none; after the grace reject those that wait and cut those that run."""
         self.ingress.is_draining = True
         self.server.drain()
         await asyncio.sleep(self.settings.drain_lag_s)
@@ -268,7 +268,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def main() -> int:
-    """Run until told to stop; returns the exit code."""
+    """Run until a signal stops it; returns the exit code."""
     try:
         config = LiveSettings(ACTIVATOR, registry=DAEMONS, environment=os.environ)
         scaling = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)

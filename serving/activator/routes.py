@@ -1,15 +1,15 @@
 """Which revision a request is for: from its host, tag and listener to the name of a revision.
 
-Input: Route objects one at a time, as they change; a request's Host, ``Knative-Serving-Tag`` and listener. Output: the
-site that answers for the host, and one revision of it by weighted choice. Public hosts are those of the URLs in the
-route's status (NAME.NAMESPACE.<domain>, TAG-NAME.NAMESPACE.<domain>), as the controller writes them; the inner listener
-knows NAME.NAMESPACE.svc.cluster.local of every route and of every revision, also without its end as resolvers of a
-cluster let people write it, and nothing else; the public one knows nothing of that name. A Gateway that has decided about
-weights names the revision by two headers, with whatever host its client wrote: that is believed on the inner listener
-alone, where anybody may ask for any revision by its host anyway.
+Input: Route objects one at a time, as they change; a request's Host, ``Knative-Serving-Tag`` and listener. Output: the site
+that answers for the host, and one revision of it by weighted choice.
 
-Where two routes claim one host, the older claim has it; the other gets it when the older one goes. A host that no route
-has may lead to one by a DomainMapping. Randomness is handed in. It refuses to know whether a revision has pods. Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
+Public hosts are those of the URLs in the route's status (NAME.NAMESPACE.<domain>, TAG-NAME.NAMESPACE.<domain>). The inner
+listener serves NAME.NAMESPACE.svc.cluster.local of every route and of every revision, also without its end, as resolvers of a
+cluster allow; the public listener serves no such name. A Gateway that has applied the weights names the revision by two
+headers, with the client's host: they count on the inner listener alone, where any client may ask for any revision by its host.
+
+If two routes claim one host, the older claim has it; the other gets it when the older one goes. Randomness is an argument.
+Follows the Route of knative/serving 98e5ef90 (pkg/reconciler/route).
 """
 
 import bisect
@@ -235,7 +235,7 @@ class Routes:
     def find(
         self, listener: Listener, host: str, *, named: tuple[Sequence[bytes], Sequence[bytes]] | None = None
     ) -> Site | None:
-        """The site of a Host header; its case, port and final dot do not matter. None: nobody has it.
+        """The site of a Host header; its case, port and final dot do not matter. None if no service has it.
 
         ``named`` are the values of Knative-Serving-Namespace and Knative-Serving-Revision. On the inner listener they go
         before the host if there is one of each.

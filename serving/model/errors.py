@@ -4,10 +4,6 @@
 
     ServingError
       SettingsError        the operator must act; a daemon that meets it at start exits with 2
-      Refused              this system chose to reject the request
-        QueueFull          503, with Retry-After
-        QueueTimeout       503, with Retry-After
-        Draining           503
       InvalidValue         a value at the edge that does not parse; carries what would be right
       ClusterError         the resource store did not do what was asked
         NotFound           404: there is no such object
@@ -37,7 +33,6 @@ __all__ = [
     "AlreadyExists",
     "ClusterError",
     "Conflict",
-    "Draining",
     "Forbidden",
     "Gone",
     "IllegalTransition",
@@ -48,9 +43,6 @@ __all__ = [
     "NotFound",
     "NotLeading",
     "Problem",
-    "QueueFull",
-    "QueueTimeout",
-    "Refused",
     "ServingError",
     "SettingsError",
     "Unavailable",
@@ -85,37 +77,6 @@ class SettingsError(ServingError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
-
-
-class Refused(ServingError):
-    """A request that this system chose not to serve."""
-
-    status: ClassVar[int] = 503
-
-
-class QueueFull(Refused):
-    """All slots and all places in the queue of a revision are taken."""
-
-    def __init__(self, *, depth: int, depth_max: int) -> None:
-        self.depth = depth
-        self.depth_max = depth_max
-        super().__init__(f"pending request queue full: {depth} of {depth_max} places taken")
-
-
-class QueueTimeout(Refused):
-    """A request waited in the queue for as long as it may."""
-
-    def __init__(self, *, waited_s: float, wait_max_s: float) -> None:
-        self.waited_s = waited_s
-        self.wait_max_s = wait_max_s
-        super().__init__(f"waited {waited_s:.3f} s for a free slot, {wait_max_s:.3f} s is the limit")
-
-
-class Draining(Refused):
-    """The pod or proxy is going away and takes nothing new."""
-
-    def __init__(self) -> None:
-        super().__init__("shutting down")
 
 
 class InvalidValue(ServingError, ValueError):

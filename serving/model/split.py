@@ -1,7 +1,7 @@
-"""How the requests for one host are shared out, as a few characters that two who know it can compare.
+"""A digest of how the traffic of one host is split.
 
-An activator says it in answer to ``K-Network-Probe: probe``, as the ingresses of Knative say theirs in ``K-Network-Hash``: who
-has changed traffic sees when it is in force, and the names of revisions stay private.
+An activator answers ``K-Network-Probe: probe`` with it, as the ingresses of Knative answer with ``K-Network-Hash``: after a change
+of traffic a client sees when it is in force, without learning the names of revisions.
 """
 
 import hashlib
@@ -17,5 +17,5 @@ def split_digest(shares: Iterable[tuple[str, int]]) -> str:
     sums: dict[str, int] = {}
     for revision, percent in shares:
         sums[revision] = sums.get(revision, 0) + percent
-    told = ",".join(f"{revision}={percent}" for revision, percent in sorted(sums.items()) if percent)
-    return hashlib.sha256(told.encode()).hexdigest()[:_LENGTH]
+    text = ",".join(f"{revision}={percent}" for revision, percent in sorted(sums.items()) if percent)
+    return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]

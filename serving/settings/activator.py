@@ -1,7 +1,6 @@
-"""Settings of the activator: how much it holds for each revision, and how it spreads requests over pods.
+"""Settings of the activator: how many requests wait for each revision, and how requests spread over pods.
 
-Source of defaults: knative/serving 98e5ef90, pkg/activator/net. Nothing here needs YAML: what decides about requests
-stays small.
+Source of defaults: knative/serving 98e5ef90, pkg/activator/net.
 """
 
 from collections.abc import Iterator
@@ -57,14 +56,13 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     Knative, 3."""
 
     pod_tries_max: Annotated[int, Knob(key="pod-tries-max", unit=COUNT, low=1, high=100)] = 8
-    """Pods that one request is sent to, one after the other, while each is gone before it has seen the request; then it
-    is answered with 502. With the pauses that a pod is left alone for, 8 tries at a single pod take about 4 s. Range: 1
-    to 100. Default: ours, 8; Knative tries 15 times to connect."""
+    """Pods that one request is sent to, one after the other, while each is gone before it has seen the request; then the
+    answer is 502. With the pauses of an ejected pod, 8 tries at a single pod take about 4 s. Range: 1 to 100. Default: ours, 8; Knative tries 15 times to connect."""
 
     revision_wait_max_s: Annotated[float, Knob(key="revision-wait-max", unit=DURATION, above=0, high=60)] = 5.0
-    """Longest wait for a revision that a route names and that has not been seen yet, in seconds, from the first request
-    for it; then requests are refused with 503. Range: above 0 to 1m. Default: ours, 5s: watches of two kinds are not in
-    step, but seldom by more than some milliseconds."""
+    """Longest wait for a revision that a route names and that is not known yet, in seconds, from the first request for it;
+    then requests are rejected with 503. Range: above 0 to 1m. Default: ours, 5s: watches of two kinds differ by some
+    milliseconds, seldom by more."""
 
     report_period_s: Annotated[float, Knob(key="report-period", unit=DURATION, low=0.1, high=10)] = 1.0
     """Time between two reports to the autoscaler, in seconds, which adds up what falls into each second. Range: 100ms to
@@ -82,22 +80,22 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest such pause, in seconds. Range: 10ms to 10m. Default: ours, 5s."""
 
     public_address: Annotated[str, Knob(key="public-address", unit=TEXT)] = "127.0.0.1:8080"
-    """Where requests of the world come in, unless a socket is inherited: address and port. Default: ours, loopback only."""
+    """Where public requests come in, unless a socket is inherited: address and port. Default: ours, loopback only."""
 
     inner_address: Annotated[str, Knob(key="inner-address", unit=TEXT)] = "127.0.0.1:8081"
     """Where requests to cluster-local hosts come in, unless a socket is inherited: address and port. It must not be
-    reachable for the world. Default: ours, loopback only."""
+    reachable from outside. Default: ours, loopback only."""
 
     secrets_of: Annotated[str, Knob(key="secrets-of", unit=TEXT, choices=(SECRETS_OF_PODS, SECRETS_OF_REVISIONS))] = (
         SECRETS_OF_PODS
     )
-    """The secret by which a queue-proxy recognises the activator: its own (pod), or one for all pods of its revision
-    (revision), which is all that a Deployment's template can hold. It must match what starts queue-proxies. Default: ours, pod, as
+    """The secret that authenticates the activator to a queue-proxy: one of each pod (pod), or one of all pods of a revision
+    (revision), as a Deployment's template needs it. Queue-proxies must be started with the same. Default: ours, pod, as
     `serving up` does; in a cluster revision."""
 
     pod_address_override: Annotated[str, Knob(key="pod-address-override", unit=TEXT)] = ""
-    """For tests: two beginnings of addresses, as in "10.=127."; pods whose address begins with the first are reached at the
-    second. Servers take no loopback addresses for pods, which is where pods that are processes are. Default: none."""
+    """For tests: two prefixes of addresses, as in "10.=127."; pods whose address begins with the first are reached at the
+    second. API servers accept no loopback addresses for pods, which pods that are processes have. Default: none."""
 
     probe_unready_pods: Annotated[bool, Knob(key="probe-unready-pods", unit=FLAG)] = True
     """Whether pods that their EndpointSlice lists as not ready are probed while requests wait for them: a pod then gets
@@ -115,7 +113,7 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether the page also counts requests under the name and labels of Knative up to 1.18. Default: ours, false."""
 
     name: Annotated[str, Knob(key="name", unit=TEXT)] = "activator"
-    """What this activator calls itself to the autoscaler; unique among activators. Default: ours."""
+    """The name of this activator for the autoscaler; unique among activators. Default: ours."""
 
     count: Annotated[int, Knob(key="count", unit=COUNT, low=1, high=64)] = 1
     """Activator processes on the same sockets of this machine, which share the slots of each pod. Range: 1 to 64. Default:
@@ -125,29 +123,28 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Which of them this one is, from 0. Range: 0 to 63, below the count. Default: ours, 0; `serving up` sets it."""
 
     peer_folder: Annotated[str, Knob(key="peer-folder", unit=TEXT)] = ""
-    """Folder that only we can read, in which they have their sockets for each other. Needed where there are several.
-    Default: none; `serving up` sets it."""
+    """Folder of the sockets between these processes, readable by their user only. Needed with several processes. Default:
+    none; `serving up` sets it."""
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 0.0
-    """Time for which requests are still taken after a stop signal, in seconds: senders must see first that the
-    activator is leaving. Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and no request is refused;
-    behind a load balancer its probe period, such as 5s."""
+    """Time for which requests are still accepted after the signal to stop, in seconds, until senders have noticed. Range: 0
+    to 10m. Default: ours, 0s, because `serving up` holds the sockets and refuses no connection; behind a load balancer its
+    probe period, such as 5s."""
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600)] = 10.0
-    """Time that requests have to end after a stop signal, in seconds; those that wait for a pod are then refused
-    with 503, those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator, or wait
+    """Time that requests have to end after the signal to stop, in seconds; then those that wait for a pod are rejected with
+    503, and those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator, or wait
     at the socket for the next."""
 
     tell_revision: Annotated[bool, Knob(key="tell-revision", unit=FLAG)] = True
-    """Whether answers tell in X-Serving-Revision which revision gave them. Default: ours, true; off for those who must not
-    tell the world their revisions."""
+    """Whether answers name their revision in X-Serving-Revision. Default: ours, true; off where clients must not see it."""
 
     tell_cold_start: Annotated[bool, Knob(key="tell-cold-start", unit=FLAG)] = True
-    """Whether an answer to a request that waited for a pod to start says so in X-Serving-Cold-Start. Default: ours, true."""
+    """Whether the answer to a request that waited for a pod to start carries X-Serving-Cold-Start. Default: ours, true."""
 
     tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG)] = True
-    """Whether answers tell in Server-Timing how many milliseconds their request waited for a pod ("queue") and then for
-    the pod's answer to begin ("upstream"). Default: ours, true; browsers show it."""
+    """Whether answers carry Server-Timing with the milliseconds that their request waited for a pod ("queue") and then for
+    the first byte of the pod's answer ("upstream"). Default: ours, true; browsers show it."""
 
     http_protocol: Annotated[
         str,
@@ -161,11 +158,11 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Limits of the HTTP engine."""
 
     tls: TlsSettings = TlsSettings()
-    """TLS: its certificates, and how they are looked after."""
+    """TLS: its certificates, and how often they are read."""
 
     trace_ratio: Annotated[float, Knob(key="trace-percentage", unit=PERCENT, low=0, high=1)] = 0.1
-    """Part of the requests without a traceparent that spans are made of, once otlp.endpoint is set; a request with one does
-    as its sampled flag says. 0 leaves it to that flag alone. Range: 0 to 100 percent. Default: Knative's sample-rate, 10."""
+    """Part of the requests without a traceparent that get spans once otlp.endpoint is set; for the others their sampled flag
+    decides. 0 leaves it to that flag alone. Range: 0 to 100 percent. Default: Knative's sample-rate, 10."""
 
     otlp: OtlpSettings = OtlpSettings()
     """Where spans of requests and the page's numbers are sent."""

@@ -1,10 +1,9 @@
 """Which pod gets the next request.
 
-Inputs: the pods of a revision with this activator's slots on each (``serving/traffic/share.py``), pods that drain, and
-every request taken and given back. Output: ``Chosen`` with the reason, or ``NoFreePod`` with the reason. A pod that is
+Inputs: the pods of a revision with this activator's slots on each, pods that drain, and every request taken and given back. Output: ``Chosen`` with the reason, or ``NoFreePod`` with the reason. A pod that is
 full or drains is never chosen; among the others a policy chooses (``serving/traffic/policy.py``).
 
-It counts only what this activator has sent, and knows neither connections nor time; randomness is handed in. Follows
+It counts only what this activator has sent, and knows neither connections nor time; randomness is an argument. Follows
 knative/serving 98e5ef90 pkg/activator/net, except that a request which the breaker in front let through always finds a
 pod: ``capacity`` is what the breaker may let through.
 """
@@ -88,7 +87,7 @@ class Balancer:
         """Replace the list of pods: address to slots of this activator, None for no limit.
 
         A pod that is no longer listed drains, and is forgotten when its last request has ended. A pod that drains does so
-        for as long as it is listed. Fewer slots than requests in flight interrupt nobody.
+        for as long as it is listed. Fewer slots than requests in flight interrupt no request.
         """
         for address in sorted(slots_by_pod.keys() | self._pods.keys()):
             pod = self._pods.setdefault(address, BalancedPod(address))

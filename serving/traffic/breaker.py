@@ -1,12 +1,11 @@
-"""Who may run, who waits, who is refused: bounded admission in the order of arrival.
+"""Bounded admission in the order of arrival: which requests run, which wait, and which are rejected.
 
-Inputs: a request's arrival, end, or client that left, and changes of capacity, each with the time. Outputs: what
-becomes of that request, and which waiting ones are granted a slot by it. ``next_wake_s`` says when ``expire`` is due.
-Rules: who waits goes before who comes; taking capacity away interrupts nobody; the queue is bounded in requests and, if
-wanted, in bytes. It refuses to know what a request is, where it will run, and what time it is.
+Inputs: a request's arrival, its end, or the loss of its client, and changes of capacity, each with the time. Outputs: the
+decision about that request, and the waiting requests that get a slot. ``next_wake_s`` says when ``expire`` is due.
 
-Used with a pod's slots in the queue-proxy and with all free slots of a revision in the activator. In the place of
-knative/serving 98e5ef90 pkg/queue/breaker.go, which lets newcomers pass those who wait.
+Rules: requests that wait go before new ones; less capacity interrupts no request; the queue is bounded in requests and, as an
+option, in bytes. The queue-proxy uses it with a pod's slots, the activator with all free slots of a revision. The breaker of
+knative/serving 98e5ef90 (pkg/queue/breaker.go) lets new requests pass those that wait; this one does not.
 """
 
 import enum
@@ -34,7 +33,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class QueueLimit(enum.StrEnum):
-    """What kept a request out of the queue."""
+    """The bound that kept a request out of the queue."""
 
     COUNT = "count"
     BYTES = "bytes"
@@ -79,7 +78,7 @@ class TimedOut(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class BreakerCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of all requests so far: ``arrived`` is the sum of the others, ``waiting_bytes`` apart."""
+    """Counts of all requests so far: ``arrived`` is the sum of the others but ``waiting_bytes``."""
 
     arrived: int
     running: int
@@ -108,7 +107,7 @@ class Breaker(Generic[RequestId]):
     at most ``depth_bytes_max`` bytes (None: not bounded), each for at most ``wait_max_s`` seconds. With 10 slots and 100
     places the 111th request at once is refused. Times must not go back.
 
-    A request is told by an id of the caller's, unique among those inside. ``release`` and ``cancel`` of an id that is not
+    The caller names requests by ids that are unique among those inside. ``release`` and ``cancel`` of an id that is not
     inside do nothing, so that a ``finally`` clause may always call them.
     """
 
@@ -136,7 +135,7 @@ class Breaker(Generic[RequestId]):
         self._depth_bytes_max = depth_bytes_max
         self._wait_max_s = wait_max_s
         self._running: set[RequestId] = set()
-        # Not a dict: taking a dict's first key again and again walks over all that were taken before.
+        # Not a dict: a dict walks over all its removed first keys to find the next.
         self._waiting: OrderedDict[RequestId, _QueuePlace] = OrderedDict()
         self._waiting_bytes = 0
         self._arrived = 0
@@ -170,7 +169,7 @@ class Breaker(Generic[RequestId]):
         return len(self._waiting)
 
     def counts(self) -> BreakerCounts:
-        """What became of all requests so far."""
+        """Counts of all requests so far."""
         return BreakerCounts(
             arrived=self._arrived,
             running=len(self._running),
@@ -183,7 +182,7 @@ class Breaker(Generic[RequestId]):
         )
 
     def admit(self, request_id: RequestId, now_s: float, *, weight_bytes: int = 0) -> Admitted | Queued | Rejected:
-        """Let a new request run, wait or go. ``weight_bytes`` is what it takes up while it waits.
+        """Admit, queue or reject a new request. ``weight_bytes`` is what it takes up while it waits.
 
         Raises:
             IllegalTransition: when the id is inside already.
@@ -191,7 +190,7 @@ class Breaker(Generic[RequestId]):
         if request_id in self._running or request_id in self._waiting:
             raise self._illegal(request_id, "admit")
         self._arrived += 1
-        # Whoever waits, waits because no slot is free: newcomers cannot pass (see validate).
+        # Requests wait only while no slot is free, so a new one cannot pass them (see validate).
         if self._capacity is None or len(self._running) < self._capacity:
             self._running.add(request_id)
             return ADMITTED
@@ -205,7 +204,7 @@ class Breaker(Generic[RequestId]):
         return Queued(position=len(self._waiting), deadline_s=now_s + self._wait_max_s)
 
     def release(self, request_id: RequestId, now_s: float) -> Sequence[Granted[RequestId]]:
-        """A request has finished; who runs instead.
+        """A request has finished; returns the requests that get a slot.
 
         Raises:
             IllegalTransition: when the request still waits: it cannot have finished.
@@ -219,7 +218,7 @@ class Breaker(Generic[RequestId]):
         return self._grant(now_s)
 
     def cancel(self, request_id: RequestId, now_s: float) -> Sequence[Granted[RequestId]]:
-        """A client has left: its place or its slot is free; who runs instead."""
+        """A client has left, and its place or slot is free; returns the requests that get a slot."""
         place = self._waiting.pop(request_id, None)
         if place is not None:
             self._waiting_bytes -= place.weight_bytes
@@ -232,7 +231,7 @@ class Breaker(Generic[RequestId]):
         return self._grant(now_s)
 
     def set_capacity(self, capacity: int | None, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Change the number of slots; who runs by it.
+        """Change the number of slots; returns the requests that get one.
 
         With fewer slots than running requests all of them run on, and none is granted until enough have finished:
         from 10 to 4 slots with 10 running, 7 must finish before the next one starts.
@@ -242,7 +241,7 @@ class Breaker(Generic[RequestId]):
         return self._grant(now_s)
 
     def expire(self, now_s: float) -> Sequence[TimedOut[RequestId]]:
-        """Take out those who have waited for as long as they may, oldest first.
+        """Take out the requests whose wait is over, oldest first.
 
         A slot that comes free before this is called still goes to the oldest, late or not: serving beats refusing.
         """
@@ -254,7 +253,7 @@ class Breaker(Generic[RequestId]):
         return timed_out
 
     def next_wake_s(self) -> float | None:
-        """When ``expire`` is next due; None while nobody waits. All wait equally long, so it is the oldest's time."""
+        """When ``expire`` is next due; None while no request waits. All may wait equally long, so the oldest is due first."""
         if not self._waiting:
             return None
         oldest = next(iter(self._waiting.values()))

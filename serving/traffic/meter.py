@@ -1,11 +1,11 @@
-"""How many requests a proxy holds, averaged over time, and how many came: the figures that scale a revision.
+"""The mean number of requests in a proxy, and how many arrived: the figures that scale a revision.
 
 Input: each request's arrival and end, with the time, and whether an activator marked it. Output: a ``Report`` for each
-period (1 s by default), and the ``Stat`` that is sent of it. The average is weighted by time, so that a request of
-10 ms counts a hundredth of one that lasts the whole second; a request that waits for a slot counts like one that runs.
-Requests that came through an activator are kept apart, because the activator reports them too and load counts once.
+period (1 s by default), and the ``Stat`` that is sent of it. The mean is weighted by time: a request of 10 ms counts a
+hundredth of one that lasts the whole second. A request that waits for a slot counts like one that runs. Requests that came
+through an activator are counted apart, because the activator reports them too and load counts once.
 
-It knows no request by name: it counts. Follows knative/networking pkg/http/stats as used by knative/serving 98e5ef90
+Follows knative/networking pkg/http/stats as used by knative/serving 98e5ef90
 (docs/calculations.md, "Request statistics"), but for what ``MeterQuirks`` lists.
 """
 
@@ -24,8 +24,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     ``concurrency`` is the mean number of requests inside over the ``period_s`` seconds covered, weighted by time; 0.0
     when no time passed. ``request_count`` is the number that arrived. The ``proxied_`` pair is the part of both that
-    came through an activator. ``unmatched_leaves`` counts ends of requests that were never seen to arrive: a fault of
-    the caller's, to be alarmed about when it is not 0.
+    came through an activator. ``unmatched_leaves`` counts ends of requests that never arrived: an error of the caller,
+    worth an alarm when it is not 0.
     """
 
     period_s: float
@@ -39,8 +39,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Meter:
     """Counts requests in and out; ``report`` closes a period and opens the next.
 
-    Requests inside are carried over from period to period. A time before the last one seen counts as the last one
-    seen: nothing is taken back.
+    Requests inside are carried over from period to period. A time before the last one counts as the last one.
     """
 
     __slots__ = (
@@ -71,7 +70,7 @@ class Meter:
 
     @property
     def level(self) -> int:
-        """The number of requests inside now, waiting ones and proxied ones included."""
+        """Requests inside now, waiting and proxied ones included."""
         return self._direct_level + self._proxied_level
 
     def arrive(self, now_s: float, *, proxied: bool) -> None:

@@ -1,12 +1,12 @@
 """The order in which free pods are chosen: three policies, and which of them a revision gets.
 
-Each policy holds the pods that have a free slot and names the next one in constant time, without looking at full pods.
-``Balancer`` says which those are. By containerConcurrency: without a limit the better of two pods at random, because
-requests in flight are all that tells pods apart; with a low limit the first in the order of addresses; with a higher one
-the pods take turns.
+Each policy holds the pods with a free slot and picks the next one in constant time, without a look at full pods.
+``Balancer`` adds and removes them. containerConcurrency decides: without a limit the better of two pods at random, because
+pods differ only in their requests in flight; with a low limit the first in the order of addresses; with a higher one the pods
+take turns.
 
-Follows knative/serving 98e5ef90 pkg/activator/net/lb_policy.go. Its round robin walks over full pods to the next free
-one; here free pods stand in a line, which comes to the same while none is full.
+Follows knative/serving 98e5ef90 pkg/activator/net/lb_policy.go. Its round robin walks over full pods to the next free one;
+here free pods form a queue, which is the same while none is full.
 """
 
 import bisect
@@ -38,8 +38,8 @@ def policy_for(container_concurrency: int, *, first_free_concurrency_max: int) -
 class BalancedPod:
     """A pod as one activator sees it; changes in place, because it changes twice for each request.
 
-    ``slots`` are this activator's own, None for no limit; ``in_flight`` counts its own requests. ``listed`` says that
-    the pod is in the latest list, ``draining`` that it said it goes away.
+    ``slots`` are this activator's own, None for no limit; ``in_flight`` counts its own requests. ``listed``: the pod
+    is in the latest list; ``draining``: it has announced that it terminates.
     """
 
     __slots__ = ("address", "draining", "in_flight", "listed", "slots")
@@ -95,15 +95,15 @@ class FirstFree:
         return len(self._sorted)
 
     def add(self, pod: BalancedPod) -> None:
-        """Into its place; a copy of the list's tail is cheaper than a heap up to some thousands of pods."""
+        """Insert in order; copying the list's tail is cheaper than a heap up to some thousands of pods."""
         self._sorted.insert(self._place_of(pod), pod)
 
     def remove(self, pod: BalancedPod) -> None:
-        """From its place."""
+        """Remove from the order."""
         del self._sorted[self._place_of(pod)]
 
     def pick(self) -> BalancedPod:
-        """The one with the smallest address."""
+        """The pod with the smallest address."""
         return self._sorted[0]
 
     def _place_of(self, pod: BalancedPod) -> int:
@@ -115,12 +115,12 @@ def _address_of(pod: BalancedPod) -> str:
 
 
 class RoundRobin:
-    """In a line: the chosen one goes to its end, and so does one that becomes free."""
+    """In a queue: the chosen pod goes to its end, and so does one that becomes free."""
 
     __slots__ = ("_line",)
 
     def __init__(self) -> None:
-        # Not a dict: moving a dict's first key away again and again walks over all that were moved before.
+        # Not a dict: a dict walks over all its removed first keys to find the next.
         self._line: OrderedDict[str, BalancedPod] = OrderedDict()
 
     def __len__(self) -> int:
@@ -128,22 +128,22 @@ class RoundRobin:
         return len(self._line)
 
     def add(self, pod: BalancedPod) -> None:
-        """At the end of the line."""
+        """Append."""
         self._line[pod.address] = pod
 
     def remove(self, pod: BalancedPod) -> None:
-        """From wherever it stands."""
+        """Remove from any position."""
         del self._line[pod.address]
 
     def pick(self) -> BalancedPod:
-        """The first of the line."""
+        """The first; it goes to the end."""
         pod = next(iter(self._line.values()))
         self._line.move_to_end(pod.address)
         return pod
 
 
 class TwoChoices:
-    """Of two different ones at random the one with fewer requests of this activator; of one, that one.
+    """Of two pods at random the one with fewer requests of this activator; a single pod is picked as it is.
 
     ``random`` gives numbers from 0 to below 1, as ``random.Random(seed).random`` does.
     """
@@ -160,12 +160,12 @@ class TwoChoices:
         return len(self._pods)
 
     def add(self, pod: BalancedPod) -> None:
-        """At the end: the order means nothing."""
+        """Append; the order has no meaning."""
         self._index_of[pod.address] = len(self._pods)
         self._pods.append(pod)
 
     def remove(self, pod: BalancedPod) -> None:
-        """By moving the last one into its place."""
+        """Move the last pod into its place."""
         index = self._index_of.pop(pod.address)
         last = self._pods.pop()
         if last is not pod:
@@ -173,12 +173,12 @@ class TwoChoices:
             self._index_of[last.address] = index
 
     def pick(self) -> BalancedPod:
-        """The better of two. A tie needs no coin: which of the two is drawn first is random already."""
+        """The better of two. A tie needs no second draw: the order of the two is random already."""
         count = len(self._pods)
         if count == 1:
             return self._pods[0]
         one = int(self._random() * count)
-        # Among the others, each as likely: with 3 pods and 1 drawn, 0 stays 0 and 1 becomes 2.
+        # Uniform over the others: with 3 pods and 1 drawn, 0 stays 0 and 1 becomes 2.
         other = int(self._random() * (count - 1))
         other += other >= one
         first, second = self._pods[one], self._pods[other]

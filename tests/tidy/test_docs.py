@@ -11,7 +11,7 @@ from serving.model import errors
 from serving.model.errors import ServingError
 from tests.tidy.sources import ROOT, named
 
-# A name of the tree with the name above it and the words behind it: {"QueueFull": ("Refused", "503, with Retry-After")}.
+# A name of the tree with the name above it and the words behind it: {"NotFound": ("ClusterError", "404: there is no such object")}.
 Tree = dict[str, tuple[str | None, str]]
 
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
@@ -154,3 +154,14 @@ def test_the_code_in_the_readme_runs() -> None:
     assert blocks
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})  # noqa: S102 - our own page
+
+
+def test_the_answers_of_the_data_path_are_in_its_code() -> None:
+    rows = re.findall(r"^\| [45]\d\d (`.*?`) \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
+    texts = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
+    sources = [*(ROOT / "serving/activator").rglob("*.py"), *(ROOT / "serving/queueproxy").rglob("*.py")]
+    code = "".join(path.read_text() for path in [*sources, ROOT / "serving/proxy/timeouts.py"])
+    # Names and numbers differ from answer to answer: the words around them must stand in the code.
+    words = [part.strip(" .") for text in texts for part in re.split(r"NAME|\d+|\.\.\.", text)]
+    assert len(texts) > 8
+    assert [word for word in words if word.strip(": s") and word not in code] == []

@@ -171,7 +171,7 @@ class PeerProcesses:
 
     def _flush(self, peer: _PeerProcess) -> None:
         loop = asyncio.get_running_loop()
-        # A broken connection belongs to a process that ends: its pidfd says so.
+        # A broken connection belongs to a process that ends: its pidfd reports it.
         with contextlib.suppress(OSError):
             del peer.unsent[: peer.connection.send(peer.unsent)]
         if peer.unsent:

@@ -33,7 +33,7 @@ _OLDER_BY_S = 0.02
 
 
 class _PeerAsk(msgspec.Struct, kw_only=True):
-    """What a peer wants for a revision. ``may_overtake``: since it asked, no slot has passed to it before a request of ours."""
+    """What a peer wants for a revision. ``may_overtake``: no slot has passed to it before a request here since it asked."""
 
     waiting_count: int
     since_s: float

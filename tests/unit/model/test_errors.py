@@ -4,7 +4,6 @@ from serving.model.errors import (
     AlreadyExists,
     ClusterError,
     Conflict,
-    Draining,
     Forbidden,
     Gone,
     IllegalTransition,
@@ -12,10 +11,6 @@ from serving.model.errors import (
     InvalidValue,
     NotFound,
     Problem,
-    QueueFull,
-    QueueTimeout,
-    Refused,
-    ServingError,
     SettingsError,
     Unavailable,
     Unsupported,
@@ -32,18 +27,6 @@ def test_a_settings_error_carries_every_problem_a_line_each() -> None:
     error = SettingsError(problems)
     assert error.problems == tuple(problems)
     assert len(str(error).splitlines()) == 3
-
-
-@pytest.mark.parametrize(
-    "error", [QueueFull(depth=10, depth_max=10), QueueTimeout(waited_s=1, wait_max_s=1), Draining()]
-)
-def test_what_we_refuse_is_answered_with_503(error: Refused) -> None:
-    assert error.status == 503
-    assert isinstance(error, ServingError)
-
-
-def test_a_full_queue_says_how_full() -> None:
-    assert str(QueueFull(depth=10, depth_max=10)) == "pending request queue full: 10 of 10 places taken"
 
 
 def test_a_value_that_does_not_parse_says_what_would() -> None:

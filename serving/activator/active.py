@@ -7,8 +7,9 @@ wake it. One exists for each revision with requests; none for an idle one.
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from serving.activator.outcome import Dispatch, Rejection, RejectionReason, RevisionWake
+from serving.activator.outcome import Dispatch, Rejection, RejectionReason, RevisionWake, SilentPod
 from serving.activator.revisions import ServedRevision
+from serving.activator.silence import SilenceWatch
 from serving.activator.slices import ServedPod
 from serving.activator.throttler import RevisionThrottler, Started
 from serving.activator.wake import RevisionLoad, WakeInput, WakeState, calm, reported, wake
@@ -28,6 +29,7 @@ class ActiveRevision(Generic[RequestId]):
         "_arrived_count",
         "_has_rejected",
         "_quiet_level",
+        "_silence",
         "_since_s",
         "_wake_state",
         "key",
@@ -46,6 +48,7 @@ class ActiveRevision(Generic[RequestId]):
         self._arrived_count = 0
         self._quiet_level = 0
         self._has_rejected = False
+        self._silence = SilenceWatch[RequestId]()
 
     def __repr__(self) -> str:
         return f"ActiveRevision({self.key[1]}, {self.throttler!r})"
@@ -65,9 +68,9 @@ class ActiveRevision(Generic[RequestId]):
             return answer, True
         return Dispatch(request=request, pod=self.pods[answer.address]), self.throttler.level > self._quiet_level
 
-    def finish(self, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
+    def finish(self, request: RequestId, now_s: float, *, is_answered: bool) -> Sequence[Dispatch[RequestId]]:
         """A request has ended; returns the requests that begin."""
-        started = self.throttler.finish(request, now_s)
+        started = self.throttler.finish(request, now_s, is_answered=is_answered)
         if self._wake_state.known_waiting_count and not self.throttler.waiting_count:
             self._wake_state = calm(self._wake_state)
         return self.dispatches(started) if started else ()
@@ -142,6 +145,30 @@ class ActiveRevision(Generic[RequestId]):
             key=self.key, flip=decision.flip, poke=decision.poke, resource_version=revision.resource_version
         )
         return (woken,), decision.next_wake_s
+
+    def eject_silent(
+        self, now_s: float, settings: ActivatorSettings, *, has_begun: Callable[[RequestId], bool]
+    ) -> list[SilentPod[RequestId]]:
+        """Eject pods that answer nothing although others do; returns all such pods with the requests that they hold."""
+        pods = self.throttler.pods
+        if pods is None:
+            return []
+        in_flight = self.throttler.address_of
+        silent = self._silence.look(
+            in_flight,
+            pods.answered_s,
+            now_s,
+            has_begun=has_begun,
+            slots_per_pod=pods.slots_per_pod,
+            after_s=settings.eject_after_silence_s,
+        )
+        ejected = {address for address in silent if self.throttler.eject_silent(address, now_s)}
+        # A request may have been on its way to a pod when that was ejected.
+        return [
+            SilentPod(key=self.key, pod=self.pods[address], is_new=address in ejected, requests=requests)
+            for address in sorted(pods.silent)
+            if (requests := tuple(one for one, pod in in_flight.items() if pod == address and not has_begun(one)))
+        ]
 
     def report(self, now_s: float, settings: ActivatorSettings) -> RevisionLoad | None:
         """Close the period of reports: its load, or None if there was none and no request is inside."""

@@ -1,8 +1,11 @@
-"""Pods of one revision that get no requests for a while, because a request found them gone.
+"""Pods of one revision that get no requests for a while.
 
-Input: requests that found a pod gone or that it answered, and the time. Output: which pods are ejected now, and until when. A
-pod that is deleted leaves the list of pods within some 50 ms; one that is slow to listen must not wait long, so the pause
-starts small and doubles while the pod stays listed and unreachable.
+Input: requests that found a pod gone, pods that answer nothing, answers, and the time. Output: which pods are ejected now, and until
+when.
+
+A pod that is gone leaves the list of pods within some 50 ms, and one that is slow to listen must not wait long: its pause starts
+small and doubles while the pod stays listed and unreachable. A silent pod hangs, which takes longer to end; its first answer ends
+the pause.
 """
 
 from collections.abc import Collection
@@ -13,6 +16,8 @@ __all__ = ["EjectedPods"]
 
 _PAUSE_FIRST_S = 0.05
 _PAUSE_MAX_S = 1.0
+_SILENT_PAUSE_FIRST_S = 5.0
+_SILENT_PAUSE_MAX_S = 60.0
 
 
 class _Ejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +25,7 @@ class _Ejection(msgspec.Struct, frozen=True, kw_only=True):
 
     failure_count: int
     until_s: float | None
+    is_silent: bool = False
 
 
 class EjectedPods:
@@ -39,6 +45,12 @@ class EjectedPods:
         """Pods that get no requests now."""
         return {address for address, one in self.ejections.items() if one.until_s is not None}
 
+    @property
+    def silent_addresses(self) -> set[str]:
+        """Those of them that answer nothing."""
+        ejections = self.ejections.items()
+        return {address for address, one in ejections if one.is_silent and one.until_s is not None}
+
     def failed(self, address: str, now_s: float) -> bool:
         """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; whether it was not ejected before."""
         known = self.ejections.get(address)
@@ -49,11 +61,23 @@ class EjectedPods:
         self.ejections[address] = _Ejection(failure_count=count, until_s=now_s + pause_s)
         return True
 
-    def succeeded(self, address: str) -> None:
-        """Forget the failures of a pod that answers; one that is ejected stays so until its pause ends."""
+    def silent(self, address: str, now_s: float) -> bool:
+        """Eject a pod that answers nothing, for 5 s, then 10, 20 ... 60 s or until it answers; False if it is so already."""
         known = self.ejections.get(address)
-        if known is not None and known.until_s is None:
-            del self.ejections[address]
+        if known is not None and known.is_silent and known.until_s is not None:
+            return False
+        count = known.failure_count + 1 if known is not None and known.is_silent else 1
+        pause_s = min(_SILENT_PAUSE_FIRST_S * 2 ** (count - 1), _SILENT_PAUSE_MAX_S)
+        self.ejections[address] = _Ejection(failure_count=count, until_s=now_s + pause_s, is_silent=True)
+        return True
+
+    def succeeded(self, address: str) -> bool:
+        """A pod has answered: forget its failures, unless a pause for an unreachable pod lasts; whether that ends a pause."""
+        known = self.ejections.get(address)
+        if known is None or not (known.until_s is None or known.is_silent):
+            return False
+        del self.ejections[address]
+        return known.until_s is not None
 
     def keep(self, addresses: Collection[str]) -> None:
         """Forget all pods that are no longer listed."""

@@ -14,7 +14,7 @@ from serving.activator.slices import ServedPod
 from serving.activator.wake import Poke
 from serving.model.knative import RevisionKey
 
-__all__ = ["Dispatch", "Rejection", "RejectionReason", "RevisionWake", "RoutingOutcome"]
+__all__ = ["Dispatch", "Rejection", "RejectionReason", "RevisionWake", "RoutingOutcome", "SilentPod"]
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
@@ -54,6 +54,15 @@ class RevisionWake(msgspec.Struct, frozen=True, kw_only=True):
     flip: bool
     poke: Poke | None
     resource_version: str
+
+
+class SilentPod(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
+    """A pod that is ejected because it answers nothing, with the requests that it holds; ``is_new``: since now."""
+
+    key: RevisionKey
+    pod: ServedPod
+    is_new: bool
+    requests: tuple[RequestId, ...]
 
 
 class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):

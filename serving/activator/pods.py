@@ -20,7 +20,7 @@ class RevisionPods:
     ``slots_per_pod`` is containerConcurrency, 0 without a limit.
     """
 
-    __slots__ = ("_ejected", "_listed", "_slots", "balancer", "slots_per_pod")
+    __slots__ = ("_ejected", "_listed", "_slots", "answered_s", "balancer", "slots_per_pod")
 
     def __init__(
         self, *, container_concurrency: int, first_free_concurrency_max: int, random: Callable[[], float]
@@ -28,6 +28,8 @@ class RevisionPods:
         policy = policy_for(container_concurrency, first_free_concurrency_max=first_free_concurrency_max)
         self.balancer = Balancer(policy, random=random)
         self._ejected = EjectedPods()
+        self.answered_s: dict[str, float] = {}
+        """When each pod last ended a request with an answer."""
         self._listed: frozenset[str] = frozenset()
         # This process's slots of each pod, where processes share them.
         self._slots: dict[str, int] | None = None
@@ -42,6 +44,11 @@ class RevisionPods:
         return self._ejected.addresses
 
     @property
+    def silent(self) -> set[str]:
+        """Those of them that answer nothing."""
+        return self._ejected.silent_addresses
+
+    @property
     def in_flight(self) -> dict[str, int]:
         """Requests on each pod that has any from here."""
         return self.balancer.in_flight_by_pod()
@@ -54,6 +61,7 @@ class RevisionPods:
         self._slots = None if slots is None else dict(slots)
         self.slots_per_pod = container_concurrency
         self._ejected.keep(self._listed)
+        self.answered_s = {address: at_s for address, at_s in self.answered_s.items() if address in self._listed}
         self._apply()
 
     def set_slots(self, address: str, slots: int) -> bool:
@@ -65,11 +73,22 @@ class RevisionPods:
         self.balancer.set_slots(address, slots)
         return True
 
-    def finished(self, address: str) -> None:
-        """A request on a pod has ended."""
+    def finished(self, address: str, now_s: float, *, is_answered: bool) -> None:
+        """A request on a pod has ended, with the pod's answer or without."""
         self.balancer.give_back(address)
-        if self._ejected.ejections:
-            self._ejected.succeeded(address)
+        if is_answered:
+            self.answered_s[address] = now_s
+            if self._ejected.ejections and self._ejected.succeeded(address):
+                self._apply()
+
+    def eject_silent(self, address: str, now_s: float) -> bool:
+        """Eject a pod that answers nothing, unless half of the pods are ejected; whether it was not ejected before."""
+        if address not in self._listed or len(self.ejected | {address}) * 2 > len(self._listed):
+            return False
+        has_changed = self._ejected.silent(address, now_s)
+        if has_changed:
+            self._apply()
+        return has_changed
 
     def failed(self, address: str, now_s: float) -> None:
         """A request found a pod gone and leaves it."""

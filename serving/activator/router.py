@@ -108,15 +108,17 @@ class RequestRouter(Generic[RequestId]):
             self.schedule.schedule_tick(key)
         return answer
 
-    def finish(self, key: RevisionKey, request: RequestId, now_s: float) -> Sequence[Dispatch[RequestId]]:
-        """A request has ended, or its client has left; returns the requests that begin."""
+    def finish(
+        self, key: RevisionKey, request: RequestId, now_s: float, *, is_answered: bool = True
+    ) -> Sequence[Dispatch[RequestId]]:
+        """A request has ended, with the pod's answer or without; returns the requests that begin."""
         active = self._active.get(key)
         if active is None:
             return ()
         if self._slots is None or not self._slots.is_trading(key):
-            return active.finish(request, now_s)
+            return active.finish(request, now_s, is_answered=is_answered)
         self._slots.before_finish(key, request, now_s)
-        dispatches = active.finish(request, now_s)
+        dispatches = active.finish(request, now_s, is_answered=is_answered)
         self._slots.settle(key, now_s)
         return dispatches
 

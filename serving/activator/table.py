@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from serving.activator.active import ActiveRevision
 from serving.activator.directory import RevisionDirectory
+from serving.activator.outcome import SilentPod
 from serving.activator.schedule import TickSchedule
 from serving.activator.throttler import RevisionThrottler
 from serving.model.knative import RevisionKey
@@ -59,6 +60,19 @@ class RevisionTable(Generic[RequestId]):
         del self.active[key]
         self.directory.unready.forget(key)
         self.schedule.forget(key)
+
+    def eject_silent(self, now_s: float, *, has_begun: Callable[[RequestId], bool]) -> list[SilentPod[RequestId]]:
+        """Eject the pods that answer nothing although others of their revision do."""
+        if not self.settings.eject_after_silence_s:
+            return []
+        found = [
+            silent
+            for active in self.active.values()
+            for silent in active.eject_silent(now_s, self.settings, has_begun=has_begun)
+        ]
+        for silent in found:
+            self.schedule.schedule_tick(silent.key)
+        return found
 
     def throttler(self, key: RevisionKey) -> RevisionThrottler[RequestId] | None:
         """The requests of a revision; None without any."""

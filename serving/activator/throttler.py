@@ -39,7 +39,7 @@ class RevisionThrottler(Generic[RequestId]):
     ``random`` gives numbers from 0 to below 1. Calls with a request that is not inside do nothing.
     """
 
-    __slots__ = ("_address_of", "_breaker", "_meter", "_random", "_requeued", "_settings", "pods")
+    __slots__ = ("_breaker", "_meter", "_random", "_requeued", "_settings", "address_of", "pods")
 
     def __init__(self, *, settings: ActivatorSettings, random: Callable[[], float], now_s: float) -> None:
         self._settings = settings
@@ -53,12 +53,13 @@ class RevisionThrottler(Generic[RequestId]):
             wait_max_s=settings.queue_wait_max_s,
         )
         self._meter = Meter(now_s=now_s)
-        self._address_of: dict[RequestId, str] = {}
+        self.address_of: dict[RequestId, str] = {}
+        """The pod of each request that runs."""
         # Requests whose pod was gone, oldest first, with the time. They keep their slots in the breaker.
         self._requeued: OrderedDict[RequestId, float] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"RevisionThrottler({len(self._address_of)} run, {self.waiting_count} wait, {self.pods!r})"
+        return f"RevisionThrottler({len(self.address_of)} run, {self.waiting_count} wait, {self.pods!r})"
 
     @property
     def level(self) -> int:
@@ -79,10 +80,6 @@ class RevisionThrottler(Generic[RequestId]):
             since_s.append(due_s - self._settings.queue_wait_max_s)
         return min(since_s, default=None)
 
-    def pod_of(self, request: RequestId) -> str | None:
-        """The pod of a request; None if it waits or is not inside."""
-        return self._address_of.get(request)
-
     def arrive(
         self, request: RequestId, now_s: float, *, weight_bytes: int = 0
     ) -> Started[RequestId] | Queued | Rejected:
@@ -97,14 +94,14 @@ class RevisionThrottler(Generic[RequestId]):
         self._meter.arrive(now_s, proxied=False)
         return self._begin(request, 0.0) if isinstance(answer, Admitted) else answer
 
-    def finish(self, request: RequestId, now_s: float) -> Sequence[Started[RequestId]]:
+    def finish(self, request: RequestId, now_s: float, *, is_answered: bool = True) -> Sequence[Started[RequestId]]:
         """A request has ended, or its client has left, waiting or not; returns the requests that begin."""
-        address = self._address_of.pop(request, None)
+        address = self.address_of.pop(request, None)
         if address is None:
             self._leave_queue(request, now_s)
             return ()
         assert self.pods is not None
-        self.pods.finished(address)
+        self.pods.finished(address, now_s, is_answered=is_answered)
         self._meter.leave(now_s, proxied=False)
         # Before the release: if its pod drains, its slot ends with it.
         started = self._settle(now_s)
@@ -116,7 +113,7 @@ class RevisionThrottler(Generic[RequestId]):
 
         It goes to another pod, or waits before all others. The pod is ejected for a while.
         """
-        address = self._address_of.pop(request, None)
+        address = self.address_of.pop(request, None)
         if address is None:
             return ()
         assert self.pods is not None
@@ -150,6 +147,13 @@ class RevisionThrottler(Generic[RequestId]):
         assert self.pods is not None
         return self._settle(now_s) if self.pods.set_slots(address, slots) else ()
 
+    def eject_silent(self, address: str, now_s: float) -> bool:
+        """Give a pod that answers nothing no requests for a while, if enough others are left; whether that is new."""
+        if self.pods is None or not self.pods.eject_silent(address, now_s):
+            return False
+        self._settle(now_s)
+        return True
+
     def readmit(self, now_s: float) -> Sequence[Started[RequestId]]:
         """Use ejected pods again whose pause is over; returns the requests that begin."""
         return self._settle(now_s) if self.pods is not None and self.pods.readmit(now_s) else ()
@@ -182,19 +186,19 @@ class RevisionThrottler(Generic[RequestId]):
         self._breaker.validate()
         self._meter.validate()
         counts = self._breaker.counts()
-        assert counts.running == len(self._address_of) + len(self._requeued), self
+        assert counts.running == len(self.address_of) + len(self._requeued), self
         assert self.level == counts.running + counts.waiting, self
-        assert not self._address_of.keys() & self._requeued.keys(), self
+        assert not self.address_of.keys() & self._requeued.keys(), self
         if self.pods is not None:
             self.pods.validate()
-            assert not self.waiting_count or self.pods.balancer.capacity == len(self._address_of), self
+            assert not self.waiting_count or self.pods.balancer.capacity == len(self.address_of), self
             assert self._breaker.capacity == _plus(self.pods.balancer.capacity, len(self._requeued)), self
 
     def _settle(self, now_s: float) -> Sequence[Started[RequestId]]:
         """Give free slots to requeued requests first, then set the breaker's capacity to what is left."""
         assert self.pods is not None
         started: list[Started[RequestId]] = []
-        while self._requeued and self.pods.balancer.capacity != len(self._address_of):
+        while self._requeued and self.pods.balancer.capacity != len(self.address_of):
             request, since_s = self._requeued.popitem(last=False)
             started.append(self._begin(request, now_s - since_s))
         capacity = _plus(self.pods.balancer.capacity, len(self._requeued))
@@ -211,7 +215,7 @@ class RevisionThrottler(Generic[RequestId]):
         assert self.pods is not None
         pod = self.pods.balancer.pick()
         assert pod is not None, "the breaker's capacity is what the pods have"
-        self._address_of[request] = pod.address
+        self.address_of[request] = pod.address
         return Started(request=request, address=pod.address, waited_s=waited_s)
 
     def _leave_queue(self, request: RequestId, now_s: float) -> None:

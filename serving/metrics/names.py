@@ -134,6 +134,7 @@ ACTIVATOR_METRICS = (
     _counter("serving_requests_unmatched_total", "Requests for a host that no service has, and probes."),
     _counter("serving_pods_unreachable_total", "Times that a pod was listed and could not be connected to."),
     _counter("serving_pods_lost_total", "Times that a pod took a request and died before it answered."),
+    _counter("serving_pods_silent_total", "Times that a pod answered nothing and was ejected for a while."),
     _counter("serving_stat_frames_lost_total", "Frames for the autoscaler that found no connection and were dropped."),
     _counter("serving_tls_handshakes_failed_total", "Handshakes of TLS that failed; the log has their reasons."),
     _gauge(

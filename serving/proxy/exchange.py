@@ -37,7 +37,7 @@ from serving.proxy.tunnel import Tunnel
 __all__ = ["NO_TIMEOUTS", "Exchange", "Handler", "Timeouts", "Wiring"]
 
 # Looked up once: an attribute of an enum costs 60 ns.
-_WAITING, _DONE = ExchangePhase.WAITING, ExchangePhase.DONE
+_WAITING, _SENT, _DONE = ExchangePhase.WAITING, ExchangePhase.SENT, ExchangePhase.DONE
 _ON_GIVE_BACK, _ON_END = TRANSITIONS[ExchangeEvent.GIVE_BACK], TRANSITIONS[ExchangeEvent.END]
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 
@@ -218,6 +218,15 @@ class Exchange:
         bodiless = self.head.method == b"HEAD"
         self._client.write(render_answer(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
         self.end(ExchangeOutcome.REFUSED, keep=keep)
+
+    def withdraw(self) -> bool:
+        """Take the request back from an upstream that has answered nothing; True if it waits and may go elsewhere."""
+        if self.phase is not _SENT or not self.body.can_replay or not self.head.may_be_repeated:
+            return False
+        self._leave_upstream()
+        self.body.rewind()
+        self.phase = _ON_GIVE_BACK[self.phase]
+        return True
 
     def cut(self) -> None:
         """End an answer early, and visibly: the client can tell that it is not whole.

@@ -59,6 +59,12 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Pods that one request is sent to, one after the other, while each is gone before it has seen the request; then the
     answer is 502. With the pauses of an ejected pod, 8 tries at a single pod take about 4 s. Range: 1 to 100. Default: ours, 8; Knative tries 15 times to connect."""
 
+    eject_after_silence_s: Annotated[float, Knob(key="eject-after-silence", unit=DURATION, low=0, high=3600)] = 3.0
+    """Time after which a pod that answers nothing gets no more requests for a while, in seconds, if at least three of its
+    requests have waited so long, and other pods of its revision answer; requests that may be repeated go to another pod. Twice
+    the slowest answer of the revision, if that is longer. 0 means never. Range: 0 to 1h. Default: ours, 3s; Envoy's outlier
+    detection counts errors, and a stopped process produces none."""
+
     revision_wait_max_s: Annotated[float, Knob(key="revision-wait-max", unit=DURATION, above=0, high=60)] = 5.0
     """Longest wait for a revision that a route names and that is not known yet, in seconds, from the first request for it;
     then requests are rejected with 503. Range: above 0 to 1m. Default: ours, 5s: watches of two kinds differ by some

@@ -5,6 +5,7 @@ and pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``endpoin
 forwards and answers. ``serving.proxy`` never forwards reserved header names; the ingress removes the User-Agent of a probe.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -25,11 +26,14 @@ from serving.metrics.spans import RequestTrace
 from serving.metrics.tracing import Tracer
 from serving.model.knative import RevisionKey
 from serving.proxy.exchange import Exchange
+from serving.proxy.phase import ExchangeOutcome
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.traceparent import with_traceparent
 from serving.settings.activator import ActivatorSettings
 
 __all__ = ["Ingress"]
+
+_log = logging.getLogger("activator")
 
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 _RETRY = _TEXT + b"Retry-After: 1\r\n"
@@ -171,7 +175,8 @@ class Ingress:
             visit.rows.ended(exchange.status, at_s - exchange.started_s, at_s=at_s, traceparent=visit.traceparent)
             if visit.trace is not None and self.tracer is not None:
                 self.tracer.end(visit.trace, exchange, key=visit.key, try_count=visit.tries, at_s=at_s)
-            for dispatch in self.router.finish(visit.key, exchange, at_s):
+            is_answered = exchange.outcome is ExchangeOutcome.ANSWERED
+            for dispatch in self.router.finish(visit.key, exchange, at_s, is_answered=is_answered):
                 self._dispatch(dispatch)
 
     # Called by the loops.
@@ -186,6 +191,24 @@ class Ingress:
             self._on_wake(outcome.wakes)
         if outcome.probes:
             self.prober.start(outcome.probes)
+        self.ticker.schedule()
+
+    def eject_silent(self) -> None:
+        """Eject pods that answer nothing, and send their requests to others as far as those may be repeated."""
+        for silent in self.router.table.eject_silent(self._clock(), has_begun=_has_begun):
+            moved_count = 0
+            for exchange in silent.requests:
+                visit = exchange.context
+                assert isinstance(visit, _Visit)
+                # Once: a request that is merely slow must not run on every pod.
+                if not visit.losses and visit.tries < self._settings.pod_tries_max and exchange.withdraw():
+                    visit.losses += 1
+                    moved_count += self._requeue(exchange)
+            if silent.is_new:
+                self.metrics.silent.inc()
+                extra = {"namespace": silent.key[0], "revision": silent.key[1], "pod": silent.pod.name}
+                waiting = {"unanswered": len(silent.requests), "moved": moved_count}
+                _log.warning("pod.silent", extra={**extra, "address": silent.pod.address, **waiting})
         self.ticker.schedule()
 
     def close(self) -> None:
@@ -297,6 +320,10 @@ class Ingress:
     def _configuration_of(self, key: RevisionKey) -> str:
         revision = self.router.directory.revision(key)
         return "" if revision is None else revision.configuration
+
+
+def _has_begun(exchange: Exchange) -> bool:
+    return bool(exchange.status)
 
 
 def _named(head: RequestHead) -> tuple[list[bytes], list[bytes]]:

@@ -60,9 +60,10 @@ class StatsClient:
 async def report_loads(
     ingress: Ingress, client: StatsClient, *, period_s: float, clock: Callable[[], float], stop: asyncio.Event
 ) -> None:
-    """Report the load of all revisions once a period, until ``stop`` is set."""
+    """Once a period, until ``stop`` is set, look for silent pods and report the load of all revisions."""
 
     async def report() -> None:
+        ingress.eject_silent()
         client.report(ingress.router.report(clock()))
         ingress.ticker.schedule()
 

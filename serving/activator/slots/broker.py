@@ -254,7 +254,7 @@ class SlotBroker(Generic[RequestId]):
         throttler, slot_count = self._table.throttler(key), self._table.directory.slot_count(key)
         if throttler is None or not slot_count or not throttler.waiting_count or self.ledger.is_frozen:
             return None
-        pod, since_s = throttler.pod_of(request), throttler.waiting_since_s
+        pod, since_s = throttler.address_of.get(request), throttler.waiting_since_s
         older = [
             (one.since_s, peer)
             for peer, one in self._peer_asks.get(key, {}).items()

@@ -49,3 +49,31 @@ def test_pods_off_the_list_are_forgotten() -> None:
     made.keep({"q"})
     assert repr(made) == "EjectedPods(q)"
     assert repr(EjectedPods()) == "EjectedPods(none)"
+
+
+def test_a_silent_pod_is_ejected_for_longer_and_until_it_answers() -> None:
+    made = EjectedPods()
+    assert made.silent("p", 0.0)
+    assert not made.silent("p", 1.0)
+    assert made.next_due_s() == 5.0
+    assert made.succeeded("p")
+    assert made.addresses == set()
+
+
+def test_pauses_of_a_silent_pod_double_up_to_a_minute() -> None:
+    made, now_s, pauses_s = EjectedPods(), 0.0, []
+    for _ in range(6):
+        made.silent("p", now_s)
+        due_s = made.next_due_s()
+        assert due_s is not None
+        pauses_s.append(due_s - now_s)
+        now_s = due_s
+        made.readmit(now_s)
+    assert pauses_s == [5, 10, 20, 40, 60, 60]
+
+
+def test_a_pod_that_was_unreachable_can_turn_out_to_be_silent() -> None:
+    made = EjectedPods()
+    made.failed("p", 0.0)
+    assert made.silent("p", 0.01)
+    assert made.next_due_s() == 5.01

@@ -343,7 +343,7 @@ def test_where_account_is_kept_of_slots_a_pod_is_given_those_that_are_ours() -> 
     assert made.come("a", "b", "c", "d") == ["a@p", "b@r", "c@r"]
     assert made.known_pods.in_flight == {"p": 1, "r": 2}
     assert made.known_pods.slots_per_pod == 2
-    assert [made.pod_of(request) for request in "ad"] == ["p", None]
+    assert [made.address_of.get(request) for request in "ad"] == ["p", None]
 
 
 def test_a_slot_that_becomes_ours_is_used_by_who_waits() -> None:

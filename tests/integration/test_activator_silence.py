@@ -1,0 +1,72 @@
+"""Pods that take requests and answer nothing, as a stopped process does."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from tests.eventually import until
+from tests.integration.activator_stage import Answer, PodServer, Stage, ask, staged
+
+
+class Traffic:
+    """Requests that come all the time."""
+
+    def __init__(self, stage: Stage, **request: str) -> None:
+        self.stage = stage
+        self.request = request
+        self.tasks: list[asyncio.Task[Answer]] = []
+        self.is_over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Send a request each 20 ms, without a wait for the one before."""
+        while not self.is_over.is_set():
+            self.tasks.append(asyncio.create_task(ask(self.stage.public, **self.request)))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.is_over.wait(), 0.02)
+
+
+@contextlib.asynccontextmanager
+async def one_of_two_hangs(**request: str) -> AsyncIterator[tuple[Stage, Traffic, PodServer]]:
+    async with staged(eject_after_silence_s=0.3, report_period_s=0.1) as stage:
+        await stage.service(slots=50)
+        silent = await stage.pod_seen("p")
+        await stage.pod_seen("q")
+        silent.gate.clear()
+        traffic = Traffic(stage, **request)
+        running = asyncio.create_task(traffic.run())
+        try:
+            yield stage, traffic, silent
+        finally:
+            traffic.is_over.set()
+            silent.gate.set()
+            await running
+            await asyncio.gather(*traffic.tasks)
+
+
+def ejected_count(stage: Stage) -> float:
+    """How often a pod was ejected for silence."""
+    return float(next(iter(stage.activator.ingress.metrics.silent.collect())).samples[0].value)
+
+
+async def test_requests_move_from_a_silent_pod_to_one_that_answers() -> None:
+    async with one_of_two_hangs() as (stage, traffic, silent):
+        await until(lambda: ejected_count(stage))
+        traffic.is_over.set()
+        answers = await asyncio.gather(*traffic.tasks)
+        assert not silent.gate.is_set()
+    assert {(answer.status, answer.body) for answer in answers} == {(200, "q")}
+
+
+async def test_what_must_not_be_repeated_stays_and_is_answered_when_the_pod_goes_on() -> None:
+    async with one_of_two_hangs(method="POST", body="x") as (stage, traffic, silent):
+        await until(lambda: ejected_count(stage))
+        traffic.is_over.set()
+        silent.gate.set()
+        answers = await asyncio.gather(*traffic.tasks)
+        # Its answers end the pause.
+        found = stage.activator.ingress.router.table.throttler(("default", "hello-00001"))
+        assert found is not None
+        assert found.pods is not None
+        assert found.pods.ejected == set()
+    assert {answer.status for answer in answers} == {200}
+    assert sum(answer.body == "p" for answer in answers) == len(silent.heads) >= 3

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.shares import cpu_shares
 from serving.aio.clock import now_s, stamp, steady_s
 from serving.aio.collecting import collect_in_small_steps
-from serving.autoscaler.loop import Autoscaler
+from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.scaler import StatSource
 from serving.cluster.admission import admit
 from serving.cluster.kinds import ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE

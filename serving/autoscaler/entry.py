@@ -19,6 +19,7 @@ class RevisionEntry:
         "cause",
         "deployment",
         "history",
+        "is_woken",
         "latest",
         "pod_states",
         "proved_at_s",
@@ -39,6 +40,7 @@ class RevisionEntry:
         self.proved_at_s: float | None = None
         self.public = PublicSlices()
         self.cause: DecisionCause | None = None
+        self.is_woken = False
         self.latest: ScalerOutcome | None = None
         self.history = DecisionHistory(decisions_max)
 
@@ -78,4 +80,5 @@ class RevisionEntry:
             has_public=self.public.is_there,
             proxy_since_s=self.public.proxy_since_s,
             path=revision.path,
+            is_woken=self.is_woken,
         )

@@ -31,7 +31,6 @@ from pathlib import Path
 from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
-from serving.autoscaler.client import EventWriter, Prober
 from serving.autoscaler.decision_events import (
     DECISION_LOG,
     DECISION_LOG_FILES,
@@ -41,12 +40,14 @@ from serving.autoscaler.decision_events import (
 )
 from serving.autoscaler.follow import Followers
 from serving.autoscaler.hosts import host_names_of
-from serving.autoscaler.loop import Autoscaler
+from serving.autoscaler.io.autoscaler import Autoscaler
+from serving.autoscaler.io.events import EventWriter
+from serving.autoscaler.io.prober import Prober
+from serving.autoscaler.io.sharing import Relay, Sharing, sharing_out
+from serving.autoscaler.io.stats_server import StatsServer
+from serving.autoscaler.io.token_reviewer import TokenReviewer
 from serving.autoscaler.measured import measured
 from serving.autoscaler.revision import ScaledRevision
-from serving.autoscaler.senders.client import TokenReviewer
-from serving.autoscaler.server import StatsServer
-from serving.autoscaler.sharing.client import Relay, Sharing, sharing_out
 from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
 from serving.cluster.identity import lease_times, new_identity, system_namespace
@@ -99,6 +100,8 @@ class AutoscalerDaemon:
             sharing=self._sharing,
         )
         self.relay = Relay(self._sharing, group=self.autoscaler.group, record=self.autoscaler.record)
+        audience = settings.stats_audience
+        reviewer = TokenReviewer(cluster, audience=audience, pod=self.autoscaler.pod) if audience else None
         self.metrics = AutoscalerMetrics(
             keys=lambda: self.autoscaler.keys,
             counts=lambda: self.server.numbers | self.autoscaler.numbers() | self.relay.numbers,
@@ -112,12 +115,11 @@ class AutoscalerDaemon:
             page=lambda accept: (self.metrics.page.text(accept), wanted_type(accept)),
             is_well=lambda: self.autoscaler.is_synced,
             connections_max=settings.stats_connections_max,
+            relayed=self.autoscaler.record,
+            elsewhere=self.relay.elsewhere,
+            host_names=host_names_of(settings.host_names),
+            reviewer=reviewer,
         )
-        self.server.relayed = self.autoscaler.record
-        self.server.elsewhere = self.relay.elsewhere
-        self.server.host_names = host_names_of(settings.host_names)
-        if settings.stats_audience:
-            self.server.reviewer = TokenReviewer(cluster, audience=settings.stats_audience, pod=self.autoscaler.pod)
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()
         self._settings = settings

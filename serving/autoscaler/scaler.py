@@ -74,6 +74,9 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     path: TrafficPath = TrafficPath.PROXY
     """The path that was written last."""
 
+    is_woken: bool = False
+    """Whether an activator has taken it out of reserve since the last decision, maybe before its scale was 0."""
+
 
 class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision is made of, but for the windows, which are read only for a record."""
@@ -254,7 +257,9 @@ class Scaler:
 def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, ScalerOutcome]:
     """From the algorithm's proposal to what is to be done: the others' proposals, bounds, gate; and the gate after it."""
     facts, spec, now_s = inputs.facts, inputs.spec, inputs.at_s
-    woken = (_WOKEN,) if facts.serving_state is ServingState.ACTIVE and facts.present_scale == 0 else ()
+    # A revision that is woken while the write of scale 0 is under way would else go back into reserve.
+    is_woken = facts.serving_state is ServingState.ACTIVE and (facts.present_scale == 0 or facts.is_woken)
+    woken = (_WOKEN,) if is_woken else ()
     is_app_metric = spec.metric not in (CONCURRENCY.name, RPS.name)
     busy = (_BUSY,) if is_app_metric and inputs.inside.present.concurrency > 0 else ()
     merged = merge(

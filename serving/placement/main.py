@@ -31,8 +31,8 @@ from serving.model.errors import ClusterError, SettingsError
 from serving.placement.book import NodeBook
 from serving.placement.extender import Extender
 from serving.placement.facts import node_of, pod_of
+from serving.placement.io.extender_server import application
 from serving.placement.load import NodeLoads
-from serving.placement.server import application
 from serving.scheduler.provider import Scorer
 from serving.settings.daemons import DAEMONS, PLACEMENT
 from serving.settings.load import load

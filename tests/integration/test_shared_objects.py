@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from serving.aio.clock import now_s, stamp
-from serving.autoscaler.loop import Autoscaler
+from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.scaler import StatSource
 from serving.cluster.admission import admit
 from serving.cluster.kinds import KINDS, POD, REVISION, SERVING_SERVICE, Kind

@@ -5,8 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.autoscaler.policy import Policies, kept_of, state_of
-from serving.autoscaler.triggered import Triggered
+from serving.autoscaler.triggers.attachment import Triggered
+from serving.autoscaler.triggers.index import Policies, kept_of, state_of
 from serving.autoscaler.triggers.points import UsagePoint
 from serving.autoscaler.triggers.tick import TriggerPhase, TriggerState, rebased
 from serving.scaling.triggertypes.observation import ObservedPods

@@ -1,7 +1,7 @@
 """Policies and revisions for tests of what joins them."""
 
-from serving.autoscaler.policy import PolicyView, policy_of
 from serving.autoscaler.revision import ScaledRevision
+from serving.autoscaler.triggers.index import PolicyView, policy_of
 from serving.model.knative import ServingState
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import read_annotations

@@ -33,7 +33,7 @@ def test_the_event_is_about_the_revision_and_says_what_was_left_out() -> None:
         revision_with(), "3 → 8: panic", leave=EventPermit(number=4, left_out_count=2), now="2026-11-21T07:00:00Z"
     )
     assert event["metadata"] == {"name": "hello-00001.scaled-4", "namespace": "default"}
-    assert event["message"] == "3 → 8: panic (changes before it that are not told: 2)"
+    assert event["message"] == "3 → 8: panic (changes left out before it: 2)"
     assert event["involvedObject"]["kind"] == "Revision"
     plain = scale_event(revision_with(), "x" * 2000, leave=EventPermit(number=0, left_out_count=0), now="")
     assert plain["message"] == "x" * 1024

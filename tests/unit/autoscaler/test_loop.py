@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from serving.aio.clock import now_s
-from serving.autoscaler.loop import Autoscaler
+from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.scaler import StatSource
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, Kind
 from serving.cluster.memory import MemoryCluster

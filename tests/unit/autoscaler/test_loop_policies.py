@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.aio.clock import now_s
-from serving.autoscaler.loop import Autoscaler
+from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.cluster.kinds import POD, POD_METRICS, REVISION, SCALING_POLICY, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Listing

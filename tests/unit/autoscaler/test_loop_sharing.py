@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from serving.aio.clock import now_s
-from serving.autoscaler.loop import Autoscaler
+from serving.autoscaler.io.autoscaler import Autoscaler
+from serving.autoscaler.io.sharing import Relay, Sharing
 from serving.autoscaler.scaler import StatSource
-from serving.autoscaler.sharing.client import Relay, Sharing
 from serving.cluster.kinds import SCALING_POLICY
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.shards import ShardOptions, Shards

@@ -4,7 +4,7 @@ import pytest
 from serving.autoscaler.classic import ClassicDecision
 from serving.autoscaler.decide import ScaleDecision, ScaleLimit
 from serving.autoscaler.merge import MergeDecision, Proposal
-from serving.autoscaler.scaler import DecisionCause, ScalerOutcome, StatSource
+from serving.autoscaler.scaler import DecisionCause, ScalerOutcome, StatSource, conclude
 from serving.autoscaler.zero import GatePhase, GateReason
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData
@@ -136,6 +136,16 @@ def test_a_pod_stays_for_a_request_in_flight_although_the_app_reports_nothing() 
     assert world.facts.present_scale == 1
     world.live(120, load=0.0)
     assert world.facts.present_scale == 0
+
+
+def test_a_revision_that_is_woken_before_its_scale_is_0_keeps_a_pod() -> None:
+    world = awake()
+    while world.facts.present_scale:
+        world.live(2, load=0.0)
+    last = next(one for one in reversed(world.outcomes) if one.to_reserve)
+    woken = msgspec.structs.replace(last.inputs, facts=msgspec.structs.replace(last.inputs.facts, is_woken=True))
+    assert conclude(last.inputs, last.decided)[1].to_reserve
+    assert not conclude(woken, last.decided)[1].to_reserve
 
 
 def test_a_stat_of_nothing_is_no_news() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from serving.autoscaler.entry import RevisionEntry
-from serving.autoscaler.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble
+from serving.autoscaler.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, revision_of
 from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
-from serving.autoscaler.writer import Writer
+from serving.autoscaler.writer import Learned, ReserveRefused, RevisionWritten, ScaleWritten, Writer, WriteView
 from serving.model.knative import RevisionKey, ServingState, TrafficPath
 from serving.model.stat import Stat
 from tests.unit.autoscaler.policy_builders import revision
@@ -26,9 +26,10 @@ class World:
         self.entry = RevisionEntry(10)
         self.scaled: list[int] = []
         self.version: str | None = "6"
-        self.writer = Writer(self, self, {KEY: self.entry}, prove=self.prove, settings=SETTINGS)
+        self.writer = Writer(self, view=self.view, costs=lambda *_: (), learn=self.learn, prove=self.prove)
         self.asked: list[DecisionCause] = []
         self.woken_count = 0
+        self.reserved_count = 0
         self.written: dict[str, Any] | None = None
         self.led: list[TrafficPath] = []
 
@@ -36,6 +37,7 @@ class World:
         return True
 
     async def reserve(self, _: ScaledRevision) -> tuple[bool, Mapping[str, Any] | None]:
+        self.reserved_count += 1
         return False, None
 
     async def wake(self, _: ScaledRevision) -> Mapping[str, Any] | None:
@@ -53,17 +55,24 @@ class World:
     async def mark(self, _: str, __: Iterable[tuple[str, str | None]]) -> None:
         return
 
-    def decide_soon(self, _: RevisionKey, cause: DecisionCause) -> None:
-        self.asked.append(cause)
+    def view(self, _: RevisionKey) -> WriteView:
+        entry = self.entry
+        return WriteView(
+            revision=entry.revision, deployment=entry.deployment, latest=entry.latest, is_woken=entry.is_woken
+        )
 
-    def proved(self, _: RevisionKey) -> None:
-        return
-
-    def take_revision(self, _: RevisionKey, entry: RevisionEntry, found: ScaledRevision) -> None:
-        entry.revision = found
-
-    def pods_of(self, _: RevisionKey, __: RevisionEntry) -> Iterable[ScaledPod]:
-        return ()
+    def learn(self, _: RevisionKey, learned: Learned) -> None:
+        """As the decision loop does, in short."""
+        match learned:
+            case ReserveRefused():
+                self.asked.append(DecisionCause.CHANGE)
+            case RevisionWritten(found):
+                self.entry.revision = revision_of(found, SETTINGS)
+            case ScaleWritten(count, version):
+                assert self.entry.deployment is not None
+                self.entry.deployment = msgspec.structs.replace(
+                    self.entry.deployment, replica_count=count, resource_version=version
+                )
 
     def write(self) -> None:
         asyncio.run(self.writer.write(KEY))
@@ -108,6 +117,14 @@ def test_a_revision_that_vanishes_while_it_is_reserved_is_decided_on_again() -> 
     world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
     world.write()
     assert (world.scaled, world.asked) == ([], [DecisionCause.CHANGE])
+
+
+def test_a_revision_that_was_woken_since_the_decision_is_not_reserved() -> None:
+    world, outcome = wanting(2)
+    world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
+    world.entry.is_woken = True
+    world.write()
+    assert (world.reserved_count, world.scaled, world.asked) == (0, [], [DecisionCause.CHANGE])
 
 
 def path_of_entry(entry: RevisionEntry) -> TrafficPath | None:

@@ -12,9 +12,9 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+from serving.autoscaler.groups import Group
+from serving.autoscaler.io.senders import Record
 from serving.autoscaler.scaler import StatSource
-from serving.autoscaler.senders.server import Record
-from serving.autoscaler.sharing.groups import Group
 from serving.cluster.fenced import fencing
 from serving.cluster.shards import Shards
 from serving.model.knative import RevisionKey

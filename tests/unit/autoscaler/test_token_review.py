@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serving.autoscaler.senders.review import (
+from serving.autoscaler.token_review import (
     Pace,
     PodClaim,
     PodProof,
@@ -131,7 +131,7 @@ def test_a_refusal_is_known_for_ten_seconds() -> None:
 
 
 def test_what_is_known_is_bounded_and_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.autoscaler.senders.review._KNOWN_MAX", 2)
+    monkeypatch.setattr("serving.autoscaler.token_review._KNOWN_MAX", 2)
     reviewed = Reviewed()
     for name in ("a", "b", "a", "c"):
         reviewed.learn(name, PROOF, 0.0)

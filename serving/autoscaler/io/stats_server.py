@@ -23,14 +23,14 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from serving.aio.clock import now_s
-from serving.autoscaler.connection.server import StatsConnection
 from serving.autoscaler.decision_events import DecisionBook
 from serving.autoscaler.follow import asked
 from serving.autoscaler.hosts import is_own_host
-from serving.autoscaler.senders.client import TokenReviewer
-from serving.autoscaler.senders.review import PodClaim, claim_of
-from serving.autoscaler.senders.server import ActivatorSender, AutoscalerSender, PodSender, Record, Sender
+from serving.autoscaler.io.connection import StatsConnection
+from serving.autoscaler.io.senders import ActivatorSender, AutoscalerSender, PodSender, Record, Sender
+from serving.autoscaler.io.token_reviewer import TokenReviewer
 from serving.autoscaler.servercounts import ServerCounts
+from serving.autoscaler.token_review import PodClaim, claim_of
 from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token
 
 __all__ = ["StatsServer"]
@@ -49,10 +49,11 @@ class StatsServer:
     """Takes stats and hands each to ``record``; the rest answers queries, ``page`` for an Accept header.
 
     What another autoscaler passes on goes to ``relayed``, which must not pass it on again. ``host_names`` are names under
-    which people may ask beside those of ``hosts``.
+    which people may ask beside those of ``hosts``. ``elsewhere`` gives the address of the autoscaler that answers a query, ""
+    for this one. ``reviewer`` judges tokens that are not derived from the key; without one they are refused.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it connects
         self,
         *,
         key: bytes,
@@ -61,15 +62,17 @@ class StatsServer:
         page: Callable[[str], tuple[str, str]],
         is_well: Callable[[], bool],
         connections_max: int,
+        relayed: Record | None = None,
+        elsewhere: Callable[[Mapping[str, str]], str] = lambda _: "",
+        host_names: Collection[str] = (),
+        reviewer: TokenReviewer | None = None,
     ) -> None:
         self.counts = ServerCounts()
         self.record = record
-        self.relayed = record
-        self.elsewhere: Callable[[Mapping[str, str]], str] = lambda _: ""
-        """The address of the autoscaler to ask about what is asked for; "" for this one."""
-        self.host_names: Collection[str] = ()
-        self.reviewer: TokenReviewer | None = None
-        """Judges tokens that are not derived from our key; without one they are refused."""
+        self.relayed = relayed or record
+        self.elsewhere = elsewhere
+        self.host_names = host_names
+        self.reviewer = reviewer
         self._key = key
         self._decisions = decisions
         self._page = page

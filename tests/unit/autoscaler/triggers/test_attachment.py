@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from serving.autoscaler.merge import Proposal
-from serving.autoscaler.triggered import Triggered, reason_of
+from serving.autoscaler.triggers.attachment import Triggered, reason_of
 from serving.autoscaler.triggers.tick import TriggerState, decide
 from serving.model.nodata import NoData
 from serving.model.scalingpolicy import Direction, ScalingPolicySpec, Trigger

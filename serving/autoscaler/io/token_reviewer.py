@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from serving.aio.clock import now_s, wall_s
-from serving.autoscaler.senders.review import Pace, PodClaim, Reviewed, Verdict, objection_to, seen_of, verdict_of
+from serving.autoscaler.token_review import Pace, PodClaim, Reviewed, Verdict, objection_to, seen_of, verdict_of
 from serving.cluster.kinds import TOKEN_REVIEW
 from serving.cluster.port import Cluster, Object
 from serving.model.errors import ClusterError, Unavailable

@@ -1,4 +1,4 @@
-from serving.autoscaler.policy import KeptState, Policies, Reason, kept_of, policy_of, state_of, targets_of
+from serving.autoscaler.triggers.index import KeptState, Policies, Reason, kept_of, policy_of, state_of, targets_of
 from serving.autoscaler.triggers.points import UsagePoint
 from serving.autoscaler.triggers.tick import TriggerPhase, TriggerState
 from tests.unit.autoscaler.policy_builders import ROOM_UP, manifest, policy, revision

@@ -3,9 +3,9 @@ from collections.abc import Mapping
 import pytest
 
 from serving.autoscaler.merge import Proposal
-from serving.autoscaler.policy import PolicyKey
 from serving.autoscaler.revision import ScaledRevision
-from serving.autoscaler.triggering import Triggers
+from serving.autoscaler.triggers.engine import Triggers
+from serving.autoscaler.triggers.index import PolicyKey
 from serving.model.knative import RevisionKey, ServingState
 from serving.model.resources import Resources
 from serving.scaling.triggertypes.observation import ObservedPods

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from serving.autoscaler.merge import Proposal
-from serving.autoscaler.policy import Policies, PolicyKey, PolicyView, kept_of, state_of
 from serving.autoscaler.revision import ScaledRevision
-from serving.autoscaler.triggered import LastDecision, Triggered
+from serving.autoscaler.triggers.attachment import LastDecision, Triggered
+from serving.autoscaler.triggers.index import Policies, PolicyKey, PolicyView, kept_of, state_of
 from serving.autoscaler.triggers.tick import TriggerState, rebased
 from serving.model.knative import RevisionKey, ServingState
 from serving.model.nodata import NoData

@@ -1,6 +1,6 @@
 import msgspec
 
-from serving.autoscaler.sharing.groups import group_of
+from serving.autoscaler.groups import group_of
 from tests.unit.autoscaler.policy_builders import revision
 
 

@@ -19,7 +19,7 @@ try:
 except ImportError:  # a platform without a compiled wheel
     from websockets.utils import apply_mask
 
-from serving.autoscaler.senders.server import Sender
+from serving.autoscaler.io.senders import Sender
 from serving.autoscaler.websocket import HEAD_END, MASK_BYTES, cut
 from serving.model.errors import ClusterError, InvalidValue
 

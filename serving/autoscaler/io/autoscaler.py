@@ -1,0 +1,199 @@
+"""The autoscaler at work: what watches and sources bring goes into one scaler a revision, what they decide is written.
+
+``RevisionWatch`` keeps what is known, ``DecisionLoop`` decides and writes, ``PolicyClient`` follows ScalingPolicies; this
+module connects them and takes the stats.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from serving.aio.cooperative import turn
+from serving.autoscaler.decision_events import DecisionEvent
+from serving.autoscaler.decision_history import HistoryEntry
+from serving.autoscaler.entry import RevisionEntry
+from serving.autoscaler.groups import Group, group_of
+from serving.autoscaler.io.decision_loop import DecisionLoop
+from serving.autoscaler.io.policies import PolicyClient
+from serving.autoscaler.io.revision_watch import RevisionWatch
+from serving.autoscaler.io.scale_writes import ScaleClient
+from serving.autoscaler.io.sharing import Sharing
+from serving.autoscaler.revision import ScaledRevision
+from serving.autoscaler.scaler import DecisionCause, StatSource
+from serving.cluster.port import Cluster, Object
+from serving.model.knative import RevisionKey
+from serving.model.revisionnumbers import PodCounts
+from serving.model.stat import Stat
+from serving.settings.autoscaler import AutoscalerSettings
+
+__all__ = ["Autoscaler"]
+
+_log = logging.getLogger("autoscaler")
+
+# Longest wait for ScalingPolicies before the first decisions are made without.
+_POLICIES_WAIT_S = 5.0
+
+
+class Autoscaler:
+    """All revisions of a cluster. ``run`` it; ``record`` and ``decisions`` work at any time.
+
+    ``prove`` asks whether the activator is in the path; ``on_decision`` gets each decision and ``on_gone`` each deleted
+    revision, and neither may wait. ``sharing`` says which revisions this autoscaler decides on; None: all of them.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        settings: AutoscalerSettings,
+        prove: Callable[[], Awaitable[bool]],
+        on_decision: Callable[[DecisionEvent], None] | None = None,
+        on_gone: Callable[[ScaledRevision], None] | None = None,
+        sharing: Sharing | None = None,
+    ) -> None:
+        self._sharing = sharing or Sharing()
+        self._on_gone = on_gone
+        self._watch = RevisionWatch(cluster, settings=settings, listener=self)
+        self._policies = PolicyClient(
+            cluster, settings, requests=self._watch.requests, sharing=self._sharing, group=self.group
+        )
+        self._decisions = DecisionLoop(
+            self._watch,
+            self._policies,
+            ScaleClient(cluster),
+            self._sharing,
+            settings=settings,
+            prove=prove,
+            on_decision=on_decision,
+        )
+        self.counts = self._decisions.counts
+        self._is_synced = False
+
+    def __repr__(self) -> str:
+        """One line."""
+        state = "synced" if self._is_synced else "not synced"
+        return f"Autoscaler({len(self._watch.entries)} revisions, {state}, {self._decisions})"
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that there is has been seen once; before that nothing is decided."""
+        return self._is_synced
+
+    @property
+    def revision_count(self) -> int:
+        """Revisions that are scaled."""
+        return sum(entry.scaler is not None for entry in self._watch.entries.values())
+
+    def reconfigure(self, settings: AutoscalerSettings) -> None:
+        """Decide with these settings from now on."""
+        self._decisions.settings = settings
+        self._watch.reconfigure(settings)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow the cluster and decide, until ``stop`` is set."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(job, name=name) for name, job in (*self._watch.jobs(), *self._decisions.jobs())]
+            tasks += [
+                group.create_task(self._begin(), name="autoscaler begin"),
+                group.create_task(self._policies.run(), name="autoscaler policies"),
+            ]
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+
+    def won(self, shard: int) -> None:
+        """A shard is ours: its revisions are decided on, as after a restart."""
+        for key, entry in self._watch.entries.items():
+            if self._is_synced and self._sharing.is_in(group_of(key, entry.revision), shard):
+                self._decisions.start(key, entry, is_restart=True)
+        self._policies.look_again()
+
+    async def lost(self, shard: int) -> None:
+        """A shard is not ours any more. Returns when nothing that was to be written about it is on its way."""
+        for key, entry in self._watch.entries.items():
+            if self._sharing.is_in(group_of(key, entry.revision), shard):
+                entry.scaler, entry.latest = None, None
+                self._decisions.stop(key)
+        await self._sharing.settled(shard)
+
+    def group(self, key: RevisionKey) -> Group:
+        """What a revision belongs to; one that is not known stands alone."""
+        entry = self._watch.entries.get(key)
+        return group_of(key, None if entry is None else entry.revision)
+
+    def record(self, key: RevisionKey, stat: Stat, source: StatSource) -> None:
+        """A stat, stamped with the time of its receipt; if it cannot wait, there is a decision at once."""
+        entry = self._watch.entries.get(key)
+        if entry is None or entry.scaler is None:
+            self._decisions.counts.unknown_stats += 1
+        elif entry.scaler.record(stat, source) or (
+            source is StatSource.POD and self._policies.triggers.hear(key, stat.pod, concurrency=stat.concurrency)
+        ):
+            self._decisions.decide_soon(key, DecisionCause.LOAD)
+
+    def numbers(self) -> dict[str, int]:
+        """All counts by name, for metrics."""
+        counts = self._decisions.numbers()
+        counts |= {"policy_status_writes": self._policies.status_write_count}
+        counts |= {"policy_failures": self._policies.failure_count}
+        gauges = {"revisions": self.revision_count, "policies": self._policies.triggers.policy_count}
+        return gauges | {f"{name}_total": value for name, value in counts.items()}
+
+    @property
+    def keys(self) -> list[RevisionKey]:
+        """All known revisions that this autoscaler decides on."""
+        return sorted(key for key in self._watch.entries if self._sharing.is_ours(self.group(key)))
+
+    def decisions(self, key: RevisionKey) -> list[HistoryEntry]:
+        """The last decisions about a revision, oldest first."""
+        entry = self._watch.entries.get(key)
+        return entry.history.entries() if entry else []
+
+    def pod_counts(self, key: RevisionKey) -> PodCounts:
+        """How many pods of a revision are not ready, and why."""
+        entry = self._watch.entries.get(key)
+        return PodCounts() if entry is None else entry.pod_states.counts()
+
+    def pod(self, namespace: str, name: str) -> Object | None:
+        """A pod of a revision as it was seen last."""
+        return self._watch.pod(namespace, name)
+
+    async def _begin(self) -> None:
+        """Decide for the first time, each revision at its place in the period."""
+        await self._watch.synced()
+        try:
+            async with asyncio.timeout(_POLICIES_WAIT_S):
+                await self._policies.policies.synced.wait()
+        except TimeoutError:
+            # A cluster without the definition, or without the right to read it, still has requests to decide on.
+            _log.warning("policies.unknown")
+        self._is_synced = True
+        for key, entry in list(self._watch.entries.items()):
+            if self._watch.entries.get(key) is entry:
+                self._decisions.start(key, entry, is_restart=True)
+            await turn()
+        _log.info("autoscaler.synced", extra={"revisions": self.revision_count})
+
+    # What the watch reports.
+
+    def complete(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
+        """All that a decision needs may be there now."""
+        if self._is_synced:
+            self._decisions.start(key, entry, is_restart=is_restart)
+
+    def changed(self, key: RevisionKey) -> None:
+        """Something has changed that a decision depends on."""
+        self._decisions.decide_soon(key, DecisionCause.CHANGE)
+
+    def pod_gone(self, key: RevisionKey, name: str) -> None:
+        """A pod of a revision was deleted."""
+        self._policies.triggers.forget_pod(key, name)
+
+    def stopped(self, key: RevisionKey) -> None:
+        """The revision is not decided on any more."""
+        self._decisions.stop(key)
+
+    def gone(self, revision: ScaledRevision) -> None:
+        """The revision was deleted."""
+        if self._on_gone is not None:
+            self._on_gone(revision)

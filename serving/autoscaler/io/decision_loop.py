@@ -1,0 +1,203 @@
+"""When each revision is decided on, and when what was decided is written.
+
+Revisions are decided on each period, spread over it, and at once when a stat says so or when something about them has
+changed: two queues of revisions, so that an urgent decision never waits behind thousands of periodic ones. A decision
+takes no await; what it wants done waits in a third queue, of which a few are worked on at a time, each by one worker,
+always with the latest decision (``writer``).
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from serving.aio.clock import now_s, wall_s
+from serving.autoscaler.counts import DecisionCounts
+from serving.autoscaler.decision_events import DecisionEvent
+from serving.autoscaler.entry import RevisionEntry
+from serving.autoscaler.groups import group_of
+from serving.autoscaler.io.policies import PolicyClient
+from serving.autoscaler.io.revision_watch import RevisionWatch
+from serving.autoscaler.io.scale_writes import ScaleClient
+from serving.autoscaler.io.sharing import Sharing
+from serving.autoscaler.revision import is_older, turn_ratio
+from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome
+from serving.autoscaler.victims import cost_changes
+from serving.autoscaler.writer import (
+    Learned,
+    PathProved,
+    ReserveRefused,
+    RevisionWritten,
+    ScaleWritten,
+    Writer,
+    WriteView,
+)
+from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
+from serving.model.errors import ClusterError
+from serving.model.knative import RevisionKey
+from serving.settings.autoscaler import AutoscalerSettings
+
+__all__ = ["DecisionLoop"]
+
+_log = logging.getLogger("autoscaler")
+
+# Least time between two decisions about a revision: what comes in between is decided on together.
+_PAUSE_MIN_S = 0.05
+# Revisions that are written at once. A scale takes two calls; 50 patches a second come from each 8 ms of a server.
+_WRITERS = 16
+# A write that fails comes again with the next decision anyway.
+_PATIENCE = WorkQueueSettings(retry_max_s=2.0)
+
+
+class DecisionLoop:
+    """Decides about the entries of a watch and writes what was decided. ``jobs`` are to be run."""
+
+    def __init__(  # noqa: PLR0913 - what it works with
+        self,
+        watch: RevisionWatch,
+        policies: PolicyClient,
+        client: ScaleClient,
+        sharing: Sharing,
+        *,
+        settings: AutoscalerSettings,
+        prove: Callable[[], Awaitable[bool]],
+        on_decision: Callable[[DecisionEvent], None] | None,
+    ) -> None:
+        self.counts = DecisionCounts()
+        self.settings = settings
+        self._watch, self._policies, self._sharing = watch, policies, sharing
+        self._client = client
+        self._on_decision = on_decision
+        self._writes: WorkQueue[RevisionKey] = WorkQueue("autoscaler", settings=_PATIENCE, on_error=self._write_failed)
+        self._soon: WorkQueue[RevisionKey] = WorkQueue("autoscaler soon")
+        self._periodic: WorkQueue[RevisionKey] = WorkQueue("autoscaler periodic")
+        self._writer = Writer(client, view=self._view, costs=self._costs, learn=self._learn, prove=prove)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"DecisionLoop({self._writes})"
+
+    def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+        """What decides and writes: a name and a coroutine that runs until cancelled, for each."""
+        yield "autoscaler soon", self._soon.run(1, self._decide_now)
+        yield "autoscaler periodic", self._periodic.run(1, self._decide)
+        yield "autoscaler writes", self._writes.run(_WRITERS, self._write)
+
+    def numbers(self) -> dict[str, int]:
+        """Counts by name, for metrics."""
+        counts = msgspec.structs.asdict(self.counts) | msgspec.structs.asdict(self._client.counts)
+        return counts | {"proofs": self._writer.proof_count, "proof_failures": self._writer.proof_failure_count}
+
+    def start(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
+        """Decide about a revision from now on, if all is known of it and it is ours."""
+        facts = entry.facts()
+        if facts is None or entry.revision is None or entry.scaler is not None:
+            return
+        if not self._sharing.is_ours(group_of(key, entry.revision)):
+            return
+        entry.scaler = Scaler(entry.revision, facts, self.settings, is_restart=is_restart, now_s=now_s())
+        self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
+
+    def stop(self, key: RevisionKey) -> None:
+        """Drop what is queued about a revision."""
+        for queue in (self._soon, self._periodic, self._writes):
+            queue.forget(key)
+        self._policies.triggers.forget(key)
+
+    def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
+        """Decide in this turn of the loop if the last decision is long enough ago, else as soon as it is."""
+        entry = self._watch.entries.get(key)
+        if entry is None or entry.scaler is None:
+            return
+        entry.cause = entry.cause or cause
+        self._soon.add_after(key, 0.0 if entry.latest is None else entry.latest.at_s + _PAUSE_MIN_S - now_s())
+
+    async def _decide_now(self, key: RevisionKey) -> None:
+        """Decide at once and restart the period."""
+        self._periodic.forget(key)
+        if (wait_s := await self._decide(key)) is not None:
+            self._periodic.add_after(key, wait_s)
+
+    async def _decide(self, key: RevisionKey) -> float | None:
+        """Decide once and return the delay until the next decision, even on failure."""
+        entry = self._watch.entries.get(key)
+        if entry is None or entry.scaler is None:
+            return None
+        self._soon.forget(key)
+        cause, entry.cause = entry.cause or DecisionCause.PERIOD, None
+        wait_s = self.settings.decision_period_s
+        try:
+            outcome = self._outcome(key, entry, cause)
+            recheck_s = None if outcome is None else outcome.recheck_in_s
+            wishes_s = (recheck_s, self._policies.triggers.due_in_s(key, now_s()))
+            wait_s = max(_PAUSE_MIN_S, min((wait_s, *(wish_s for wish_s in wishes_s if wish_s is not None))))
+        except Exception:  # noqa: BLE001 - the outermost frame of one decision
+            self.counts.decision_failures += 1
+            _log.exception("scale.undecided", extra={"namespace": key[0], "revision": key[1]})
+        return wait_s
+
+    def _outcome(self, key: RevisionKey, entry: RevisionEntry, cause: DecisionCause) -> ScalerOutcome | None:
+        facts, scaler = entry.facts(), entry.scaler
+        if facts is None or scaler is None or not self._sharing.is_ours(group_of(key, entry.revision)):
+            return None
+        proposals = self._policies.proposals(entry, facts, self._watch.pod)
+        outcome = scaler.tick(facts, cause, now_s(), proposals=proposals)
+        entry.is_woken = False
+        self.counts.decisions += 1
+        at_wall_s = wall_s()
+        remembered = entry.history.add(outcome, at_wall_s=at_wall_s)
+        if entry.revision is not None and self._on_decision is not None:
+            self._on_decision(
+                DecisionEvent(
+                    revision=entry.revision, scaler=scaler, outcome=outcome, entry=remembered, at_wall_s=at_wall_s
+                )
+            )
+        entry.latest = outcome
+        if outcome.apply_count is not None or outcome.to_prove or outcome.path is not facts.path:
+            self._writes.add(key)
+        return outcome
+
+    async def _write(self, key: RevisionKey) -> float | None:
+        entry = self._watch.entries.get(key)
+        with self._sharing.writing(group_of(key, None if entry is None else entry.revision)):
+            return await self._writer.write(key)
+
+    def _view(self, key: RevisionKey) -> WriteView | None:
+        entry = self._watch.entries.get(key)
+        if entry is None:
+            return None
+        return WriteView(
+            revision=entry.revision, deployment=entry.deployment, latest=entry.latest, is_woken=entry.is_woken
+        )
+
+    def _costs(self, key: RevisionKey, victim_count: int) -> Iterable[tuple[str, str | None]]:
+        entry = self._watch.entries.get(key)
+        if entry is None or entry.scaler is None:
+            return ()
+        return cost_changes(self._watch.ready_pods(key), entry.scaler.pods, victim_count=victim_count)
+
+    def _learn(self, key: RevisionKey, learned: Learned) -> None:
+        entry = self._watch.entries.get(key)
+        if entry is None:
+            return
+        match learned:
+            case PathProved():
+                entry.proved_at_s = now_s()
+                self._outcome(key, entry, DecisionCause.PROOF)
+            case ReserveRefused():
+                self.decide_soon(key, DecisionCause.CHANGE)
+            case RevisionWritten(found):
+                self._watch.written(key, dict(found))
+            case ScaleWritten(count, version):
+                present = entry.deployment
+                if present is not None and not is_older(version, present.resource_version):
+                    entry.deployment = msgspec.structs.replace(present, replica_count=count, resource_version=version)
+
+    def _write_failed(self, key: RevisionKey, error: Exception) -> None:
+        self.counts.write_failures += 1
+        extra = {"namespace": key[0], "revision": key[1], "error": str(error)}
+        if isinstance(error, ClusterError):
+            _log.warning("scale.failed", extra=extra)
+        else:
+            _log.error("scale.failed", extra=extra, exc_info=error)

@@ -1,0 +1,174 @@
+"""Follows ScalingPolicies, writes their status, and lists what pods use."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+from serving.aio.clock import now_s, stamp, wall_s
+from serving.autoscaler.entry import RevisionEntry
+from serving.autoscaler.groups import Group
+from serving.autoscaler.io.sharing import Sharing
+from serving.autoscaler.merge import Proposal
+from serving.autoscaler.scaler import ScalerView
+from serving.autoscaler.triggers.engine import Requests, Triggers
+from serving.autoscaler.triggers.index import PolicyKey, policy_of
+from serving.autoscaler.usage import Usages, container_uses, observed_pods, requests_of
+from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Reflector
+from serving.cluster.workqueue import WorkQueue
+from serving.model.errors import ClusterError, NotFound
+from serving.model.knative import (
+    REVISION_LABEL,
+    RevisionKey,
+)
+from serving.model.scalingpolicy import TargetRef
+from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
+from serving.settings.autoscaler import AutoscalerSettings
+
+__all__ = ["PolicyClient"]
+
+_log = logging.getLogger("autoscaler")
+
+_REVISION = "Revision"
+# Changes that come together are written together.
+_NEWS_LAG_S = 0.1
+# Least time between two writes of one status, in periods of evaluation; a bit less than one, so that none is left out.
+_STATUS_PERIODS = 0.9
+
+
+class PolicyClient:
+    """Follows ScalingPolicies, writes their status, and looks at what pods use. ``run`` it.
+
+    ``triggers`` decides. A status is written when it says something new about the attachment, else once a period.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: AutoscalerSettings,
+        *,
+        requests: Requests,
+        sharing: Sharing,
+        group: Callable[[RevisionKey], Group],
+    ) -> None:
+        self.triggers = Triggers(settings.triggers, requests=requests, on_news=self._news)
+        self.usages = Usages()
+        self.policies = Reflector(cluster, SCALING_POLICY)
+        self.status_write_count = 0
+        self.failure_count = 0
+        self._cluster = cluster
+        self._settings = settings
+        self._statuses: WorkQueue[PolicyKey] = WorkQueue("policies", on_error=self._failed)
+        self._sharing, self._group = sharing, group
+        self._written: dict[PolicyKey, tuple[float, Object]] = {}
+        self._is_usage_told = False
+        self.policies.on_change(self._changed)
+
+    def proposals(
+        self, entry: RevisionEntry, facts: ScalerView, pod_of: Callable[[str, str], Object | None]
+    ) -> tuple[Proposal, ...]:
+        """What the policy of a revision wants. ``pod_of`` gives a Pod by namespace and name."""
+        revision, scaler, at_s = entry.revision, entry.scaler, now_s()
+        if revision is None or scaler is None:
+            return ()
+
+        def uses(name: str) -> tuple[ContainerUse, ...]:
+            key = (revision.key[0], name)
+            used = self.usages.used(key, at_s)
+            pod = pod_of(*key) if used else None
+            return () if pod is None else container_uses(requests_of(pod["spec"].get("containers") or ()), used)
+
+        def observe() -> ObservedPods:
+            return observed_pods(
+                present_scale=facts.present_scale,
+                ready=entry.ready_names,
+                troubles=entry.troubles.values(),
+                pods=scaler.pods,
+                uses=uses,
+                occupied_concurrency=self._settings.triggers.occupied_concurrency,
+            )
+
+        return self.triggers.proposals(
+            revision, observe, present_scale=facts.present_scale, now_s=at_s, wall_offset_s=wall_s() - at_s
+        )
+
+    def look_again(self) -> None:
+        """Some policies are ours that were not: what was written by us last need not be there any more."""
+        self._written.clear()
+        self.triggers.look_again()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.policies.run(), name="autoscaler policies")
+            group.create_task(self._statuses.run(1, self._tell), name="autoscaler policy status")
+            group.create_task(self._look(), name="autoscaler usage")
+
+    def _changed(self, change: CacheChange) -> None:
+        policy = None if change.type is EventType.DELETED else policy_of(change.new)
+        if policy is None:
+            self._written.pop(change.key, None)
+            self.triggers.drop_policy(change.key)
+        else:
+            is_ours = self._sharing.is_ours(self._group_of(policy.key[0], policy.target))
+            self.triggers.take_policy(policy, is_ours=is_ours)
+
+    def _news(self, key: PolicyKey) -> None:
+        """Whether a target is there is known once each revision has been decided on."""
+        is_followed = self.triggers.is_followed(key)
+        self._statuses.add_after(key, _NEWS_LAG_S if is_followed else self._settings.decision_period_s + _NEWS_LAG_S)
+
+    async def _tell(self, key: PolicyKey) -> float | None:
+        """Write the status of a policy if it is time to; when to look again."""
+        at_s, target = now_s(), self.triggers.target(key)
+        group = None if target is None else self._group_of(key[0], target)
+        if group is None or not self._sharing.is_ours(group):
+            return None
+        status = self.triggers.status(key, now_s=at_s, wall_offset_s=wall_s() - at_s, stamp=stamp)
+        if status is None:
+            return None
+        written_s, written = self._written.get(key, (-math.inf, {}))
+        if status == written:
+            return None
+        wait_s = written_s + _STATUS_PERIODS * self._settings.triggers.period_s - at_s
+        if wait_s > 0 and status["conditions"] == written.get("conditions"):
+            return wait_s
+        try:
+            with self._sharing.writing(group):
+                await self._cluster.patch(SCALING_POLICY, *key, patch={"status": status}, subresource="status")
+        except NotFound:
+            return None
+        self._written[key] = (at_s, status)
+        self.status_write_count += 1
+        return None
+
+    def _group_of(self, namespace: str, target: TargetRef) -> Group:
+        """What a policy's target belongs to; a Service's Configuration has its name."""
+        key = (namespace, target.name)
+        return self._group(key) if target.kind == _REVISION else key
+
+    async def _look(self) -> None:
+        """List what all pods use while a policy wants to know."""
+        while True:
+            if self.triggers.wants_usage:
+                try:
+                    listing = await self._cluster.list(POD_METRICS, label_selector=REVISION_LABEL)
+                except ClusterError as error:
+                    self._tell_unknown(error)
+                else:
+                    self.usages.take(listing.items, now_s())
+                    self._is_usage_told = False
+            await asyncio.sleep(self._settings.triggers.usage_period_s)
+
+    def _tell_unknown(self, error: ClusterError) -> None:
+        """Log once that usage is not measured; triggers then have no data and remove nothing."""
+        self.failure_count += 1
+        if not self._is_usage_told:
+            _log.warning("usage.unknown", extra={"error": str(error)})
+        self._is_usage_told = True
+
+    def _failed(self, key: PolicyKey, error: Exception) -> None:
+        self.failure_count += 1
+        _log.warning("policy.status_failed", extra={"namespace": key[0], "policy": key[1], "error": str(error)})

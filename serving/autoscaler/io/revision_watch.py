@@ -1,0 +1,193 @@
+"""What the watches bring about revisions, kept as one entry for each.
+
+``RevisionWatch`` follows Revisions, their Deployments, Pods and public EndpointSlices. It keeps what is known of each
+revision, and calls its listener when that changes. It decides nothing.
+"""
+
+from collections.abc import Coroutine, Iterator
+from typing import Any, Protocol
+
+from serving.aio.clock import now_s
+from serving.autoscaler.entry import RevisionEntry
+from serving.autoscaler.path import PUBLIC_SLICES, public_slice_of
+from serving.autoscaler.revision import ScaledPod, ScaledRevision, deployment_of, is_older, pod_of, revision_of
+from serving.autoscaler.usage import requests_of
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Reflector
+from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
+from serving.model.resources import Resources
+from serving.settings.autoscaler import AutoscalerSettings
+
+__all__ = ["RevisionListener", "RevisionWatch"]
+
+
+class RevisionListener(Protocol):
+    """Called in the turn of the loop in which a watch brings a change; must not wait."""
+
+    def complete(self, key: RevisionKey, entry: RevisionEntry, *, is_restart: bool) -> None:
+        """All that a decision needs may be there now; ``is_restart``: the revision had a scale before."""
+
+    def changed(self, key: RevisionKey) -> None:
+        """Something has changed that a decision depends on."""
+
+    def pod_gone(self, key: RevisionKey, name: str) -> None:
+        """A pod of a revision that is decided on was deleted."""
+
+    def stopped(self, key: RevisionKey) -> None:
+        """The revision is not decided on any more."""
+
+    def gone(self, revision: ScaledRevision) -> None:
+        """The revision was deleted."""
+
+
+class RevisionWatch:
+    """The entries of all revisions. ``jobs`` are to be run; ``entries`` is a live view."""
+
+    def __init__(self, cluster: Cluster, *, settings: AutoscalerSettings, listener: RevisionListener) -> None:
+        self.entries: dict[RevisionKey, RevisionEntry] = {}
+        self._settings = settings
+        self._listener = listener
+        self._revisions = Reflector(cluster, REVISION)
+        deployments, self._pods = (
+            Reflector(cluster, kind, label_selector=REVISION_LABEL) for kind in (DEPLOYMENT, POD)
+        )
+        slices = Reflector(cluster, ENDPOINT_SLICE, label_selector=PUBLIC_SLICES)
+        self._revisions.on_change(self._revision_changed)
+        deployments.on_change(self._deployment_changed)
+        self._pods.on_change(self._pod_changed)
+        slices.on_change(self._slice_changed)
+        self._reflectors = (self._revisions, deployments, self._pods, slices)
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"RevisionWatch({len(self.entries)} revisions)"
+
+    def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+        """What follows the cluster: a name and a coroutine that runs until cancelled, for each watch."""
+        for reflector in self._reflectors:
+            yield f"autoscaler {reflector.kind.plural}", reflector.run()
+
+    async def synced(self) -> None:
+        """Wait until everything has been seen once."""
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+
+    def reconfigure(self, settings: AutoscalerSettings) -> None:
+        """Resolve all revisions from these settings, soon."""
+        self._settings = settings
+        self._revisions.tell_again()
+
+    def pod(self, namespace: str, name: str) -> Object | None:
+        """A pod of a revision as it was seen last."""
+        return self._pods.cache.get((namespace, name))
+
+    def ready_pods(self, key: RevisionKey) -> Iterator[ScaledPod]:
+        """The ready pods of a revision, by name."""
+        entry = self.entries.get(key)
+        if entry is not None:
+            yield from entry.ready_pods(key[0], self._pods.cache)
+
+    def requests(self, key: RevisionKey) -> dict[str, Resources]:
+        """What the containers of a revision request."""
+        found = self._revisions.cache.get(key)
+        return {} if found is None else requests_of((found.get("spec") or {}).get("containers") or ())
+
+    def written(self, key: RevisionKey, found: Object) -> None:
+        """The Revision as a call has answered it; one of another uid is ignored."""
+        entry, revision = self.entries.get(key), revision_of(found, self._settings)
+        if entry is None or revision is None or entry.revision is None or entry.revision.uid != revision.uid:
+            return
+        self._take(key, entry, revision)
+
+    def _revision_changed(self, change: CacheChange) -> None:
+        key = change.key
+        found = None if change.type is EventType.DELETED else revision_of(change.new, self._settings)
+        entry = self._entry(key)
+        if found is None or (entry.revision is not None and entry.revision.uid != found.uid):
+            self._stop(key, entry)
+            if entry.revision is not None:
+                self._listener.gone(entry.revision)
+            entry.revision = None
+        if found is None:
+            self._drop_if_empty(key, entry)
+        else:
+            self._take(key, entry, found)
+
+    def _take(self, key: RevisionKey, entry: RevisionEntry, found: ScaledRevision) -> None:
+        """A revision as it is now, by a watch or by the answer to a call."""
+        before = entry.revision
+        if before is not None and is_older(found.resource_version, before.resource_version):
+            return
+        if before is not None and before.class_name != found.class_name:
+            entry.scaler = None
+        entry.revision = found
+        was_reserved = before is not None and before.serving_state is ServingState.RESERVE
+        entry.is_woken = entry.is_woken or (was_reserved and found.serving_state is ServingState.ACTIVE)
+        if entry.scaler is None:
+            self._listener.complete(key, entry, is_restart=before is not None)
+            return
+        entry.scaler.follow(found, now_s())
+        if before is None or (before.serving_state, before.spec) != (found.serving_state, found.spec):
+            self._listener.changed(key)
+
+    def _deployment_changed(self, change: CacheChange) -> None:
+        found = deployment_of(change.new)
+        if found is None:
+            return
+        entry = self._entry(found.key)
+        if change.type is EventType.DELETED:
+            if entry.deployment is not None and entry.deployment.name == found.name:
+                entry.deployment = None
+                self._drop_if_empty(found.key, entry)
+            return
+        if entry.deployment is not None and is_older(found.resource_version, entry.deployment.resource_version):
+            return
+        before, entry.deployment = entry.deployment, found
+        if entry.scaler is None:
+            self._listener.complete(found.key, entry, is_restart=False)
+        elif before is None or before.replica_count != found.replica_count:
+            self._listener.changed(found.key)
+
+    def _pod_changed(self, change: CacheChange) -> None:
+        found = pod_of(change.new)
+        if found is None:
+            return
+        entry = self._entry(found.key)
+        was_ready = found.name in entry.ready_names
+        is_gone = change.type is EventType.DELETED
+        is_ready = found.is_ready and not is_gone
+        entry.take_pod(found, is_gone=is_gone)
+        if is_gone and entry.scaler is not None:
+            entry.scaler.forget_pod(found.name, now_s())
+            self._listener.pod_gone(found.key, found.name)
+        if is_ready == was_ready:
+            self._drop_if_empty(found.key, entry)
+            return
+        (entry.ready_names.add if is_ready else entry.ready_names.discard)(found.name)
+        self._listener.changed(found.key)
+        self._drop_if_empty(found.key, entry)
+
+    def _slice_changed(self, change: CacheChange) -> None:
+        found = public_slice_of(change.new)
+        if found is None:
+            return
+        entry = self._entry(found.key)
+        if entry.public.take(found, now_s(), is_gone=change.type is EventType.DELETED):
+            self._listener.changed(found.key)
+        self._drop_if_empty(found.key, entry)
+
+    def _entry(self, key: RevisionKey) -> RevisionEntry:
+        entry = self.entries.get(key)
+        if entry is None:
+            entry = self.entries[key] = RevisionEntry(self._settings.decisions_kept)
+        return entry
+
+    def _stop(self, key: RevisionKey, entry: RevisionEntry) -> None:
+        """Decide no more about a revision."""
+        entry.scaler, entry.latest = None, None
+        self._listener.stopped(key)
+
+    def _drop_if_empty(self, key: RevisionKey, entry: RevisionEntry) -> None:
+        if entry.is_empty:
+            self.entries.pop(key, None)

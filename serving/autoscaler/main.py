@@ -41,7 +41,7 @@ from serving.autoscaler.decision_events import (
 from serving.autoscaler.follow import Followers
 from serving.autoscaler.hosts import host_names_of
 from serving.autoscaler.io.autoscaler import Autoscaler
-from serving.autoscaler.io.events import EventWriter
+from serving.autoscaler.io.events import ScaleEventWriter
 from serving.autoscaler.io.prober import Prober
 from serving.autoscaler.io.sharing import Relay, Sharing, sharing_out
 from serving.autoscaler.io.stats_server import StatsServer
@@ -89,7 +89,7 @@ class AutoscalerDaemon:
     ) -> None:
         followers = Followers()
         self._sharing = Sharing()
-        self._events = EventWriter(cluster, self._sharing)
+        self._events = ScaleEventWriter(cluster, self._sharing)
         self._publisher = DecisionPublisher(followers, log=log, change=self._changed)
         self.autoscaler = Autoscaler(
             cluster,

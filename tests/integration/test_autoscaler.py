@@ -195,9 +195,9 @@ async def test_what_a_revision_may_still_say_goes_with_it() -> None:
         async with asyncio.timeout(60):
             await stage.store.scaled(15)
             events = stage.daemon._events
-            assert repr(events) == "EventWriter(EventBudget(1 revisions))"
+            assert repr(events) == "ScaleEventWriter(EventBudget(1 revisions))"
             await stage.store.cluster.delete(REVISION, "default", NAME)
-            while repr(events) != "EventWriter(EventBudget(0 revisions))":  # noqa: ASYNC110 - nobody tells of it
+            while repr(events) != "ScaleEventWriter(EventBudget(0 revisions))":  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0.01)
 
 

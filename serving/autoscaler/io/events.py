@@ -12,7 +12,7 @@ from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists, ClusterError
 
-__all__ = ["EventWriter"]
+__all__ = ["ScaleEventWriter"]
 
 _log = logging.getLogger("autoscaler")
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("autoscaler")
 _EVENTS_WAITING_MAX = 500
 
 
-class EventWriter:
+class ScaleEventWriter:
     """Writes changes of scale as Events, one after the other, off the path of decisions. ``run`` it."""
 
     def __init__(self, cluster: Cluster, sharing: Sharing | None = None) -> None:
@@ -31,7 +31,7 @@ class EventWriter:
         self._waiting: asyncio.Queue[tuple[Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
 
     def __repr__(self) -> str:
-        return f"EventWriter({self._budget})"
+        return f"ScaleEventWriter({self._budget})"
 
     def add(self, revision: ScaledRevision, sentence: str) -> None:
         """A change; left out when its revision, or all together, say too much."""

@@ -44,7 +44,7 @@ from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.events import ScaleEventWriter
 from serving.autoscaler.io.prober import Prober
 from serving.autoscaler.io.sharing import Relay, Sharing, sharing_out
-from serving.autoscaler.io.stats_server import StatsServer
+from serving.autoscaler.io.stats_server import SharedStats, StatsServer
 from serving.autoscaler.io.token_reviewer import TokenReviewer
 from serving.autoscaler.measured import measured
 from serving.autoscaler.revision import ScaledRevision
@@ -115,10 +115,12 @@ class AutoscalerDaemon:
             page=lambda accept: (self.metrics.page.text(accept), wanted_type(accept)),
             is_well=lambda: self.autoscaler.is_synced,
             connections_max=settings.stats_connections_max,
-            relayed=self.autoscaler.record,
-            elsewhere=self.relay.elsewhere,
-            host_names=host_names_of(settings.host_names),
-            reviewer=reviewer,
+            sharing=SharedStats(
+                relayed=self.autoscaler.record,
+                elsewhere=self.relay.elsewhere,
+                host_names=host_names_of(settings.host_names),
+                reviewer=reviewer,
+            ),
         )
         self.address: tuple[str, int] = ("", 0)
         self.is_serving = asyncio.Event()

@@ -58,10 +58,10 @@ class Autoscaler:
             cluster, settings, requests=self._watch.requests, sharing=self._sharing, group=self.group
         )
         self._decisions = DecisionLoop(
-            self._watch,
-            self._policies,
-            ScaleClient(cluster),
-            self._sharing,
+            watch=self._watch,
+            policies=self._policies,
+            client=ScaleClient(cluster),
+            sharing=self._sharing,
             settings=settings,
             prove=prove,
             on_decision=on_decision,

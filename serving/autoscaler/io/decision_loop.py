@@ -55,11 +55,11 @@ class DecisionLoop:
 
     def __init__(  # noqa: PLR0913 - what it works with
         self,
+        *,
         watch: RevisionWatch,
         policies: PolicyClient,
         client: ScaleClient,
         sharing: Sharing,
-        *,
         settings: AutoscalerSettings,
         prove: Callable[[], Awaitable[bool]],
         on_decision: Callable[[DecisionEvent], None] | None,

@@ -17,6 +17,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
+import msgspec
 from websockets.datastructures import Headers
 from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
@@ -33,7 +34,7 @@ from serving.autoscaler.servercounts import ServerCounts
 from serving.autoscaler.token_review import PodClaim, claim_of
 from serving.wire.tokens import activator_token, autoscaler_token, matches, pod_token
 
-__all__ = ["StatsServer"]
+__all__ = ["SharedStats", "StatsServer"]
 
 _log = logging.getLogger("autoscaler")
 # Connections that wait to be accepted, where we listen ourselves: all pods come back at once after a restart.
@@ -45,13 +46,22 @@ _BEARER = "Bearer "
 _HEARD_S = 2.5
 
 
-class StatsServer:
-    """Takes stats and hands each to ``record``; the rest answers queries, ``page`` for an Accept header.
+class SharedStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What concerns other autoscalers and clients of a cluster.
 
-    What another autoscaler passes on goes to ``relayed``, which must not pass it on again. ``host_names`` are names under
-    which people may ask beside those of ``hosts``. ``elsewhere`` gives the address of the autoscaler that answers a query, ""
-    for this one. ``reviewer`` judges tokens that are not derived from the key; without one they are refused.
+    ``relayed`` takes what another autoscaler passes on, and must not pass it on again. ``elsewhere`` gives the address of the
+    autoscaler that answers a query, "" for this one. ``host_names`` may be asked beside those of ``hosts``. ``reviewer``
+    judges tokens that are not derived from the key; without one they are refused.
     """
+
+    relayed: Record | None = None
+    elsewhere: Callable[[Mapping[str, str]], str] = lambda _: ""
+    host_names: Collection[str] = ()
+    reviewer: TokenReviewer | None = None
+
+
+class StatsServer:
+    """Takes stats and hands each to ``record``; the rest answers queries, ``page`` for an Accept header."""
 
     def __init__(  # noqa: PLR0913 - what it connects
         self,
@@ -62,17 +72,15 @@ class StatsServer:
         page: Callable[[str], tuple[str, str]],
         is_well: Callable[[], bool],
         connections_max: int,
-        relayed: Record | None = None,
-        elsewhere: Callable[[Mapping[str, str]], str] = lambda _: "",
-        host_names: Collection[str] = (),
-        reviewer: TokenReviewer | None = None,
+        sharing: SharedStats | None = None,
     ) -> None:
+        sharing = sharing or SharedStats()
         self.counts = ServerCounts()
         self.record = record
-        self.relayed = relayed or record
-        self.elsewhere = elsewhere
-        self.host_names = host_names
-        self.reviewer = reviewer
+        self.relayed = sharing.relayed or record
+        self.elsewhere = sharing.elsewhere
+        self.host_names = sharing.host_names
+        self.reviewer = sharing.reviewer
         self._key = key
         self._decisions = decisions
         self._page = page

@@ -69,8 +69,10 @@ def test_an_object_whose_owner_is_deleted_is_left_to_garbage_collection(state: s
 
 
 def test_an_object_without_an_owner_is_kept_up_to_date() -> None:
-    cache = a_cache((ResourceKind.ROUTE, stored(a_route(), ownerReferences=[])), with_owners=False)
-    assert decide(cache, ROUTE, now=NOW, now_s=NOW_S) != WritePlan()
+    other = {"apiVersion": "v1", "kind": "Service", "name": "hello", "uid": "gone"}
+    for references in ([], [other]):
+        cache = a_cache((ResourceKind.ROUTE, stored(a_route(), ownerReferences=references)), with_owners=False)
+        assert decide(cache, ROUTE, now=NOW, now_s=NOW_S) != WritePlan()
 
 
 def test_a_child_wakes_its_service() -> None:

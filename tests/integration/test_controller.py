@@ -250,3 +250,27 @@ async def test_many_services_become_ready() -> None:
                 group.create_task(applied(world, a_service("good", name=name)))
         await world.controller.settled()
         assert world.controller.writes_count <= WRITES_PER_SERVICE_MAX * len(names)
+
+
+async def test_a_new_revision_gets_its_traffic_in_steps() -> None:
+    shares: list[list[int]] = []
+
+    def is_rolled_out(route: Object) -> bool:
+        traffic = [(one["revisionName"], one["percent"]) for one in route.get("status", {}).get("traffic", ())]
+        shares.append([percent for _, percent in traffic])
+        return traffic == [("hello-00002", 100)] and condition_of(route, "Ready")["status"] == "True"
+
+    async with a_world() as world:
+        service = a_service("good")
+        service["metadata"]["annotations"] = {"serving.knative.dev/rollout-duration": "3s"}
+        await world.cluster.create(SERVING_SERVICE, service)
+        await world.until(SERVING_SERVICE, "hello", ready)
+        template = {"metadata": {"annotations": {"version": "2"}}}
+        patching = asyncio.create_task(world.until(ROUTE, "hello", is_rolled_out))
+        await world.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"spec": {"template": template}})
+        await patching
+        assert [99, 1] in shares
+        newest = [one[-1] for one in shares if len(one) > 1]
+        assert newest == sorted(newest)
+        assert len(set(newest)) > 2
+        await world.until(SERVING_SERVICE, "hello", ready)

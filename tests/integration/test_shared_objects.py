@@ -33,7 +33,8 @@ async def proved() -> bool:
 
 
 async def keep_all(cluster: MemoryCluster, kind: Kind, told: list[WatchEvent]) -> None:
-    async with cluster.watch(kind, resource_version="1") as events:
+    listing = await cluster.list(kind)
+    async with cluster.watch(kind, resource_version=listing.resource_version) as events:
         async for event in events:
             # Asked for at once, as by whoever came first: so it is the one that all the others get.
             assert event.shared
@@ -42,7 +43,8 @@ async def keep_all(cluster: MemoryCluster, kind: Kind, told: list[WatchEvent]) -
 
 async def make_ready(cluster: MemoryCluster) -> None:
     """A kubelet: says of each new pod that it is ready."""
-    async with cluster.watch(POD, resource_version="1") as events:
+    listing = await cluster.list(POD)
+    async with cluster.watch(POD, resource_version=listing.resource_version) as events:
         async for event in events:
             if event.type is EventType.ADDED:
                 lives = {"user-container": ContainerState(is_running=True)}

@@ -38,7 +38,7 @@ class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def take_hostname(name: str) -> None:
     """Give this process the pod's name as its hostname, where that needs no user namespace: as root.
 
-    Without it all pods of the machine have one hostname, and apps that report theirs cannot be told apart.
+    Without it all pods of the machine have one hostname, and no one can distinguish the apps that report theirs.
     """
     if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWUTS) == 0:
         _LIBC.sethostname(name.encode(), len(name.encode()))

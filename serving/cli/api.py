@@ -1,7 +1,7 @@
-"""How the CLI speaks to a Kubernetes API: that of a running ``serving up``, or a cluster's.
+"""The CLI's client of a Kubernetes API: that of a running ``serving up``, or a cluster's.
 
-Which one: ``--kubeconfig``, else ``--state``, else what KUBECONFIG names, else the default state folder. One call at a time,
-the answer whole or in pieces. What the API refuses ends the command with its message.
+``--kubeconfig`` selects it, else ``--state``, else KUBECONFIG, else the default state folder. Calls are made one at a time.
+An error that the API returns ends the command with its message.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ state_option = click.option(
 
 
 def fail(message: str) -> NoReturn:
-    """Say what went wrong, and end with 1."""
+    """Print the error and exit with 1."""
     say_aside(message)
     sys.exit(_EXIT_FAILED)
 
 
 def fail_usage(message: str) -> NoReturn:
-    """Say what was asked for wrongly, and end with 2."""
+    """Print the usage error and exit with 2."""
     say_aside(message)
     sys.exit(_EXIT_USAGE)
 
@@ -73,7 +73,7 @@ class ApiClient:
         context: str | None = None,
         namespace: str | None = None,
     ) -> None:
-        # Whose API it is: a state folder's, or somebody's kubeconfig.
+        # Set for the API of `serving up`, None for any other.
         self.state_path: Path | None = None
         if kubeconfig is None and state_path is None and os.environ.get("KUBECONFIG"):
             kubeconfig = Path(os.environ["KUBECONFIG"].split(os.pathsep)[0])

@@ -10,12 +10,13 @@ import msgspec
 from serving.cli.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.cli.changes import changed_fields, patch_between, with_last_applied
 from serving.cli.manifests import Manifest, read_manifests
-from serving.cli.objects import at
+from serving.cli.params import wait_timeout_option
 from serving.cli.progress import Progress, paint, say_aside
 from serving.cli.resources import path_of
 from serving.cli.waiting import until_ready
 from serving.cluster.kinds import NAMESPACE, SERVING_SERVICE
 from serving.model.errors import SettingsError
+from serving.model.objects import nested
 
 __all__ = ["Applied", "apply"]
 
@@ -45,10 +46,10 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     type=click.Choice(["strict", "warn", "ignore"]),
     default="strict",
     show_default=True,
-    help="What to do about fields that nobody knows: refuse, tell, or drop.",
+    help="Unknown fields: refuse the manifest, warn, or ignore them.",
 )
 @click.option("--wait/--no-wait", default=False, show_default=True, help="Until the services are ready.")
-@click.option("--timeout", "timeout_s", default=_TIMEOUT_S, show_default=True, help="How long to wait, in seconds.")
+@wait_timeout_option(_TIMEOUT_S, "--timeout")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
@@ -75,9 +76,9 @@ def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **asked: Any) 
     if asked["wait"] and not asked["dry_run"]:
         for one in manifests:
             if one.kind == SERVING_SERVICE:
-                service = until_ready(_beside(api, one), one.name, timeout_s=asked["timeout_s"])
+                service = until_ready(_beside(api, one), one.name, timeout_s=asked["wait_s"])
                 if output == "text":
-                    click.echo(f"service/{one.name} is ready at {at(service, 'status', 'url')}")
+                    click.echo(f"service/{one.name} is ready at {nested(service, 'status', 'url')}")
 
 
 def _beside(api: ApiClient, manifest: Manifest) -> ApiClient:

@@ -38,7 +38,7 @@ def patch_between(wanted: Object, live: Object) -> Object:
     try:
         last = json.loads(((live.get("metadata") or {}).get("annotations") or {}).get(LAST_APPLIED, "{}"))
     except (ValueError, AttributeError):
-        # Somebody wrote something else there; then nothing can be known to have been applied.
+        # Not written by an apply: then nothing is known to have been applied.
         last = {}
     patch = _merged(last if isinstance(last, dict) else {}, wanted, live)
     return {key: value for key, value in patch.items() if key not in {"apiVersion", "kind", "status"}}

@@ -69,7 +69,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def holder_of(state: Path) -> int | None:
-    """The process that holds a state folder, by the kernel's list of locks; None if nobody does."""
+    """The process that holds a state folder, by the kernel's list of locks; None if there is none."""
     try:
         lock = (state / "lock").stat()
         locks = Path("/proc/locks").read_text()
@@ -99,11 +99,11 @@ def check_state(state: Path, holder: int | None) -> Iterator[Finding]:
         advice = "make it writable, or say another --state"
         yield Finding(name="state", state="fail", text=f"{state} cannot be written", advice=advice)
     else:
-        yield Finding(name="state", state="ok", text=f"{state}, held by nobody")
+        yield Finding(name="state", state="ok", text=f"{state}, not in use")
     for name in ("key", "token", "kubeconfig"):
         path = state / name
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            advice = f"chmod 600 {path}: whoever reads it may run code here"
+            advice = f"chmod 600 {path}: its readers may run code here"
             yield Finding(name="state", state="warn", text=f"others may read {name}", advice=advice)
     there = state if state.exists() else _above(state)
     free = shutil.disk_usage(there).free
@@ -116,7 +116,7 @@ def check_state(state: Path, holder: int | None) -> Iterator[Finding]:
 
 
 def check_journal(path: Path) -> Iterator[Finding]:
-    """The file that the store starts from, while nobody has it open: that it is whole."""
+    """Check the integrity of the store's file while no process has it open."""
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as journal:
             ((said,),) = journal.execute("PRAGMA quick_check(1)").fetchall()

@@ -11,6 +11,11 @@ from pathlib import Path
 
 import click
 
+from serving.cli.api import ApiClient, state_option
+from serving.cli.checks import holder_of
+from serving.cli.liveconfig import LiveConfig, read_live_config
+from serving.cli.progress import say_aside
+from serving.local.state import default_state_path
 from serving.metrics.render import render_page as render_metrics_page
 from serving.model.errors import Problem, SettingsError
 from serving.settings.configmap import ConfigMap
@@ -45,15 +50,33 @@ def config() -> None:
 )
 @click.option("--set", "settings", multiple=True, metavar="DAEMON.FIELD=VALUE", help="As the daemon's own flag.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def show(*, names: tuple[str, ...], files: tuple[Path, ...], settings: tuple[str, ...], output: str) -> None:
-    """Each setting in force and where its value comes from."""
-    config_maps, problems = _read(files)
-    flags = _flags(settings, problems)
-    loaded = {
-        name: _load(_BY_NAME[name], config_maps, flags=flags.get(name, {}), problems=problems)
-        for name in names or sorted(_BY_NAME)
-    }
-    _exit_with(problems)
+@state_option
+@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="The API of a cluster.")
+def show(
+    *,
+    names: tuple[str, ...],
+    files: tuple[Path, ...],
+    settings: tuple[str, ...],
+    output: str,
+    state_path: Path | None,
+    kubeconfig: Path | None,
+) -> None:
+    """Each setting and where its value comes from.
+
+    Of a running system the settings that its daemons use now: the ConfigMaps in its store and the environment of its
+    processes. With --config or --set, or if nothing runs, what a daemon would use that is started here.
+    """
+    names = names or tuple(sorted(_BY_NAME))
+    live = None if files or settings else _live(state_path, kubeconfig)
+    if live is None:
+        config_maps, problems = _read(files)
+        flags = _flags(settings, problems)
+        loaded = {
+            name: _load(_BY_NAME[name], config_maps, flags=flags.get(name, {}), problems=problems) for name in names
+        }
+        _exit_with(problems)
+    else:
+        loaded = _load_live(names, live)
     rows = [row for name, one in loaded.items() if one for row in _rows(_BY_NAME[name], one)]
     if output == "json":
         keys = ("daemon", "field", "value", "layer", "origin")
@@ -97,6 +120,33 @@ def defaults(name: str | None, write: Path | None, *, page: bool) -> None:
 def metrics() -> None:
     """Print the documentation page of all metrics."""
     click.echo(render_metrics_page(), nl=False)
+
+
+def _live(state_path: Path | None, kubeconfig: Path | None) -> LiveConfig | None:
+    """What a running system uses; None if none runs and none was named."""
+    is_named = state_path is not None or kubeconfig is not None or bool(os.environ.get("KUBECONFIG"))
+    path = (state_path or default_state_path()) if kubeconfig is None else kubeconfig
+    if not is_named and holder_of(path) is None:
+        say_aside("no system runs here: these are the settings of daemons that would be started now")
+        return None
+    return read_live_config(ApiClient(state_path, kubeconfig=kubeconfig))
+
+
+def _load_live(names: Sequence[str], live: LiveConfig) -> dict[str, Loaded[SettingsRecord] | None]:
+    """The settings of running daemons. A ConfigMap with a mistake is reported and left out, as the daemons do."""
+    problems = list(live.problems)
+    loaded: dict[str, Loaded[SettingsRecord] | None] = {}
+    for name in names:
+        environment = dict(live.environments.get(name, {}))
+        wrong: list[Problem] = []
+        found = _load(_BY_NAME[name], live.maps_of(name), flags={}, problems=wrong, environment=environment)
+        if found is None:
+            found = _load(_BY_NAME[name], (), flags={}, problems=[], environment=environment)
+        problems += [one for one in wrong if one not in problems]
+        loaded[name] = found
+    for problem in in_reading_order(problems):
+        say_aside(f"not in force: {problem}")
+    return loaded
 
 
 def _read(paths: Iterable[Path]) -> tuple[list[ConfigMap], list[Problem]]:

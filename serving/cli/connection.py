@@ -1,8 +1,8 @@
-"""Two ways to send a request to a Kubernetes API: the standard library to our own, the ``kubernetes`` package to all others.
+"""Connections to a Kubernetes API: by the standard library to ``serving up``, by the ``kubernetes`` package to any other.
 
-Our own kubeconfig is the JSON that ``serving up`` writes: an address on this machine and a token. Anything else may need
-certificates, tokens that expire or plug-ins that fetch them, which that package knows; it takes half a second to import,
-so that it is imported only then.
+``serving up`` writes a kubeconfig in JSON with a loopback address and a token. Other kubeconfigs may need certificates,
+expiring tokens or credential plug-ins, which that package supports. It takes half a second to import and is imported on
+demand.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiResponse(Protocol):
-    """One answer; whoever gets it closes it."""
+    """One answer. The caller closes it."""
 
     @property
     def status(self) -> int:
@@ -161,7 +161,7 @@ class _Foreign:
             chosen = next((one for one in contexts if one["name"] == context), current) if context else current
             if context and chosen["name"] != context:
                 expected = f"one of {', '.join(one['name'] for one in contexts)}"
-                raise ConfigException(f"there is no context {context}")  # noqa: TRY301 - told like its own
+                raise ConfigException(f"there is no context {context}")  # noqa: TRY301 - handled like its own
             self._client = config.new_client_from_config(str(path), context=context)  # type: ignore[no-untyped-call]
         except (ConfigException, yaml.YAMLError, LookupError, TypeError, AttributeError, OSError, ValueError) as error:
             what = str(error).splitlines()[0] if str(error) else type(error).__name__

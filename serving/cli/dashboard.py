@@ -37,7 +37,7 @@ __all__ = ["dashboard"]
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the token whose holder may act; without it nobody may.",
+    help="File with the token that actions require; without it actions are off.",
 )
 @click.option("--token", "is_token", is_flag=True, help="Print the token of `serving up`, with which the page may act.")
 @state_option

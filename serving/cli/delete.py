@@ -8,6 +8,7 @@ import click
 from serving.cli.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.cli.completion import complete_service
 from serving.cli.manifests import read_manifests
+from serving.cli.params import wait_timeout_option
 from serving.cli.progress import say_aside
 from serving.cli.resources import kind_named, path_of
 from serving.cli.waiting import until_gone
@@ -23,7 +24,7 @@ _TIMEOUT_S = 60.0
 @click.argument("names", nargs=-1, metavar="[NAME|KIND/NAME]...", shell_complete=complete_service)
 @click.option("-f", "--filename", "paths", multiple=True, metavar="FILE|DIR|-", help="What manifests name.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Until services are gone with their pods.")
-@click.option("--timeout", "timeout_s", default=_TIMEOUT_S, show_default=True, help="How long to wait, in seconds.")
+@wait_timeout_option(_TIMEOUT_S, "--timeout")
 @click.option("--ignore-not-found", is_flag=True, help="What is gone already is fine.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
@@ -41,7 +42,8 @@ def delete(
     targets = [*map(_target, names), *_in_manifests(paths)]
     if not targets:
         fail_usage("nothing to delete: name services, or say -f FILE")
-    results = []
+    results, going = [], []
+    # All deletions first, then all waits: services end side by side.
     for kind, name, namespace in targets:
         here = api.within(namespace or api.namespace)
         status, answer = here.ask(ApiCall(method="DELETE", path=path_of(kind, here.namespace, name)))
@@ -50,11 +52,14 @@ def delete(
             continue
         if status >= 400:
             say_aside(f"{word}: {message_of(answer)}")
-        elif kind == SERVING_SERVICE and asked["wait"]:
-            until_gone(here, name, timeout_s=asked["timeout_s"])
-        if status < 400 and asked["output"] == "text":
-            click.echo(f"{word} deleted")
+        else:
+            going.append((here, kind, name))
         results.append({"kind": kind.name, "name": name, "result": "deleted" if status < 400 else "failed"})
+    for here, kind, name in going:
+        if kind == SERVING_SERVICE and asked["wait"]:
+            until_gone(here, name, timeout_s=asked["wait_s"])
+        if asked["output"] == "text":
+            click.echo(f"{kind.name.lower()}/{name} deleted")
     if asked["output"] == "json":
         click.echo(json.dumps(results, indent=2))
     if any(one["result"] == "failed" for one in results):

@@ -13,7 +13,6 @@ import msgspec
 from serving.cli.api import ApiClient, api_options, fail, fail_usage, message_of
 from serving.cli.completion import complete_service
 from serving.cli.deployment import Deployment, check_name, kept_options, manifest_of, merged, pairs_of
-from serving.cli.objects import at
 from serving.cli.params import wait_timeout_option
 from serving.cli.progress import Progress, say_aside
 from serving.cli.resources import path_of
@@ -24,9 +23,10 @@ from serving.cli.watchfolder import watch_folder
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
 from serving.local.podplan import command_words
-from serving.local.snapshot import take
+from serving.local.snapshot import is_application, take
 from serving.local.state import StateFolder
 from serving.model.errors import InvalidValue
+from serving.model.objects import nested
 
 __all__ = ["deploy"]
 
@@ -124,7 +124,7 @@ def _with_virtualenv(api: ApiClient, asked: Deployment) -> Deployment:
 
 
 def _deploy(api: ApiClient, asked: Deployment, how: _How) -> None:
-    if how.snapshot and api.state_path is not None:
+    if how.snapshot and api.state_path is not None and is_application(asked.folder, api.state_path):
         with Progress(f"copying {asked.folder}"):
             try:
                 asked = msgspec.structs.replace(
@@ -162,14 +162,14 @@ def _explained_interrupt(name: str) -> Iterator[None]:
 
 def _say_traffic(service: Object) -> None:
     """Say that the new revision gets no traffic, where traffic is pinned to others."""
-    created = at(service, "status", "latestCreatedRevisionName")
-    targets = at(service, "spec", "traffic") or ()
+    created = nested(service, "status", "latestCreatedRevisionName")
+    targets = nested(service, "spec", "traffic") or ()
     is_routed = any(
         target.get("percent") and (target.get("latestRevision") or target.get("revisionName") == created)
         for target in targets
     )
     if targets and not is_routed:
-        name = at(service, "metadata", "name")
+        name = nested(service, "metadata", "name")
         say_aside(
             f"{created or 'the new revision'} gets 0 % of the traffic, which is pinned to other revisions; "
             f"`serving traffic {name} --to-latest` sends it all there"

@@ -9,17 +9,7 @@ import click
 from serving.cli.api import ApiClient, api_options, fail_usage
 from serving.cli.completion import complete_service
 from serving.cli.logtail import last_lines
-from serving.cli.objects import (
-    at,
-    condition,
-    items_of,
-    name_of,
-    object_of,
-    revisions_of,
-    seconds_since,
-    selector_of,
-    service_of,
-)
+from serving.cli.objects import condition, items_of, object_of, revisions_of, seconds_since, selector_of, service_of
 from serving.cli.progress import paint
 from serving.cli.resources import kind_named
 from serving.cli.rows import header_of, revision_row, server_table
@@ -28,6 +18,7 @@ from serving.cli.url import address_of
 from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
+from serving.model.objects import name_of, nested
 
 __all__ = ["describe"]
 
@@ -83,7 +74,7 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
     name, ready = name_of(service), condition(service)
     revisions = revisions_of(api, name)
     yield from _head(service, now_s=now_s)
-    if at(service, "status", "url"):
+    if nested(service, "status", "url"):
         address = address_of(api, service)
         yield f"URL        {address.url}"
         if address.connect_host != address.host:
@@ -100,7 +91,7 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
     yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
     yield from _event_lines(_events(api, [service, *revisions, *items_of(api, POD, selector_of(name))]), now_s=now_s)
     if ready.get("status") != "True":
-        newest = str(at(service, "status", "latestCreatedRevisionName") or "")
+        newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
         lines = last_lines(api, newest, count=_LOG_LINES) if newest else []
         if lines:
             yield from _titled(f"Last lines of the log of {newest}", [f"  {line}" for line in lines])
@@ -126,7 +117,7 @@ def _head(one: Object, *, now_s: float) -> Iterator[str]:
     ready = condition(one)
     state = ready.get("status", "")
     word = {"True": "ready", "False": "not ready", "Unknown": "not ready yet"}.get(state, "")
-    place = at(one, "metadata", "namespace")
+    place = nested(one, "metadata", "namespace")
     yield paint(f"{str(one.get('kind', '')).lower()} {name_of(one)}", None, bold=True) + (
         f" in {place}" if place else ""
     )
@@ -134,12 +125,12 @@ def _head(one: Object, *, now_s: float) -> Iterator[str]:
         yield f"State      {paint(word, _COLORS[state])}"
         if state != "True" and ready.get("message"):
             yield from wrapped(f"{ready.get('reason', '')}: {ready['message']}".removeprefix(": "), indent=" " * 11)
-    yield f"Age        {age_text(seconds_since(at(one, 'metadata', 'creationTimestamp'), now_s))}"
+    yield f"Age        {age_text(seconds_since(nested(one, 'metadata', 'creationTimestamp'), now_s))}"
 
 
 def _traffic(service: Object) -> Iterator[str]:
     rows = []
-    for target in at(service, "status", "traffic") or ():
+    for target in nested(service, "status", "traffic") or ():
         name = str(target.get("revisionName", ""))
         latest = " (latest)" if target.get("latestRevision") else ""
         tag = f"tag {target['tag']}: {target.get('url', '')}" if target.get("tag") else ""
@@ -149,30 +140,30 @@ def _traffic(service: Object) -> Iterator[str]:
 
 
 def _conditions(described: Object) -> Iterator[str]:
-    found = at(described, "status", "conditions") or ()
+    found = nested(described, "status", "conditions") or ()
     if not found:
         return
     yield ""
     yield "Conditions"
     width = max(len(other["type"]) for other in found)
-    told = {condition(described).get("message")}
+    shown = {condition(described).get("message")}
     for one in found:
         status = one.get("status", "")
         reason = one.get("reason", "") if status != "True" else ""
         yield f"  {one['type']:<{width}}  {paint(status, _COLORS.get(status, ''))}  {reason}".rstrip()
         # Conditions repeat each other's message; once is enough.
-        if one.get("message") and status != "True" and one["message"] not in told:
-            told.add(one["message"])
+        if one.get("message") and status != "True" and one["message"] not in shown:
+            shown.add(one["message"])
             yield from wrapped(one["message"], indent=" " * (width + 4))
 
 
 def _containers(pod: Object) -> Iterator[str]:
-    statuses = at(pod, "status", "containerStatuses") or ()
+    statuses = nested(pod, "status", "containerStatuses") or ()
     rows = []
     for one in statuses:
         name = next(iter(one.get("state") or ()), "unknown")
-        state = at(one, "state", name) or {}
-        last = at(one, "lastState", "terminated") or {}
+        state = nested(one, "state", name) or {}
+        last = nested(one, "lastState", "terminated") or {}
         ended = f"last ended with {last.get('exitCode')} {last.get('reason', '')}".rstrip() if last else ""
         rows.append([one.get("name"), name, state.get("reason", ""), f"{one.get('restartCount', 0)} restarts", ended])
     if rows:
@@ -187,8 +178,8 @@ def _titled(title: str, lines: list[str]) -> Iterator[str]:
 
 def _events(api: ApiClient, about: list[Object]) -> list[Object]:
     """The events about some objects, oldest first."""
-    uids = {at(one, "metadata", "uid") for one in about}
-    found = [one for one in items_of(api, EVENT) if at(one, "involvedObject", "uid") in uids]
+    uids = {nested(one, "metadata", "uid") for one in about}
+    found = [one for one in items_of(api, EVENT) if nested(one, "involvedObject", "uid") in uids]
     return sorted(found, key=_seen)
 
 
@@ -203,10 +194,10 @@ def _event_lines(events: list[Object], *, now_s: float) -> Iterator[str]:
         times = f" ({one['count']} times)" if one.get("count", 1) > 1 else ""
         reason = str(one.get("reason", ""))
         mark = paint(reason, "yellow") if one.get("type") == "Warning" else reason
-        yield f"  {age:>6}  {at(one, 'involvedObject', 'name')}  {mark}{times}"
+        yield f"  {age:>6}  {nested(one, 'involvedObject', 'name')}  {mark}{times}"
         yield from wrapped(str(one.get("message", "")), indent=" " * 10)
 
 
 def _seen(event: Object) -> str:
-    stamp = event.get("lastTimestamp") or event.get("eventTime") or at(event, "metadata", "creationTimestamp")
+    stamp = event.get("lastTimestamp") or event.get("eventTime") or nested(event, "metadata", "creationTimestamp")
     return str(stamp or "")

@@ -11,7 +11,7 @@ import click
 
 from serving.cli.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.cli.completion import complete_kind, complete_object
-from serving.cli.objects import at, items_of, name_of, object_of, selector_of
+from serving.cli.objects import items_of, object_of, selector_of
 from serving.cli.resources import kind_named, path_of
 from serving.cli.rows import Row, header_of, rows_of, server_table, table_rows
 from serving.cli.table import aligned
@@ -19,6 +19,7 @@ from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue, ServingError, Unavailable
 from serving.model.knative import SERVICE_LABEL
+from serving.model.objects import name_of, nested
 
 __all__ = ["get", "watched"]
 
@@ -175,7 +176,7 @@ def _with_revisions(api: ApiClient, events: Iterator[Object], *, name: str, ever
             services[namespace, name_of(event["object"])] = event
             yield event
             continue
-        service = services.get((namespace, str(at(metadata, "labels", SERVICE_LABEL))))
+        service = services.get((namespace, str(nested(metadata, "labels", SERVICE_LABEL))))
         if service is not None and service["type"] != "DELETED":
             yield service
 

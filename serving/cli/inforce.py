@@ -8,9 +8,9 @@ import http.client
 import time
 from http import HTTPStatus
 
-from serving.cli.objects import at
 from serving.cli.url import ServiceAddress
 from serving.cluster.port import Object
+from serving.model.objects import nested
 from serving.model.split import split_digest
 
 __all__ = ["until_in_force"]
@@ -23,7 +23,7 @@ _AGREEING = 4
 def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
     """Wait until requests are shared out as the status says; False if they are not in time."""
     deadline_s = time.monotonic() + within_s
-    targets = at(service, "status", "traffic") or ()
+    targets = nested(service, "status", "traffic") or ()
     expected = split_digest((str(one.get("revisionName")), one.get("percent") or 0) for one in targets)
     agreeing = 0
     while agreeing < _AGREEING:

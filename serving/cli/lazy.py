@@ -1,7 +1,7 @@
 """A group of commands that loads a command's module only when the command is asked for.
 
-Input: tables of names, where each command is, and its line in the help; so that ``--help`` imports no daemon. Whatever a
-command does not foresee ends as one line: nobody is shown a traceback who did not ask for one.
+Input: tables of names, the location of each command, and its line in the help; ``--help`` imports no daemon. An unexpected
+error ends as one line; ``SERVING_TRACEBACK=1`` shows its traceback.
 """
 
 import difflib
@@ -49,7 +49,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is asked for; a name that is none is told with those that are near."""
+        """The named command; the error for an unknown name suggests similar ones."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), text) for name, (_, text) in section.items()])
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
-        """Run the command; what it does not foresee becomes one line."""
+        """Run the command; an unexpected error becomes one line."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
 
 
 def _end_with(error: Exception) -> NoReturn:
-    """One line for what nobody foresaw; what is meant for people is told as it is."""
+    """Print one line for an unexpected error; errors with a message for users are printed as they are."""
     # Only here, so that the help does not wait for the import.
     from serving.model.errors import ServingError, SettingsError  # noqa: PLC0415 - as said
 
@@ -92,7 +92,7 @@ def _end_with(error: Exception) -> NoReturn:
         click.echo("".join(_os_error(error)), err=True)
     else:
         text = f"{type(error).__name__}: {error}".splitlines()[0]
-        click.echo(f"a mistake of ours: {text}; {_TRACEBACK}=1 shows where", err=True)
+        click.echo(f"internal error: {text}; {_TRACEBACK}=1 shows the traceback", err=True)
     sys.exit(_EXIT_FAILED)
 
 

@@ -13,12 +13,13 @@ from serving.cli.api import ApiCall, ApiClient, api_options, fail
 from serving.cli.completion import complete_service
 from serving.cli.connection import ApiResponse
 from serving.cli.logtail import app_container
-from serving.cli.objects import at, items_of, name_of, selector_of, service_of
+from serving.cli.objects import items_of, selector_of, service_of
 from serving.cli.progress import paint
 from serving.cli.resources import path_of
 from serving.cluster.kinds import POD
 from serving.cluster.port import Object
 from serving.model.errors import ServingError, Unavailable
+from serving.model.objects import name_of, nested
 
 __all__ = ["logs", "short_name"]
 
@@ -132,7 +133,7 @@ class _Reader:
             "previous": "true" if asked["previous"] else "",
             "tailLines": "" if asked["tail"] is None else str(asked["tail"]),
         }
-        path = path_of(POD, str(at(pod, "metadata", "namespace") or self.api.namespace), name, subresource="log")
+        path = path_of(POD, str(nested(pod, "metadata", "namespace") or self.api.namespace), name, subresource="log")
         try:
             self._copy(name, path, query)
         except Unavailable:

@@ -55,12 +55,23 @@ def read_manifests(paths: Sequence[str]) -> list[Manifest]:
 
 
 class _ManifestLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """Without dates: in JSON they are texts, and so they are meant."""
+    """Reads dates as text, as JSON has them, and refuses a key that a mapping has twice."""
 
     yaml_implicit_resolvers: ClassVar = {
         first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
         for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the library's own
+        """Build a mapping. Raises ``YAMLError`` for a key that is there twice: the last one would win unseen."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+                problem = f"the key {key.value!r} is there twice"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+            seen.add(str(key.value))
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
 
 
 def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
@@ -87,7 +98,8 @@ def _texts(path: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
 
 
 def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:
-    """Each document with its place; an empty one is none."""
+    """Each document with its place. Empty documents are left out, and a text with nothing else is a problem."""
+    is_empty = True
     try:
         _check_depth(text)
         loader = _ManifestLoader(text)
@@ -95,12 +107,16 @@ def _documents(name: str, text: str, problems: list[Problem]) -> Iterator[tuple[
             node = loader.get_node()
             document = loader.construct_document(node)
             if document is not None:
+                is_empty = False
                 yield f"{name}:{node.start_mark.line + 1}", document
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}" if mark else name
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
         problems.append(Problem(where=where, what=f"not YAML: {what}", expected="YAML or JSON"))
+    else:
+        if is_empty:
+            problems.append(Problem(where=name, what="it is empty", expected=_EXPECTED))
 
 
 def _check_depth(text: str) -> None:

@@ -1,54 +1,40 @@
 """What the CLI reads out of objects of the API, all of it JSON that may lack anything."""
 
 import datetime as dt
-from typing import Any
+from collections.abc import Iterable
 
 from serving.cli.api import ApiCall, ApiClient, fail
 from serving.cli.resources import path_of
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Object
 from serving.model.knative import CONFIGURATION_GENERATION_LABEL, SERVICE_LABEL
+from serving.model.objects import labels_of, name_of, nested
 
 __all__ = [
-    "at",
     "condition",
     "is_settled",
     "items_of",
-    "name_of",
     "object_of",
     "revisions_of",
     "seconds_since",
     "selector_of",
     "service_of",
+    "superseded_failures",
 ]
-
-
-def at(one: object, *keys: str | int) -> Any:  # noqa: ANN401 - JSON
-    """What is at a place; None where there is nothing."""
-    for key in keys:
-        if isinstance(one, dict):
-            one = one.get(key)
-        elif isinstance(one, list) and isinstance(key, int) and -len(one) <= key < len(one):
-            one = one[key]
-        else:
-            return None
-    return one
-
-
-def name_of(one: Object) -> str:
-    """Its name."""
-    return str(at(one, "metadata", "name") or "")
 
 
 def condition(one: Object, wanted: str = "Ready") -> dict[str, str]:
     """A condition of it, {} if it has none such."""
-    return next((found for found in at(one, "status", "conditions") or () if found.get("type") == wanted), {})
+    return next((found for found in nested(one, "status", "conditions") or () if found.get("type") == wanted), {})
 
 
 def is_settled(service: Object) -> bool:
     """Whether what it says of itself is about what was asked of it last, and final."""
-    observed = at(service, "status", "observedGeneration")
-    return observed == at(service, "metadata", "generation") and condition(service).get("status") in {"True", "False"}
+    observed = nested(service, "status", "observedGeneration")
+    return observed == nested(service, "metadata", "generation") and condition(service).get("status") in {
+        "True",
+        "False",
+    }
 
 
 def seconds_since(stamp: object, now_s: float) -> float | None:
@@ -99,11 +85,25 @@ def revisions_of(api: ApiClient, service: str) -> list[Object]:
     return sorted(found, key=_age_order, reverse=True)
 
 
+def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
+    """Names of revisions that failed and have a newer one in their service: they say nothing about its present state."""
+    newest: dict[str, tuple[int, str, str]] = {}
+    revisions = list(revisions)
+    for one in revisions:
+        service = labels_of(one).get(SERVICE_LABEL, "")
+        newest[service] = max(newest.get(service, _age_order(one)), _age_order(one))
+    return frozenset(
+        name_of(one)
+        for one in revisions
+        if condition(one).get("status") == "False" and _age_order(one) < newest[labels_of(one).get(SERVICE_LABEL, "")]
+    )
+
+
 def _place(one: Object) -> tuple[str, str]:
-    return str(at(one, "metadata", "namespace") or ""), name_of(one)
+    return str(nested(one, "metadata", "namespace") or ""), name_of(one)
 
 
 def _age_order(one: Object) -> tuple[int, str, str]:
-    text = at(one, "metadata", "labels", CONFIGURATION_GENERATION_LABEL)
+    text = nested(one, "metadata", "labels", CONFIGURATION_GENERATION_LABEL)
     number = int(text) if isinstance(text, str) and text.isdecimal() else 0
-    return number, str(at(one, "metadata", "creationTimestamp")), name_of(one)
+    return number, str(nested(one, "metadata", "creationTimestamp")), name_of(one)

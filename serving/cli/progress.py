@@ -1,7 +1,7 @@
-"""What a person sees while something takes longer than a second.
+"""Progress of a command that takes longer than a second.
 
-On a terminal a line that moves and goes away; elsewhere, and for ``TERM=dumb``, a plain line for each new state. It goes
-to standard error, so that what is printed can be piped.
+A terminal shows one line that is updated and removed; elsewhere, and for ``TERM=dumb``, each new state is a line. Progress
+goes to standard error, so that the output can be piped.
 """
 
 import os
@@ -31,14 +31,14 @@ def is_lively() -> bool:
 
 
 def paint(text: str, color: str | None, *, bold: bool = False) -> str:
-    """A text in a colour, where standard output is a terminal and nobody has said NO_COLOR."""
+    """The text in a colour if standard output is a terminal and NO_COLOR is not set."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
         return text
     return click.style(text, fg=color, bold=bold)
 
 
 def say_aside(text: str) -> None:
-    """Print to standard error, below whatever progress is shown; on a terminal words stay whole."""
+    """Print to standard error without disturbing the progress; on a terminal words stay whole."""
     Progress.hide()
     lines = text.splitlines() if text else [""]
     if sys.stderr.isatty():
@@ -47,7 +47,7 @@ def say_aside(text: str) -> None:
 
 
 class Progress:
-    """Says what is waited for, from the second second on. What one that is inside another is told, the outer one says."""
+    """Shows what a command waits for, after its first second. An inner one updates the text of the outermost."""
 
     _outermost: ClassVar["Progress | None"] = None
 
@@ -76,7 +76,7 @@ class Progress:
             Progress._outermost = None
 
     def tell(self, text: str) -> None:
-        """What it is about now."""
+        """Change the text."""
         outermost = Progress._outermost
         if outermost is not None and outermost is not self:
             outermost.tell(text)
@@ -88,12 +88,12 @@ class Progress:
 
     @classmethod
     def hide(cls) -> None:
-        """Take away what is shown, before something else is printed. It comes back with the next thing to tell."""
+        """Remove the shown progress before other output. The next change of text shows it again."""
         if cls._outermost is not None:
             cls._outermost.clear()
 
     def clear(self) -> None:
-        """Take away what this one shows."""
+        """Remove the line that this one shows."""
         with self._lock:
             if self._shown is not None:
                 self._shown.stop()

@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from serving.cli.api import ApiCall, ApiClient
-from serving.cli.objects import at, condition, items_of, name_of, seconds_since
+from serving.cli.objects import condition, items_of, seconds_since, superseded_failures
 from serving.cli.resources import path_of
 from serving.cli.table import age_text
 from serving.cluster.kinds import REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Object
 from serving.model.knative import SERVICE_LABEL
+from serving.model.objects import name_of, nested
 
 __all__ = [
     "Row",
@@ -53,27 +54,27 @@ def rows_of(
         pods = pods_of(items_of(api, REVISION, everywhere=everywhere)) if objects else {}
         rows = [service_row(one, pods=pods.get(_key(one), ""), now_s=now_s) for one in objects]
     if everywhere:
-        rows = [[str(at(one, "metadata", "namespace") or ""), *row] for one, row in zip(objects, rows, strict=True)]
+        rows = [[str(nested(one, "metadata", "namespace") or ""), *row] for one, row in zip(objects, rows, strict=True)]
     return rows
 
 
 def service_row(service: Object, *, pods: str, now_s: float) -> Row:
-    """NAME, READY, PODS, TRAFFIC, AGE, URL; in the place of a URL that is not there yet, why not."""
+    """NAME, READY, PODS, TRAFFIC, AGE, URL; a service without a URL shows the reason in that column."""
     ready = condition(service)
     status = ready.get("status", "Unknown")
-    where = str(at(service, "status", "url") or "")
+    where = str(nested(service, "status", "url") or "")
     if status != "True" and ready.get("reason"):
         hint = f"; see `serving describe {name_of(service)}`" if status == "False" else ""
         where = f"{ready['reason']}{hint}"
-    age = age_text(seconds_since(at(service, "metadata", "creationTimestamp"), now_s))
+    age = age_text(seconds_since(nested(service, "metadata", "creationTimestamp"), now_s))
     return [name_of(service), status, pods, traffic_text(service), age, where]
 
 
 def revision_row(revision: Object, *, now_s: float) -> Row:
     """NAME, READY, STATE, PODS, AGE, REASON."""
     ready = condition(revision)
-    age = age_text(seconds_since(at(revision, "metadata", "creationTimestamp"), now_s))
-    state = str(at(revision, "spec", "servingState") or "")
+    age = age_text(seconds_since(nested(revision, "metadata", "creationTimestamp"), now_s))
+    state = str(nested(revision, "spec", "servingState") or "")
     return [name_of(revision), ready.get("status", "Unknown"), state, _pods(revision), age, ready.get("reason", "")]
 
 
@@ -81,20 +82,24 @@ def traffic_text(service: Object) -> str:
     """Where traffic goes, short: "00002" or "00001 90% 00002 10%"."""
     prefix = f"{name_of(service)}-"
     shares: dict[str, int] = defaultdict(int)
-    for target in at(service, "status", "traffic") or ():
+    for target in nested(service, "status", "traffic") or ():
         shares[str(target.get("revisionName", "")).removeprefix(prefix)] += target.get("percent") or 0
     parts = [(name, percent) for name, percent in shares.items() if percent]
     return parts[0][0] if len(parts) == 1 else " ".join(f"{name} {percent}%" for name, percent in parts)
 
 
 def pods_of(revisions: Iterable[Object]) -> dict[tuple[str, str], str]:
-    """Ready pods of each service, by namespace and name: "2", or "1/2" while some of those wanted are missing."""
+    """Ready pods of each service, by namespace and name: "2", or "1/2" while some are missing. Superseded failures do not count."""
     actual: dict[tuple[str, str], int] = defaultdict(int)
     wanted: dict[tuple[str, str], int] = defaultdict(int)
+    revisions = list(revisions)
+    superseded = superseded_failures(revisions)
     for one in revisions:
-        key = _key(one, str(at(one, "metadata", "labels", SERVICE_LABEL) or ""))
-        actual[key] += at(one, "status", "actualReplicas") or 0
-        wanted[key] += at(one, "status", "desiredReplicas") or 0
+        if name_of(one) in superseded:
+            continue
+        key = _key(one, str(nested(one, "metadata", "labels", SERVICE_LABEL) or ""))
+        actual[key] += nested(one, "status", "actualReplicas") or 0
+        wanted[key] += nested(one, "status", "desiredReplicas") or 0
     return {key: _of(actual[key], wanted[key]) for key in wanted}
 
 
@@ -113,7 +118,7 @@ def table_rows(table: Object, *, everywhere: bool) -> tuple[Row, list[Row]]:
     rows = []
     for row in table.get("rows") or ():
         cells = [_cell(row["cells"][number]) for number in shown]
-        rows.append([_cell(at(row, "object", "metadata", "namespace")), *cells] if everywhere else cells)
+        rows.append([_cell(nested(row, "object", "metadata", "namespace")), *cells] if everywhere else cells)
     return ["NAMESPACE", *header] if everywhere else header, rows
 
 
@@ -122,7 +127,7 @@ def _cell(value: object) -> str:
 
 
 def _pods(revision: Object) -> str:
-    return _of(at(revision, "status", "actualReplicas") or 0, at(revision, "status", "desiredReplicas") or 0)
+    return _of(nested(revision, "status", "actualReplicas") or 0, nested(revision, "status", "desiredReplicas") or 0)
 
 
 def _of(actual: int, wanted: int) -> str:
@@ -130,4 +135,4 @@ def _of(actual: int, wanted: int) -> str:
 
 
 def _key(one: Object, name: str = "") -> tuple[str, str]:
-    return str(at(one, "metadata", "namespace") or ""), name or name_of(one)
+    return str(nested(one, "metadata", "namespace") or ""), name or name_of(one)

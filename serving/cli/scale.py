@@ -7,12 +7,13 @@ import click
 
 from serving.cli.api import ApiClient, api_options, fail_usage
 from serving.cli.completion import complete_service
-from serving.cli.objects import at, service_of
+from serving.cli.objects import service_of
 from serving.cli.progress import Progress
 from serving.cli.resources import path_of
 from serving.cli.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.servicepatch import scale_patch
+from serving.model.objects import nested
 from serving.settings.annotations import read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 
@@ -51,8 +52,8 @@ def scale(*, api: ApiClient, name: str, count: int | None, wait: bool, output: s
     if output == "json":
         click.echo(json.dumps(service, indent=2))
         return
-    found = at(service, "spec", "template", "metadata", "annotations") or {}
+    found = nested(service, "spec", "template", "metadata", "annotations") or {}
     wanted = read_annotations(found, AutoscalerSettings()).scaling
-    revision = at(service, "status", "latestCreatedRevisionName") or ""
+    revision = nested(service, "status", "latestCreatedRevisionName") or ""
     shown = f"at most {wanted.max_scale}" if wanted.max_scale else "no limit"
     click.echo(f"{name}: at least {wanted.min_scale or 0} pods, {shown}{f' ({revision})' if wait else ''}")

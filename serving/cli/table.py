@@ -9,7 +9,7 @@ __all__ = ["age_text", "aligned", "wrapped"]
 _GAP = "  "
 _SCREEN = (80, 24)
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
-# Below this many of a unit the next smaller one is told too.
+# Below this many of a unit the next smaller unit is shown as well.
 _FEW = 10
 _SHORT_S = 120
 

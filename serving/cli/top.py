@@ -49,7 +49,7 @@ def top(*, once: bool, url: str | None, namespace: str, state_path: Path | None)
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            # Read anew: the window may have another size by now.
+            # The window may have been resized.
             width, height = console.size
             live.update(screen_of(_state(url), namespace=namespace, width=width, height=height), refresh=True)
             time.sleep(_PERIOD_S)

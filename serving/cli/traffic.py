@@ -8,7 +8,7 @@ import click
 
 from serving.cli.api import ApiClient, api_options, fail_usage
 from serving.cli.completion import complete_revision, complete_service
-from serving.cli.objects import at, condition, name_of, revisions_of, service_of
+from serving.cli.objects import condition, revisions_of, service_of
 from serving.cli.progress import Progress
 from serving.cli.resources import path_of
 from serving.cli.table import aligned
@@ -17,6 +17,7 @@ from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
 from serving.cluster.servicepatch import LATEST, AskedService, desired_traffic
 from serving.model.errors import InvalidValue, ServingError
+from serving.model.objects import name_of, nested
 
 __all__ = ["rollback_target", "traffic"]
 
@@ -60,7 +61,7 @@ def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, 
 def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
     """The newest ready revision that is older than the one with most traffic. Raises ``ServingError``."""
     shares: dict[str, int] = {}
-    for one in at(service, "status", "traffic") or ():
+    for one in nested(service, "status", "traffic") or ():
         revision = str(one.get("revisionName", ""))
         shares[revision] = shares.get(revision, 0) + (one.get("percent") or 0)
     names = [name_of(one) for one in revisions]
@@ -108,13 +109,13 @@ def _named(word: str, service: Object, names: Sequence[str]) -> str:
 
 
 def _print(service: Object, output: str) -> None:
-    targets = at(service, "status", "traffic") or ()
+    targets = nested(service, "status", "traffic") or ()
     if output == "json":
         click.echo(json.dumps(targets, indent=2))
         return
     rows = [["PERCENT", "REVISION", "TAG", "URL"]]
     for one in targets:
         latest = " (latest)" if one.get("latestRevision") else ""
-        url = one.get("url") or at(service, "status", "url") or ""
+        url = one.get("url") or nested(service, "status", "url") or ""
         rows.append([f"{one.get('percent') or 0}%", f"{one.get('revisionName', '')}{latest}", one.get("tag", ""), url])
     click.echo("\n".join(aligned(rows)))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from serving.cli.programpath import path_lines
 from serving.local.ports import PORTS
 from serving.local.process_lifetime import die_with_parent
 from serving.local.state import StateFolder, default_state_path
@@ -56,7 +57,7 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     default=1,
     show_default=True,
     envvar="SERVING_ACTIVATOR_COUNT",
-    help="Activator processes, which take requests from the same ports; one more than is busy helps nobody.",
+    help="Activator processes, which take requests from the same ports; more than there are busy cores does not help.",
 )
 @click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
 def up(
@@ -96,6 +97,9 @@ def up(
         click.echo(f"serving is up: services answer at http://NAME.NAMESPACE.localhost:{port}")
         if has_certificate:
             click.echo(f"over TLS: https://NAME.NAMESPACE.localhost:{sockets['tls'].getsockname()[1]}")
+        click.echo(f"dashboard: http://127.0.0.1:{sockets['dashboard'].getsockname()[1]}")
+        for line in path_lines(Path(sys.argv[0]), Path(sys.executable), os.environ.get("PATH", "")):
+            click.echo(line)
         click.echo(f"kubectl: export KUBECONFIG={state.kubeconfig}")
         click.echo(f"logs:    {state.logs}")
         if activator_count > 1:

@@ -9,8 +9,9 @@ import msgspec
 
 from serving.cli.api import ApiClient, api_options, fail
 from serving.cli.completion import complete_service
-from serving.cli.objects import at, name_of, service_of
+from serving.cli.objects import service_of
 from serving.cluster.port import Object
+from serving.model.objects import name_of, nested
 
 __all__ = ["ServiceAddress", "address_of", "print_url", "url"]
 
@@ -33,9 +34,9 @@ class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 def address_of(api: ApiClient, service: Object, *, tag: str = "") -> ServiceAddress:
     """The address of a service or one of its tags; one that it does not have yet ends the command."""
-    url = str(at(service, "status", "url") or "")
+    url = str(nested(service, "status", "url") or "")
     if tag:
-        targets = at(service, "status", "traffic") or ()
+        targets = nested(service, "status", "traffic") or ()
         url = str(next((one.get("url", "") for one in targets if one.get("tag") == tag), ""))
         if not url:
             known = ", ".join(sorted(one["tag"] for one in targets if one.get("tag"))) or "none"

@@ -1,18 +1,20 @@
 """Waiting for a service: until it is ready, gone or at zero. What goes wrong meanwhile ends the command with its reason."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from http import HTTPStatus
 
 from serving.cli.api import ApiClient, fail
 from serving.cli.inforce import until_in_force
 from serving.cli.logtail import last_lines
-from serving.cli.objects import at, condition, is_settled, items_of, name_of, selector_of
+from serving.cli.objects import condition, is_settled, items_of, revisions_of, selector_of, superseded_failures
 from serving.cli.progress import Progress
 from serving.cli.resources import path_of
 from serving.cli.url import address_of
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.cluster.port import Object
+from serving.model.knative import REVISION_LABEL
+from serving.model.objects import labels_of, name_of, nested
 
 __all__ = ["failure_text", "until", "until_gone", "until_ready", "until_zero"]
 
@@ -89,7 +91,9 @@ def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
     def look() -> str | None:
         # That it exists is checked each time: one that is deleted is at zero for another reason.
         api.done("GET", path_of(SERVING_SERVICE, api.namespace, name))
-        return _pods_left(api, name)
+        # A revision that failed and was superseded tries again and again; it serves nothing.
+        ignored = superseded_failures(revisions_of(api, name))
+        return _pods_left(api, name, ignored=ignored)
 
     def late(state: str) -> str:
         return f"{name} is not at zero after {timeout_s:g} s: {state}"
@@ -110,15 +114,16 @@ def until(
             time.sleep(poll_s)
 
 
-def _pods_left(api: ApiClient, name: str, suffix: str = "") -> str | None:
-    count = len(items_of(api, POD, selector_of(name)))
+def _pods_left(api: ApiClient, name: str, suffix: str = "", *, ignored: Collection[str] = frozenset()) -> str | None:
+    pods = items_of(api, POD, selector_of(name))
+    count = sum(labels_of(one).get(REVISION_LABEL) not in ignored for one in pods)
     return f"{count} pod{'' if count == 1 else 's'}{suffix}" if count else None
 
 
 def failure_text(api: ApiClient, service: Object) -> str:
     """Why a service is not ready, with the end of what its newest revision's pod wrote."""
     why = _reason(api, service) or "its pods are starting"
-    revision = str(at(service, "status", "latestCreatedRevisionName") or "")
+    revision = str(nested(service, "status", "latestCreatedRevisionName") or "")
     lines = last_lines(api, revision, count=_LOG_LINES) if revision else []
     shown = [line for line in lines if line.strip() and line.strip() not in why]
     log = "".join(f"\n  {line}" for line in shown)
@@ -129,7 +134,7 @@ def _reason(api: ApiClient, service: Object) -> str:
     """Why a service is not ready: its own condition if it has failed, else what its newest revision waits for."""
     ready = condition(service)
     if ready.get("status") != "False" or not _is_of_configuration(service):
-        revision = str(at(service, "status", "latestCreatedRevisionName") or "")
+        revision = str(nested(service, "status", "latestCreatedRevisionName") or "")
         if revision:
             status, found = api.call("GET", path_of(REVISION, api.namespace, revision))
             waits = condition(found) if status < 400 else {}

@@ -119,10 +119,10 @@ class _Ours:
 
 
 def _tell_by_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool, output: str) -> None:
-    """Tell what the API knows, and how to learn the rest."""
+    """Print what Events say, and how to get every decision."""
     if output != "text":
         fail_usage(f"-o {output} prints whole records, which only an autoscaler has; {_FORWARD}")
-    say_aside(f"told by Events, which leave out what comes too often; for all of it: {_FORWARD}")
+    say_aside(f"from Events, which are rate-limited; for every decision: {_FORWARD}")
     if follow:
         try:
             for one in said_from_now_on(api, ours.__contains__, since_s=since_s):

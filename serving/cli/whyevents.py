@@ -11,9 +11,10 @@ import msgspec
 
 from serving.cli.api import ApiClient
 from serving.cli.get import watched
-from serving.cli.objects import at, items_of
+from serving.cli.objects import items_of
 from serving.cluster.kinds import EVENT, REVISION
 from serving.cluster.port import Object
+from serving.model.objects import nested
 
 __all__ = ["ScaleEvent", "said_by_events", "said_from_now_on"]
 
@@ -39,7 +40,7 @@ def said_from_now_on(api: ApiClient, is_ours: Callable[[str], bool], *, since_s:
     seen: set[str] = set()
     for event in watched(api, EVENT):
         said = None if event["type"] in {"DELETED", "BOOKMARK"} else _said(event["object"])
-        version = str(at(event, "object", "metadata", "resourceVersion"))
+        version = str(nested(event, "object", "metadata", "resourceVersion"))
         # A watch that was cut off begins with all that is there.
         if said is not None and said.at_s >= since_s and version not in seen and is_ours(said.revision):
             seen.add(version)
@@ -47,11 +48,11 @@ def said_from_now_on(api: ApiClient, is_ours: Callable[[str], bool], *, since_s:
 
 
 def _said(event: Object) -> ScaleEvent | None:
-    if at(event, "involvedObject", "kind") != REVISION.name or event.get("reason") != _REASON:
+    if nested(event, "involvedObject", "kind") != REVISION.name or event.get("reason") != _REASON:
         return None
-    stamp = str(event.get("lastTimestamp") or at(event, "metadata", "creationTimestamp"))
+    stamp = str(event.get("lastTimestamp") or nested(event, "metadata", "creationTimestamp"))
     return ScaleEvent(
         at_s=dt.datetime.fromisoformat(stamp).timestamp(),
-        revision=str(at(event, "involvedObject", "name")),
+        revision=str(nested(event, "involvedObject", "name")),
         sentence=str(event.get("message", "")),
     )

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from serving.cli.api import ApiClient
 from serving.cli.logtail import last_lines
-from serving.cli.objects import at, condition, name_of, revisions_of
+from serving.cli.objects import condition, revisions_of
 from serving.cli.resources import path_of
 from serving.cluster.kinds import REVISION, SERVING_SERVICE
 from serving.cluster.port import Object
+from serving.model.objects import name_of, nested
 
 __all__ = ["unready_lines"]
 
@@ -30,7 +31,7 @@ def _revisions(api: ApiClient, name: str) -> list[Object]:
 
 def _lines(api: ApiClient, revision: Object) -> Iterator[str]:
     ready = condition(revision)
-    if not ready or ready.get("status") == "True" or at(revision, "spec", "servingState") == "Retired":
+    if not ready or ready.get("status") == "True" or nested(revision, "spec", "servingState") == "Retired":
         return
     name = name_of(revision)
     message = ready.get("message", "").strip()

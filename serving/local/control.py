@@ -1,8 +1,8 @@
 """``python -m serving.local.control``: the store, its API, the controllers, and what runs the pods of this machine.
 
 Environment, from the supervisor: ``SERVING_STATE`` (the state folder), ``SERVING_KEY_FILE``, ``SERVING_STATS_URL``, and
-``SERVING_LISTEN_FDS`` with the socket "api". What users wrote is read back from the journal, pods are taken over from the
-template, the rest is made anew. The API answers once all that is done: whoever connects before waits, and sees no route
+``SERVING_LISTEN_FDS`` with the socket "api". The journal restores what users wrote, pods are taken over from the
+template, everything else is rebuilt. The API answers once that is done: an early client waits and sees no route
 without its status and no slice without its pods.
 """
 
@@ -34,7 +34,7 @@ from serving.controller.io.view_writer import ViewWriter
 from serving.local.activator_service import publish_activators
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
-from serving.local.pod import NodeContext
+from serving.local.nodecontext import NodeContext
 from serving.local.podlogs import FilePodLogs
 from serving.local.processruntime import ProcessRuntime
 from serving.local.rebuild import until_rebuilt
@@ -47,7 +47,7 @@ from serving.wire.tokens import read_key
 
 __all__ = ["main"]
 
-# If it takes longer than this until everything is as it was, it has to be seen as it is.
+# After this time the API answers although not everything has been rebuilt.
 _REBUILD_S = 5.0
 
 
@@ -78,7 +78,7 @@ async def _body(stop: asyncio.Event) -> None:
             settings = config.own.settings
             controller = Controller(cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics)
             config.attach(controller, watch)
-            tasks = [group.create_task(runtime.run(), name="host")]
+            tasks = [group.create_task(runtime.run(), name="runtime")]
             await kubelet.take_over()
             tasks.append(group.create_task(kubelet.run(), name="kubelet"))
             tasks.append(group.create_task(manager.run(), name="manager"))
@@ -100,7 +100,7 @@ async def _body(stop: asyncio.Event) -> None:
 
 
 def main() -> int:
-    """Run until told to stop; returns the exit code."""
+    """Run until SIGTERM or SIGINT; return the exit code."""
     collect_in_small_steps()
     return run_daemon("control", _body)
 

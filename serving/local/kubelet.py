@@ -1,7 +1,7 @@
-"""The kubelet's part: follows the pods of this machine and has each of them run; looks after memory and logs.
+"""The kubelet's part: runs each pod that is bound to this machine, enforces memory limits, rotates logs.
 
-Pods are processes that the template owns. Those that it has when this process begins are taken over: their objects are
-made again in the store, without an owner, and the Deployment that selects them adopts them, as it would in a cluster.
+The runtime owns the processes of pods. Pods that it has when this process starts are taken over: their objects are created
+again in the store, without an owner, and the Deployment that selects them adopts them, as in a cluster.
 """
 
 import asyncio
@@ -17,8 +17,9 @@ from serving.cluster.kinds import NODE, POD, REVISION
 from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.local.locations import PodLocations
 from serving.local.machine import node_status, read_machine
+from serving.local.nodecontext import NodeContext
 from serving.local.orders import HeldPod
-from serving.local.pod import NodeContext, PodNote, PodRun
+from serving.local.pod import PodNote, PodRun
 from serving.local.podfolder import remove_folder, rotate
 from serving.local.resident_memory import resident_bytes_by_session
 from serving.local.usage import UsageReporter
@@ -36,7 +37,7 @@ _GONE_LOGS_KEPT = 100
 
 
 class Kubelet:
-    """All pods of this machine. ``take_over`` comes before anybody makes pods; ``run`` lasts until cancelled."""
+    """All pods of this machine. Call ``take_over`` before pods are created; ``run`` lasts until cancelled."""
 
     def __init__(self, node: NodeContext, *, dice: random.Random | None = None) -> None:
         self._node = node
@@ -69,7 +70,7 @@ class Kubelet:
 
     async def _take_over_one(self, held: HeldPod, note: PodNote) -> None:
         metadata = note.manifest["metadata"]
-        # Whose revision is gone nobody will ever delete.
+        # An orphaned pod is never deleted: one whose revision is gone is not taken over.
         await self._node.cluster.get(REVISION, metadata["namespace"], metadata["labels"][REVISION_LABEL])
         manifest = await self._node.cluster.create(POD, note.manifest)
         location = self._locations.occupy(note.location)
@@ -117,7 +118,7 @@ class Kubelet:
             pod.stop.set()
 
     def _forget_others(self, key: Key, uid: str) -> None:
-        """A pod of the same name with another uid has been deleted while nobody looked."""
+        """Stop a pod of the same name with another uid: its deletion was missed."""
         for other_uid, pod in self._running.items():
             if pod.key == key and other_uid != uid:
                 pod.stop.set()

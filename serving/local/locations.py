@@ -1,8 +1,8 @@
-"""Where pods are reached: a loopback address for each queue-proxy, a port for each app.
+"""Assigns a loopback address to each queue-proxy and a port to each app.
 
 Addresses are 127.64.x.y. Ports are below those that the kernel gives to outgoing connections, which could take an app's
-port between two of its starts. Both begin at random, so that two systems on one machine rarely meet, and what anybody
-else listens on is passed over.
+port between two of its starts. Both begin at random, so that two systems on one machine rarely collide, and those in use
+are skipped.
 """
 
 import random
@@ -28,7 +28,7 @@ class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodLocations:
-    """Who is where."""
+    """The locations in use."""
 
     def __init__(self, dice: random.Random) -> None:
         self._taken: set[str | int] = set()
@@ -40,23 +40,23 @@ class PodLocations:
         return f"PodLocations({len(self._taken) // 2} taken)"
 
     def take(self) -> PodLocation:
-        """A place that nobody has. Raises ``OSError`` if there is none."""
+        """Reserve a free location. Raises ``OSError`` if there is none."""
         return self.occupy(PodLocation(address=self._free_address(), port=self._free_port()))
 
     def occupy(self, place: PodLocation) -> PodLocation:
-        """Somebody is there already."""
+        """Mark a location as used."""
         self._taken |= {place.address, place.port}
         return place
 
     def leave(self, place: PodLocation) -> None:
-        """Nobody is there any more."""
+        """Release a location."""
         self._taken -= {place.address, place.port}
 
     def _free_address(self) -> str:
         for _ in range(_TRIES):
             number = self._next_address = (self._next_address + 1) % _ADDRESSES
             address = f"127.64.{number >> 8}.{number & 255}"
-            # .0 and .255 would do, but look like something else.
+            # .0 and .255 work, but look like a network and a broadcast address.
             if 0 < number & 255 < 255 and address not in self._taken and _is_free(address, *_QUEUE_PORTS):
                 return address
         raise OSError("no loopback address is free")

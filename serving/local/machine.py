@@ -1,7 +1,7 @@
 """This machine as a node: what it has, what of it is ours, and what is in use, from /proc and the cgroup that we are in.
 
 What it has is all its cores and memory. What pods may have, its allocatable, is less where a cgroup (version 2) or a CPU
-affinity bounds us. What is in use is that of whoever sets the bound: of our cgroup, or of the cores that we may run on and
+affinity bounds us. Use is measured where the bound is set: in our cgroup, or on the cores that we may run on and in
 the memory of the machine. Nothing is kept back for our own daemons.
 """
 
@@ -53,7 +53,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
             amounts = _fields(proc / "meminfo")
             held = (amounts["MemTotal"] - amounts["MemAvailable"]) * 1024
         else:
-            # What files only lie around for is taken back when somebody needs it: it counts as free, as for a kubelet.
+            # The kernel reclaims inactive file pages when memory is needed: they count as free, as for a kubelet.
             cached = _fields(self.memory_cgroup / "memory.stat").get("inactive_file", 0)
             held = max(0, int((self.memory_cgroup / "memory.current").read_text()) - cached)
         return MachineReading(cpu_s=cpu_s, memory_bytes=held)
@@ -133,7 +133,7 @@ def _cgroup_folders(proc: Path, cgroups: Path) -> list[Path]:
     if ours is None or not (cgroups / "cgroup.controllers").exists():
         return []
     folder = cgroups / ours
-    # A container may be told a path that only its host has: then the root is its own cgroup.
+    # In a container the path may exist on the host only: then the root is its own cgroup.
     return [one for one in (folder, *folder.parents) if one.is_relative_to(cgroups) and one.is_dir()]
 
 

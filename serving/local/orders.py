@@ -1,9 +1,9 @@
-"""What control and the template say to each other, one JSON object a line.
+"""The messages between control and the template, one JSON object a line.
 
-Control orders: start a process of a pod, signal it, keep a note about a pod, forget a pod. The template reports: what it
-has (first thing on every connection, so that a new control process knows its pods), and what became of each process. A
-process is known by the id of its pod and its name in there. Notes are control's own words: the template hands them back
-unread to the next control process.
+Control sends orders: start a process of a pod, signal it, keep a note about a pod, forget a pod. The template sends
+reports: an inventory, first on every connection, so that a new control process learns its pods, and then each change of a
+process. A process is identified by the id of its pod and its name there. The template returns notes unread to the next
+control process.
 """
 
 from typing import Any
@@ -32,18 +32,18 @@ __all__ = [
     "read_report",
 ]
 
-# A manifest with its environment; more than this in one line is not ours.
+# A manifest with its environment fits; a longer line is an error.
 _LINE_BYTES_MAX = 16 * 2**20
 
 
 class _TemplateMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Any of them; the class's name says on the wire which."""
+    """A message. Its class name is its tag on the wire."""
 
 
 class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
 
-    ``folder`` is where it is started, ``log`` the file that its output is added to. The environment is all that it gets.
+    ``folder`` is where it is started, ``log`` the file that its output is added to. It gets no other environment.
     ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what
     the process sees as its host's name.
     """
@@ -68,14 +68,14 @@ class SendSignal(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class KeepNote(_TemplateMessage, frozen=True, kw_only=True):
-    """Remember this about a pod, in the place of what was said before."""
+    """Keep a note about a pod; it replaces the note before."""
 
     pod: str
     note: dict[str, Any]
 
 
 class ForgetPod(_TemplateMessage, frozen=True, kw_only=True):
-    """The pod is over: whatever of it still runs is killed, its note is dropped."""
+    """Kill what of a pod still runs, and drop its note."""
 
     pod: str
 
@@ -91,7 +91,7 @@ class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class HeldPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that is remembered. ``note`` is empty if none was kept."""
+    """A pod in the inventory. ``note`` is empty if none was kept."""
 
     pod: str
     note: dict[str, Any]
@@ -99,13 +99,13 @@ class HeldPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inventory(_TemplateMessage, frozen=True, kw_only=True):
-    """All pods; the first report on a connection."""
+    """All pods of the template: the first report on a connection."""
 
     pods: list[HeldPod]
 
 
 class ProcessStarted(_TemplateMessage, frozen=True, kw_only=True):
-    """A process runs."""
+    """A process has started."""
 
     pod: str
     name: str

@@ -1,8 +1,8 @@
 """A pod's own folder, its volumes and its logs on disk.
 
 The folder is HOME of the pod's containers. A volume is a folder below ``.volumes``, and each mount a link to it, or to a
-file in it for a subPath: /etc/config is ``etc/config`` here. Logs grow up to a size and are then copied away and emptied:
-whoever writes has the file open, so that it cannot be replaced.
+file in it for a subPath: /etc/config is ``etc/config`` here. A log that reaches its size limit is copied and emptied: its writer
+has the file open, so it cannot be replaced.
 """
 
 import contextlib

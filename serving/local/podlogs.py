@@ -1,6 +1,6 @@
-"""What pods have written, from the files that the kubelet keeps, for ``kubectl logs`` and ``serving logs``.
+"""Logs of pods, read from the files that the kubelet keeps, for ``kubectl logs`` and ``serving logs``.
 
-A log is what the program wrote, byte by byte: when a line was written is not known, and the server refuses to ask by time.
+A log has the bytes that the program wrote and no times, so the server refuses queries by time.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from serving.model.errors import NotFound
 __all__ = ["FilePodLogs"]
 
 _PIECE_BYTES = 65536
-# How long new lines may be late for one who follows.
+# Longest delay of new lines for a follower.
 _FOLLOW_S = 0.2
 
 
@@ -66,7 +66,7 @@ async def _pieces(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
                     file = now_at
                     continue
                 if file.tell() > os.fstat(file.fileno()).st_size:
-                    # It was rotated, and begins anew.
+                    # The log was rotated: read from its beginning.
                     file.seek(0)
                 await asyncio.sleep(_FOLLOW_S)
     finally:

@@ -1,4 +1,4 @@
-"""From a pod's manifest to the processes that run it, as decisions: commands, environments, status.
+"""From a pod's manifest to its processes and its status, as decisions.
 
 Input: the pod, its revision's own numbers, the addresses that were found for it; output: what to execute with which
 environment, and the pod's status at each step. It starts nothing. An app's environment is what its manifest says, and
@@ -23,7 +23,7 @@ __all__ = [
     "ContainerState",
     "app_plan",
     "command_words",
-    "name_of",
+    "container_name_of",
     "pod_status",
     "proxy_environment",
     "serves",
@@ -58,9 +58,9 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a container: whether it runs, how often it was started again, how it ended last.
+    """The state of a container: whether it runs, how often it was restarted, how it ended last.
 
-    ``exit_code`` is as Kubernetes has it: 128 and the signal's number for one that a signal ended.
+    ``exit_code`` is Kubernetes': 128 and the signal's number if a signal ended it.
     """
 
     is_running: bool = False
@@ -90,7 +90,7 @@ def app_plan(
     if serves(pod, container):
         environment["PORT"] = str(port)
     return AppPlan(
-        name=name_of(container),
+        name=container_name_of(container),
         arguments=tuple(_expanded(word, environment) for word in command),
         environment=environment,
         folder=container.get("workingDir")
@@ -121,7 +121,7 @@ def command_words(text: str) -> list[str]:
     return ["/bin/sh", "-c", f"exec {text}" if is_single else text]
 
 
-def name_of(container: Object) -> str:
+def container_name_of(container: Object) -> str:
     """A container's name; Knative's own for one that has none."""
     return container.get("name") or "user-container"
 
@@ -139,7 +139,7 @@ def _expanded(word: str, given: Mapping[str, str]) -> str:
 
 
 def proxy_environment(pod: Object, revision: Object, *, app_port: int, address: str) -> dict[str, str]:
-    """What a pod's queue-proxy is told, but for its secrets and where stats go."""
+    """The environment of a pod's queue-proxy, without its secrets and the address for statistics."""
     spec = revision.get("spec", {})
     settings = {
         "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": spec.get("containerConcurrency"),
@@ -227,7 +227,7 @@ def _condition(
 
 
 def _container_status(pod: Object, name: str, life: ContainerState, *, ready: bool) -> Object:
-    images = {name_of(one): one.get("image", "") for one in _containers(pod)}
+    images = {container_name_of(one): one.get("image", "") for one in _containers(pod)}
     ended = {
         "exitCode": life.exit_code,
         "message": life.last_lines,

@@ -1,8 +1,7 @@
-"""Control's end of the connection to the template: processes of pods as objects that can be waited for.
+"""The runtime whose containers are processes of the template: control's end of the connection to it.
 
-``run`` keeps the connection. When the template was restarted, all its processes are gone, and whoever waits for one
-hears that it was killed. When this process was restarted, ``held`` says which pods there are, and ``take_over`` gives
-their processes.
+``run`` keeps the connection. A template that restarts has lost its processes: each is reported as killed. When this
+process restarts, ``held`` lists the pods that the template has, and ``take_over`` returns their processes.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ from serving.local.state import short_path
 
 __all__ = ["ProcessRuntime", "TemplateProcess"]
 
-_log = logging.getLogger("host")
+_log = logging.getLogger("runtime")
 
 _PIECE_BYTES = 65536
 _RETRY_S = 0.05
@@ -44,10 +43,7 @@ _KILLED = -signal.SIGKILL
 
 
 class TemplateProcess:
-    """A process of a pod. ``started`` raises ``OSError`` with the reason when it cannot be; ``ended`` is its exit code.
-
-    ``drained`` is done when a queue-proxy reports that its app may end.
-    """
+    """A process of a pod that the template started; see ``PodProcess``."""
 
     def __init__(
         self, host: "ProcessRuntime", pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None
@@ -70,20 +66,20 @@ class TemplateProcess:
             self._host.order(SendSignal(pod=self._pod, name=self._name, signal=number))
 
     async def end(self, *, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL after the grace; 0 is SIGKILL at once. Returns when it is over."""
+        """As the protocol."""
         if grace_s > 0:
             self.send(signal.SIGTERM)
         await self.outlast(grace_s)
 
     async def outlast(self, patience_s: float) -> None:
-        """Wait for its end, and kill it when it takes longer than that."""
+        """As the protocol."""
         if patience_s > 0:
             await asyncio.wait([self.ended], timeout=patience_s)
         self.send(signal.SIGKILL)
         await asyncio.wait([self.ended])
 
     def hear(self, report: Report) -> None:
-        """Take over what the template says of it."""
+        """Apply a report of the template."""
         match report:
             case ProcessStarted(pid=pid):
                 self.pid = pid
@@ -91,7 +87,7 @@ class TemplateProcess:
             case StartFailed(why=why):
                 if not self.started.done():
                     self.started.set_exception(OSError(why))
-                    # Who starts a pod that is stopped at once may not look.
+                    # The exception of a pod that is stopped at once may never be retrieved.
                     self.started.exception()
                 _settle(self.ended, _KILLED)
             case ProcessEnded(exit_code=exit_code):
@@ -107,7 +103,7 @@ class TemplateProcess:
 
 
 class ProcessRuntime:
-    """The template, seen from here. ``held`` is what it had when it was connected first."""
+    """The connection to the template. ``held`` is what the template had at the first connection."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -129,7 +125,7 @@ class ProcessRuntime:
                     reader, writer = await asyncio.open_unix_connection(path)
                 await self._listen(reader, writer)
             except OSError as error:
-                _log.debug("host.disconnected", extra={"error": str(error)})
+                _log.debug("runtime.disconnected", extra={"error": str(error)})
             await asyncio.sleep(_RETRY_S)
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -155,11 +151,11 @@ class ProcessRuntime:
         if process is not None:
             process.hear(report)
         elif key in self._held:
-            # Nobody has taken it over yet; whoever does shall know.
+            # Not taken over yet: keep the report for the one that takes it over.
             self._held[key] = _after(self._held[key], report)
 
     def _compare(self, have: Inventory) -> None:
-        """What we believe to run and is not there was killed with the template."""
+        """A process that the template no longer has was killed with the template before."""
         found = {(pod.pod, one.name): one for pod in have.pods for one in pod.processes}
         waiting = {(order.pod, order.name) for order in self._waiting if isinstance(order, StartProcess)}
         for key, process in self._processes.items():
@@ -174,14 +170,14 @@ class ProcessRuntime:
             self.connected.set()
 
     def order(self, order: Order) -> None:
-        """Have something done, now or as soon as there is a connection."""
+        """Send an order, now or as soon as there is a connection."""
         if self._writer is None:
             self._waiting.append(order)
         else:
             self._writer.write(encode(order))
 
     def start(self, start: StartProcess, *, on_ready: Callable[[bool], None] | None = None) -> TemplateProcess:
-        """Start a process; its ``started`` tells whether that worked."""
+        """As the protocol."""
         process = TemplateProcess(self, start.pod, start.name, on_ready=on_ready)
         self._processes[start.pod, start.name] = process
         self.order(start)
@@ -190,7 +186,7 @@ class ProcessRuntime:
     def take_over(
         self, pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None
     ) -> TemplateProcess | None:
-        """A process that the template had already; None if there was none such."""
+        """As the protocol."""
         held = self._held.get((pod, name))
         if held is None:
             return None
@@ -200,11 +196,11 @@ class ProcessRuntime:
         return process
 
     def keep(self, pod: str, note: dict[str, Any]) -> None:
-        """Leave word about a pod for the next control process."""
+        """As the protocol."""
         self.order(KeepNote(pod=pod, note=note))
 
     def forget(self, pod: str) -> None:
-        """A pod is over; whatever of it still runs is killed."""
+        """As the protocol."""
         for key in [key for key in self._processes if key[0] == pod]:
             del self._processes[key]
         self.order(ForgetPod(pod=pod))

@@ -1,7 +1,7 @@
 """When a process that ended is started again: at once, then after a pause that doubles, up to a bound.
 
 A fold without a clock: input is how long the process lived, output the pause and the memory for the next time. Follows
-the kubelet, which answers the first end at once, with shorter pauses: nobody pulls an image here.
+the kubelet, which answers the first end at once, with shorter pauses: no image is pulled here.
 """
 
 import msgspec

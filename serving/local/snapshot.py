@@ -8,6 +8,7 @@ revision. ``.gitignore`` and ``.servingignore`` in any folder say what is not co
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from pathspec import GitIgnoreSpec
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["FolderEntry", "collect", "entries_of", "fingerprint", "path_of_snapshot", "take"]
+__all__ = ["FolderEntry", "collect", "entries_of", "fingerprint", "is_application", "path_of_snapshot", "take"]
 
 _DIGEST = re.compile(r"[0-9a-f]{32}\Z")
 _GIT_FILE, _OWN_FILE = ".gitignore", ".servingignore"
@@ -104,9 +105,15 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def is_application(folder: Path, state: Path) -> bool:
+    """Whether a folder can be copied: not the root of the file system, not one that holds the state folder."""
+    folder, state = folder.resolve(), state.resolve()
+    return folder != Path(folder.root) and not state.is_relative_to(folder) and not folder.is_relative_to(state)
+
+
 def take(folder: Path, snapshots: Path) -> str:
     """Copy a folder unless that content is there already; its digest. Raises ``InvalidValue``, ``OSError``."""
-    entries = list(entries_of(folder))
+    entries = list(itertools.islice(entries_of(folder), _ENTRIES_MAX + 1))
     _check_size(folder, entries)
     made = snapshots / f".new-{os.getpid()}-{time.monotonic_ns()}"
     made.mkdir(mode=0o700, parents=True)
@@ -129,7 +136,7 @@ def _check_size(folder: Path, entries: list[FolderEntry]) -> None:
     count = len(entries)
     size = sum((folder / one.path).lstat().st_size for one in entries if not one.is_linked)
     if count > _ENTRIES_MAX or size > _BYTES_MAX:
-        what = f"{count} files with {size // 2**20} MiB"
+        what = f"{'more than ' * (count > _ENTRIES_MAX)}{min(count, _ENTRIES_MAX)} files with {size // 2**20} MiB"
         expected = f"less; name what the app does not need in {folder / _OWN_FILE}, or use --no-snapshot"
         raise InvalidValue(text=what, expected=expected)
 

@@ -1,4 +1,4 @@
-"""The state folder of ``serving up``: who holds it, and the secrets in it. Standard library only.
+"""The state folder of ``serving up``: its lock, its secrets and its paths. Standard library only.
 
 The folder is 0700 and everything secret in it 0600: the API's token is the right to run code on this machine.
 """
@@ -49,7 +49,7 @@ class StateFolder:
         """Make the folder and take its lock.
 
         Raises:
-            SettingsError: when somebody else holds the folder; it says who. Or when it cannot be made.
+            SettingsError: when another process, which is named, holds the folder, or when it cannot be created.
         """
         try:
             for folder in (self.path, self.logs, self.pods):
@@ -77,7 +77,7 @@ class StateFolder:
         _write_private(self.ports, json.dumps(ports).encode())
 
     def listen_template(self) -> socket.socket:
-        """The listening socket for orders to the template, in a folder that is held and therefore nobody else's."""
+        """The listening socket for orders to the template. The folder must be held."""
         self.template.unlink(missing_ok=True)
         made = socket.socket(socket.AF_UNIX)
         with short_path(self.template) as path:

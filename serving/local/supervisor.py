@@ -1,9 +1,9 @@
 """``serving up``'s first process: holds the listening sockets and the children. Standard library only, no loop, no threads.
 
-It binds the sockets before anybody is started and hands them down, so that the restart of a child refuses no connection.
-A child that ends is started again, after a pause that doubles while it keeps ending. When it is told to stop, or dies,
-nothing below it stays: children end with it (parent-death signal), orphans are adopted (subreaper) and killed. It ends them in
-the order in which no request is lost: first the ingress, which finishes what it has; pods last.
+It binds the sockets before it starts any child and passes them down, so that the restart of a child refuses no connection.
+A child that ends is started again, after a pause that doubles while it keeps ending. When the supervisor stops or dies,
+no process stays: children end with it (parent-death signal), orphans are adopted (subreaper) and killed. It ends the
+children in the order in which no request is lost: first the ingress, which finishes its requests; pods last.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ __all__ = ["CHILDREN", "Child", "Ports", "Supervisor", "bind"]
 _SOUND_S = 10.0
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 5.0
-# Each in its turn may end what it does; then it is killed.
+# Each child has this long to finish; then it is killed.
 _STOP_S = 10.0
-# What was killed is gone by then, and whom that leaves behind is an orphan.
+# By then killed processes are gone, and the processes that they leave behind are orphans.
 _KILL_S = 0.05
 _TEMPLATE = "template"
 _PUBLIC_SERVICES = "SERVING_CONTROLLER_PUBLIC_SERVICES"
 _CLIENT_PORTS = ("SERVING_CONTROLLER_PUBLIC_PORT", "SERVING_CONTROLLER_INNER_PORT")
 _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
-# What daemons say when they would end in the same way at each start (``serving.aio.daemon``).
+# The exit code of a daemon that would fail in the same way at each start (``serving.aio.daemon``).
 _CANNOT_START_EXIT = 2
 _BACKLOG = 4096
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -59,7 +59,7 @@ class Child:
 
 
 def CHILDREN(activator_count: int = 1) -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
-    """Who is started, in this order."""
+    """The children, in the order of their start."""
     return [
         Child(_TEMPLATE, "serving.local.template", _TEMPLATE),
         Child("control", "serving.local.control", "api", "control-metrics"),
@@ -124,7 +124,7 @@ def _bound(port: int) -> socket.socket:
 
 
 class Supervisor:
-    """Children and sockets. ``run`` returns when it was told to stop, with an exit code.
+    """Children and sockets. ``run`` returns an exit code after SIGTERM or SIGINT.
 
     ``environment`` is what the daemons have besides; pods do not.
     """
@@ -252,7 +252,7 @@ class Supervisor:
             _PAUSE_FIRST_S if lived_s >= _SOUND_S else min(_PAUSE_MAX_S, max(_PAUSE_FIRST_S, child.pause_s * 2))
         )
         if child.name == _TEMPLATE:
-            # What pods had started themselves is ours now, and nobody's business any more.
+            # Processes that pods left behind were adopted by this process; no child needs them.
             self._end_orphans()
         log = self._state.logs / f"{child.name}.log"
         if self._is_stopping:
@@ -264,7 +264,7 @@ class Supervisor:
             sys.stderr.write(f"serving: {child.name} ended with {code}, starts again; see {log}\n")
 
     def _stop_all(self) -> None:
-        """In the order opposite to that of the start. A second signal ends everybody at once."""
+        """Stop the children in reverse order. A second signal kills all of them at once."""
         for child in reversed(self._children):
             if not self._stop(child):
                 break

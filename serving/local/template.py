@@ -2,8 +2,7 @@
 
 It has loaded what a queue-proxy needs and waits for orders on a unix socket (``orders``; the listening socket is
 handed down by the supervisor in ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and
-not to the control process, so that they live on while that one restarts; the next control process is told on connecting
-what there is. The newest connection counts. When it ends, all pods end: apps are asked, then killed. Queue-proxies are
+not to the control process, so they survive its restart; the next control process gets an inventory when it connects. The newest connection counts. When it ends, all pods end: apps are asked, then killed. Queue-proxies are
 killed at once, because the ingress has been drained before.
 """
 
@@ -53,12 +52,12 @@ __all__ = ["Template", "main"]
 
 _PIECE_BYTES = 65536
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
-# Apps that are asked to end with the whole system have this long.
+# How long apps have to end when the whole system stops.
 _APP_GRACE_S = 2.0
 
 
 class _ForkedProcess:
-    """A child, and what is known of it."""
+    """A child process and its state."""
 
     def __init__(self, order: StartProcess, pid: int) -> None:
         self.pod, self.name, self.pid = order.pod, order.name, pid
@@ -70,7 +69,7 @@ class _ForkedProcess:
 
 
 class Template:
-    """Children and the one connection to control. ``run`` lasts until told to stop."""
+    """Children and the one connection to control. ``run`` lasts until SIGTERM or SIGINT."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -117,12 +116,12 @@ class Template:
         self._reap()
 
     def _reap(self) -> None:
-        """Take leave of every child that has ended, adopted ones too."""
+        """Reap every child that has ended, adopted ones too."""
         with contextlib.suppress(ChildProcessError):
             while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 process = self._running.pop(found.si_pid, None)
                 if process is not None:
-                    # Before it is waited for: until then nobody else can have its number.
+                    # Before the wait: until then its process id cannot be reused.
                     kill_group(process.pid, signal.SIGKILL)
                 _, status = os.waitpid(found.si_pid, 0)
                 if process is not None:
@@ -269,10 +268,10 @@ class Template:
 
 
 def _why(order: StartProcess, error: Exception) -> str:
-    """For people: the command or the folder that cannot be used, and the system's reason."""
+    """The command or the folder that cannot be used, and the system's reason."""
     command = order.arguments[0] if order.arguments else ""
     if isinstance(error, FileNotFoundError) and command and "/" not in command:
-        # Not the PATH of the shell of whoever deploys.
+        # Not the PATH of the shell that ran the deploy.
         return f"{command}: no such command in the pod's PATH {order.environment.get('PATH', '')}; say where it is"
     if isinstance(error, OSError):
         return f"{error.filename or (order.arguments or ('fork',))[0]}: {error.strerror}"
@@ -280,7 +279,7 @@ def _why(order: StartProcess, error: Exception) -> str:
 
 
 def main() -> int:
-    """Run until told to stop; returns the exit code."""
+    """Run until SIGTERM or SIGINT; return the exit code."""
     listener = socket.socket(fileno=json.loads(os.environ["SERVING_LISTEN_FDS"])["template"])
     listener.set_inheritable(False)
     # What is here now is shared by all children, as long as no collection touches it.

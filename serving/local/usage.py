@@ -1,4 +1,4 @@
-"""What the pods of this machine use, from /proc, told as metrics-server would: PodMetrics and NodeMetrics in the store.
+"""Reports what the pods of this machine use, from /proc, as metrics-server does: PodMetrics and NodeMetrics in the store.
 
 Each container leads a session, so that what an app forks counts too. Cpu is what its processes, and their children that
 have ended, took since the look before; memory is what they hold. Looked at each 2 s while a ScalingPolicy wants to know,
@@ -23,7 +23,7 @@ from serving.local.machine import Machine, MachineReading, node_metrics
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 
 __all__ = [
-    "MeasuredPod",
+    "PodSessions",
     "SessionTotals",
     "SessionUsage",
     "UsageReporter",
@@ -59,7 +59,7 @@ class SessionUsage(msgspec.Struct, frozen=True):
     memory_bytes: int
 
 
-class MeasuredPod(Protocol):
+class PodSessions(Protocol):
     """A pod whose containers can be measured."""
 
     @property
@@ -102,7 +102,7 @@ def used_between(before: SessionTotals, after: SessionTotals, *, window_s: float
     return SessionUsage(cpu_m=round(1000 * ticks / _TICKS_PER_S / window_s), memory_bytes=after.resident_bytes)
 
 
-def pod_metrics(pod: MeasuredPod, used: Mapping[str, SessionUsage], *, at: str, window_s: float) -> Object:
+def pod_metrics(pod: PodSessions, used: Mapping[str, SessionUsage], *, at: str, window_s: float) -> Object:
     """A pod's PodMetrics, as metrics-server has them."""
     containers = [
         {"name": name, "usage": {"cpu": f"{one.cpu_m}m", "memory": f"{one.memory_bytes // 1024}Ki"}}
@@ -119,15 +119,15 @@ def pod_metrics(pod: MeasuredPod, used: Mapping[str, SessionUsage], *, at: str, 
 
 
 class UsageReporter:
-    """Measures and tells. ``pods`` are those of this machine; ``run`` lasts until cancelled.
+    """Measures and reports. ``pods`` are those of this machine; ``run`` lasts until cancelled.
 
-    ``machine`` is told as the node ``node_name``; None tells of pods alone.
+    ``machine`` is reported as the node ``node_name``; None reports pods only.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        pods: Callable[[], Iterable[MeasuredPod]],
+        pods: Callable[[], Iterable[PodSessions]],
         *,
         machine: Machine | None = None,
         node_name: str = "local",
@@ -143,10 +143,10 @@ class UsageReporter:
         self._policies.on_change(lambda _: self._look_at_policies())
         self._at_s = 0.0
         self._sessions: dict[int, SessionTotals] = {}
-        self._told: set[Key] = set()
+        self._reported: set[Key] = set()
 
     def __repr__(self) -> str:
-        return f"UsageReporter({len(self._told)} pods, {'wanted' if self._wanted.is_set() else 'idle'})"
+        return f"UsageReporter({len(self._reported)} pods, {'wanted' if self._wanted.is_set() else 'idle'})"
 
     async def run(self) -> None:
         """Measure until cancelled."""
@@ -164,13 +164,13 @@ class UsageReporter:
                 await asyncio.sleep(max(0.0, self._at_s + _WATCHED_PERIOD_S - now_s()))
 
     async def look(self) -> None:
-        """Measure once, and tell of all pods that were there the last time, too."""
+        """Measure once and report every pod that was measured the last time, too."""
         sessions = await asyncio.to_thread(read_sessions)
         at_s, at = now_s(), stamp()
         window_s, before = at_s - self._at_s, self._sessions
         self._at_s, self._sessions = at_s, sessions
         await self._tell_node(at, window_s)
-        told: set[Key] = set()
+        reported: set[Key] = set()
         for number, pod in enumerate(list(self._pods())):
             used = {
                 name: used_between(before[session], sessions[session], window_s=window_s)
@@ -178,15 +178,15 @@ class UsageReporter:
                 if session in before and session in sessions
             }
             if used and await self._write(
-                POD_METRICS, pod_metrics(pod, used, at=at, window_s=window_s), is_there=pod.key in self._told
+                POD_METRICS, pod_metrics(pod, used, at=at, window_s=window_s), is_there=pod.key in self._reported
             ):
-                told.add(pod.key)
+                reported.add(pod.key)
             if number % _WRITTEN_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        for key in self._told - told:
+        for key in self._reported - reported:
             with contextlib.suppress(NotFound):
                 await self._cluster.delete(POD_METRICS, *key)
-        self._told = told
+        self._reported = reported
 
     async def _tell_node(self, at: str, window_s: float) -> None:
         if self._machine is None:

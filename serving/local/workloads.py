@@ -80,7 +80,7 @@ def owner_of_pods(deployment: Object) -> Object:
 
 
 def adoptable(deployment: Object, pods: Iterable[Object]) -> list[Object]:
-    """Pods that a Deployment selects, that nobody owns, and that are not going: they were there before it."""
+    """Pods that a Deployment selects, that have no owner and are not being deleted: they existed before it."""
     wanted = (deployment["spec"].get("selector") or {}).get("matchLabels") or {}
     return [
         pod

@@ -45,7 +45,7 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # as above
         return kinds.get(method) if service == SERVICE else None
 
     async def _say(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        context.set_trailing_metadata((("revision", os.environ.get("K_REVISION", "nobody")),))
+        context.set_trailing_metadata((("revision", os.environ.get("K_REVISION", "no revision")),))
         return request
 
     async def _wait(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:

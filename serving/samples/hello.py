@@ -24,7 +24,7 @@ class HelloHandler(BaseHTTPRequestHandler):
             end_s = time.monotonic() + float(self.path.removeprefix("/burn/"))
             while time.monotonic() < end_s:
                 pass
-        target, revision = os.environ.get("TARGET", "world"), os.environ.get("K_REVISION", "nobody")
+        target, revision = os.environ.get("TARGET", "world"), os.environ.get("K_REVISION", "no revision")
         body = f"Hello {target} from {revision}, process {os.getpid()}\n".encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; charset=utf-8")

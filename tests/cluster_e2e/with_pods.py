@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from serving.local.kubelet import Kubelet
-from serving.local.pod import NodeContext
+from serving.local.nodecontext import NodeContext
 from serving.local.processruntime import ProcessRuntime
 from tests.cluster_e2e.stage import KEY, SPACE, Stage, staged
 from tests.cluster_e2e.status_kubelet import StatusKubelet

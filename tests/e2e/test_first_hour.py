@@ -1,8 +1,10 @@
 """What a new user types in the first hour, as they type it, against one running system."""
 
+import itertools
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import venv
 from collections.abc import Iterable, Iterator
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_stage import SAMPLE, Stage, staged
+from serving.local.ports import PORTS
+from tests.e2e.cli_stage import ROOT, SAMPLE, Stage, staged
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -186,3 +189,54 @@ def test_an_interrupted_deploy_says_that_the_service_exists(serving: Stage, tmp_
         process.send_signal(signal.SIGINT)
         until_said(process.stderr, "the service slow exists and goes on starting")
         assert process.wait(timeout=60) == 130
+
+
+def test_a_failed_revision_that_was_superseded_does_not_make_a_service_look_unready(
+    serving: Stage, tmp_path: Path
+) -> None:
+    serving("deploy", "patched", str(tmp_path), "--command", "sh -c 'exit 1'", code=1)
+    serving("deploy", "patched", str(tmp_path), "--command", SAMPLE, "--min-scale", "1")
+    (row,) = (line for line in serving("get").stdout.splitlines() if line.startswith("patched "))
+    assert row.split()[1:3] == ["True", "1"]
+
+
+def test_many_services_are_deleted_side_by_side(serving: Stage, tmp_path: Path) -> None:
+    names = [f"many-{number}" for number in range(4)]
+    for name in names:
+        serving("deploy", name, str(tmp_path), "--command", SAMPLE, "--no-wait")
+    done = serving("delete", *names, "--wait-timeout", "2m")
+    assert done.stdout.splitlines() == [f"service/{name} deleted" for name in names]
+    assert not any(f"{name} " in serving("get").stdout for name in names)
+
+
+def test_config_show_says_what_the_running_daemons_use_and_from_where(serving: Stage) -> None:
+    text = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: config-autoscaler, namespace: knative-serving}
+data: {stable-window: 20s}
+"""
+    serving("apply", "-f", "-", stdin=text)
+    lines = serving("config", "show", "autoscaler").stdout.splitlines()
+    (window,) = (line for line in lines if line.split()[1] == "stable_window_s")
+    assert window.split()[2] == "20.0"
+    assert "config-autoscaler" in window
+    (initial,) = (line for line in lines if line.split()[1] == "allow_zero_initial_scale")
+    assert initial.split()[2:] == ["True", "environment", "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE"]
+    serving("delete", "configmap/config-autoscaler", "-n", "knative-serving")
+    assert "20.0" not in serving("config", "show", "autoscaler").stdout
+
+
+def test_serving_up_prints_the_dashboard_and_how_to_run_commands(tmp_path: Path) -> None:
+    ports = [f"--{port.name}-port=0" for port in PORTS]
+    command = [sys.executable, "-m", "serving", "up", f"--state={tmp_path / 'state'}", *ports]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={"PATH": "/usr/bin:/bin"}) as up:
+        assert up.stdout is not None
+        try:
+            head = list(itertools.takewhile(lambda line: not line.startswith("logs:"), up.stdout))
+        finally:
+            up.terminate()
+            up.wait(timeout=150)
+    printed = "".join(head)
+    assert re.search(r"^dashboard: http://127\.0\.0\.1:\d+$", printed, re.MULTILINE)
+    assert re.search(r"^commands: .*serving", printed, re.MULTILINE)

@@ -15,7 +15,7 @@ from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, Object
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
-from serving.local.pod import NodeContext
+from serving.local.nodecontext import NodeContext
 from serving.local.processruntime import ProcessRuntime
 from serving.local.state import StateFolder
 from serving.local.workloads import is_ready

@@ -50,7 +50,7 @@ async def test_a_pod_comes_up_and_answers_through_its_queue_proxy(machine: Machi
     await machine.start(manifest(env=[{"name": "TARGET", "value": "you"}]))
     pod = await machine.ready()
     status, body = await machine.get(pod)
-    assert (status, body.split(",")[0]) == (200, "Hello you from nobody")
+    assert (status, body.split(",")[0]) == (200, "Hello you from no revision")
     assert pod["status"]["podIP"].startswith("127.64.")
     assert status_of(pod)["ready"]
 

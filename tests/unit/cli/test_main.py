@@ -37,7 +37,7 @@ def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named()
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (ValueError("two\nlines"), 1, "a mistake of ours: ValueError: two; SERVING_TRACEBACK=1 shows where"),
+        (ValueError("two\nlines"), 1, "internal error: ValueError: two; SERVING_TRACEBACK=1 shows the traceback"),
         (FileNotFoundError(2, "No such file or directory", "x.txt"), 1, "x.txt: No such file or directory"),
         (TimeoutError(), 1, "TimeoutError"),
         (Unavailable("no answer"), 1, "no answer"),

@@ -67,6 +67,9 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("apiVersion: v1\nkind: Frob", ":1: there is no kind Frob in v1; expected one of "),
         ("apiVersion: v1\nkind: Secret\nmetadata: {name: 3}", ":1: metadata.name is missing or not a text"),
         ("a: " + "[" * 100_000, ":1: not YAML: nested too deep"),
+        ("kind: Service\nkind: Route", ":2: not YAML: the key 'kind' is there twice"),
+        ("", ": it is empty; expected a manifest"),
+        ("---\n# nothing\n---\n", ": it is empty; expected a manifest"),
     ],
 )
 def test_what_is_no_manifest_is_told_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:

@@ -11,7 +11,7 @@ async def test_a_container_of_a_pod_that_was_deleted_meanwhile_is_not_started(tm
     stop = asyncio.Event()
     stop.set()
     keeper = ContainerKeeper(
-        ProcessRuntime(tmp_path / "socket"), ContainerSpec(start=start, on_life=print, on_warning=print), stop
+        ProcessRuntime(tmp_path / "socket"), ContainerSpec(start=start, on_state=print, on_warning=print), stop
     )
     await asyncio.wait_for(keeper.run(), timeout=60)
     assert keeper.process is None

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from serving.local import snapshot
-from serving.local.snapshot import collect, entries_of, fingerprint, path_of_snapshot, take
+from serving.local.snapshot import collect, entries_of, fingerprint, is_application, path_of_snapshot, take
 from serving.model.errors import InvalidValue
 
 
@@ -109,3 +109,10 @@ def test_what_no_revision_uses_is_collected_after_a_while(app: Path, tmp_path: P
     assert collect(tmp_path / "snapshots", {kept}, now_s=now_s + 3600) == [unused]
     assert path_of_snapshot(tmp_path / "snapshots", kept).is_dir()
     assert collect(tmp_path / "none", set(), now_s=0) == []
+
+
+def test_the_root_and_folders_around_or_in_the_state_are_not_copied(app: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert is_application(app, state)
+    for folder in (Path("/"), tmp_path, state, state / "pods"):
+        assert not is_application(folder, state)

@@ -1,0 +1,28 @@
+"""What all pods of this machine share."""
+
+from pathlib import Path
+
+import msgspec
+
+from serving.cluster.port import Cluster
+from serving.local.runtime import PodRuntime
+
+__all__ = ["NodeContext"]
+
+
+class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The store, the runtime, folders, where statistics go, and the cluster key.
+
+    ``name`` is the node's. ``reported_network`` replaces the "127." of a pod's address in its status, for servers that
+    refuse loopback addresses; activators undo it (``pod_address_override``).
+    """
+
+    cluster: Cluster
+    runtime: PodRuntime
+    pods: Path
+    logs: Path
+    snapshots: Path
+    stats_url: str
+    key: bytes
+    name: str = "local"
+    reported_network: str = "127."

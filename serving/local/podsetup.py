@@ -1,0 +1,103 @@
+"""From a pod's manifest to the orders that start its containers: sources looked up, volumes written, commands planned.
+
+The decisions are in ``podplan`` and ``sources``; this module reads the objects that they need from the store and writes
+volumes to disk.
+"""
+
+import msgspec
+
+from serving.cluster.kinds import REVISION
+from serving.cluster.port import Object
+from serving.local.locations import PodLocation
+from serving.local.nodecontext import NodeContext
+from serving.local.orders import StartProcess
+from serving.local.podfolder import mount, mount_points, root_folder
+from serving.local.podplan import app_plan, container_name_of, proxy_environment
+from serving.local.snapshot import path_of_snapshot
+from serving.local.sources import Sources, container_environment, references, volume_files
+from serving.local.volumes import read_sources
+from serving.model.errors import NotFound
+from serving.model.knative import REVISION_LABEL, SNAPSHOT_ANNOTATION
+from serving.model.objects import annotations_of, labels_of, name_of, namespace_of, nested
+from serving.wire.tokens import pod_secret, pod_token
+
+__all__ = ["QUEUE_PROXY", "PodSetup"]
+
+QUEUE_PROXY = "queue-proxy"
+
+
+class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod to set up. ``pod_id`` is its name in the runtime and that of its folder."""
+
+    node: NodeContext
+    manifest: Object
+    pod_id: str
+    location: PodLocation
+
+    async def revision(self) -> Object:
+        """The pod's revision; {} if it is gone."""
+        name = labels_of(self.manifest).get(REVISION_LABEL, "")
+        try:
+            return await self.node.cluster.get(REVISION, namespace_of(self.manifest), name)
+        except NotFound:
+            return {}
+
+    async def read_sources(self) -> Sources:
+        """The data of the ConfigMaps and Secrets that the pod names and that exist."""
+        return await read_sources(self.node.cluster, namespace_of(self.manifest), references(self.manifest))
+
+    def write_volumes(self, sources: Sources) -> None:
+        """Check that nothing is missing and write the pod's volumes.
+
+        Raises:
+            InvalidValue: when an object or a key that is not optional is missing.
+            OSError: when a volume cannot be written.
+        """
+        spec = self.manifest["spec"]
+        for container in spec["containers"]:
+            container_environment(self.manifest, container, sources=sources, address=self.location.address)
+        if not spec.get("volumes"):
+            return
+        volumes = {volume["name"]: volume_files(self.manifest, volume, sources) for volume in spec["volumes"]}
+        mounts = [one for container in spec["containers"] for one in container.get("volumeMounts", ())]
+        mount(self.node.pods / self.pod_id, volumes, mounts)
+
+    def app(self, container: Object, sources: Sources) -> StartProcess:
+        """The order that starts a container of the app. Raises ``InvalidValue`` if there is nothing to run."""
+        folder = self.node.pods / self.pod_id
+        given = container_environment(self.manifest, container, sources=sources, address=self.location.address)
+        snapshot = annotations_of(self.manifest).get(SNAPSHOT_ANNOTATION, "")
+        plan = app_plan(
+            self.manifest,
+            container,
+            port=self.location.port,
+            home=str(folder),
+            given=given,
+            snapshot=str(path_of_snapshot(self.node.snapshots, snapshot)) if snapshot else "",
+        )
+        return StartProcess(
+            pod=self.pod_id,
+            name=container_name_of(container),
+            arguments=plan.arguments,
+            environment=plan.environment,
+            folder=plan.folder,
+            log=self._log(container_name_of(container)),
+            mounts=mount_points(folder, container, nested(self.manifest, "spec", "volumes") or ()),
+            new_root=str(root_folder(folder)),
+            hostname=name_of(self.manifest),
+        )
+
+    def proxy(self, revision: Object) -> StartProcess:
+        """The order that starts the queue-proxy."""
+        namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
+        of = labels_of(self.manifest)[REVISION_LABEL]
+        environment = {
+            **proxy_environment(self.manifest, revision, app_port=self.location.port, address=self.location.address),
+            "SERVING_POD_STATS_URL": self.node.stats_url,
+            "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
+            "SERVING_POD_SECRET": pod_secret(key, namespace=namespace, pod=name),
+        }
+        return StartProcess(pod=self.pod_id, name=QUEUE_PROXY, environment=environment, log=self._log(QUEUE_PROXY))
+
+    def _log(self, container: str) -> str:
+        return str(self.node.logs / namespace_of(self.manifest) / name_of(self.manifest) / f"{container}.log")

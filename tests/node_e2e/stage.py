@@ -90,6 +90,8 @@ class NodeStage:
         """The version before, alone, with its daemons available; it may not know ``--wait``."""
         self.install("--uninstall", "--with-services", "--wait", "--timeout", "10m")
         self.install("--domain", DOMAIN, "--image", self.previous_image, tree=self._previous_tree)
+        # The Service is another one now, with another address.
+        self._ingress = os.environ.get(f"{_PREFIX}INGRESS", "")
         for daemon in ("activator", "autoscaler", "controller"):
             self.kubectl("-n", SYSTEM, "rollout", "status", f"deployment/{daemon}", "--timeout=10m")
 

@@ -109,7 +109,7 @@ class _RefusedOperation(Exception):
     """An operation that the library would carry out."""
 
 
-class _TestOperation(jsonpatch.TestOperation):  # type: ignore[misc] # the library has no types
+class _TestOperation(jsonpatch.TestOperation):  # type: ignore[misc, unused-ignore] # older versions of the library have no types
     """``test`` as JSON compares: for Python 1 is true."""
 
     def apply(self, obj: Any) -> Any:  # noqa: ANN401 - JSON
@@ -120,7 +120,7 @@ class _TestOperation(jsonpatch.TestOperation):  # type: ignore[misc] # the libra
         return obj
 
 
-class _JsonPatch(jsonpatch.JsonPatch):  # type: ignore[misc] # the library has no types
+class _JsonPatch(jsonpatch.JsonPatch):  # type: ignore[misc, unused-ignore] # older versions of the library have no types
     operations = MappingProxyType({**jsonpatch.JsonPatch.operations, "test": _TestOperation})
 
 

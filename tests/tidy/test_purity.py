@@ -1,7 +1,6 @@
-"""Who decides imports no clock, no socket, no log, no metric, and no module of its daemon that does.
+"""Decisions import no clock, no socket, no log, no metric, and no module that does; only ``main`` and ``io`` may.
 
-import-linter holds the same line between packages; it does not see an import of ``loop`` by ``decide`` inside one, nor
-what a local import or a built-in function does.
+import-linter holds the same rule (``pure_contract``); it does not see calls of built-in functions that touch the world.
 """
 
 import ast
@@ -10,14 +9,13 @@ from pathlib import PurePath
 
 import pytest
 
+from tests.tidy.pure_contract import PureContract
 from tests.tidy.sources import is_type_checking_block, named, parsed, product_files
 
 PURE_FLOORS = {"model", "settings", "traffic", "scheduler", "scaling"}
 DAEMONS = {"activator", "autoscaler", "controller", "nodegroup", "placement", "queueproxy"}
-# The only modules of a daemon that may touch the world; the file's name says so.
-SHELLS = {"main", "server", "loop", "client"}
-# Each daemon's package of what touches sockets, clocks and clusters.
-IO_FOLDER = "io"
+# The module and the package of a daemon that may touch the world.
+SHELLS = {"main", "io"}
 IO_FLOORS = {"aio", "cluster", "metrics", "proxy", "wire"}
 IMPURE = {
     *(
@@ -44,7 +42,7 @@ IMPURE_CALLS = {"__import__", "breakpoint", "eval", "exec", "input", "open", "pr
 def is_pure(path: PurePath) -> bool:
     """Whether a file of ``serving/`` must be pure, by its path from the project's folder."""
     package = path.parts[1]
-    return package in PURE_FLOORS or (package in DAEMONS and path.stem not in SHELLS and IO_FOLDER not in path.parts)
+    return package in PURE_FLOORS or (package in DAEMONS and SHELLS.isdisjoint(path.with_suffix("").parts[2:]))
 
 
 def impurities(source: str, path: PurePath) -> Iterator[str]:
@@ -80,7 +78,7 @@ def is_shell_or_io(name: str) -> bool:
     """Whether a module, by full name, is one of ours that touches the world."""
     match name.split("."):
         case ["serving", floor, *rest]:
-            return floor in IO_FLOORS or (floor in DAEMONS and bool(rest) and rest[0] in SHELLS | {IO_FOLDER})
+            return floor in IO_FLOORS or (floor in DAEMONS and bool(rest) and rest[0] in SHELLS)
         case _:
             return False
 
@@ -107,7 +105,7 @@ def test_decisions_touch_nothing() -> None:
         ("serving/traffic/main.py", True),
         ("serving/autoscaler/decide.py", True),
         ("serving/autoscaler/triggers/cpu.py", True),
-        ("serving/autoscaler/loop.py", False),
+        ("serving/autoscaler/io/decision_loop.py", False),
         ("serving/queueproxy/io/requests.py", False),
         ("serving/activator/io/prober.py", False),
         ("serving/cli/main.py", False),
@@ -132,10 +130,10 @@ def test_which_files_must_be_pure(path: str, pure: bool) -> None:
         ("if TYPE_CHECKING:\n  import asyncio", ["2: imports asyncio"]),
         ("if TYPE_CHECKING:\n  ...\nelse:\n  import random", ["4: imports random"]),
         ("if DEBUG:\n  import random", ["2: imports random"]),
-        ("from serving.autoscaler import loop", ["1: imports serving.autoscaler.loop"]),
-        ("from serving.autoscaler.loop import run", ["1: imports serving.autoscaler.loop.run"]),
-        ("from . import loop", ["1: imports serving.autoscaler.loop"]),
-        ("from .client import fetch", ["1: imports serving.autoscaler.client.fetch"]),
+        ("from serving.autoscaler import io", ["1: imports serving.autoscaler.io"]),
+        ("from serving.autoscaler.io.loop import run", ["1: imports serving.autoscaler.io.loop.run"]),
+        ("from . import io", ["1: imports serving.autoscaler.io"]),
+        ("from .io.client import fetch", ["1: imports serving.autoscaler.io.client.fetch"]),
         ("from ..autoscaler.main import run", ["1: imports serving.autoscaler.main.run"]),
         ("from serving.aio import clock", ["1: imports serving.aio.clock"]),
         ("import serving.wire", ["1: imports serving.wire"]),
@@ -148,3 +146,31 @@ def test_which_files_must_be_pure(path: str, pure: bool) -> None:
 )
 def test_the_rule_sees_what_is_impure(source: str, seen: list[str]) -> None:
     assert list(impurities(source, PurePath("serving/autoscaler/decide.py"))) == seen
+
+
+class _Graph:
+    """The imports of a tree as import-linter hands them over."""
+
+    def __init__(self, imports: dict[str, set[str]]) -> None:
+        self.modules = set(imports)
+        self._imports = imports
+
+    def find_modules_directly_imported_by(self, module: str) -> set[str]:
+        return self._imports[module]
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "kept"),
+    [
+        ("serving.autoscaler.decide", "serving.model.stat", True),
+        ("serving.autoscaler.decide", "asyncio", False),
+        ("serving.autoscaler.decide", "serving.autoscaler.io.writer", False),
+        ("serving.autoscaler.io.writer", "asyncio", True),
+        ("serving.autoscaler.main", "asyncio", True),
+        ("serving.proxy.server", "asyncio", True),
+    ],
+)
+def test_the_contract_sees_an_impure_import(module: str, imported: str, kept: bool) -> None:
+    options = {"packages": ["serving.autoscaler"], "shells": ["main", "io"], "forbidden": ["asyncio"]}
+    contract = PureContract(name="pure", session_options={}, contract_options=options)
+    assert contract.check(_Graph({module: {imported}}), False).kept is kept

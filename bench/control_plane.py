@@ -210,7 +210,7 @@ async def measure(cluster: Cluster, count: int) -> dict[str, Any]:
     stop = asyncio.Event()
     autoscaler = Autoscaler(cluster, settings=SCALING, prove=proved)
     running = asyncio.create_task(autoscaler.run(stop))
-    while autoscaler.revision_count < count:  # noqa: ASYNC110 - nobody tells when it has seen all
+    while autoscaler.numbers()["revisions"] < count:  # noqa: ASYNC110 - no event marks the end of the sync
         await asyncio.sleep(LAG_PERIOD_S)
     revisions = (await cluster.list(REVISION, NAMESPACE)).items
     version = (await cluster.list(ENDPOINT_SLICE, NAMESPACE)).resource_version

@@ -82,7 +82,7 @@ class PodRun:
     @property
     def is_ready(self) -> bool:
         """Whether it takes requests."""
-        return self._is_proxy_ready and all(keeper.is_fine for keeper in self._apps())
+        return self._is_proxy_ready and all(keeper.is_fine for keeper in _apps_of(self._keepers))
 
     @property
     def logs(self) -> Path:
@@ -102,9 +102,6 @@ class PodRun:
             for name, keeper in self._keepers.items()
             if (process := keeper.process) is not None and process.pid and not process.ended.done()
         }
-
-    def _apps(self) -> list[ContainerKeeper]:
-        return [keeper for name, keeper in self._keepers.items() if name != QUEUE_PROXY]
 
     async def run(self) -> None:
         """Run until ``stop`` is set, then drain and remove the pod. On cancellation leave everything as it is."""
@@ -271,7 +268,10 @@ class PodRun:
             self._is_dirty.set()
 
         return ReadinessExplainer(
-            self._apps, is_ready=lambda: self.is_ready, on_change=changed, on_event=warnings.send_later
+            lambda: _apps_of(self._keepers),
+            is_ready=lambda: self.is_ready,
+            on_change=changed,
+            on_event=warnings.send_later,
         )
 
     async def _drain(self) -> None:
@@ -291,3 +291,8 @@ class PodRun:
             await self._node.cluster.delete(POD, *self.key, grace_s=0, uid=self._manifest["metadata"]["uid"])
         except ClusterError as error:
             _log.debug("pod.forgotten", extra={"pod": self.key[1], "error": str(error)})
+
+
+def _apps_of(keepers: Mapping[str, ContainerKeeper]) -> list[ContainerKeeper]:
+    """The keepers of all containers but the queue-proxy."""
+    return [keeper for name, keeper in keepers.items() if name != QUEUE_PROXY]

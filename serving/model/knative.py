@@ -42,7 +42,6 @@ __all__ = [
     "SERVING_API_VERSION",
     "SERVING_GROUP",
     "SNAPSHOT_ANNOTATION",
-    "TARGET_ANNOTATION",
     "TRAFFIC_PATH_ANNOTATION",
     "VISIBILITY_LABEL",
     "ConditionStatus",
@@ -87,7 +86,6 @@ ROLLOUT_ANNOTATION = "networking.internal.knative.dev/rollout"
 ROLLOUT_DURATION_ANNOTATION = f"{SERVING_GROUP}/rollout-duration"
 ROLLOUT_ANNOTATION = "networking.internal.knative.dev/rollout"
 """The state of a route's gradual rollouts (``model/rollout.py``)."""
-TARGET_ANNOTATION = f"{AUTOSCALING_GROUP}/target"
 METRIC_ANNOTATION = f"{AUTOSCALING_GROUP}/metric"
 
 # Annotations that Kubernetes defines.

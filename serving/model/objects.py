@@ -15,7 +15,6 @@ __all__ = [
     "Object",
     "annotations_of",
     "condition_of",
-    "condition_status",
     "conditions_of",
     "generation_of",
     "is_being_deleted",
@@ -117,11 +116,6 @@ def conditions_of(one: object) -> list[Object]:
 def condition_of(one: object, condition_type: str) -> Object:
     """A condition of the status; {} if it is missing."""
     return next((found for found in conditions_of(one) if found.get("type") == condition_type), {})
-
-
-def condition_status(one: object, condition_type: str) -> ConditionStatus:
-    """The status of a condition; Unknown if it is missing."""
-    return ConditionStatus(condition_of(one, condition_type).get("status", ConditionStatus.UNKNOWN))
 
 
 def is_true(one: object, condition_type: str) -> bool:

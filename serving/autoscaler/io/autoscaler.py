@@ -79,11 +79,6 @@ class Autoscaler:
         """Whether all that there is has been seen once; before that nothing is decided."""
         return self._is_synced
 
-    @property
-    def revision_count(self) -> int:
-        """Revisions that are scaled."""
-        return sum(entry.scaler is not None for entry in self._watch.entries.values())
-
     def reconfigure(self, settings: AutoscalerSettings) -> None:
         """Decide with these settings from now on."""
         self._decisions.settings = settings
@@ -136,7 +131,7 @@ class Autoscaler:
         counts = self._decisions.numbers()
         counts |= {"policy_status_writes": self._policies.status_write_count}
         counts |= {"policy_failures": self._policies.failure_count}
-        gauges = {"revisions": self.revision_count, "policies": self._policies.triggers.policy_count}
+        gauges = {"revisions": self._watch.scaled_count, "policies": self._policies.triggers.policy_count}
         return gauges | {f"{name}_total": value for name, value in counts.items()}
 
     @property
@@ -172,7 +167,7 @@ class Autoscaler:
             if self._watch.entries.get(key) is entry:
                 self._decisions.start(key, entry, is_restart=True)
             await turn()
-        _log.info("autoscaler.synced", extra={"revisions": self.revision_count})
+        _log.info("autoscaler.synced", extra={"revisions": self._watch.scaled_count})
 
     # What the watch reports.
 

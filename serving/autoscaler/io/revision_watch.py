@@ -63,6 +63,11 @@ class RevisionWatch:
         """One line."""
         return f"RevisionWatch({len(self.entries)} revisions)"
 
+    @property
+    def scaled_count(self) -> int:
+        """Revisions that are scaled."""
+        return sum(entry.scaler is not None for entry in self.entries.values())
+
     def jobs(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
         """What follows the cluster: a name and a coroutine that runs until cancelled, for each watch."""
         for reflector in self._reflectors:

@@ -348,7 +348,7 @@ def test_a_revision_that_is_deleted_is_forgotten() -> None:
     async def run() -> tuple[int, int, str]:
         async with awake("p") as stage:
             await asyncio.sleep(3)
-            before = stage.autoscaler.revision_count
+            before = stage.autoscaler.numbers()["revisions"]
             await stage.store.remove_pod("p")
             await stage.cluster.delete(REVISION, *KEY)
             await stage.cluster.delete(DEPLOYMENT, "default", f"{NAME}-deployment")
@@ -359,7 +359,7 @@ def test_a_revision_that_is_deleted_is_forgotten() -> None:
             stage.tell(5.0)
             assert stage.autoscaler.counts.unknown_stats == 1
             assert stage.autoscaler.decisions(KEY) == []
-            return before, stage.autoscaler.revision_count, repr(stage.autoscaler)
+            return before, stage.autoscaler.numbers()["revisions"], repr(stage.autoscaler)
 
     before, after, text = run_virtually(run())
     assert (before, after) == (1, 0)
@@ -413,7 +413,7 @@ def test_a_revision_that_another_autoscaler_takes_over_is_left_alone() -> None:
             patch = {"metadata": {"annotations": {"autoscaling.knative.dev/class": "mine.example.com"}}}
             await stage.cluster.patch(REVISION, *KEY, patch=patch)
             await asyncio.sleep(1)
-            return stage.autoscaler.revision_count
+            return stage.autoscaler.numbers()["revisions"]
 
     assert run_virtually(run()) == 0
 
@@ -437,6 +437,6 @@ def test_objects_that_are_not_ours_are_not_looked_at() -> None:
             metadata = {"namespace": "default", "name": "other", "labels": labels}
             await stage.cluster.create(DEPLOYMENT, {"metadata": metadata, "spec": {"replicas": 3}})
             await asyncio.sleep(3)
-            return stage.autoscaler.revision_count
+            return stage.autoscaler.numbers()["revisions"]
 
     assert run_virtually(run()) == 1

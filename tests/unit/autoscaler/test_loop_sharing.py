@@ -95,11 +95,11 @@ def test_one_without_the_lease_decides_nothing_and_begins_when_it_has_it() -> No
                 assert (one.shards.held, two.shards.held) == ([0], [])
                 await two.report(3, 100.0)
                 assert (await store.scale(), two.relay.relayed_count) == (1, 3)
-                assert two.autoscaler.revision_count == 0
+                assert two.autoscaler.numbers()["revisions"] == 0
                 await one.report(3, 100.0)
                 assert await store.scale() == 15
                 await one.let_go()
-                assert (one.autoscaler.revision_count, two.autoscaler.revision_count) == (0, 1)
+                assert (one.autoscaler.numbers()["revisions"], two.autoscaler.numbers()["revisions"]) == (0, 1)
                 await one.report(1, 300.0)
                 await two.report(3, 200.0)
                 assert await store.scale() == 29

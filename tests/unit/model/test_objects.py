@@ -2,12 +2,10 @@
 
 import pytest
 
-from serving.model.knative import ConditionStatus
 from serving.model.objects import (
     Object,
     annotations_of,
     condition_of,
-    condition_status,
     conditions_of,
     generation_of,
     is_being_deleted,
@@ -77,11 +75,8 @@ def test_a_generation_is_zero_before_the_server_sets_it() -> None:
     assert (generation_of(SERVICE), generation_of({}), generation_of(None)) == (3, 0, 0)
 
 
-def test_a_missing_condition_is_unknown() -> None:
+def test_a_missing_condition_is_not_true() -> None:
     assert [one["type"] for one in conditions_of(SERVICE)] == ["Ready", "RoutesReady"]
-    assert condition_status(SERVICE, "Ready") is ConditionStatus.TRUE
-    assert condition_status(SERVICE, "RoutesReady") is ConditionStatus.FALSE
-    assert condition_status(SERVICE, "Other") is ConditionStatus.UNKNOWN
     assert [is_true(SERVICE, of) for of in ("Ready", "RoutesReady", "Other")] == [True, False, False]
 
 

@@ -1,0 +1,95 @@
+"""No modules import each other in a circle, not for types and not inside a function either."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+
+import pytest
+
+from tests.tidy.sources import named, parsed, product_files
+from tests.tidy.test_purity import imported
+
+Graph = Mapping[str, set[str]]
+
+
+def module_of(path: PurePath) -> str:
+    """The full name of the module in a file."""
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Each module of the product with the modules of the product that it imports anywhere."""
+    files = {module_of(PurePath(named(path))): path for path in product_files()}
+    graph: dict[str, set[str]] = {module: set() for module in files}
+    for module, path in files.items():
+        for node in ast.walk(parsed(path.read_text())):
+            for name in imported(node, PurePath(named(path))):
+                target = name if name in files else name.rpartition(".")[0]
+                if target in files and target != module:
+                    graph[module].add(target)
+    return graph
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Groups of modules that reach each other (Tarjan's strongly connected components of two or more)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+    for root in graph:
+        if root not in index:
+            _visit(root, graph=graph, index=index, low=low, stack=stack, found=found)
+    return sorted(found)
+
+
+def _visit(
+    root: str, *, graph: Graph, index: dict[str, int], low: dict[str, int], stack: list[str], found: list[list[str]]
+) -> None:
+    path: list[tuple[str, Iterator[str]]] = []
+
+    def enter(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        path.append((node, iter(sorted(graph[node]))))
+
+    enter(root)
+    while path:
+        node, targets = path[-1]
+        target = next(targets, None)
+        if target is None:
+            path.pop()
+            if path:
+                low[path[-1][0]] = min(low[path[-1][0]], low[node])
+            if low[node] == index[node]:
+                group = stack[stack.index(node) :]
+                del stack[stack.index(node) :]
+                if len(group) > 1:
+                    found.append(sorted(group))
+        elif target not in index:
+            enter(target)
+        elif target in stack:
+            low[node] = min(low[node], index[target])
+
+
+def test_no_modules_import_each_other() -> None:
+    assert circles(import_graph()) == []
+
+
+def test_the_graph_has_the_product_in_it() -> None:
+    graph = import_graph()
+    assert "serving.model.errors" in graph["serving.model.quantity"]
+
+
+@pytest.mark.parametrize(
+    ("graph", "seen"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"a"}}, [["a", "b"]]),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}, [["a", "b", "c"]]),
+        ({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}, []),
+        ({"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"c"}}, [["a", "b"], ["c", "d"]]),
+    ],
+)
+def test_the_rule_sees_a_circle(graph: Graph, seen: list[list[str]]) -> None:
+    assert circles(graph) == seen

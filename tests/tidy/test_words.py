@@ -1,0 +1,124 @@
+"""Prose is plain technical English: banned words are absent, and paragraphs of the docs are short.
+
+Prose is docstrings, comments, the pages, and texts in the code that people read (with a space in them).
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.sources import ROOT, named, parsed, product_files
+
+PARAGRAPH_WORDS_MAX = 80
+# Words and phrases that read as translated, or that say nothing. Use the component as the subject and a field verb.
+_BANNED = re.compile(
+    r"\b(told|nobody|whoever|somebody|anew|thereof|of ours|in the place of|what it is about)\b", re.IGNORECASE
+)
+# "file: sentence part" -> why the word is right there.
+EXCEPTIONS: dict[str, str] = {}
+_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+_FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_INLINE_CODE = re.compile(r"`[^`\n]*`")
+
+
+def prose_of(source: str) -> Iterator[tuple[int, str]]:
+    """Comments, docstrings and texts with a space in them, each with its first line."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(parsed(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value
+
+
+def banned_words(text: str) -> list[str]:
+    """The banned words of a text, in their order."""
+    return [match[0].lower() for match in _BANNED.finditer(text)]
+
+
+def long_paragraphs(page: str) -> Iterator[tuple[int, int]]:
+    """First line and number of words of each paragraph or list item that is too long; tables and code do not count."""
+    text = _FENCE.sub(lambda match: "\n" * match[0].count("\n"), page)
+    start, words = 0, 0
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        is_item = re.match(r"\s*([-*]|\d+\.)\s", line) is not None
+        if not line.strip() or is_item or line.lstrip().startswith(("|", "#")):
+            if words > PARAGRAPH_WORDS_MAX:
+                yield start, words
+            start, words = number, 0
+        if line.strip() and not line.lstrip().startswith(("|", "#")):
+            start = start if words else number
+            words += len(line.split())
+
+
+def pages() -> list[Path]:
+    """The pages that people read."""
+    return [*(ROOT / name for name in _PAGES), *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+def test_the_code_speaks_plain_english() -> None:
+    found = [
+        f"{named(path)}:{line}: {', '.join(words)}"
+        for path in product_files()
+        for line, text in prose_of(path.read_text())
+        if (words := banned_words(text)) and named(path) not in EXCEPTIONS
+    ]
+    assert found == [], "\n".join(found)
+
+
+def test_the_pages_speak_plain_english() -> None:
+    found = [
+        f"{named(path)}:{number}: {', '.join(words)}"
+        for path in pages()
+        for number, line in enumerate(_INLINE_CODE.sub("", path.read_text()).splitlines(), start=1)
+        if (words := banned_words(line))
+    ]
+    assert found == [], "\n".join(found)
+
+
+def test_paragraphs_of_the_pages_are_short() -> None:
+    found = [
+        f"{named(path)}:{line}: {words} words, {PARAGRAPH_WORDS_MAX} are allowed"
+        for path in pages()
+        for line, words in long_paragraphs(path.read_text())
+    ]
+    assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("Nobody is told.", ["nobody", "told"]),
+        ("begin anew", ["anew"]),
+        ("stands in the place of the pod", ["in the place of"]),
+        ("a renewed lease", []),
+        ("The activator reports it.", []),
+    ],
+)
+def test_the_rule_sees_a_banned_word(text: str, seen: list[str]) -> None:
+    assert banned_words(text) == seen
+
+
+def test_prose_is_comments_docstrings_and_messages() -> None:
+    source = '"""Doc."""\nx = 1  # why\nfail("a message here")\nkey = "told"\n'
+    assert sorted(prose_of(source)) == [(2, "# why"), (3, "a message here")]
+
+
+@pytest.mark.parametrize(
+    ("page", "seen"),
+    [
+        ("word " * 80, []),
+        ("word " * 81, [(1, 81)]),
+        ("# T\n\n" + "word " * 41 + "\n" + "word " * 41, [(3, 82)]),
+        ("- " + "word " * 60 + "\n- " + "word " * 60, []),
+        ("| " + "word " * 90, []),
+        ("```\n" + "word " * 90 + "\n```", []),
+    ],
+)
+def test_the_rule_sees_a_long_paragraph(page: str, seen: list[tuple[int, int]]) -> None:
+    assert list(long_paragraphs(page)) == seen

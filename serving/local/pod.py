@@ -151,8 +151,11 @@ class PodRun:
                 await warnings.send(*warning)
 
     async def _sources(self) -> Sources | None:
-        """The sources once all of them exist; None if the pod is deleted before."""
-        while not self.stop.is_set():
+        """The sources once all of them exist; None if the pod is deleted before.
+
+        A deleted pod reads them once as well: one that is taken over while it drains needs them for its containers.
+        """
+        while True:
             found = await self._setup.read_sources()
             try:
                 self._setup.write_volumes(found)
@@ -161,8 +164,8 @@ class PodRun:
                 self._set_state(container_name_of(self._manifest["spec"]["containers"][0]), state)
             else:
                 return found
-            await wait_for(self.stop, until_s=now_s() + _SOURCES_PAUSE_S)
-        return None
+            if await wait_for(self.stop, until_s=now_s() + _SOURCES_PAUSE_S):
+                return None
 
     def _app(self, container: Object, sources: Sources, warnings: PodWarnings) -> ContainerSpec | None:
         """How a container of the app is kept running; None, with the reason in the status, if it cannot run here."""

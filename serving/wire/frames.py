@@ -36,7 +36,7 @@ GaugeName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_.-]{0,62}$
 Gauges = Annotated[dict[GaugeName, Amount], msgspec.Meta(max_length=GAUGES_MAX)]
 
 
-class PodStat(msgspec.Struct, frozen=True, kw_only=True):
+class PodStat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One period of one pod: mean requests inside, and requests that came, per second.
 
     ``at_s`` is the pod's own wall-clock, for the log only. The ``proxied_`` pair is the part that came through an

@@ -15,7 +15,8 @@ from tests.cluster_e2e.stage import SPACE, Stage, is_ready, of_objects, service,
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
-_WRITES_MAX = 20
+# 20 on a quiet machine, with a status of the Route that waits for the activators; under load a status may be written in two steps.
+_WRITES_MAX = 22
 _PER_S = 50
 _BEYOND_BARE_S = 30.0
 _AWAY_S = 4.0

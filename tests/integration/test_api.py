@@ -209,7 +209,7 @@ async def test_a_dry_run_deletes_nothing(client: Client) -> None:
         ("GET", "/apis/batch/v1/jobs", None, {}, 404),
         ("GET", f"{MAPS}/m/scale", None, {}, 404),
         ("GET", f"{PODS}/p/exec", None, {}, 501),
-        ("POST", f"{PODS}/p/eviction", {}, {}, 501),
+        ("POST", f"{PODS}/p/eviction", {}, {}, 400),
         ("OPTIONS", MAPS, None, {}, 405),
         ("GET", f"{MAPS}?limit=x", None, {}, 400),
         ("GET", MAPS, None, {"Accept": "text/html"}, 406),

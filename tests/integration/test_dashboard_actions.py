@@ -22,7 +22,7 @@ async def test_scale_sets_the_bounds_and_leaves_an_event() -> None:
         annotations = (await stage.service())["spec"]["template"]["metadata"]["annotations"]
         assert (annotations[f"{SCALE}min-scale"], annotations[f"{SCALE}max-scale"]) == ("1", "4")
         assert await stage.events() == [("ScaleAsked", f"requested in the dashboard: {answer['said']}")]
-        assert "expected at most 4" in (await stage.act("scale", min=5))[1]["error"]
+        assert "min-scale: 5 is above max-scale 4" in (await stage.act("scale", min=5))[1]["error"]
         assert (await stage.act("scale"))[1]["error"] == "nothing to change; expected min, max or both"
 
 

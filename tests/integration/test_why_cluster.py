@@ -84,7 +84,7 @@ async def test_events_are_followed(tmp_path: Path) -> None:
             revision = revision_with()
             leave = EventPermit(number=9, left_out_count=2)
             await cluster.create(EVENT, scale_event(revision, "3 → 4: stable", leave=leave, now="2026-11-21T08:01:00Z"))
-            assert b"3 \xe2\x86\x92 4: stable (changes before it" in await process.stdout.readline()
+            assert b"3 \xe2\x86\x92 4: stable (changes left out before it: 2)" in await process.stdout.readline()
         process.terminate()
         await process.wait()
 

@@ -29,3 +29,15 @@ def test_a_revision_is_open_while_it_has_requests() -> None:
     assert (set(table.keys), table.inside(), table.level) == ({KEY}, [(KEY, 1, 1)], 1)
     table.close(KEY)
     assert (set(table.keys), table.inside(), table.throttler(KEY), table.in_flight(KEY)) == (set(), [], None, {})
+
+
+def test_a_revision_without_pods_has_no_silent_pods() -> None:
+    table = RevisionTable[str](ActivatorSettings(), random=lambda: 0.0)
+    table.open(KEY, 0.0).throttler.arrive("a", 0.0)
+    assert table.eject_silent(10.0, has_begun=lambda _: False) == []
+
+
+def test_silent_pods_are_not_ejected_where_the_setting_is_0() -> None:
+    table = RevisionTable[str](ActivatorSettings(eject_after_silence_s=0.0), random=lambda: 0.0)
+    table.open(KEY, 0.0).throttler.set_pods(["p"], 0.0, container_concurrency=1)
+    assert table.eject_silent(10.0, has_begun=lambda _: False) == []

@@ -390,3 +390,13 @@ def test_one_that_came_back_waits_since_then() -> None:
     made.requeue("a", 5.0)
     made.arrive("b", 6.0)
     assert made.waiting_since_s == 5.0
+
+
+def test_without_pods_none_is_ejected() -> None:
+    assert not held().eject_silent("p", 0.0)
+
+
+def test_a_silent_pod_is_ejected_once_and_never_more_than_half_of_the_pods() -> None:
+    made = held(pods=["p", "q"])
+    assert [made.eject_silent(pod, 0.0) for pod in ("p", "p", "q", "unknown")] == [True, False, False, False]
+    assert made.known_pods.ejected == {"p"}

@@ -1,48 +1,136 @@
-"""``serving simulate``: a service on the virtual clock, each change of its scale with the reason."""
+"""``serving simulate``: a service on the virtual clock, each change of its scale with the reason; or recorded workloads."""
 
+import math
+import os
 import random
 import sys
+from pathlib import Path
+from typing import Any
 
 import click
-import msgspec
 
-from serving.model.errors import InvalidValue, SettingsError
-from serving.settings.annotations import GROUP, read_annotations
+from serving.cli.simulatetrace import (
+    changed_settings,
+    compare_policies,
+    known_policies,
+    read_service_times,
+    read_workloads,
+)
+from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.settings.annotations import GROUP, ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.simulator.engine import Engine
+from serving.simulator.policies import POLICIES
 from serving.simulator.timeline import plot, summary, timeline
+from serving.simulator.trace import ArrivalPlacement
 from serving.simulator.workload import arrivals, parse_steps
 from serving.simulator.world import Plan, World
 
 __all__ = ["simulate"]
 
 _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
+_LOAD_UNTIL_S = 260.0
 
 
 @click.command()
 @click.option("--load", default=_DEFAULT_LOAD, show_default=True, help="SECOND:REQUESTS_PER_SECOND, in rising order.")
-@click.option("--until", "until_s", default=260.0, show_default=True, help="Length of the simulated time, in seconds.")
-@click.option("--service-time", "service_s", default=0.25, show_default=True, help="Seconds that a request takes.")
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="A recorded workload: counts a minute, requests, or rates (.csv, .gz, .xz).",
+)
+@click.option(
+    "--placement",
+    type=click.Choice([one.value for one in ArrivalPlacement]),
+    default=ArrivalPlacement.UNIFORM.value,
+    show_default=True,
+    help="Where inside a minute of a trace requests come.",
+)
+@click.option("--from", "from_s", default=0.0, show_default=True, help="Start of the part of the trace, in seconds.")
+@click.option(
+    "--until", "until_s", type=float, help="End of the simulated time, in seconds: 260, or the end of the trace."
+)
+@click.option(
+    "--service-time",
+    default="0.25",
+    show_default=True,
+    help="Seconds that a request takes, or a CSV: function,mean_s,p50_s,p99_s.",
+)
 @click.option("--start-time", "start_s", default=1.0, show_default=True, help="Seconds until a new pod is ready.")
-@click.option("--container-concurrency", default=10, show_default=True, help="Requests at once per pod; 0 is no limit.")
+@click.option(
+    "--concurrency",
+    "--container-concurrency",
+    "container_concurrency",
+    default=10,
+    show_default=True,
+    help="Requests at once per pod; 0 is no limit.",
+)
 @click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="As on a revision: max-scale=5, window=30s, ...")
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="As in config-autoscaler: stable-window=30s, ..."
+)
+@click.option("--policy", default="default", show_default=True, help=f"One of {', '.join(POLICIES)}.")
+@click.option("--compare", metavar="NAMES", help="Policies to compare on the trace, separated by commas.")
+@click.option("--equal-pod-seconds", is_flag=True, help="Also compare at the pod-seconds of the first policy.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the dice that place the arrivals.")
-def simulate(*, load: str, until_s: float, annotate: tuple[str, ...], seed: int, **world: float) -> None:
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Seeds to take the mean over.")
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes.  [default: all cores]")
+def simulate(*, trace: Path | None, annotate: tuple[str, ...], changes: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Run a service on the virtual clock: the product's decisions, a simulated world."""
-    settings = AutoscalerSettings()
-    annotations = {GROUP + key: value for key, _, value in (pair.partition("=") for pair in annotate)}
-    read = read_annotations(annotations, settings)
     try:
-        if read.problems or read.warnings:
-            raise SettingsError([*read.problems, *read.warnings])  # noqa: TRY301 - reported like a wrong load
-        steps = parse_steps(load)
+        settings = changed_settings(AutoscalerSettings(), changes)
+        scaling = _scaling(annotate, settings)
+        if trace is None:
+            _refuse_trace_options(options)
+            _simulate_load(settings, scaling, options)
+            return
+        names = known_policies(options["compare"] or options["policy"])
+        given = {**options, "until_s": math.inf if options["until_s"] is None else options["until_s"]}
+        workloads = read_workloads(trace, given, settings=settings, scaling=scaling)
+        compare_policies(
+            workloads,
+            names,
+            jobs=options["jobs"],
+            equal_pod_seconds=options["equal_pod_seconds"],
+            as_json=options["as_json"],
+        )
     except (InvalidValue, SettingsError) as error:
         click.echo(str(error), err=True)
         sys.exit(2)
-    plan = msgspec.convert({**world, "seed": seed}, Plan)
+
+
+def _scaling(annotate: tuple[str, ...], settings: AutoscalerSettings) -> ScalingAnnotations:
+    annotations = {GROUP + key: value for key, _, value in (pair.partition("=") for pair in annotate)}
+    read = read_annotations(annotations, settings)
+    if read.problems or read.warnings:
+        raise SettingsError([*read.problems, *read.warnings])
+    return read.scaling
+
+
+def _refuse_trace_options(options: dict[str, Any]) -> None:
+    for name, flag in (("compare", "--compare"), ("as_json", "--json"), ("equal_pod_seconds", "--equal-pod-seconds")):
+        if options[name]:
+            raise SettingsError(
+                [Problem(where=flag, what="there is nothing to compare", expected="--trace FILE beside it")]
+            )
+
+
+def _simulate_load(settings: AutoscalerSettings, scaling: ScalingAnnotations, options: dict[str, Any]) -> None:
+    (policy,) = known_policies(options["policy"])
+    until_s = _LOAD_UNTIL_S if options["until_s"] is None else options["until_s"]
+    steps = parse_steps(options["load"])
+    plan = Plan(
+        settings=POLICIES[policy].change(settings),
+        scaling=scaling,
+        container_concurrency=options["container_concurrency"],
+        service_s=read_service_times(options["service_time"]).constant_s,
+        start_s=options["start_s"],
+        seed=options["seed"],
+    )
     engine = Engine()
-    simulated = World(msgspec.structs.replace(plan, settings=settings, scaling=read.scaling), engine)
-    for at_s in arrivals(steps, until_s, random.Random(seed)):  # noqa: S311 - made-up load
+    simulated = World(plan, engine)
+    for at_s in arrivals(steps, until_s, random.Random(options["seed"])):  # noqa: S311 - made-up load
         engine.at(at_s, simulated.arrive)
     engine.run(until_s)
     for line in timeline(simulated.moments):

@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 from click.testing import CliRunner, Result
 
 from serving.cli.main import main
@@ -25,3 +28,52 @@ def test_what_is_wrong_is_told() -> None:
     assert simulate("--load", "5").exit_code == 2
     done = simulate("--annotate", "max-scale=many", "--annotate", "min-scal=1")
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 2)
+
+
+TRACE = "at_s,function,duration_s\n10,a,0.5\n150,a,0.5\n20,b,0.5\n170,b,\n400,b,1\n"
+
+
+def written(folder: Path, text: str = TRACE) -> str:
+    path = folder / "t.csv"
+    path.write_text(text)
+    return str(path)
+
+
+def test_policies_are_compared_on_a_trace_as_one_json_object(tmp_path: Path) -> None:
+    done = simulate(
+        "--trace", written(tmp_path), "--compare", "knative,default", "--json", "--equal-pod-seconds", "--jobs", "1"
+    )
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    assert list(answer["policies"]) == ["knative", "default"]
+    assert {
+        "requests", "cold_requests", "pod_starts", "pod_seconds", "wasted_pod_seconds", "wait_p50_s", "wait_p99_s",
+        "wait_p999_s", "late_share", "flaps_per_hour", "refused", "per_revision",
+    } <= set(answer["policies"]["knative"])  # fmt: skip
+    assert set(answer["at_equal_pod_seconds"]) == {"default"}
+    assert set(answer["at_equal_pod_seconds"]["default"]) >= {
+        "cold_change", "wait_p99_change", "late_change", "flaps_change",
+    }  # fmt: skip
+
+
+def test_a_comparison_has_a_table_and_bars(tmp_path: Path) -> None:
+    done = simulate("--trace", written(tmp_path), "--compare", "knative,fixed-300s", "--jobs", "1")
+    assert done.exit_code == 0
+    assert "fixed-300s" in done.stdout
+    assert "█" in done.stdout
+
+
+def test_a_row_that_is_wrong_is_named_with_file_and_line(tmp_path: Path) -> None:
+    done = simulate("--trace", written(tmp_path, TRACE + "x,b,1\n"))
+    assert done.exit_code == 2
+    assert "t.csv:7" in done.stderr
+    assert "'x,b,1'" in done.stderr
+    assert "expected" in done.stderr
+
+
+def test_an_unknown_policy_or_setting_is_refused(tmp_path: Path) -> None:
+    unknown = simulate("--trace", written(tmp_path), "--policy", "nothing")
+    assert (unknown.exit_code, "'nothing' is not a policy" in unknown.stderr) == (2, True)
+    setting = simulate("--trace", written(tmp_path), "--set", "stable-windo=30s")
+    assert (setting.exit_code, "stable-windo" in setting.stderr) == (2, True)
+    assert simulate("--compare", "knative,default").exit_code == 2

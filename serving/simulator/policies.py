@@ -1,0 +1,62 @@
+"""The policies that the simulator compares, by name: what each changes in the settings, and its dial.
+
+A policy is a change of ``AutoscalerSettings``; all else is the product. Its dial is a path of further changes from frugal to
+generous: runs along it give the curve on which policies are compared at equal pod-seconds.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from serving.scaling.spec import ORIGINAL
+from serving.settings.autoscaler import AutoscalerSettings
+
+__all__ = ["POLICIES", "DialPosition", "SettingsChange", "SimulatedPolicy"]
+
+SettingsChange = Callable[[AutoscalerSettings], AutoscalerSettings]
+
+
+class DialPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """One position of a dial: its name, and what it changes in the policy's settings."""
+
+    name: str
+    change: SettingsChange
+
+
+class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy: what it changes in the settings, and its dial from frugal to generous."""
+
+    change: SettingsChange
+    dial: tuple[DialPosition, ...]
+
+
+def _retention(retention_s: float) -> SettingsChange:
+    return lambda settings: msgspec.structs.replace(settings, scale_to_zero_pod_retention_period_s=retention_s)
+
+
+def _target(ratio: float) -> SettingsChange:
+    return lambda settings: msgspec.structs.replace(settings, container_concurrency_target_ratio=ratio)
+
+
+def _fixed(total_s: float) -> SettingsChange:
+    """The last pod stays this long after the last request: the stable window, then the retention."""
+    return lambda settings: _retention(max(0.0, total_s - settings.stable_window_s))(settings)
+
+
+# Sparse loads follow the retention of the last pod, heavy loads the target utilisation; the other has no effect on them.
+_FIXED_DIAL = (
+    *(DialPosition(name=f"target {ratio:.0%}", change=_target(ratio)) for ratio in (0.9, 0.8)),
+    *(DialPosition(name=f"retention {kept_s:g} s", change=_retention(kept_s)) for kept_s in (0.0, 30.0, 120.0, 540.0)),
+    *(DialPosition(name=f"target {ratio:.0%}", change=_target(ratio)) for ratio in (0.6, 0.5)),
+)
+
+POLICIES: Mapping[str, SimulatedPolicy] = {
+    "knative": SimulatedPolicy(
+        change=lambda settings: msgspec.structs.replace(settings, quirks=ORIGINAL), dial=_FIXED_DIAL
+    ),
+    "default": SimulatedPolicy(change=lambda settings: settings, dial=_FIXED_DIAL),
+    "fixed-90s": SimulatedPolicy(change=_fixed(90.0), dial=_FIXED_DIAL),
+    "fixed-300s": SimulatedPolicy(change=_fixed(300.0), dial=_FIXED_DIAL),
+    "fixed-600s": SimulatedPolicy(change=_fixed(600.0), dial=_FIXED_DIAL),
+}
+"""Policies by name. ``knative`` is Knative's exact behaviour, ``default`` what the product does without any setting."""

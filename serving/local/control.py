@@ -14,6 +14,7 @@ if __name__ == "__main__":
 
 
 import asyncio
+import functools
 import os
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from pathlib import Path
 from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.admission import admit
+from serving.cluster.api.reviews import TokenReviews
 from serving.cluster.api.running import running
 from serving.cluster.api.server import ApiOptions, application
 from serving.cluster.configmaps import followed
@@ -31,6 +33,7 @@ from serving.cluster.memory import MemoryCluster
 from serving.controller.io.config import ControllerConfig
 from serving.controller.io.controller import Controller
 from serving.controller.io.view_writer import ViewWriter
+from serving.local.accounttokens import read_account_token
 from serving.local.activator_service import publish_activators
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
@@ -70,7 +73,9 @@ async def _body(stop: asyncio.Event) -> None:
         key=read_key(state.key),
     )
     kubelet, manager = Kubelet(node), Manager(cluster)
-    api = application(cluster, ApiOptions(token=state.token.read_text()), logs=FilePodLogs(logs))
+    reviews = TokenReviews(functools.partial(read_account_token, node.key))
+    options = ApiOptions(token=state.token.read_text(), token_reviews=reviews, runs_images=False)
+    api = application(cluster, options, logs=FilePodLogs(logs))
     metrics, sockets = ControllerMetrics(), inherited_sockets()
     api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).answered))
     try:

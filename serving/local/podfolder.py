@@ -13,6 +13,7 @@ from pathlib import Path
 
 from serving.cluster.port import Object
 from serving.local.mounts import MountPoint
+from serving.local.sources import VolumeFile
 from serving.model.errors import InvalidValue
 
 __all__ = [
@@ -33,7 +34,7 @@ LOG_BYTES_MAX = 10 * 2**20
 _LOGS_KEPT = 3
 _TAIL_BYTES = 2048
 _TAIL_LINES = 10
-_PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
+_PRIVATE_FOLDER = 0o700
 _VOLUMES = ".volumes"
 _ROOT = ".root"
 
@@ -43,13 +44,13 @@ def make_folder(path: Path) -> None:
     path.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
-def mount(folder: Path, volumes: Mapping[str, Mapping[str, bytes]], mounts: Iterable[Object]) -> None:
+def mount(folder: Path, volumes: Mapping[str, Mapping[str, VolumeFile]], mounts: Iterable[Object]) -> None:
     """Write the files of volumes, by name, and link each mount to its volume. Raises ``InvalidValue``, ``OSError``."""
     for name, files in volumes.items():
         make_folder(folder / _VOLUMES / name)
         make_folder(root_folder(folder))
-        for path, content in files.items():
-            _write(folder / _VOLUMES / name / path, content)
+        for path, wanted in files.items():
+            _write(folder / _VOLUMES / name / path, wanted)
         if files:
             _remove_others(folder / _VOLUMES / name, files)
     for one in mounts:
@@ -60,7 +61,7 @@ def mount(folder: Path, volumes: Mapping[str, Mapping[str, bytes]], mounts: Iter
             place.symlink_to(os.path.relpath(target, place.parent))
 
 
-def _remove_others(volume: Path, files: Mapping[str, bytes]) -> None:
+def _remove_others(volume: Path, files: Iterable[str]) -> None:
     """Remove files of keys that are gone."""
     kept = {volume / path for path in files}
     for path in volume.rglob("*"):
@@ -86,11 +87,15 @@ def root_folder(folder: Path) -> Path:
     return folder / _ROOT
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, wanted: VolumeFile) -> None:
+    # The folder is closed to other users, whatever the mode of the file.
     path.parent.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
     made = path.with_name(path.name + ".new")
-    with open(made, "wb", opener=lambda name, flags: os.open(name, flags, _PRIVATE_FILE)) as file:
-        file.write(content)
+    made.unlink(missing_ok=True)
+    with open(made, "wb", opener=lambda name, flags: os.open(name, flags, wanted.mode)) as file:
+        # Without the umask.
+        os.fchmod(file.fileno(), wanted.mode)
+        file.write(wanted.content)
     made.replace(path)
 
 

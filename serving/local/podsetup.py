@@ -4,17 +4,24 @@ The decisions are in ``podplan`` and ``sources``; this module reads the objects 
 volumes to disk.
 """
 
+import functools
+from collections.abc import Mapping
+
 import msgspec
 
+from serving.aio.clock import wall_s
 from serving.cluster.kinds import REVISION
 from serving.cluster.port import Object
+from serving.local.accounttokens import LIFETIME_MIN_S, account_token
+from serving.local.downward import PodFacts
 from serving.local.locations import PodLocation
+from serving.local.machine import node_status, read_machine
 from serving.local.nodecontext import NodeContext
 from serving.local.orders import StartProcess
 from serving.local.podfolder import mount, mount_points, root_folder
 from serving.local.podplan import app_plan, container_name_of, proxy_environment
 from serving.local.snapshot import path_of_snapshot
-from serving.local.sources import Sources, container_environment, references, volume_files
+from serving.local.sources import Reference, Sources, container_environment, references, volume_files
 from serving.local.volumes import read_sources
 from serving.model.errors import NotFound
 from serving.model.knative import REVISION_LABEL, SNAPSHOT_ANNOTATION
@@ -24,6 +31,12 @@ from serving.wire.tokens import pod_secret, pod_token
 __all__ = ["QUEUE_PROXY", "PodSetup"]
 
 QUEUE_PROXY = "queue-proxy"
+
+
+@functools.cache
+def _allocatable() -> Mapping[str, str]:
+    """What this machine has for pods."""
+    return node_status(read_machine(), at="")["allocatable"]  # type: ignore[no-any-return]  # JSON
 
 
 class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +57,8 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     async def read_sources(self) -> Sources:
         """The data of the ConfigMaps and Secrets that the pod names and that exist."""
-        return await read_sources(self.node.cluster, namespace_of(self.manifest), references(self.manifest))
+        namespace = namespace_of(self.manifest)
+        return await read_sources(self.node.cluster, namespace, references(self.manifest), token=self._token)
 
     def write_volumes(self, sources: Sources) -> None:
         """Check that nothing is missing and write the pod's volumes.
@@ -55,17 +69,17 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         """
         spec = self.manifest["spec"]
         for container in spec["containers"]:
-            container_environment(self.manifest, container, sources=sources, address=self.location.address)
+            container_environment(self._facts, container, sources=sources)
         if not spec.get("volumes"):
             return
-        volumes = {volume["name"]: volume_files(self.manifest, volume, sources) for volume in spec["volumes"]}
+        volumes = {volume["name"]: volume_files(self._facts, volume, sources) for volume in spec["volumes"]}
         mounts = [one for container in spec["containers"] for one in container.get("volumeMounts", ())]
         mount(self.node.pods / self.pod_id, volumes, mounts)
 
     def app(self, container: Object, sources: Sources) -> StartProcess:
         """The order that starts a container of the app. Raises ``InvalidValue`` if there is nothing to run."""
         folder = self.node.pods / self.pod_id
-        given = container_environment(self.manifest, container, sources=sources, address=self.location.address)
+        given = container_environment(self._facts, container, sources=sources)
         snapshot = annotations_of(self.manifest).get(SNAPSHOT_ANNOTATION, "")
         plan = app_plan(
             self.manifest,
@@ -98,6 +112,14 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             "SERVING_POD_SECRET": pod_secret(key, namespace=namespace, pod=name),
         }
         return StartProcess(pod=self.pod_id, name=QUEUE_PROXY, environment=environment, log=self._log(QUEUE_PROXY))
+
+    @property
+    def _facts(self) -> PodFacts:
+        return PodFacts(pod=self.manifest, address=self.location.address, allocatable=_allocatable())
+
+    def _token(self, wanted: Reference) -> str:
+        lifetime_s = max(LIFETIME_MIN_S, wanted.lifetime_s)
+        return account_token(self.node.key, self.manifest, audience=wanted.name, lifetime_s=lifetime_s, now_s=wall_s())
 
     def _log(self, container: str) -> str:
         return str(self.node.logs / namespace_of(self.manifest) / name_of(self.manifest) / f"{container}.log")

@@ -1,6 +1,6 @@
 """What a pod takes from ConfigMaps and Secrets: which of them it names, and what of them becomes environment and files.
 
-Input: the pod's manifest and the data of what it names; output: names and values, paths and bytes. A name that is
+Input: the pod's manifest and the data of what it names; output: names and values, paths and files. A name that is
 missing and not optional is ``InvalidValue``, and so is a key that is no file name: nothing is written outside of a
 volume's folder. Follows core/v1 EnvVar, EnvFromSource, Volume and VolumeMount, for the sources that Knative allows.
 """
@@ -12,16 +12,40 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from serving.cluster.port import Object
+from serving.local.downward import PodFacts
 from serving.model.errors import InvalidValue
 
-__all__ = ["Reference", "Sources", "container_environment", "data_of", "references", "volume_files"]
+__all__ = [
+    "TOKEN",
+    "Reference",
+    "Sources",
+    "VolumeFile",
+    "container_environment",
+    "data_of",
+    "references",
+    "volume_files",
+]
+
+TOKEN = "ServiceAccountToken"  # noqa: S105 - the name of a kind of source
+"""The kind of a reference to a token of the pod's service account; its data is one text, with the key ""."""
+
+_FILE_MODE = 0o644
+_TOKEN_LIFETIME_S = 3600
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """A ConfigMap or Secret by name."""
+    """A ConfigMap or Secret by name, or a token by its audience and lifetime."""
 
     kind: str
     name: str
+    lifetime_s: int = 0
+
+
+class VolumeFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a volume: its bytes and its permission bits."""
+
+    content: bytes
+    mode: int = _FILE_MODE
 
 
 Sources = Mapping[Reference, Mapping[str, bytes]]
@@ -39,6 +63,7 @@ def references(pod: Object) -> frozenset[Reference]:
     for volume in pod["spec"].get("volumes", ()):
         for part in _parts(volume):
             found += [reference for reference, _ in _whole(part)]
+            found += [_token(one) for one in (part.get("serviceAccountToken"),) if one]
     return frozenset(found)
 
 
@@ -54,7 +79,7 @@ def data_of(kind: str, whole: Object) -> dict[str, bytes]:
     return texts
 
 
-def container_environment(pod: Object, container: Object, *, sources: Sources, address: str) -> dict[str, str]:
+def container_environment(facts: PodFacts, container: Object, *, sources: Sources) -> dict[str, str]:
     """The environment that a container's manifest asks for. Raises ``InvalidValue``."""
     found: dict[str, str] = {}
     for one in container.get("envFrom", ()):
@@ -64,26 +89,41 @@ def container_environment(pod: Object, container: Object, *, sources: Sources, a
                 found[prefix + key] = value.decode(errors="replace")
     for one in container.get("env", ()):
         if "valueFrom" in one:
-            found.update(_from(pod, one, sources=sources, address=address))
+            found.update(_from(facts, container, one, sources=sources))
         else:
             found[one["name"]] = _expanded(one.get("value", ""), found)
     return found
 
 
-def volume_files(pod: Object, volume: Object, sources: Sources) -> dict[str, bytes]:
+def volume_files(facts: PodFacts, volume: Object, sources: Sources) -> dict[str, VolumeFile]:
     """The files of a volume by name in it; none of an emptyDir. Raises ``InvalidValue``."""
-    files: dict[str, bytes] = {}
+    files: dict[str, VolumeFile] = {}
+    mode = _mode(volume, _FILE_MODE)
     for part in _parts(volume):
         for reference, is_optional in _whole(part):
             data = _data(sources, reference, is_optional=is_optional)
-            files |= _chosen(data, _items(part), reference=reference, is_optional=is_optional)
+            files |= _chosen(data, part, reference=reference, is_optional=is_optional, mode=mode)
         for item in (part.get("downwardAPI") or {}).get("items", ()):
-            text = _field(pod, (item.get("fieldRef") or {}).get("fieldPath", ""), address="")
-            files[item["path"]] = text.encode()
+            files[item["path"]] = VolumeFile(content=facts.file(item).encode(), mode=item.get("mode") or mode)
+        token = part.get("serviceAccountToken")
+        if token:
+            content = _data(sources, _token(token), is_optional=False)[""]
+            files[token["path"]] = VolumeFile(content=content, mode=mode)
     for name in files:
         if name.startswith("/") or any(word in {"", ".", ".."} for word in name.split("/")):
             raise InvalidValue(text=name, expected=f"a file name as a key of volume {volume['name']}")
     return files
+
+
+def _mode(volume: Object, default: int) -> int:
+    """The permission bits of a volume's files that choose none."""
+    sources = (volume.get(kind) or {} for kind in ("configMap", "secret", "downwardAPI", "projected"))
+    return next((int(one["defaultMode"]) for one in sources if one.get("defaultMode") is not None), default)
+
+
+def _token(part: Object) -> Reference:
+    lifetime_s = int(part.get("expirationSeconds") or _TOKEN_LIFETIME_S)
+    return Reference(kind=TOKEN, name=part.get("audience", ""), lifetime_s=lifetime_s)
 
 
 def _parts(volume: Object) -> Sequence[Object]:
@@ -111,23 +151,23 @@ def _keyed(value_from: Object) -> Iterator[tuple[Reference, str, bool]]:
             yield Reference(kind=kind, name=part.get("name", "")), part["key"], bool(part.get("optional"))
 
 
-def _items(part: Object) -> Sequence[Object]:
-    found: Sequence[Object] = (part.get("configMap") or part.get("secret") or {}).get("items", ())
-    return found
-
-
 def _chosen(
-    data: Mapping[str, bytes], items: Sequence[Object], *, reference: Reference, is_optional: bool
-) -> dict[str, bytes]:
+    data: Mapping[str, bytes], part: Object, *, reference: Reference, is_optional: bool, mode: int
+) -> dict[str, VolumeFile]:
+    items: Sequence[Object] = (part.get("configMap") or part.get("secret") or {}).get("items", ())
     if not items:
-        return dict(data)
+        return {key: VolumeFile(content=content, mode=mode) for key, content in data.items()}
     missing = [item["key"] for item in items if item["key"] not in data]
     if missing and not is_optional:
         raise InvalidValue(text=missing[0], expected=f"a key of {reference.kind} {reference.name}")
-    return {item["path"]: data[item["key"]] for item in items if item["key"] in data}
+    return {
+        item["path"]: VolumeFile(content=data[item["key"]], mode=item.get("mode") or mode)
+        for item in items
+        if item["key"] in data
+    }
 
 
-def _from(pod: Object, one: Object, *, sources: Sources, address: str) -> dict[str, str]:
+def _from(facts: PodFacts, container: Object, one: Object, *, sources: Sources) -> dict[str, str]:
     value_from = one["valueFrom"]
     for reference, key, is_optional in _keyed(value_from):
         data = _data(sources, reference, is_optional=is_optional)
@@ -136,8 +176,11 @@ def _from(pod: Object, one: Object, *, sources: Sources, address: str) -> dict[s
         if not is_optional:
             raise InvalidValue(text=key, expected=f"a key of {reference.kind} {reference.name}")
         return {}
-    path = (value_from.get("fieldRef") or {}).get("fieldPath", "")
-    return {one["name"]: _field(pod, path, address=address)}
+    if value_from.get("resourceFieldRef"):
+        selector = value_from["resourceFieldRef"]
+        name = selector.get("containerName") or container.get("name", "")
+        return {one["name"]: facts.resource(selector, container=name)}
+    return {one["name"]: facts.field((value_from.get("fieldRef") or {}).get("fieldPath", ""))}
 
 
 def _data(sources: Sources, reference: Reference, *, is_optional: bool) -> Mapping[str, bytes]:
@@ -145,27 +188,6 @@ def _data(sources: Sources, reference: Reference, *, is_optional: bool) -> Mappi
     if found is None and not is_optional:
         raise InvalidValue(text=reference.name, expected=f"the name of a {reference.kind} that exists")
     return found or {}
-
-
-def _field(pod: Object, path: str, *, address: str) -> str:
-    """A field of the pod as the downward API names it."""
-    metadata = pod["metadata"]
-    for kind in ("labels", "annotations"):
-        key = path.removeprefix(f"metadata.{kind}['").removesuffix("']")
-        if key != path:
-            return str((metadata.get(kind) or {}).get(key, ""))
-    fields = {
-        "metadata.name": metadata["name"],
-        "metadata.namespace": metadata["namespace"],
-        "metadata.uid": metadata.get("uid", ""),
-        "spec.nodeName": "local",
-        "spec.serviceAccountName": pod["spec"].get("serviceAccountName", "default"),
-        "status.podIP": address,
-        "status.hostIP": "127.0.0.1",
-    }
-    if path not in fields:
-        raise InvalidValue(text=path, expected=f"one of {', '.join(sorted(fields))}")
-    return str(fields[path])
 
 
 def _expanded(word: str, given: Mapping[str, str]) -> str:

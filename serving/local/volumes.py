@@ -1,6 +1,7 @@
-"""The data of ConfigMaps and Secrets that a pod names, read once at its start and again while it runs.
+"""The data of ConfigMaps, Secrets and tokens that a pod names, read once at its start and again while it runs.
 
-A mounted ConfigMap or Secret follows its object, as on Kubernetes: files are rewritten within a period after a change. The
+A mounted ConfigMap or Secret follows its object, as on Kubernetes: files are rewritten within a period after a change, and
+tokens are renewed. The
 environment stays as it was at the start. What is missing meanwhile leaves the files as they are.
 """
 
@@ -12,7 +13,7 @@ from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 from serving.cluster.kinds import CONFIG_MAP, SECRET
 from serving.cluster.port import Cluster
-from serving.local.sources import Reference, Sources, data_of
+from serving.local.sources import TOKEN, Reference, Sources, data_of
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 
 __all__ = ["follow_sources", "read_sources"]
@@ -23,10 +24,15 @@ _log = logging.getLogger(__name__)
 _PERIOD_S = 5.0
 
 
-async def read_sources(cluster: Cluster, namespace: str, wanted: Collection[Reference]) -> Sources:
-    """The data of those that exist."""
+async def read_sources(
+    cluster: Cluster, namespace: str, wanted: Collection[Reference], *, token: Callable[[Reference], str]
+) -> Sources:
+    """The data of those that exist; ``token`` makes the tokens."""
     found: dict[Reference, dict[str, bytes]] = {}
     for reference in wanted:
+        if reference.kind == TOKEN:
+            found[reference] = {"": token(reference).encode()}
+            continue
         kind = CONFIG_MAP if reference.kind == CONFIG_MAP.name else SECRET
         try:
             found[reference] = data_of(reference.kind, await cluster.get(kind, namespace, reference.name))

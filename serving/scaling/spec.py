@@ -25,7 +25,12 @@ class WindowKind(enum.StrEnum):
     """How the buckets of a window are averaged; the values are those of ``metric-aggregation-algorithm``."""
 
     LINEAR = "linear"
-    WEIGHTED_EXPONENTIAL = "weighted-exponential"
+    WEIGHTED_EXPONENTIAL = "weightedExponential"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "WindowKind | None":
+        """The other spelling that Knative takes."""
+        return cls.WEIGHTED_EXPONENTIAL if value == "weighted-exponential" else None
 
 
 class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):

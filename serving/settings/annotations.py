@@ -42,9 +42,13 @@ class ScalingAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 
     metric_aggregation_algorithm: Annotated[
         str | None,
-        Knob(key="metric-aggregation-algorithm", unit=TEXT, choices=("linear", "weighted-exponential")),
+        Knob(
+            key="metric-aggregation-algorithm",
+            unit=TEXT,
+            choices=("linear", "weightedExponential", "weighted-exponential"),
+        ),
     ] = None
-    """How points of a window are averaged."""
+    """How points of a window are averaged. Knative has two spellings of the second choice."""
 
     target: Annotated[float | None, Knob(key="target", unit=NUMBER, low=TARGET_MIN)] = None
     """Requests in flight, or a second, that a pod takes."""

@@ -86,7 +86,7 @@ def _tokens(path: Path) -> dict[str, KnownToken]:
 async def main(folder: Path) -> None:
     """Serve until the standard input ends."""
     cluster = MemoryCluster(admit=functools.partial(admit, scaling=AutoscalerSettings()))
-    reviews = TokenReviews(lambda: _tokens(folder / TOKENS))
+    reviews = TokenReviews(lambda token: _tokens(folder / TOKENS).get(token))
     options = ApiOptions(token=_TOKEN, token_reviews=reviews, bookmark_period_s=_BOOKMARK_PERIOD_S)
     served = application(cluster, options)
     (folder / WRITES).touch()

@@ -10,8 +10,12 @@ import venv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import httpx
+import msgspec
 import pytest
 
+from serving.cluster.api.reviews import TOKEN_REVIEW_PATH
+from serving.cluster.port import Object
 from serving.local.ports import PORTS
 from tests.e2e.cli_stage import ROOT, SAMPLE, Stage, staged
 
@@ -240,3 +244,75 @@ def test_serving_up_prints_the_dashboard_and_how_to_run_commands(tmp_path: Path)
     printed = "".join(head)
     assert re.search(r"^dashboard: http://127\.0\.0\.1:\d+$", printed, re.MULTILINE)
     assert re.search(r"^commands: .*serving", printed, re.MULTILINE)
+
+
+def test_the_files_of_every_source_of_a_projected_volume_are_there(serving: Stage) -> None:
+    text = f"""
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: project}}
+data: {{config: from the config, run.sh: "exec {sys.executable} -m http.server $PORT --bind 127.0.0.1 --directory $1"}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: project}}
+stringData: {{secret: from the secret}}
+---
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {{name: projected}}
+spec:
+  template:
+    metadata:
+      labels: {{tier: gold}}
+      annotations: {{autoscaling.knative.dev/metric-aggregation-algorithm: weightedExponential}}
+    spec:
+      containers:
+      - image: none
+        command: [sh, $(HOME)/etc/all/run.sh, $(HOME)/etc/all]
+        volumeMounts: [{{name: all, mountPath: /etc/all}}]
+      volumes:
+      - name: all
+        projected:
+          sources:
+          - configMap: {{name: project}}
+          - secret: {{name: project}}
+          - downwardAPI: {{items: [{{path: labels, fieldRef: {{fieldPath: metadata.labels}}}}]}}
+          - serviceAccountToken: {{path: token, audience: vault}}
+"""
+    done = serving("apply", "-f", "-", "--wait", stdin=text)
+    assert "warning" not in done.stderr
+    assert serving("invoke", "projected", "/config").stdout == "from the config"
+    assert serving("invoke", "projected", "/secret").stdout == "from the secret"
+    assert 'tier="gold"' in serving("invoke", "projected", "/labels").stdout
+    token = serving("invoke", "projected", "/token").stdout
+    review = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": token, "audiences": ["vault"]},
+    }
+    assert (
+        posted(serving, TOKEN_REVIEW_PATH, review)["status"]["user"]["username"]
+        == "system:serviceaccount:default:default"
+    )
+
+
+def posted(serving: Stage, path: str, body: Object) -> Object:
+    """The answer of the API to an object."""
+    credential = (serving.state / "token").read_text()
+    port = msgspec.json.decode((serving.state / "ports.json").read_bytes())["api"]
+    headers = {"Authorization": f"Bearer {credential}", "Content-Type": "application/json"}
+    answer = httpx.post(f"http://127.0.0.1:{port}{path}", json=body, headers=headers, timeout=60)
+    found: Object = answer.raise_for_status().json()
+    return found
+
+
+def test_applying_a_manifest_that_names_only_an_image_warns(serving: Stage) -> None:
+    text = """
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: pictured}
+spec: {template: {spec: {containers: [{image: ghcr.io/knative/helloworld-go}]}}}
+"""
+    done = serving("apply", "-f", "-", stdin=text)
+    assert "warning: spec.template.spec.containers[0]: no container runtime runs images here" in done.stderr

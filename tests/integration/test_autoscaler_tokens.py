@@ -75,7 +75,7 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
         stats_address="127.0.0.1:0", activator_address="127.0.0.1:1", stats_audience=AUDIENCE, decision_period_s=0.5
     )
     async with contextlib.AsyncExitStack() as api:
-        serving = served(store.cluster, folder, token_reviews=TokenReviews(lambda: tokens))
+        serving = served(store.cluster, folder, token_reviews=TokenReviews(tokens.get))
         server = await api.enter_async_context(serving)
         async with KubeCluster(server.kubeconfig) as cluster:
             daemon, stop = AutoscalerDaemon(settings, cluster, key=KEY), asyncio.Event()

@@ -7,16 +7,18 @@ its effect or is rejected; none is ignored silently.
 from collections.abc import Iterator
 from typing import Any
 
-from serving.cluster.kinds import CONFIGURATION, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.located import located
 from serving.cluster.port import Object
+from serving.model.knative import COMMAND_ANNOTATION
+from serving.model.objects import nested
 
-__all__ = ["effectless"]
+__all__ = ["effectless", "unrunnable"]
 
 _ONE_NODE = "pods run on this machine"
 _ONE_USER = "pods run as the user that started the server"
 _NO_IMAGES = "no image is pulled; the command is run"
-_NO_VOLUME = "only configMap, secret and emptyDir volumes exist here"
+_NO_VOLUME = "only configMap, secret, projected and emptyDir volumes exist here"
 
 _POD_FIELDS = {
     "affinity": _ONE_NODE,
@@ -45,10 +47,11 @@ _POD_FIELDS = {
     "volumes[*].hostPath": _NO_VOLUME,
     "volumes[*].nfs": _NO_VOLUME,
     "volumes[*].persistentVolumeClaim": _NO_VOLUME,
-    "volumes[*].projected": _NO_VOLUME,
 }
 _POD_SPECS = {SERVING_SERVICE: "spec.template.spec", CONFIGURATION: "spec.template.spec", REVISION: "spec"}
 _ANNOTATED = ("metadata.annotations", "spec.template.metadata.annotations")
+# The path of the template of pods, "" where the object is the pod.
+_TEMPLATES = {SERVING_SERVICE: "spec.template", CONFIGURATION: "spec.template", DEPLOYMENT: "spec.template", POD: ""}
 # Groups of annotations that belong to another platform.
 _FOREIGN = ("run.googleapis.com/", "cloud.googleapis.com/")
 
@@ -58,6 +61,21 @@ def effectless(kind: Kind, body: Object) -> list[str]:
     if kind not in _POD_SPECS:
         return []
     return [*_fields(_POD_SPECS[kind], body), *_annotations(body)]
+
+
+def unrunnable(kind: Kind, body: Object) -> list[str]:
+    """A sentence for each container of a whole object that names only an image: without a container runtime it cannot run."""
+    if kind not in _TEMPLATES:
+        return []
+    root = _TEMPLATES[kind]
+    template = nested(body, *root.split(".")) if root else body
+    if nested(template, "metadata", "annotations", COMMAND_ANNOTATION):
+        return []
+    return [
+        f"{path}: no container runtime runs images here; give it a command, or annotate the template with {COMMAND_ANNOTATION}"
+        for path, container in located(body, f"{root}.spec.containers[*]".lstrip("."))
+        if isinstance(container, dict) and not container.get("command") and not container.get("args")
+    ]
 
 
 def _fields(root: str, body: Object) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """TokenReviews: whether a token is valid, and for which account and pod.
 
-A real server signs and verifies tokens. This one has a single token for its users and issues none to pods, so it answers
-from a table that its owner passes in, in the format of a real answer.
+Who signs tokens verifies them: the owner of the server passes in a function that identifies a token. The answer has the
+format of a real server's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
@@ -13,6 +13,7 @@ from serving.cluster.api.status import Fault
 from serving.cluster.port import Object
 
 __all__ = [
+    "API_AUDIENCE",
     "RULES_REVIEW_PATH",
     "SELF_REVIEW_PATH",
     "TOKEN_REVIEW_PATH",
@@ -21,6 +22,9 @@ __all__ = [
     "rules_review",
     "self_review",
 ]
+
+API_AUDIENCE = "https://kubernetes.default.svc.cluster.local"
+"""The audience of tokens and reviews that name none: the API server."""
 
 TOKEN_REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 
@@ -69,13 +73,13 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 class TokenReviews:
-    """Answers from the table that ``tokens`` returns at that moment, by token."""
+    """Answers by ``identify``, which returns whose a token is; None for one that is unknown. Default: all are."""
 
-    def __init__(self, tokens: Callable[[], Mapping[str, KnownToken]] = dict) -> None:
-        self._tokens = tokens
+    def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
+        self._identify = identify
 
     def __repr__(self) -> str:
-        return f"TokenReviews({len(self._tokens())} tokens)"
+        return f"TokenReviews({self._identify!r})"
 
     def answer(self, asked: object) -> Object:
         """The TokenReview with its status. Raises ``Fault`` 400 if ``asked`` is not a TokenReview."""
@@ -83,7 +87,7 @@ class TokenReviews:
             spec = msgspec.convert(asked, _Review).spec
         except msgspec.ValidationError as error:
             raise Fault(400, f"this is no TokenReview: {error}") from error
-        status = _status(self._tokens().get(spec.token), set(spec.audiences))
+        status = _status(self._identify(spec.token), set(spec.audiences or (API_AUDIENCE,)))
         return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "status": status}
 
 

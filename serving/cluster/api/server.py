@@ -81,6 +81,9 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     token_reviews: TokenReviews = TokenReviews()
     """Answers TokenReviews. Default: no token is valid."""
 
+    runs_images: bool = True
+    """Whether a container runtime runs images. Without one, a write of a container without a command gets a warning."""
+
     bookmark_period_s: float = math.inf
     """Period of bookmarks for watches that allow them, in seconds; a kube-apiserver's is a minute. Default: none, because
     here they carry no new version."""
@@ -254,7 +257,8 @@ class _ApiHandlers:
     async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
         if target.kind.is_view:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
-        sent = writing.Sent(request.query, request.headers.get("Content-Type", ""), await request.read())
+        content_type, runs_images = request.headers.get("Content-Type", ""), self._options.runs_images
+        sent = writing.Sent(request.query, content_type, await request.read(), runs_images)
         match request.method, bool(target.name):
             case "POST", True if target.subresource == "eviction":
                 written = await evict(self._cluster, target, sent)

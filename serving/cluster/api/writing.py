@@ -11,7 +11,7 @@ from multidict import MultiMapping
 
 from serving.cluster.admission import annotation_warnings
 from serving.cluster.api.content import decode_body, duplicate_fields
-from serving.cluster.api.effects import effectless
+from serving.cluster.api.effects import effectless, unrunnable
 from serving.cluster.api.fields import check_fields, touched
 from serving.cluster.api.paths import RequestTarget
 from serving.cluster.api.remarks import record_remarks
@@ -39,11 +39,12 @@ _PATCH_TYPES = {one.value: one for one in PatchType}
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The parts of a write request."""
+    """The parts of a write request, and whether pods can run images here."""
 
     query: MultiMapping[str]
     content_type: str
     data: bytes
+    runs_images: bool = False
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +216,8 @@ async def _tell(
 ) -> list[str]:
     """Warnings about a write, also recorded as Events of the object unless it was a dry run."""
     texts = _warnings(target, parts)
+    if not sent.runs_images and not target.subresource:
+        texts += unrunnable(target.kind, made)
     about_settings = settings_warnings(target.kind, made)
     if texts and target.kind.namespaced and not _dry_run(sent.query):
         await record_remarks(cluster, target.kind, made, texts=texts)

@@ -3,17 +3,22 @@ from pathlib import Path
 import pytest
 
 from serving.local.podfolder import make_folder, mount, remove_folder, rotate, size_of, tail
+from serving.local.sources import VolumeFile
 from serving.model.errors import InvalidValue
 
 
 def test_a_volume_is_found_where_it_is_mounted(tmp_path: Path) -> None:
-    mount(tmp_path, {"v": {"a/b": b"x"}}, [{"name": "v", "mountPath": "/etc/c"}])
+    mount(tmp_path, {"v": {"a/b": VolumeFile(content=b"x", mode=0o640)}}, [{"name": "v", "mountPath": "/etc/c"}])
     assert (tmp_path / "etc/c/a/b").read_bytes() == b"x"
-    assert (tmp_path / ".volumes/v/a/b").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / ".volumes/v/a/b").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_part_of_a_volume_can_be_mounted(tmp_path: Path) -> None:
-    mount(tmp_path, {"v": {"a": b"x", "b": b"y"}}, [{"name": "v", "mountPath": "/one", "subPath": "b"}])
+    mount(
+        tmp_path,
+        {"v": {"a": VolumeFile(content=b"x"), "b": VolumeFile(content=b"y")}},
+        [{"name": "v", "mountPath": "/one", "subPath": "b"}],
+    )
     assert (tmp_path / "one").read_bytes() == b"y"
 
 
@@ -25,7 +30,7 @@ def test_nothing_is_mounted_outside_of_the_folder(tmp_path: Path, path: str) -> 
 
 def test_mounted_again_it_has_the_new_content(tmp_path: Path) -> None:
     for content in (b"1", b"2"):
-        mount(tmp_path, {"v": {"a": content}}, [{"name": "v", "mountPath": "/m"}])
+        mount(tmp_path, {"v": {"a": VolumeFile(content=content, mode=0o400)}}, [{"name": "v", "mountPath": "/m"}])
     assert (tmp_path / "m/a").read_bytes() == b"2"
 
 

@@ -3,7 +3,8 @@ import base64
 import pytest
 
 from serving.cluster.port import Object
-from serving.local.sources import Reference, container_environment, data_of, references, volume_files
+from serving.local.downward import PodFacts
+from serving.local.sources import TOKEN, Reference, VolumeFile, container_environment, data_of, references, volume_files
 from serving.model.errors import InvalidValue
 
 CONFIG, SECRET = Reference(kind="ConfigMap", name="c"), Reference(kind="Secret", name="s")
@@ -18,7 +19,12 @@ def pod(container: Object, *volumes: Object) -> Object:
 
 
 def environment(**container: object) -> dict[str, str]:
-    return container_environment(pod(container), container, sources=SOURCES, address="127.64.0.1")
+    facts = PodFacts(pod=pod(container), address="127.64.0.1")
+    return container_environment(facts, container, sources=SOURCES)
+
+
+def plain(content: bytes) -> VolumeFile:
+    return VolumeFile(content=content, mode=0o644)
 
 
 def test_all_that_is_named_is_looked_for() -> None:
@@ -75,15 +81,44 @@ def test_a_missing_key_is_named() -> None:
 
 
 def test_a_volume_has_its_files_or_those_that_are_chosen() -> None:
-    one = pod({})
+    one = PodFacts(pod=pod({}))
     assert volume_files(one, {"name": "v", "emptyDir": {}}, SOURCES) == {}
-    assert volume_files(one, {"name": "v", "configMap": {"name": "c"}}, SOURCES) == {"A": b"1", "B": b"2"}
+    assert volume_files(one, {"name": "v", "configMap": {"name": "c"}}, SOURCES) == {"A": plain(b"1"), "B": plain(b"2")}
     chosen = {"name": "c", "items": [{"key": "A", "path": "deep/a"}]}
-    assert volume_files(one, {"name": "v", "configMap": chosen}, SOURCES) == {"deep/a": b"1"}
+    assert volume_files(one, {"name": "v", "configMap": chosen}, SOURCES) == {"deep/a": plain(b"1")}
 
 
 @pytest.mark.parametrize("path", ["../a", "/a", "a//b", "a/../../b"])
 def test_no_file_is_written_outside_of_its_volume(path: str) -> None:
     volume = {"name": "v", "configMap": {"name": "c", "items": [{"key": "A", "path": path}]}}
     with pytest.raises(InvalidValue, match="file name"):
-        volume_files(pod({}), volume, SOURCES)
+        volume_files(PodFacts(pod=pod({})), volume, SOURCES)
+
+
+def test_a_projected_volume_has_the_files_of_all_its_sources() -> None:
+    volume = {
+        "name": "v",
+        "projected": {
+            "defaultMode": 0o440,
+            "sources": [
+                {"configMap": {"name": "c", "items": [{"key": "A", "path": "run.sh", "mode": 0o755}]}},
+                {"secret": {"name": "s"}},
+                {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+                {"serviceAccountToken": {"path": "token", "audience": "me", "expirationSeconds": 600}},
+            ],
+        },
+    }
+    token = Reference(kind=TOKEN, name="me", lifetime_s=600)
+    one = pod({}, volume)
+    assert references(one) == {CONFIG, SECRET, token}
+    assert volume_files(PodFacts(pod=one), volume, {**SOURCES, token: {"": b"signed"}}) == {
+        "run.sh": VolumeFile(content=b"1", mode=0o755),
+        "K": VolumeFile(content=b"hush", mode=0o440),
+        "name": VolumeFile(content=b"p", mode=0o440),
+        "token": VolumeFile(content=b"signed", mode=0o440),
+    }
+
+
+def test_a_variable_with_a_limit_of_its_container() -> None:
+    env = [{"name": "M", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}}]
+    assert environment(name="app", resources={"limits": {"memory": "1Gi"}}, env=env) == {"M": "1024"}

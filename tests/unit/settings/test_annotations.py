@@ -31,7 +31,7 @@ def test_every_annotation_is_read_in_its_own_unit() -> None:
         **{
             "class": "kpa.autoscaling.knative.dev",
             "metric": "rps",
-            "metric-aggregation-algorithm": "weighted-exponential",
+            "metric-aggregation-algorithm": "weightedExponential",
             "target": "150",
             "target-utilization-percentage": "80",
             "target-burst-capacity": "-1",
@@ -48,7 +48,7 @@ def test_every_annotation_is_read_in_its_own_unit() -> None:
     ) == ScalingAnnotations(
         class_name="kpa.autoscaling.knative.dev",
         metric="rps",
-        metric_aggregation_algorithm="weighted-exponential",
+        metric_aggregation_algorithm="weightedExponential",
         target=150.0,
         target_utilization_ratio=0.8,
         target_burst_capacity=-1.0,

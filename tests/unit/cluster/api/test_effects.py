@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.api.effects import effectless
-from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
+from serving.cluster.api.effects import effectless, unrunnable
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
 
 
 def service(pod: dict[str, Any], **metadata: object) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def service(pod: dict[str, Any], **metadata: object) -> dict[str, Any]:
         ({"nodeSelector": {"a": "b"}}, "spec.template.spec.nodeSelector"),
         ({"serviceAccountName": "x"}, "spec.template.spec.serviceAccountName"),
         ({"containers": [{}, {"imagePullPolicy": "Always"}]}, "spec.template.spec.containers[1].imagePullPolicy"),
-        ({"volumes": [{"projected": {"sources": []}}]}, "spec.template.spec.volumes[0].projected"),
+        ({"volumes": [{"hostPath": {"path": "/x"}}]}, "spec.template.spec.volumes[0].hostPath"),
     ],
 )
 def test_what_does_nothing_is_told_by_its_path(pod: dict[str, Any], path: str) -> None:
@@ -47,3 +47,22 @@ def test_a_revision_has_its_pod_elsewhere() -> None:
 
 def test_kinds_of_kubernetes_tell_nothing() -> None:
     assert effectless(POD, {"spec": {"nodeSelector": {"a": "b"}}}) == []
+
+
+@pytest.mark.parametrize(("kind", "root"), [(SERVING_SERVICE, "spec.template."), (DEPLOYMENT, "spec.template.")])
+def test_a_container_that_names_only_an_image_cannot_run(kind: Kind, root: str) -> None:
+    (told,) = unrunnable(kind, service({"containers": [{"image": "nginx"}, {"image": "x", "command": ["x"]}]}))
+    assert told.startswith(f"{root}spec.containers[0]: no container runtime runs images here; give it a command")
+
+
+def test_a_pod_has_no_template() -> None:
+    (told,) = unrunnable(POD, {"spec": {"containers": [{"image": "nginx"}]}})
+    assert told.startswith("spec.containers[0]: ")
+
+
+def test_what_has_a_command_can_run() -> None:
+    body = service({"containers": [{"image": "nginx"}]})
+    body["spec"]["template"]["metadata"] = {"annotations": {"serving.dev/command": "true"}}
+    assert unrunnable(SERVING_SERVICE, body) == []
+    assert unrunnable(SERVING_SERVICE, service({"containers": [{"args": ["true"]}]})) == []
+    assert unrunnable(CONFIG_MAP, {}) == []

@@ -5,6 +5,7 @@ max-scale 8". The parts stand in the order in which the count came about: algori
 deciders, the bounds, the gate to zero. A part that changed nothing is not said. Nothing is computed here.
 """
 
+from serving.autoscaler.adaptive.policy import KEEP_ALIVE, PRE_WARMING
 from serving.autoscaler.bounds import Bounded, ScaleBound
 from serving.autoscaler.classic import ClassicDecision, ClassicLimit, ClassicMode
 from serving.autoscaler.decide import ScaleDecision, ScaleLimit, ScalerMode
@@ -17,11 +18,12 @@ from serving.scaling.spec import ScalingSpec
 __all__ = ["explain", "headline"]
 
 _ACTIVATOR = "activator"
+_MINUTES_FROM_S = 120.0
 
 
 def explain(outcome: ScalerOutcome) -> str:
     """The whole sentence."""
-    parts = (*_algorithm(outcome), *_others(outcome), *_gate(outcome))
+    parts = (*_algorithm(outcome), _keep(outcome), *_others(outcome), *_gate(outcome))
     return f"{headline(outcome)}: {'; '.join(part for part in parts if part)}"
 
 
@@ -100,6 +102,27 @@ _CLASSIC_LIMITS = {
 }
 
 
+# The adaptive policy.
+
+
+def _keep(outcome: ScalerOutcome) -> str:
+    keep = outcome.inputs.advice.keep
+    if keep is None:
+        return ""
+    what = "no request is expected" if keep.until_s is None else "kept"
+    if keep.is_ahead:
+        what = "started ahead of a request"
+    return (
+        f"{what}: one comes within the next {_duration(keep.ahead_s)} with {keep.probability:.0%}, "
+        f"as {keep.gaps_ended:.0f} of the last {keep.gaps_lasted:.0f} gaps did"
+    )
+
+
+def _duration(span_s: float) -> str:
+    """In minutes from two of them on."""
+    return f"{span_s / 60:.0f} minutes" if span_s >= _MINUTES_FROM_S else f"{span_s:.0f} s"
+
+
 # The others, and the bounds.
 
 
@@ -116,7 +139,7 @@ def _decided_by(outcome: ScalerOutcome, merged: MergeDecision) -> tuple[str, ...
         return (f"{merged.present_scale} kept because {' and '.join(merged.silent)} cannot be heard",)
     if merged.decided_by == _ACTIVATOR and merged.decided_by != algorithm:
         return ("woken by the activator",)
-    said = [one for one in merged.proposals if one.decider not in {algorithm, _ACTIVATOR}]
+    said = [one for one in merged.proposals if one.decider not in {algorithm, _ACTIVATOR, KEEP_ALIVE, PRE_WARMING}]
     told = [
         f"{one.decider} wants {one.desired} ({one.reason})"
         for one in said

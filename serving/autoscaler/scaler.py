@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from serving.autoscaler.adaptive.advice import NEUTRAL, Advice
+from serving.autoscaler.adaptive.policy import RevisionPolicy
 from serving.autoscaler.decide import KpaState
 from serving.autoscaler.deciders import ClassicDecider, Decided, Decider, Inside, KpaDecider
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
@@ -95,6 +97,9 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     gate: GateState
 
+    advice: Advice = NEUTRAL
+    """What the revision's policy said; under ``policy: knative`` nothing."""
+
 
 class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """One decision: what it is made of, what to do, and how it came about."""
@@ -163,8 +168,13 @@ class Scaler:
         *,
         is_restart: bool,
         now_s: float,
+        policy: RevisionPolicy | None = None,
     ) -> None:
-        """``is_restart`` says that the revision was there before us: its scale is held until there is a window of data."""
+        """``is_restart`` says that the revision was there before us: its scale is held until there is a window of data.
+
+        ``policy`` is the adaptive one; None: Knative's.
+        """
+        self.policy = policy
         self._settings = settings
         self._spec = revision.spec
         self._sources = Sources()
@@ -188,6 +198,8 @@ class Scaler:
             self._advance(now_s)
             self._spec = revision.spec
             self._decider.resize(revision.spec, now_s)
+            if self.policy is not None:
+                self.policy.follow(revision.spec)
 
     def record(self, stat: Stat, source: StatSource) -> bool:
         """Take a stat, stamped with the time of its receipt; whether there should be a decision at once.
@@ -231,6 +243,17 @@ class Scaler:
         )
         decided = self._decider.decide(self._spec, inputs.inside, ready_count=facts.ready_count, now_s=now_s)
         self._latest_count = decided.desired_count
+        if self.policy is not None:
+            advice = self.policy.advise(
+                decided.proposal,
+                in_flight=self._in_flight(inputs),
+                present_scale=facts.present_scale,
+                now_s=now_s,
+            )
+            inputs = msgspec.structs.replace(inputs, advice=advice)
+            if advice.proposals is not None:
+                counts = [one.desired for one in advice.proposals if not isinstance(one.desired, NoData)]
+                self._latest_count = max(counts, default=None)
         self._gate, outcome = conclude(inputs, decided)
         if outcome.apply_count and not facts.present_scale:
             self._decider.reset_windows(self._spec)
@@ -243,12 +266,21 @@ class Scaler:
     def _advance(self, now_s: float) -> None:
         for second in self._sources.complete(now_s):
             self._decider.take(second)
+            if self.policy is not None:
+                load = second.load
+                self.policy.take(second.number, load.concurrency, load.request_count)
 
     def _inside(self, now_s: float) -> Inside:
         """What is inside now. No request is served while no pod is ready, or none was wanted when it came."""
         present = self._sources.present(now_s)
         is_load = present.concurrency > 0 or self._spec.load_metric.of_stat(present) > 0
         return Inside(present=present, is_waiting=is_load and (self._facts.ready_count == 0 or self._latest_count == 0))
+
+    def _in_flight(self, inputs: DecisionInputs) -> float | None:
+        """Requests inside now; None while pods are ready of which none reports, so that silence is not taken for idleness."""
+        if inputs.facts.ready_count and not self._sources.pods:
+            return None
+        return inputs.inside.present.concurrency
 
     def _target(self) -> float:
         return self._decider.target(self._spec)
@@ -263,7 +295,7 @@ def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, Scale
     is_app_metric = spec.metric not in (CONCURRENCY.name, RPS.name)
     busy = (_BUSY,) if is_app_metric and inputs.inside.present.concurrency > 0 else ()
     merged = merge(
-        (decided.proposal, *inputs.beside, *woken, *busy),
+        (*_proposed(inputs.advice, decided), *inputs.beside, *woken, *busy),
         present_scale=facts.present_scale,
         spec=spec,
         is_initialized=inputs.gate.is_initialized,
@@ -276,6 +308,7 @@ def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, Scale
         ready_count=facts.ready_count,
         proxy_since_s=proxy_since_s,
         proved_at_s=_proof(facts),
+        active_min_s=inputs.advice.active_min_s,
     )
     state, gate = step(inputs.gate, gate_facts, spec=spec, now_s=now_s, quirks=inputs.quirks)
     apply_count = gate.wanted if gate.action is GateAction.APPLY and isinstance(gate.wanted, int) else None
@@ -293,13 +326,23 @@ def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, Scale
         to_reserve=apply_count == 0 and facts.serving_state is ServingState.ACTIVE,
         to_prove=gate.action is GateAction.PROBE and proxy_since_s is not None,
         path=path if facts.has_public else facts.path,
-        recheck_in_s=gate.recheck_in_s,
+        recheck_in_s=_earlier(gate.recheck_in_s, inputs.advice.recheck_in_s),
         decided=decided,
         merged=merged,
         gate=gate,
         phase=state.phase,
     )
     return state, outcome
+
+
+def _proposed(advice: Advice, decided: Decided) -> tuple[Proposal, ...]:
+    return (decided.proposal,) if advice.proposals is None else advice.proposals
+
+
+def _earlier(first_s: float | None, second_s: float | None) -> float | None:
+    if first_s is None or second_s is None:
+        return second_s if first_s is None else first_s
+    return min(first_s, second_s)
 
 
 def _proof(facts: ScalerView) -> float | None:

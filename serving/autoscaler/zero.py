@@ -158,6 +158,9 @@ class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
     proved_at_s: float | None = None
     """Last time that the service answered a probe as the activator does; None if it never did."""
 
+    active_min_s: float | None = None
+    """Time for which the revision is active at least before it goes to zero; None: the stable window."""
+
 
 class GateAction(enum.StrEnum):
     """What the shell has to do."""
@@ -294,7 +297,8 @@ def _while_activating(
 
 def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
     """1 pod for the rest of the stable window; then inactive, which puts the activators in the path."""
-    rest_s = spec.stable_window_s - (now_s - state.since_s)
+    active_min_s = spec.stable_window_s if facts.active_min_s is None else facts.active_min_s
+    rest_s = active_min_s - (now_s - state.since_s)
     if rest_s > 0:
         return _apply(1, GateReason.ACTIVE_TOO_SHORT, facts, recheck_in_s=rest_s)
     is_in_path = facts.proxy_since_s is not None

@@ -26,6 +26,7 @@ __all__ = [
     "METRIC_ANNOTATION",
     "NETWORKING_GROUP",
     "NO_GC_ANNOTATION",
+    "OWN_AUTOSCALING_GROUP",
     "OWN_GROUP",
     "POD_DELETION_COST_ANNOTATION",
     "PROGRESS_DEADLINE_ANNOTATION",
@@ -53,6 +54,7 @@ __all__ = [
 SERVING_GROUP = "serving.knative.dev"
 SERVING_API_VERSION = f"{SERVING_GROUP}/v1"
 AUTOSCALING_GROUP = "autoscaling.knative.dev"
+OWN_AUTOSCALING_GROUP = "autoscaling.serving.dev"
 NETWORKING_GROUP = "networking.knative.dev"
 OWN_GROUP = "serving.dev"
 

@@ -12,7 +12,7 @@ import msgspec
 
 from serving.model.load.metric import LoadMetric
 from serving.model.load.table import LOAD_METRICS
-from serving.settings.autoscaler import KPA_CLASS
+from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS
 from serving.settings.kpa_quirks import ORIGINAL, SAFE, KpaQuirks
 
 __all__ = ["ORIGINAL", "SAFE", "KpaQuirks", "ScalingSpec", "WindowKind", "panic_window_s"]
@@ -107,6 +107,12 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     target_concurrency: float = 70.0
     """Requests in flight that one pod should have, whatever the metric; ``target_value`` where that is concurrency."""
+
+    policy: str = KNATIVE_POLICY
+    """Who decides on the last pod and on the room of the others. Source: annotation ``policy``."""
+
+    cold_start_worth_s: float = 120.0
+    """What a cold start is worth under ``policy: adaptive``, in pod-seconds. At least 1."""
 
     @property
     def load_metric(self) -> LoadMetric:

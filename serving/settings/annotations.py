@@ -12,9 +12,14 @@ from typing import Annotated
 import msgspec
 
 from serving.model.errors import InvalidValue, Problem
-from serving.model.knative import AUTOSCALING_GROUP, PROGRESS_DEADLINE_ANNOTATION, ROLLOUT_DURATION_ANNOTATION
+from serving.model.knative import (
+    AUTOSCALING_GROUP,
+    OWN_AUTOSCALING_GROUP,
+    PROGRESS_DEADLINE_ANNOTATION,
+    ROLLOUT_DURATION_ANNOTATION,
+)
 from serving.model.load.table import LOAD_METRICS
-from serving.settings.autoscaler import HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
+from serving.settings.autoscaler import HPA_CLASS, KPA_CLASS, POLICIES, TARGET_MIN, AutoscalerSettings
 from serving.settings.knob import COUNT, DURATION, NUMBER, PERCENT, TEXT, Field, Knob, Value, fields_of
 
 __all__ = ["GROUP", "ReadAnnotations", "ScalingAnnotations", "read_annotations", "read_rollout_duration"]
@@ -102,6 +107,14 @@ class ScalingAnnotations(msgspec.Struct, frozen=True, kw_only=True):
         float | None, Knob(key=PROGRESS_DEADLINE_ANNOTATION, unit=DURATION, above=0, whole=True)
     ] = None
     """Time to get the first pods ready, in seconds."""
+
+    policy: Annotated[str | None, Knob(key=f"{OWN_AUTOSCALING_GROUP}/policy", unit=TEXT, choices=POLICIES)] = None
+    """Policy of the revision: knative or adaptive."""
+
+    cold_start_worth_s: Annotated[
+        float | None, Knob(key=f"{OWN_AUTOSCALING_GROUP}/cold-start-worth", unit=NUMBER, low=1, high=1_000_000)
+    ] = None
+    """What a cold start is worth, in pod-seconds."""
 
 
 class ReadAnnotations(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ says otherwise. A revision's annotations may replace some of them: ``serving/set
 from collections.abc import Iterator
 from typing import Annotated
 
+from serving.settings.adaptive import AdaptiveSettings
 from serving.settings.classic import ClassicSettings
 from serving.settings.knob import (
     BYTES,
@@ -24,11 +25,24 @@ from serving.settings.otlp import OtlpSettings
 from serving.settings.record import Clash, SettingsRecord
 from serving.settings.triggers import TriggerSettings
 
-__all__ = ["CLASSIC_CLASS", "HPA_CLASS", "KPA_CLASS", "TARGET_MIN", "AutoscalerSettings"]
+__all__ = [
+    "ADAPTIVE_POLICY",
+    "CLASSIC_CLASS",
+    "HPA_CLASS",
+    "KNATIVE_POLICY",
+    "KPA_CLASS",
+    "POLICIES",
+    "TARGET_MIN",
+    "AutoscalerSettings",
+]
 
 KPA_CLASS = "kpa.autoscaling.knative.dev"
 HPA_CLASS = "hpa.autoscaling.knative.dev"
 CLASSIC_CLASS = "classic.autoscaling.serving.dev"
+
+KNATIVE_POLICY = "knative"
+ADAPTIVE_POLICY = "adaptive"
+POLICIES = (KNATIVE_POLICY, ADAPTIVE_POLICY)
 
 # Knative's smallest target per pod: below it a single request would ask for hundreds of pods.
 TARGET_MIN = 0.01
@@ -42,6 +56,15 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     ] = KPA_CLASS
     """Algorithm of revisions that do not name one in the annotation ``class``: kpa is today's Knative algorithm, classic
     that of June 2018, hpa leaves the revision to a HorizontalPodAutoscaler. Default: Knative, kpa."""
+
+    policy: Annotated[str, Knob(key="policy", unit=TEXT, choices=POLICIES)] = KNATIVE_POLICY
+    """Policy of revisions that do not name one in the annotation ``policy``: knative decides exactly as Knative does,
+    adaptive learns from each revision's requests how long its last pod stays and how much room its pods need. Default:
+    Knative, knative."""
+
+    cold_start_worth_s: Annotated[float, Knob(key="cold-start-worth", unit=NUMBER, low=1, high=1_000_000)] = 120.0
+    """What a cold start is worth, in pod-seconds, under ``policy: adaptive``: a pod stays while the probability that it is
+    needed within the next second is at least 1 over this. More keeps more pods. Range: 1 to 1000000. Default: ours, 120."""
 
     decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60)] = 2.0
     """Time between two decisions about a revision without a poke, in seconds, from start to start. Range: 100ms to
@@ -181,6 +204,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     triggers: TriggerSettings = TriggerSettings()
     """Trigger policies; what a ScalingPolicy sets for itself stands in it."""
 
+    adaptive: AdaptiveSettings = AdaptiveSettings()
+    """The pieces of ``policy: adaptive``."""
+
     quirks: KpaQuirks = KpaQuirks()
     """Behaviours of Knative's algorithm that are off by default, one flag each."""
 
@@ -212,4 +238,5 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
                 what=f"{over.replace('_', '-')} {getattr(self, over)} is above max-scale-limit {self.max_scale_limit}",
                 expected=f"at most {self.max_scale_limit}",
             )
+        yield from self.adaptive.check()
         yield from self.classic.check()

@@ -52,6 +52,8 @@ _HOSTS = {
 }
 _SCALING = {
     "pod_autoscaler_class",
+    "policy",
+    "cold_start_worth_s",
     "decision_period_s",
     "stable_window_s",
     "panic_window_ratio",

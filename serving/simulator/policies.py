@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from serving.scaling.spec import ORIGINAL
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 
 __all__ = ["POLICIES", "DialPosition", "SettingsChange", "SimulatedPolicy"]
 
@@ -40,7 +40,7 @@ def _target(ratio: float) -> SettingsChange:
 
 def _fixed(total_s: float) -> SettingsChange:
     """The last pod stays this long after the last request: the stable window, then the retention."""
-    return lambda settings: _retention(max(0.0, total_s - settings.stable_window_s))(settings)
+    return lambda settings: _retention(max(0.0, total_s - settings.stable_window_s))(_named(KNATIVE_POLICY)(settings))
 
 
 # Sparse loads follow the retention of the last pod, heavy loads the target utilisation; the other has no effect on them.
@@ -50,11 +50,27 @@ _FIXED_DIAL = (
     *(DialPosition(name=f"target {ratio:.0%}", change=_target(ratio)) for ratio in (0.6, 0.5)),
 )
 
+
+def _named(policy: str, **changes: object) -> SettingsChange:
+    return lambda settings: msgspec.structs.replace(settings, policy=policy, **changes)
+
+
+def _worth(worth_s: float) -> SettingsChange:
+    return lambda settings: msgspec.structs.replace(settings, cold_start_worth_s=worth_s)
+
+
+# What a cold start is worth moves the last pod and the room of the others alike.
+_ADAPTIVE_DIAL = tuple(
+    DialPosition(name=f"worth {worth_s:g} s", change=_worth(worth_s)) for worth_s in (5, 15, 30, 60, 90, 150, 300, 1200)
+)
+
 POLICIES: Mapping[str, SimulatedPolicy] = {
-    "knative": SimulatedPolicy(
-        change=lambda settings: msgspec.structs.replace(settings, quirks=ORIGINAL), dial=_FIXED_DIAL
+    "knative": SimulatedPolicy(change=_named(KNATIVE_POLICY, quirks=ORIGINAL), dial=_FIXED_DIAL),
+    "adaptive": SimulatedPolicy(change=_named(ADAPTIVE_POLICY), dial=_ADAPTIVE_DIAL),
+    "default": SimulatedPolicy(
+        change=lambda settings: settings,
+        dial=_ADAPTIVE_DIAL if AutoscalerSettings().policy == ADAPTIVE_POLICY else _FIXED_DIAL,
     ),
-    "default": SimulatedPolicy(change=lambda settings: settings, dial=_FIXED_DIAL),
     "fixed-90s": SimulatedPolicy(change=_fixed(90.0), dial=_FIXED_DIAL),
     "fixed-300s": SimulatedPolicy(change=_fixed(300.0), dial=_FIXED_DIAL),
     "fixed-600s": SimulatedPolicy(change=_fixed(600.0), dial=_FIXED_DIAL),

@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from serving.autoscaler.adaptive.advice import NEUTRAL, Advice
+from serving.autoscaler.adaptive.policy import policy_of
 from serving.autoscaler.decide import KpaState, ScaleDecision, decide, starting_state
 from serving.autoscaler.merge import Proposal, merge
 from serving.autoscaler.metric_windows import MetricWindows, Observation
@@ -99,6 +101,9 @@ class RevisionRun:
         self._wanted = 0
         self._direction = 0
         self._latest_ready_s = -math.inf
+        self._policy = policy_of(spec, config.settings)
+        self._advice: Advice = NEUTRAL
+        self._advised_s = 0.0
         self.result = RunResult(name=trace.name)
 
     def run(self) -> RunResult:
@@ -136,7 +141,9 @@ class RevisionRun:
         """The next period whose decision may change anything."""
         scale = len(self._pods)
         if not scale and not self._level and not self._wanted:
-            return math.inf
+            return self._recheck_s()
+        if scale == 1 == self._ready_count and not self._level and self._wanted == 1 and self._advice.keep is not None:
+            return self._recheck_s()
         tick = max(self._tick + 1, 0)
         if scale == 1 and self._ready_count == 1 and self._is_quiet(tick * self._period_s):
             # Decided on while there is load: first when the last of it has left the window.
@@ -144,6 +151,11 @@ class RevisionRun:
                 return math.inf
             tick = max(tick, math.ceil((self._loaded_second + 1 + self._spec.stable_window_s) / self._period_s))
         return tick * self._period_s
+
+    def _recheck_s(self) -> float:
+        """When the policy's advice changes by itself."""
+        recheck_in_s = self._advice.recheck_in_s
+        return math.inf if recheck_in_s is None else self._advised_s + recheck_in_s
 
     def _is_quiet(self, at_s: float) -> bool:
         spec = self._spec
@@ -180,6 +192,8 @@ class RevisionRun:
         at_s = self._second + 1.0
         self._windows.record(Stat(concurrency=load), at_s)
         if load > 0:
+            if self._policy is not None:
+                self._policy.take(self._second, load, 0.0)
             self._loaded_second = self._second
             if load > self._spec.target_value:
                 self._hot_second = self._second
@@ -244,6 +258,8 @@ class RevisionRun:
             return
         self._ready_count += 1
         self._latest_ready_s = at_s
+        if self._policy is not None:
+            self._policy.started(at_s - pod.created_s)
         pod.is_free = True
         self._free.append(pod)
         self._drain_queue(at_s)
@@ -301,8 +317,15 @@ class RevisionRun:
             quirks=self._config.settings.quirks,
         )
         wanted: int | NoData = decision.desired_count if isinstance(decision, ScaleDecision) else decision
+        proposal = Proposal(decider="kpa", desired=wanted, reason="")
+        advice = self._advice = (
+            NEUTRAL
+            if self._policy is None
+            else self._policy.advise(proposal, in_flight=float(self._level), present_scale=scale, now_s=now_s)
+        )
+        self._advised_s = now_s
         merged = merge(
-            [Proposal(decider="kpa", desired=wanted, reason="")],
+            (proposal,) if advice.proposals is None else advice.proposals,
             present_scale=scale,
             spec=spec,
             is_initialized=True,
@@ -313,6 +336,7 @@ class RevisionRun:
             ready_count=self._ready_count,
             proxy_since_s=now_s - spec.scale_to_zero_grace_s,
             proved_at_s=now_s,
+            active_min_s=advice.active_min_s,
         )
         self._gate, gate = step(self._gate, facts, spec=spec, now_s=now_s, quirks=self._config.settings.quirks)
         self._wanted = merged.desired_count if not isinstance(merged, NoData) else 0

@@ -13,6 +13,9 @@ from typing import Any
 import msgspec
 
 from serving.aio.clock import now_s, wall_s
+from serving.autoscaler.adaptive.budget import PreWarmBudget
+from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapPrior
+from serving.autoscaler.adaptive.policy import policy_of
 from serving.autoscaler.counts import DecisionCounts
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
@@ -68,6 +71,8 @@ class DecisionLoop:
         self.settings = settings
         self._watch, self._policies, self._sharing = watch, policies, sharing
         self._client = client
+        self._prior = GapPrior(SHIPPED_PRIOR)
+        self._budget = PreWarmBudget(settings.adaptive.pre_warming_per_minute)
         self._on_decision = on_decision
         self._writes: WorkQueue[RevisionKey] = WorkQueue("autoscaler", settings=_PATIENCE, on_error=self._write_failed)
         self._soon: WorkQueue[RevisionKey] = WorkQueue("autoscaler soon")
@@ -96,7 +101,8 @@ class DecisionLoop:
             return
         if not self._sharing.is_ours(group_of(key, entry.revision)):
             return
-        entry.scaler = Scaler(entry.revision, facts, self.settings, is_restart=is_restart, now_s=now_s())
+        policy = policy_of(entry.revision.spec, self.settings, prior=self._prior, budget=self._budget)
+        entry.scaler = Scaler(entry.revision, facts, self.settings, is_restart=is_restart, now_s=now_s(), policy=policy)
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
     def stop(self, key: RevisionKey) -> None:

@@ -124,7 +124,7 @@ class RevisionWatch:
         before = entry.revision
         if before is not None and is_older(found.resource_version, before.resource_version):
             return
-        if before is not None and before.class_name != found.class_name:
+        if before is not None and (before.class_name, before.spec.policy) != (found.class_name, found.spec.policy):
             entry.scaler = None
         entry.revision = found
         was_reserved = before is not None and before.serving_state is ServingState.RESERVE

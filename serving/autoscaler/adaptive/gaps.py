@@ -1,0 +1,181 @@
+"""Gaps between the requests of a revision, and from them the rate at which the next request comes.
+
+A gap is the time from the end of the last request to the next arrival. Gaps are counted by length, in bins of 1 s up to 50 s
+and of 3 % beyond; old ones fade. The hazard of a bin is the rate of arrivals, per second, of a revision that has been idle
+for so long: gaps that ended in it over the idle time that was spent in it.
+
+Few gaps in a bin say little. A bin's rate is drawn to that of its group (lengths that differ by up to a factor of 2), and a
+group's to that of the population of all revisions. Counts, not clocks: no time of day enters.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from serving.model.errors import InvalidValue
+
+__all__ = ["BIN_STARTS_S", "GROUP_COUNT", "SHIPPED_PRIOR", "GapHistory", "GapPrior"]
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+# Bins of one second, the resolution of a report, as long as 3 % are less than that; beyond, 3 % tell 60 minutes from 62.
+_FINE_UNTIL_S = 50.0
+_BIN_RATIO = 1.03
+# Longer gaps are one bin: nothing is kept or pre-warmed for them.
+_LONGEST_S = 6 * 3600.0
+_LAST_WIDTH_S = 3600.0
+# Gaps after which one counts half: the history follows a change of the calls within some 100 of them.
+_HALF_LIFE_GAPS = 50.0
+_GROWTH = 2.0 ** (1.0 / _HALF_LIFE_GAPS)
+# Weights grow with each gap, so that no old one has to be touched; here they are scaled back, far below what a double holds.
+_WEIGHT_MAX = 1e9
+# How many gaps the belief of a group, and of the population, counts for.
+_FINE_STRENGTH = 1.0
+_GROUP_STRENGTH = 1.0
+# Part of the population's counts that the shipped prior stands for, in gaps.
+_SHIPPED_STRENGTH = 200.0
+
+
+def _bin_starts() -> Array:
+    starts = list(np.arange(0.0, _FINE_UNTIL_S, 1.0))
+    at_s = _FINE_UNTIL_S
+    while at_s < _LONGEST_S:
+        starts.append(at_s)
+        at_s *= _BIN_RATIO
+    starts.append(_LONGEST_S)
+    return np.array(starts)
+
+
+BIN_STARTS_S: Array = _bin_starts()
+"""Shortest gap of each bin, in seconds; the last bin has no end."""
+
+_WIDTHS_S: Array = np.append(np.diff(BIN_STARTS_S), _LAST_WIDTH_S)
+_GROUPS = np.concatenate(([0], np.floor(np.log2(np.maximum(BIN_STARTS_S[1:], 1.0))).astype(int) + 1))
+
+GROUP_COUNT: int = int(_GROUPS[-1]) + 1
+"""Groups of bins: below 1 s, 1 s, 2 to 3 s, 4 to 7 s, and so on."""
+
+_GROUP_FIRST = np.searchsorted(_GROUPS, np.arange(GROUP_COUNT))
+_STARTS_LIST: list[float] = [float(one) for one in BIN_STARTS_S]
+
+
+class GapPrior:
+    """Rates of the population by group, per second: the shipped ones, then more and more those of the revisions here."""
+
+    __slots__ = ("_events", "_exposure_s", "_rates")
+
+    def __init__(self, shipped: Sequence[float]) -> None:
+        rates = np.array(shipped, dtype=float)
+        assert rates.shape == (GROUP_COUNT,), rates.shape
+        assert (rates > 0).all(), rates
+        self._events = _SHIPPED_STRENGTH * _ends_by_group(rates)
+        self._exposure_s = self._events / rates
+        self._rates: Array | None = None
+
+    def __repr__(self) -> str:
+        return f"GapPrior({self._events.sum():.0f} gaps)"
+
+    @property
+    def rates(self) -> Array:
+        """Arrivals per second of idleness, by group."""
+        if self._rates is None:
+            self._rates = self._events / self._exposure_s
+        return self._rates
+
+    def record(self, gap_s: float, *, weight: float) -> None:
+        """A gap of some revision. ``weight`` says how much it counts: a revision with many gaps is still one revision."""
+        group = int(_GROUPS[_bin_of(gap_s)])
+        starts = BIN_STARTS_S[_GROUP_FIRST]
+        self._events[group] += weight
+        self._exposure_s[:group] += weight * np.diff(starts)[:group]
+        self._exposure_s[group] += weight * min(gap_s - starts[group], _LAST_WIDTH_S)
+        self._rates = None
+
+
+class GapHistory:
+    """The gaps of one revision."""
+
+    __slots__ = ("_counts", "_weight", "gap_count")
+
+    def __init__(self) -> None:
+        self.gap_count = 0
+        self._counts: Array = np.zeros(len(BIN_STARTS_S))
+        self._weight = 1.0
+
+    def __repr__(self) -> str:
+        return f"GapHistory({self.gap_count} gaps)"
+
+    def record(self, gap_s: float) -> None:
+        """A gap has ended after so many seconds."""
+        self.gap_count += 1
+        self._weight *= _GROWTH
+        self._counts[_bin_of(gap_s)] += self._weight
+        if self._weight > _WEIGHT_MAX:
+            self._counts /= self._weight
+            self._weight = 1.0
+
+    def hazard(self, prior: GapPrior) -> Array:
+        """Arrivals per second of idleness, by bin.
+
+        A bin of 3 s in which 2 of 5 gaps ended, 3 of them outlasting it, was idle for 3 x (3 + 2 / 2) = 12 s: 2 / 12 a second.
+        """
+        counts = self._counts / self._weight
+        ending = np.cumsum(counts[::-1])[::-1]
+        exposure_s = _WIDTHS_S * (ending - 0.5 * counts)
+        group_counts = np.add.reduceat(counts, _GROUP_FIRST)
+        group_exposure_s = np.add.reduceat(exposure_s, _GROUP_FIRST)
+        group_rates = (group_counts + _GROUP_STRENGTH) / (group_exposure_s + _GROUP_STRENGTH / prior.rates)
+        believed_s = (_FINE_STRENGTH / group_rates)[_GROUPS]
+        rates: Array = (counts + _FINE_STRENGTH) / (exposure_s + believed_s)
+        return rates
+
+    def ended_between(self, from_s: float, to_s: float) -> tuple[float, float]:
+        """Gaps that lasted for ``from_s`` at least, and how many of those ended before ``to_s``; old ones count for less."""
+        counts = self._counts / self._weight
+        first, last = _bin_of(from_s), _bin_of(to_s)
+        lasted = float(counts[first:].sum())
+        return lasted, float(counts[first:last].sum())
+
+    def dump(self) -> dict[str, float]:
+        """The counts by bin, for ``load``; bins without any are left out."""
+        counts = self._counts / self._weight
+        return {str(index): round(float(counts[index]), 3) for index in np.flatnonzero(counts > _DUMPED_MIN)}
+
+    def load(self, dumped: dict[str, float]) -> None:
+        """Take over the counts of another history. Raises ``InvalidValue`` for what ``dump`` never gives."""
+        counts = np.zeros(len(BIN_STARTS_S))
+        for name, count in dumped.items():
+            if not name.isdecimal() or int(name) >= len(counts) or not 0 <= count <= _DUMPED_MAX:
+                raise InvalidValue(text=f"{name}: {count}", expected="a bin of gaps and how many it has")
+            counts[int(name)] = count
+        self._counts, self._weight = counts, 1.0
+        self.gap_count = max(round(float(counts.sum())), int(bool(dumped)))
+
+
+# A gap of which less than this is left is as good as forgotten.
+_DUMPED_MIN = 0.005
+# What all gaps together can count for is 1 / (1 - 1 / growth), some 73.
+_DUMPED_MAX = 100.0
+
+
+def _bin_of(gap_s: float) -> int:
+    if gap_s < _FINE_UNTIL_S:
+        return max(0, int(gap_s))
+    return int(np.searchsorted(BIN_STARTS_S, gap_s, side="right")) - 1
+
+
+def _ends_by_group(rates: Array) -> Array:
+    """Share of all gaps that end in each group, at these rates."""
+    widths_s = np.append(np.diff(BIN_STARTS_S[_GROUP_FIRST]), _LAST_WIDTH_S)
+    survived = np.exp(-np.concatenate(([0.0], np.cumsum(rates * widths_s)[:-1])))
+    shares: Array = np.maximum(survived * (1.0 - np.exp(-rates * widths_s)), 1e-6)
+    return shares / float(shares.sum())
+
+
+# Fitted to half of the functions of a day of Azure Functions (2019), each function counting the same; see
+# docs/scaling-quality.md. Mean time to the next request, in seconds, by group.
+SHIPPED_PRIOR: tuple[float, ...] = tuple(
+    1.0 / mean_s for mean_s in (40000, 24, 43, 74, 124, 163, 136, 198, 490, 498, 1075, 3757, 4912, 13448, 47817, 6482)
+)
+"""Rates by group of a population that is not known yet."""

@@ -1,0 +1,216 @@
+"""The adaptive policy of one revision: seconds of load go in, at each decision advice comes out.
+
+While requests are in flight, the algorithm's count stands. Once the revision is idle, the lengths of its earlier gaps say for how
+long its last pod stays, and whether one is started ahead of the next request. A revision without earlier gaps is treated as
+Knative would. It sees neither pods nor clocks: what a pod costs is counted in seconds of its existence.
+"""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from serving.autoscaler.adaptive.advice import NEUTRAL, Advice, KeepReason
+from serving.autoscaler.adaptive.budget import PreWarmBudget
+from serving.autoscaler.adaptive.gaps import BIN_STARTS_S, SHIPPED_PRIOR, Array, GapHistory, GapPrior
+from serving.autoscaler.adaptive.windows import KeepBounds, KeepWindow, keep_windows
+from serving.autoscaler.merge import Proposal
+from serving.model.nodata import NoData
+from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
+
+__all__ = ["KEEP_ALIVE", "PRE_WARMING", "RevisionPolicy", "policy_of"]
+
+KEEP_ALIVE = "keep-alive"
+PRE_WARMING = "pre-warming"
+"""Names of the deciders."""
+
+# Time that a pod takes to start until one was measured, in seconds.
+_START_S = 2.0
+# Weight of the newest start in their mean: starts differ by what is cached on a node.
+_START_WEIGHT = 0.2
+# A revision weighs in the population's prior as much as so many gaps, however many it has.
+_PRIOR_GAPS = 50
+# Ahead of what time a request is expected at all, in seconds, where no pod is kept.
+_OUTLOOK_S = 60.0
+# Least time to the next look, in seconds, so that rounding makes no busy loop.
+_RECHECK_MIN_S = 0.05
+
+
+class _Idle(msgspec.Struct, frozen=True):
+    """What is to be done during one gap: the windows, and the expected number of requests up to each bin."""
+
+    windows: tuple[KeepWindow, ...]
+    expected: Array
+
+
+class RevisionPolicy:
+    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler."""
+
+    __slots__ = (
+        "_budget",
+        "_gaps",
+        "_idle",
+        "_idle_since_s",
+        "_prior",
+        "_settings",
+        "_spec",
+        "_start_s",
+        "_warmed_window",
+    )
+
+    def __init__(
+        self, spec: ScalingSpec, settings: AutoscalerSettings, *, prior: GapPrior, budget: PreWarmBudget
+    ) -> None:
+        self._spec, self._settings = spec, settings.adaptive
+        self._prior, self._budget = prior, budget
+        self._gaps = GapHistory()
+        self._idle_since_s: float | None = None
+        self._idle: _Idle | None = None
+        self._start_s = _START_S
+        self._warmed_window: KeepWindow | None = None
+
+    def __repr__(self) -> str:
+        return f"RevisionPolicy({self._gaps})"
+
+    @property
+    def gap_count(self) -> int:
+        """Gaps that were recorded, and so how often what ``dump`` gives has changed."""
+        return self._gaps.gap_count
+
+    def follow(self, spec: ScalingSpec) -> None:
+        """Take over numbers of the revision that have changed."""
+        self._spec, self._idle = spec, None
+
+    def take(self, second: int, concurrency: float, request_count: float) -> None:
+        """A second that is over; those without load need not be taken. Number 61 is the time from 61 s to 62 s."""
+        if concurrency <= 0 and request_count <= 0:
+            return
+        since_s = self._idle_since_s
+        if since_s is not None and second - since_s >= 1.0:
+            gap_s = second - since_s
+            self._gaps.record(gap_s)
+            self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
+        self._idle_since_s = max(second + 1.0, since_s or 0.0) if since_s is None or second >= since_s else since_s
+        self._idle, self._warmed_window = None, None
+
+    def started(self, took_s: float) -> None:
+        """A pod became ready after so many seconds."""
+        if math.isfinite(took_s) and took_s > 0:
+            self._start_s += _START_WEIGHT * (took_s - self._start_s)
+
+    def advise(
+        self,
+        algorithm: Proposal,
+        *,
+        in_flight: float | None,
+        present_scale: int,
+        now_s: float,
+    ) -> Advice:
+        """Advice beside what the algorithm wants. ``in_flight`` counts queued requests too; None if it is not known."""
+        if not self._settings.keep_alive:
+            return NEUTRAL
+        if self._idle_since_s is None:
+            self._idle_since_s = now_s
+        if in_flight is None or in_flight > 0 or not self._gaps.gap_count:
+            return NEUTRAL
+        age_s = max(0.0, now_s - self._idle_since_s)
+        if self._idle is None:
+            self._idle = self._plan()
+        window, recheck_in_s = self._look(age_s, present_scale=present_scale, now_s=now_s)
+        return Advice(
+            proposals=_proposals(algorithm, window),
+            active_min_s=self._settings.keep_alive_min_s,
+            recheck_in_s=recheck_in_s,
+            keep=self._reason(age_s, window),
+        )
+
+    def dump(self) -> dict[str, float]:
+        """What was learnt, for ``load``."""
+        return self._gaps.dump()
+
+    def load(self, dumped: Mapping[str, float]) -> None:
+        """Go on from what was learnt before. Raises ``InvalidValue``."""
+        self._gaps.load(dict(dumped))
+        self._idle = None
+
+    def _plan(self) -> _Idle:
+        hazard = self._gaps.hazard(self._prior)
+        settings = self._settings
+        bounds = KeepBounds(
+            worth_s=self._spec.cold_start_worth_s,
+            min_s=settings.keep_alive_min_s,
+            max_s=settings.keep_alive_max_s,
+            bridge_s=settings.keep_alive_bridge_s,
+            start_s=self._start_s,
+            pre_warms=settings.pre_warming,
+        )
+        expected = np.concatenate(([0.0], np.cumsum(hazard[:-1] * np.diff(BIN_STARTS_S))))
+        return _Idle(keep_windows(hazard, bounds), expected)
+
+    def _look(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
+        """The window in which a pod should be there, or on its way, now; and when that changes."""
+        assert self._idle is not None
+        for window in self._idle.windows:
+            lead_s = self._start_s if window.from_s else 0.0
+            if age_s < window.from_s - lead_s:
+                return None, max(_RECHECK_MIN_S, window.from_s - lead_s - age_s)
+            if age_s < window.to_s:
+                if not window.from_s or present_scale or self._may_warm(window, now_s):
+                    return window, max(_RECHECK_MIN_S, window.to_s - age_s)
+                return None, self._pause_s()
+        return None, None
+
+    def _may_warm(self, window: KeepWindow, now_s: float) -> bool:
+        """Whether a pod may be started for a window: it counts once, however often that is decided."""
+        if self._warmed_window != window and self._budget.take(now_s):
+            self._warmed_window = window
+        return self._warmed_window == window
+
+    def _pause_s(self) -> float:
+        """Time to the next try when the budget is spent."""
+        return 60.0 / self._settings.pre_warming_per_minute
+
+    def _reason(self, age_s: float, window: KeepWindow | None) -> KeepReason:
+        assert self._idle is not None
+        until_s = age_s + _OUTLOOK_S if window is None else window.to_s
+        before, by = np.interp((age_s, until_s), BIN_STARTS_S, self._idle.expected)
+        lasted, ended = self._gaps.ended_between(age_s, until_s)
+        return KeepReason(
+            age_s=age_s,
+            until_s=None if window is None else until_s,
+            ahead_s=until_s - age_s,
+            is_ahead=window is not None and window.from_s > 0,
+            probability=1.0 - math.exp(before - by),
+            gaps_lasted=lasted,
+            gaps_ended=ended,
+        )
+
+
+def _proposals(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
+    """No request is in flight: what the algorithm still wants is the tail of its window, and stays for a kept pod only."""
+    if window is not None:
+        decider = PRE_WARMING if window.from_s else KEEP_ALIVE
+        return (algorithm, Proposal(decider=decider, desired=1, reason="a request is expected"))
+    if isinstance(algorithm.desired, NoData):
+        return (algorithm,)
+    return (Proposal(decider=KEEP_ALIVE, desired=0, reason="no request is expected"),)
+
+
+def policy_of(
+    spec: ScalingSpec,
+    settings: AutoscalerSettings,
+    *,
+    prior: GapPrior | None = None,
+    budget: PreWarmBudget | None = None,
+) -> RevisionPolicy | None:
+    """The policy that the revision asks for; None under ``policy: knative``. Without a prior it is the shipped one."""
+    if spec.policy != ADAPTIVE_POLICY:
+        return None
+    return RevisionPolicy(
+        spec,
+        settings,
+        prior=prior or GapPrior(SHIPPED_PRIOR),
+        budget=budget or PreWarmBudget(settings.adaptive.pre_warming_per_minute),
+    )

@@ -1,0 +1,173 @@
+"""The adaptive policy of one revision."""
+
+import msgspec
+import pytest
+
+from serving.autoscaler.adaptive.advice import NEUTRAL, Advice
+from serving.autoscaler.adaptive.policy import RevisionPolicy, policy_of
+from serving.autoscaler.merge import Proposal
+from serving.model.nodata import NoData
+from serving.settings.adaptive import AdaptiveSettings
+from serving.settings.autoscaler import AutoscalerSettings
+from tests.unit.autoscaler.kpa_builders import DEFAULTS, spec_with
+
+ADAPTIVE = spec_with(policy="adaptive")
+TAIL = Proposal(decider="kpa", desired=1, reason="stable")
+NONE = Proposal(decider="kpa", desired=0, reason="stable")
+
+
+def made(**changes: object) -> RevisionPolicy:
+    policy = policy_of(ADAPTIVE, AutoscalerSettings(adaptive=msgspec.convert(changes, AdaptiveSettings)))
+    assert policy is not None
+    return policy
+
+
+def called_every(period_s: int, policy: RevisionPolicy, *, times: int = 40) -> int:
+    """One request each period from second 0 on; the second of the last one."""
+    for call in range(times):
+        policy.take(call * period_s, 0.2, 1.0)
+    return (times - 1) * period_s
+
+
+def advice_at(
+    policy: RevisionPolicy, now_s: float, algorithm: Proposal = TAIL, *, in_flight: float | None = 0.0, scale: int = 1
+) -> Advice:
+    return policy.advise(algorithm, in_flight=in_flight, present_scale=scale, now_s=now_s)
+
+
+def wanted(advice: Advice) -> int:
+    assert advice.proposals is not None
+    return max(one.desired for one in advice.proposals if isinstance(one.desired, int))
+
+
+def test_under_knatives_policy_there_is_none() -> None:
+    assert policy_of(DEFAULTS, AutoscalerSettings()) is None
+
+
+def test_a_revision_without_history_is_treated_as_by_knative() -> None:
+    assert advice_at(made(), 100.0) is NEUTRAL
+
+
+def test_requests_in_flight_leave_the_algorithms_count() -> None:
+    policy = made()
+    last = called_every(10, policy)
+
+    assert advice_at(policy, last + 5.0, in_flight=1.0) is NEUTRAL
+    assert advice_at(policy, last + 5.0, in_flight=None) is NEUTRAL
+
+
+def test_the_last_pod_stays_as_long_as_requests_are_expected() -> None:
+    policy = made()
+    last = called_every(90, policy)
+
+    advice = advice_at(policy, last + 70.0, NONE)
+
+    assert wanted(advice) == 1
+    assert advice.keep is not None
+    assert advice.keep.probability > 0.9
+    assert round(advice.keep.gaps_ended) == round(advice.keep.gaps_lasted) == 30
+
+
+def test_the_last_pod_goes_early_where_none_is_expected() -> None:
+    policy = made()
+    last = called_every(3000, policy)
+
+    advice = advice_at(policy, last + 8.0)
+
+    assert wanted(advice) == 0
+    assert advice.active_min_s == 6.0
+
+
+def test_a_pod_is_started_ahead_of_a_periodic_request() -> None:
+    policy = made()
+    last = called_every(600, policy)
+
+    early, ahead = advice_at(policy, last + 300.0, NONE, scale=0), advice_at(policy, last + 598.0, NONE, scale=0)
+
+    assert wanted(early) == 0
+    assert wanted(ahead) == 1
+    assert ahead.proposals is not None
+    assert ahead.proposals[-1].decider == "pre-warming"
+    assert early.recheck_in_s is not None
+    assert last + 300.0 + early.recheck_in_s <= last + 598.0
+
+
+def test_after_the_last_window_nothing_changes_by_itself() -> None:
+    policy = made()
+    last = called_every(600, policy)
+
+    advice = advice_at(policy, last + 20_000.0, NONE, scale=0)
+
+    assert wanted(advice) == 0
+    assert advice.recheck_in_s is None
+
+
+def test_a_spent_budget_starts_no_pod_ahead() -> None:
+    policy = made(pre_warming_per_minute=1)
+    last = called_every(600, policy)
+    first = advice_at(policy, last + 598.0, NONE, scale=0)
+    again = advice_at(policy, last + 599.0, NONE, scale=0)
+    policy.take(last + 600, 0.2, 1.0)
+    policy._budget._permits = 0.0
+    policy._budget._at_s = last + 1199.0
+
+    refused = advice_at(policy, last + 1199.0, NONE, scale=0)
+
+    assert (wanted(first), wanted(again), wanted(refused)) == (1, 1, 0)
+    assert refused.recheck_in_s == 60.0
+
+
+def test_without_data_nothing_is_lowered() -> None:
+    policy = made()
+    last = called_every(3000, policy)
+    silent = Proposal(decider="kpa", desired=NoData(missing="stats"), reason="")
+
+    assert advice_at(policy, last + 8.0, silent).proposals == (silent,)
+
+
+def test_the_piece_can_be_switched_off() -> None:
+    policy = made(keep_alive=False)
+    last = called_every(3000, policy)
+
+    assert advice_at(policy, last + 8.0) is NEUTRAL
+
+
+def test_seconds_without_load_and_of_the_past_are_no_requests() -> None:
+    policy = made()
+    policy.take(100, 0.5, 1.0)
+    policy.take(150, 0.0, 0.0)
+    policy.take(90, 0.5, 1.0)
+    policy.take(101, 0.5, 0.0)
+
+    assert policy.gap_count == 0
+    assert repr(policy) == "RevisionPolicy(GapHistory(0 gaps))"
+
+
+def test_slow_starts_are_started_for_earlier() -> None:
+    policy = made()
+    for _ in range(40):
+        policy.started(30.0)
+    policy.started(float("nan"))
+    last = called_every(600, policy)
+
+    assert wanted(advice_at(policy, last + 575.0, NONE, scale=0)) == 1
+
+
+def test_what_was_learnt_survives_a_restart() -> None:
+    before, after = made(), made()
+    last = called_every(600, before)
+    after.load(before.dump())
+    advice_at(after, last + 1.0, NONE)
+
+    assert wanted(advice_at(after, last + 30.0, NONE)) == 0
+    assert wanted(advice_at(after, last + 599.0, NONE, scale=0)) == 1
+
+
+@pytest.mark.parametrize("worth_s", [10.0, 1000.0])
+def test_a_cold_start_that_is_worth_more_keeps_the_pod_longer(worth_s: float) -> None:
+    policy = made()
+    for call, gap_s in enumerate([20, 400, 90, 800, 50, 300] * 8):
+        policy.take(call * 1000 + gap_s, 0.2, 1.0)
+    policy.follow(spec_with(policy="adaptive", cold_start_worth_s=worth_s))
+
+    assert wanted(advice_at(policy, 47_300.0 + 200.0)) == (worth_s > 100)

@@ -54,13 +54,19 @@ class ActiveRevision(Generic[RequestId]):
         return f"ActiveRevision({self.key[1]}, {self.throttler!r})"
 
     def arrive(
-        self, request: RequestId, revision: ServedRevision | None, now_s: float, *, weight_bytes: int
+        self,
+        request: RequestId,
+        revision: ServedRevision | None,
+        now_s: float,
+        *,
+        weight_bytes: int,
+        session: int | None = None,
     ) -> tuple[Dispatch[RequestId] | Queued | Rejection[RequestId], bool]:
         """The decision about a new request, and whether the router has to look at this revision soon."""
         if revision is not None and not self.pods and (rejection := _rejected_at_once(request, revision)) is not None:
             self._has_rejected = rejection.reason is RejectionReason.FAILED
             return rejection, True
-        answer = self.throttler.arrive(request, now_s, weight_bytes=weight_bytes)
+        answer = self.throttler.arrive(request, now_s, weight_bytes=weight_bytes, session=session)
         if isinstance(answer, Rejected):
             return _queue_full(request, answer), False
         self._arrived_count += 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from serving.activator.routes import INNER_DOMAIN
+from serving.activator.sites import INNER_DOMAIN
 from serving.model.objects import generation_of, is_true, name_of, namespace_of, nested
 
 __all__ = ["DomainTarget", "DomainTargets", "domain_target_of"]

@@ -34,7 +34,8 @@ from serving.activator.io.reports import StatsClient, report_loads
 from serving.activator.outcome import RevisionWake
 from serving.activator.probes import is_probe_agent
 from serving.activator.router import RequestRouter
-from serving.activator.routes import Listener, Routes
+from serving.activator.routes import Routes
+from serving.activator.sites import Listener
 from serving.activator.table import RevisionTable
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.configmaps import followed

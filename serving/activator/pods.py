@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from serving.activator.ejection import EjectedPods
 from serving.traffic.balance import Balancer
-from serving.traffic.policy import policy_for
+from serving.traffic.policy import BalancedPod, policy_for
+from serving.traffic.sessions import SessionRing
 
 __all__ = ["RevisionPods"]
 
@@ -20,7 +21,7 @@ class RevisionPods:
     ``slots_per_pod`` is containerConcurrency, 0 without a limit.
     """
 
-    __slots__ = ("_ejected", "_listed", "_slots", "answered_s", "balancer", "slots_per_pod")
+    __slots__ = ("_ejected", "_listed", "_ring", "_slots", "answered_s", "balancer", "slots_per_pod")
 
     def __init__(
         self, *, container_concurrency: int, first_free_concurrency_max: int, random: Callable[[], float]
@@ -34,6 +35,8 @@ class RevisionPods:
         # This process's slots of each pod, where processes share them.
         self._slots: dict[str, int] | None = None
         self.slots_per_pod = container_concurrency
+        # Of the listed pods; made for the first request of a session.
+        self._ring = SessionRing(())
 
     def __repr__(self) -> str:
         return f"RevisionPods({self.balancer!r}, {self._ejected!r})"
@@ -63,6 +66,18 @@ class RevisionPods:
         self._ejected.keep(self._listed)
         self.answered_s = {address: at_s for address, at_s in self.answered_s.items() if address in self._listed}
         self._apply()
+
+    def pick(self, session: int | None) -> BalancedPod | None:
+        """Choose a pod for a request and count it in; None when there is no free one.
+
+        A session gets the pod that it prefers, and the next one on its ring while that is full or ejected.
+        """
+        if session is None:
+            return self.balancer.pick()
+        if self._ring.addresses != self._listed:
+            self._ring = SessionRing(self._listed)
+        found = map(self.balancer.pick_at, self._ring.preferred(session))
+        return next((pod for pod in found if pod is not None), None)
 
     def set_slots(self, address: str, slots: int) -> bool:
         """Change this process's slots of one pod; False for a pod that is not listed."""

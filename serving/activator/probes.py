@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from serving.activator.routes import Listener, Site, shares_of
+from serving.activator.sites import Listener, Site, shares_of
 from serving.model.split import split_digest
 
 __all__ = ["ProbeAnswer", "ProbeQuestion", "is_probe_agent", "probe_answer"]

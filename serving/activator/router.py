@@ -94,16 +94,16 @@ class RequestRouter(Generic[RequestId]):
         return RoutingOutcome() if revision is None else self._pods_changed([revision], now_s)
 
     def arrive(
-        self, key: RevisionKey, request: RequestId, now_s: float, *, weight_bytes: int = 0
+        self, key: RevisionKey, request: RequestId, now_s: float, *, weight_bytes: int = 0, session: int | None = None
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """A new request for a revision; it takes up ``weight_bytes`` while it waits."""
+        """A new request for a revision; it takes up ``weight_bytes`` while it waits, and prefers the pod of its session."""
         active = self._active.get(key)
         if active is None:
             active = self.table.open(key, now_s)
             self._set_pods(active, now_s)
         # With pods the decision does not depend on the revision's state.
         revision = None if active.pods else self.directory.revision(key)
-        answer, is_news = active.arrive(request, revision, now_s, weight_bytes=weight_bytes)
+        answer, is_news = active.arrive(request, revision, now_s, weight_bytes=weight_bytes, session=session)
         if is_news:
             self.schedule.schedule_tick(key)
         return answer

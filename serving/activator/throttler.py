@@ -39,7 +39,7 @@ class RevisionThrottler(Generic[RequestId]):
     ``random`` gives numbers from 0 to below 1. Calls with a request that is not inside do nothing.
     """
 
-    __slots__ = ("_breaker", "_meter", "_random", "_requeued", "_settings", "address_of", "pods")
+    __slots__ = ("_breaker", "_meter", "_random", "_requeued", "_session_of", "_settings", "address_of", "pods")
 
     def __init__(self, *, settings: ActivatorSettings, random: Callable[[], float], now_s: float) -> None:
         self._settings = settings
@@ -55,6 +55,8 @@ class RevisionThrottler(Generic[RequestId]):
         self._meter = Meter(now_s=now_s)
         self.address_of: dict[RequestId, str] = {}
         """The pod of each request that runs."""
+        # The session of each request that has one, by its place on the ring of pods.
+        self._session_of: dict[RequestId, int] = {}
         # Requests whose pod was gone, oldest first, with the time. They keep their slots in the breaker.
         self._requeued: OrderedDict[RequestId, float] = OrderedDict()
 
@@ -81,9 +83,9 @@ class RevisionThrottler(Generic[RequestId]):
         return min(since_s, default=None)
 
     def arrive(
-        self, request: RequestId, now_s: float, *, weight_bytes: int = 0
+        self, request: RequestId, now_s: float, *, weight_bytes: int = 0, session: int | None = None
     ) -> Started[RequestId] | Queued | Rejected:
-        """Take a new request, which takes up ``weight_bytes`` while it waits.
+        """Take a new request, which takes up ``weight_bytes`` while it waits; ``session`` is a ``session_number``.
 
         Raises:
             IllegalTransition: when it is inside already.
@@ -92,10 +94,13 @@ class RevisionThrottler(Generic[RequestId]):
         if isinstance(answer, Rejected):
             return answer
         self._meter.arrive(now_s, proxied=False)
+        if session is not None:
+            self._session_of[request] = session
         return self._begin(request, 0.0) if isinstance(answer, Admitted) else answer
 
     def finish(self, request: RequestId, now_s: float, *, is_answered: bool = True) -> Sequence[Started[RequestId]]:
         """A request has ended, or its client has left, waiting or not; returns the requests that begin."""
+        self._session_of.pop(request, None)
         address = self.address_of.pop(request, None)
         if address is None:
             self._leave_queue(request, now_s)
@@ -168,6 +173,8 @@ class RevisionThrottler(Generic[RequestId]):
         for one in self._breaker.expire(due_s):
             self._meter.leave(now_s, proxied=False)
             out.append(one.request_id)
+        for request in out:
+            self._session_of.pop(request, None)
         return out
 
     def next_due_s(self) -> float | None:
@@ -188,6 +195,7 @@ class RevisionThrottler(Generic[RequestId]):
         counts = self._breaker.counts()
         assert counts.running == len(self.address_of) + len(self._requeued), self
         assert self.level == counts.running + counts.waiting, self
+        assert len(self._session_of) <= self.level, self
         assert not self.address_of.keys() & self._requeued.keys(), self
         if self.pods is not None:
             self.pods.validate()
@@ -213,7 +221,9 @@ class RevisionThrottler(Generic[RequestId]):
 
     def _begin(self, request: RequestId, waited_s: float) -> Started[RequestId]:
         assert self.pods is not None
-        pod = self.pods.balancer.pick()
+        # Most revisions have no sessions: this saves them a call.
+        sessions = self._session_of
+        pod = self.pods.pick(sessions.get(request)) if sessions else self.pods.balancer.pick()
         assert pod is not None, "the breaker's capacity is what the pods have"
         self.address_of[request] = pod.address
         return Started(request=request, address=pod.address, waited_s=waited_s)

@@ -24,6 +24,7 @@ from serving.model.knative import (
     ServingState,
 )
 from serving.model.objects import Object, annotations_of, condition_of, labels_of, nested, uid_of
+from serving.model.routepolicy import route_policy
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["CacheIndexes", "Change", "affected_by"]
@@ -137,7 +138,9 @@ def _by_configuration(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey
 def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
     namespace, _ = change.key
     # Only revisions that the route begins or ceases to reference: nothing changes for the others.
-    for name in revisions_named(change.before) ^ revisions_named(change.after):
+    before, after = revisions_named(change.before), revisions_named(change.after)
+    has_moved = _needs_activator(change.before) != _needs_activator(change.after)
+    for name in before | after if has_moved else before ^ after:
         yield (ResourceKind.REVISION, namespace, name)
     claims = {} if change.after is None else claims_of(change.after, settings)
     claimed = {} if change.before is None else claims_of(change.before, settings)
@@ -150,6 +153,10 @@ def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSetting
         newest = _newest(indexes.objects[ResourceKind.CONFIGURATION].get((namespace, name)))
         if newest:
             yield (ResourceKind.REVISION, namespace, newest)
+
+
+def _needs_activator(route: Object | None) -> bool:
+    return route is not None and route_policy(annotations_of(route)).needs_activator
 
 
 def _newest(configuration: Object | None) -> str | None:

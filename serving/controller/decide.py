@@ -16,7 +16,8 @@ from serving.controller.tag_services import TagServices, tag_service_name
 from serving.controller.traffic import RouteTargets
 from serving.controller.writes import ResourceKind, WorkKey, WritePlan
 from serving.model.knative import CONFIGURATION_LABEL, TrafficPath
-from serving.model.objects import Object, is_being_deleted, labels_of, nested, uid_of
+from serving.model.objects import Object, annotations_of, is_being_deleted, labels_of, nested, uid_of
+from serving.model.routepolicy import route_policy
 
 __all__ = ["decide"]
 
@@ -137,10 +138,20 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         is_newest=newest in (None, name),
         is_awaited=bool(relations.routes_to_configuration(parent)),
         refusal=cache.refusal((ResourceKind.REVISION, *where), revision),
-        public=_public(cache, where, traffic_path_of(revision)),
+        public=_public(cache, where, _path(cache, where, revision)),
         hpa=cache.get(ResourceKind.HPA, where),
         count_period_s=cache.settings.count_period_s,
     )
+
+
+def _path(cache: ControllerCache, where: Key, revision: Object) -> TrafficPath:
+    """Where the public Service of a revision leads; to the activators while a route needs them for each request."""
+    namespace, _ = where
+    for name in cache.indexes.relations.routes_to_revision(where):
+        route = cache.get(ResourceKind.ROUTE, (namespace, name))
+        if route is not None and route_policy(annotations_of(route)).needs_activator:
+            return TrafficPath.PROXY
+    return traffic_path_of(revision)
 
 
 def _public(cache: ControllerCache, where: Key, path: TrafficPath = TrafficPath.PROXY) -> PublicService | None:

@@ -43,6 +43,7 @@ from serving.model.objects import (
 )
 from serving.model.rollout import Rollout, read_rollout, write_rollout
 from serving.model.routedigest import route_digest
+from serving.model.routepolicy import route_policy
 from serving.settings.annotations import read_rollout_duration
 from serving.settings.controller import ControllerSettings
 
@@ -255,6 +256,10 @@ def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettin
         return Condition(
             type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="CreationFailed", message=context.refusal
         )
+    problems = route_policy(annotations_of(route)).problems
+    if problems:
+        message = "; ".join(problems)
+        return Condition(type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="InvalidAnnotation", message=message)
     lost = context.lost
     for tag in ("", *tags_of(route)):
         hosts = hosts_of(route, settings, tag=tag)

@@ -9,6 +9,8 @@ Source: knative/serving 98e5ef90, pkg/apis/serving/register.go, pkg/apis/autosca
 import enum
 
 __all__ = [
+    "ACCESS_ANNOTATION",
+    "ACCESS_TOKEN_VERSION_ANNOTATION",
     "APP_LABEL",
     "AUTOSCALING_GROUP",
     "BECAME_READY_ANNOTATION",
@@ -28,6 +30,7 @@ __all__ = [
     "NO_GC_ANNOTATION",
     "OWN_AUTOSCALING_GROUP",
     "OWN_GROUP",
+    "PLACEHOLDER_PAGE_ANNOTATION",
     "POD_DELETION_COST_ANNOTATION",
     "PROGRESS_DEADLINE_ANNOTATION",
     "REVISION_LABEL",
@@ -35,6 +38,7 @@ __all__ = [
     "ROLLOUT_ANNOTATION",
     "ROLLOUT_DURATION_ANNOTATION",
     "ROUTES_ANNOTATION",
+    "ROUTE_BY_HEADER_ANNOTATION",
     "ROUTE_LABEL",
     "ROUTING_STATE_LABEL",
     "ROUTING_STATE_MODIFIED_ANNOTATION",
@@ -42,6 +46,7 @@ __all__ = [
     "SERVICE_UID_LABEL",
     "SERVING_API_VERSION",
     "SERVING_GROUP",
+    "SESSION_AFFINITY_ANNOTATION",
     "SNAPSHOT_ANNOTATION",
     "TRAFFIC_PATH_ANNOTATION",
     "VISIBILITY_LABEL",
@@ -105,6 +110,16 @@ COMMAND_ANNOTATION = f"{OWN_GROUP}/command"
 """The command that runs a container whose manifest names only an image."""
 FOLDER_ANNOTATION = f"{OWN_GROUP}/dir"
 """The working directory of that command."""
+ACCESS_ANNOTATION = f"{OWN_GROUP}/access"
+"""On a Service or Route: "private" answers only requests with the service's token, "public" (the default) all."""
+ACCESS_TOKEN_VERSION_ANNOTATION = f"{OWN_GROUP}/access-token-version"
+"""On a Service or Route: another value makes another token, and the one before is refused."""
+ROUTE_BY_HEADER_ANNOTATION = f"{OWN_GROUP}/route-by-header"
+"""On a Service or Route: "X-Beta=yes:candidate" sends requests with that header to the revision with that tag."""
+SESSION_AFFINITY_ANNOTATION = f"{OWN_GROUP}/session-affinity"
+"""On a Service or Route: "cookie" or "header:X-User" keeps the requests of a session on one pod."""
+PLACEHOLDER_PAGE_ANNOTATION = f"{OWN_GROUP}/placeholder-page"
+"""On a Service or Route: "true" shows browsers a page that reloads itself while a pod starts."""
 SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
 """The digest of a copy of that directory, in which the command runs instead: an old revision keeps its files."""
 

@@ -12,6 +12,7 @@ import msgspec
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import annotations_of, labels_of, nested, uid_of
 from serving.model.rollout import tag_splits
+from serving.model.routepolicy import OPEN_POLICY, route_policy
 
 __all__ = ["route_digest"]
 
@@ -20,9 +21,9 @@ _TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
 
 
 def route_digest(route: object) -> str:
-    """16 hexadecimal digits over the uid, visibility, claimed tags, rollout, hosts and traffic of a Route."""
+    """16 hexadecimal digits over the uid, visibility, claimed tags, rollout, hosts, traffic and policy of a Route."""
     annotations = annotations_of(route)
-    served = [
+    served: list[object] = [
         uid_of(route),
         labels_of(route).get(VISIBILITY_LABEL),
         annotations.get(CLAIMED_TAGS_ANNOTATION),
@@ -31,4 +32,7 @@ def route_digest(route: object) -> str:
         nested(route, "status", "address", "url"),
         [[target.get(field) for field in _TARGET_FIELDS] for target in nested(route, "status", "traffic") or ()],
     ]
+    policy = route_policy(annotations)
+    if policy != OPEN_POLICY:
+        served.append(policy)
     return hashlib.sha256(msgspec.json.encode(served)).hexdigest()[:_LENGTH]

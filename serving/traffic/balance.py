@@ -139,16 +139,12 @@ class Balancer:
 
     def pick(self) -> BalancedPod | None:
         """Choose a pod for a request and count it in; None when there is no free one. ``take`` without the reason."""
-        if not len(self._free):
-            return None
-        pod = self._free.pick()
-        pod.in_flight += 1
-        self._in_flight += 1
-        if pod.slots is not None:
-            self._free_slots -= 1
-            if pod.in_flight >= pod.slots:
-                self._free.remove(pod)
-        return pod
+        return self._begin(self._free.pick()) if len(self._free) else None
+
+    def pick_at(self, address: str) -> BalancedPod | None:
+        """Count a request in on this pod; None when it is not free."""
+        pod = self._pods.get(address)
+        return self._begin(pod) if pod is not None and pod.free else None
 
     def give_back(self, address: str) -> None:
         """A request on this pod has ended, in whatever way.
@@ -176,6 +172,15 @@ class Balancer:
         assert self._free_slots == sum(map(_free_slots_of, pods)), self
         assert len(self._free) == sum(pod.free for pod in pods), self
         assert all(pod.listed or pod.in_flight for pod in pods), self
+
+    def _begin(self, pod: BalancedPod) -> BalancedPod:
+        pod.in_flight += 1
+        self._in_flight += 1
+        if pod.slots is not None:
+            self._free_slots -= 1
+            if pod.in_flight >= pod.slots:
+                self._free.remove(pod)
+        return pod
 
     def _settle(self, pod: BalancedPod, *, was_free: bool) -> None:
         if pod.free and not was_free:

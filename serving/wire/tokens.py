@@ -15,6 +15,7 @@ from serving.model.errors import InvalidValue
 
 __all__ = [
     "KEY_BYTES",
+    "access_token",
     "activator_token",
     "autoscaler_token",
     "matches",
@@ -52,6 +53,11 @@ def pod_secret(key: bytes, *, namespace: str, pod: str) -> str:
 def revision_secret(key: bytes, *, namespace: str, uid: str) -> str:
     """The same for all pods of one revision; its uid, so that one of the same name made later has another."""
     return _derived(key, "revision", namespace, uid)
+
+
+def access_token(key: bytes, *, namespace: str, route: str, version: str = "") -> str:
+    """What a caller of a private service sends as its bearer token; another version makes the one before invalid."""
+    return _derived(key, "access", namespace, route, version or "-")
 
 
 def probe_proof(secret: str | bytes, *, nonce: str) -> str:

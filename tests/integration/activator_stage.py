@@ -13,7 +13,7 @@ import msgspec
 from websockets.asyncio.server import ServerConnection, serve
 
 from serving.activator.main import Activator
-from serving.activator.routes import Listener
+from serving.activator.sites import Listener
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE
 from serving.cluster.memory import MemoryCluster
 from serving.settings.activator import ActivatorSettings
@@ -166,12 +166,23 @@ class Store:
         patch = {"status": {"conditions": [{"type": "Ready", **condition}]}}
         await self.cluster.patch(REVISION, "default", revision, patch=patch, subresource="status")
 
-    async def route(self, *traffic: dict[str, Any], name: str = "hello", labels: dict[str, str] | None = None) -> None:
+    async def route(
+        self,
+        *traffic: dict[str, Any],
+        name: str = "hello",
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+    ) -> None:
         """A route in the store, with the status that a controller writes."""
         made = {
             "apiVersion": "serving.knative.dev/v1",
             "kind": "Route",
-            "metadata": {"name": name, "namespace": "default", "labels": labels or {}},
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "labels": labels or {},
+                "annotations": annotations or {},
+            },
             "spec": {},
         }
         await self.cluster.create(ROUTE, made)
@@ -247,9 +258,15 @@ class Stage(Store):
         """Requests that are inside."""
         return self.activator.ingress.router.table.level
 
-    async def route(self, *traffic: dict[str, Any], name: str = "hello", labels: dict[str, str] | None = None) -> None:
+    async def route(
+        self,
+        *traffic: dict[str, Any],
+        name: str = "hello",
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+    ) -> None:
         """A route, and the activator has seen it."""
-        await super().route(*traffic, name=name, labels=labels)
+        await super().route(*traffic, name=name, labels=labels, annotations=annotations)
         inner = f"{name}.default.svc.cluster.local"
         await until(lambda: self.activator.ingress.routes.find(Listener.INNER, inner))
 

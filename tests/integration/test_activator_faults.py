@@ -7,7 +7,7 @@ import pytest
 
 from serving.activator.main import Activator
 from serving.activator.outcome import RevisionWake
-from serving.activator.routes import Listener
+from serving.activator.sites import Listener
 from serving.cluster.kinds import ENDPOINT_SLICE, REVISION, ROUTE, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Listing, Object

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from serving.activator.main import Activator
-from serving.activator.routes import Listener
+from serving.activator.sites import Listener
 from serving.cluster.memory import MemoryCluster
 from serving.settings.activator import ActivatorSettings
 from tests.eventually import until

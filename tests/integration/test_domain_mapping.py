@@ -5,7 +5,7 @@ import ssl
 
 import pytest
 
-from serving.activator.routes import Listener
+from serving.activator.sites import Listener
 from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, SECRET, SERVING_SERVICE
 from serving.cluster.port import Object
 from serving.settings.controller import ControllerSettings

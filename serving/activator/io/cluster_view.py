@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Mapping
 
 from serving.activator.domains import DomainTargets
+from serving.activator.hostclaims import ServedRoute, route_of
 from serving.activator.io.ingress import Ingress
 from serving.activator.outcome import RevisionWake
 from serving.activator.revisions import ServedRevision, revision_of
-from serving.activator.routes import ServedRoute, route_of
 from serving.activator.slices import ServedSlice, slice_of
 from serving.cluster.kinds import DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE
 from serving.cluster.port import Cluster, EventType, Object

@@ -5,22 +5,28 @@ and pods (``router.py``), hosts (``routes.py``) or how to reach a pod (``endpoin
 forwards and answers. ``serving.proxy`` never forwards reserved header names; the ingress removes the User-Agent of a probe.
 """
 
+import asyncio
+import functools
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import msgspec
-
+from serving.activator.access import OWN_AUTHORIZATION, access_refusal
 from serving.activator.endpoints import PodEndpoints
 from serving.activator.io.credentials import PodCredentials
 from serving.activator.io.prober import PodProber
 from serving.activator.io.ticker import Ticker
 from serving.activator.io.timeouts import RevisionTimeouts
+from serving.activator.knownhead import KnownHead, agent_of, known_head
 from serving.activator.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
+from serving.activator.placeholder import PLACEHOLDER_AFTER_S, PLACEHOLDER_HEADERS, placeholder_page, wants_placeholder
 from serving.activator.probes import ProbeQuestion, is_probe_agent, probe_answer
 from serving.activator.readiness import PodProbe
 from serving.activator.router import RequestRouter
-from serving.activator.routes import Listener, Routes, Site, choose
+from serving.activator.routes import Routes
+from serving.activator.sessions import new_session
+from serving.activator.sites import AccessRule, Listener, Site, choose
 from serving.metrics.activator import ActivatorMetrics, RevisionRows
 from serving.metrics.spans import RequestTrace
 from serving.metrics.tracing import Tracer
@@ -30,6 +36,8 @@ from serving.proxy.phase import ExchangeOutcome
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.traceparent import with_traceparent
 from serving.settings.activator import ActivatorSettings
+from serving.traffic.sessions import share_of
+from serving.wire.tokens import access_token
 
 __all__ = ["Ingress"]
 
@@ -60,16 +68,6 @@ class _Visit:
         self.is_cold = False
 
 
-class _KnownHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a head was found to mean, for the same head on the same connection; ``turn`` is that of the routes."""
-
-    head: RequestHead
-    turn: int
-    site: Site
-    tag: str | None
-    traceparent: bytes
-
-
 class Ingress:
     """A handler for ``serving.proxy.HttpServer``, on listeners named as ``Listener``.
 
@@ -92,6 +90,7 @@ class Ingress:
         self.counts: Counter[str] = Counter()
         self.is_draining = False
         self._settings = settings
+        self._key = key
         self._draw = draw
         self._clock = clock
         self._on_wake = on_wake
@@ -125,20 +124,25 @@ class Ingress:
     def begin(self, exchange: Exchange) -> None:
         """Find the revision of a request, and a pod or a place in the queue."""
         known = exchange.peer.known
-        if not (isinstance(known, _KnownHead) and known.head is exchange.head and known.turn == self.routes.turn):
+        if not (isinstance(known, KnownHead) and known.head is exchange.head and known.turn == self.routes.turn):
             understood = self._understand(exchange)
             if understood is None:
                 return
             known = understood
-        key = choose(known.site, tag=known.tag, draw=self._draw)
+        session, headers = (known.session, b"") if not known.starts_session else _new_session(exchange)
+        draw = self._draw if session is None else functools.partial(share_of, session)
+        key = choose(known.site, tag=known.tag, draw=draw)
         visit = exchange.context = _Visit(key, self.metrics.of(key), known.traceparent)
         if self.tracer is not None:
             _begin_trace(self.tracer, exchange, visit)
         if self._settings.tell_revision:
-            exchange.answer_headers = _REVISION % key[1].encode()
+            headers += _REVISION % key[1].encode()
+        exchange.answer_headers = headers
         exchange.is_timed = self._settings.tell_timing
         exchange.timeouts = self._timeouts.of(key)
-        self._arrive(exchange, visit)
+        self._arrive(exchange, visit, session)
+        if known.site.policy.has_placeholder and exchange.is_waiting and visit.is_cold:
+            _offer_placeholder(exchange, visit, service=known.site.route.partition("/")[2])
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """A pod took no connection: send the request to another pod, or requeue it."""
@@ -220,22 +224,37 @@ class Ingress:
     def _probed(self, probe: PodProbe, is_ready: bool) -> None:  # noqa: FBT001 - a callback
         self.apply(self.router.probed(probe, self._clock(), is_ready=is_ready))
 
-    def _understand(self, exchange: Exchange) -> _KnownHead | None:
+    def _understand(self, exchange: Exchange) -> KnownHead | None:
         """Find what a new head means; None if it is answered already."""
         head = exchange.head
         named = _named(head) if head.reserved else None
         site = self.routes.find(_LISTENERS[exchange.listener], head.host.decode("latin-1"), named=named)
-        tag, agent, traceparent = _tag_agent_and_trace(head)
-        is_marked = head.reserved or is_probe_agent(agent)
-        if (site is None or is_marked) and self._is_answered(exchange, site, agent=agent):
+        agent = agent_of(head)
+        is_probe = is_probe_agent(agent)
+        if (site is None or head.reserved or is_probe) and self._is_answered(exchange, site, agent=agent):
             return None
         assert site is not None
-        known = _KnownHead(head=head, turn=self.routes.turn, site=site, tag=tag, traceparent=traceparent)
-        if is_probe_agent(agent):
+        if site.access is not None and self._is_refused(exchange, site.access):
+            return None
+        known = known_head(head, site, turn=self.routes.turn)
+        if is_probe:
             exchange.head = _without_agent(head)
-        else:
+        elif exchange.head is head:
             exchange.peer.known = known
         return known
+
+    def _is_refused(self, exchange: Exchange, rule: AccessRule) -> bool:
+        """Answer a request that lacks the token of a private service; else take our own header out of it."""
+        head = exchange.head
+        own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
+        token = access_token(self._key, namespace=rule.namespace, route=rule.route, version=rule.version)
+        refusal = access_refusal(rule, token, own=own, usual=usual)
+        if refusal is not None:
+            self.counts["refused-access"] += 1
+            exchange.answer(refusal.status, refusal.text, refusal.headers)
+        elif own:
+            exchange.head = head.without(lambda line: line.name == OWN_AUTHORIZATION)
+        return refusal is not None
 
     def _is_answered(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
         """Answer a probe, or a host that no service has; whether it was either."""
@@ -265,9 +284,9 @@ class Ingress:
         self.ticker.schedule()
         return True
 
-    def _arrive(self, exchange: Exchange, visit: _Visit) -> None:
+    def _arrive(self, exchange: Exchange, visit: _Visit, session: int | None) -> None:
         weight_bytes = self._weight_of(exchange)
-        answer = self.router.arrive(visit.key, exchange, self._clock(), weight_bytes=weight_bytes)
+        answer = self.router.arrive(visit.key, exchange, self._clock(), weight_bytes=weight_bytes, session=session)
         if isinstance(answer, Dispatch):
             self._dispatch(answer)
         elif isinstance(answer, Rejection):
@@ -330,16 +349,19 @@ def _named(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
     return [*head.values(b"knative-serving-namespace")], [*head.values(b"knative-serving-revision")]
 
 
-def _tag_agent_and_trace(head: RequestHead) -> tuple[str | None, bytes, bytes]:
-    tag, agent, trace = None, b"", b""
-    for line in head.lines:
-        if line.name == b"user-agent":
-            agent = line.value
-        elif line.name == b"knative-serving-tag":
-            tag = line.value.decode("latin-1")
-        elif line.name == b"traceparent":
-            trace = line.value
-    return tag, agent, trace
+def _new_session(exchange: Exchange) -> tuple[int, bytes]:
+    return new_session(os.urandom(16), is_secure=exchange.peer.scheme_of(exchange.head) == b"https")
+
+
+def _offer_placeholder(exchange: Exchange, visit: _Visit, *, service: str) -> None:
+    """Show a browser a page, unless a pod takes the request soon."""
+
+    def show() -> None:
+        if exchange.is_waiting and visit.is_cold:
+            exchange.answer(503, placeholder_page(service), PLACEHOLDER_HEADERS + exchange.answer_headers)
+
+    if wants_placeholder(exchange.head.method, exchange.head.get(b"accept")):
+        asyncio.get_running_loop().call_later(PLACEHOLDER_AFTER_S, show)
 
 
 def _begin_trace(tracer: Tracer, exchange: Exchange, visit: _Visit) -> None:

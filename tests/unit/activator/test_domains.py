@@ -3,7 +3,8 @@
 from typing import Any
 
 from serving.activator.domains import DomainTarget, DomainTargets, domain_target_of
-from serving.activator.routes import Listener, Routes
+from serving.activator.routes import Routes
+from serving.activator.sites import Listener
 from tests.unit.activator.test_routes import facts
 
 KEY = ("default", "shop.example.com")

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.activator.probes import ProbeAnswer, ProbeQuestion, is_probe_agent, probe_answer
-from serving.activator.routes import Listener, Site
+from serving.activator.sites import Listener, Site
 from serving.model.split import split_digest
 
 ACTIVATOR = ProbeAnswer(status=200, body=b"activator")

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.activator.routes import Listener, Routes, ServedRoute, Site, choose, claims_of, route_of
+from serving.activator.hostclaims import ServedRoute, claims_of, route_of
+from serving.activator.routes import Routes
+from serving.activator.sites import Listener, Site, choose
 from serving.model.knative import ROLLOUT_ANNOTATION
 from serving.model.nodata import NoData
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout

@@ -400,3 +400,30 @@ def test_a_silent_pod_is_ejected_once_and_never_more_than_half_of_the_pods() -> 
     made = held(pods=["p", "q"])
     assert [made.eject_silent(pod, 0.0) for pod in ("p", "p", "q", "unknown")] == [True, False, False, False]
     assert made.known_pods.ejected == {"p"}
+
+
+def test_a_session_keeps_its_pod_and_leaves_nothing_behind() -> None:
+    made = held(pods=["a", "b", "c"], slots=2)
+    first = made.arrive("1", 0.0, session=12345)
+    assert isinstance(first, Started)
+    assert [made.arrive(name, 0.0, session=12345) for name in "2"] == [Started(request="2", address=first.address)]
+    third = made.arrive("3", 0.0, session=12345)
+    assert isinstance(third, Started)
+    assert third.address != first.address, "its pod is full"
+    assert made.come("4") != []
+    for name in "1234":
+        made.go(name)
+    assert made.level == 0
+    made.validate()
+
+
+def test_a_session_that_waits_goes_to_its_pod_and_one_that_waited_too_long_is_forgotten() -> None:
+    made = held()
+    made.arrive("1", 0.0, session=7)
+    made.arrive("2", 5.0, session=7)
+    assert made.expire(10.0) == ["1"]
+    made.validate()
+    (again,) = made.set_pods(["a", "b"], 11.0, container_concurrency=0)
+    (same,) = [made.arrive("3", 12.0, session=7)]
+    assert isinstance(same, Started)
+    assert again.address == same.address

@@ -1,0 +1,77 @@
+"""What the head of a request means for routing, found once and kept for the same head on the same connection.
+
+Input: a head and the site of its host. Output: the tag that it selects, by Knative-Serving-Tag or by a header rule of the
+route, its session, and its trace.
+"""
+
+import msgspec
+
+from serving.activator.sessions import session_in_cookies, session_in_header
+from serving.activator.sites import Site
+from serving.model.routepolicy import SessionAffinity
+from serving.proxy.requesthead import RequestHead
+
+__all__ = ["KnownHead", "agent_of", "known_head"]
+
+
+class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module. ``turn`` is that of the routes: after a change of routes a head is read again.
+
+    ``session`` is a ``session_number``, None without one; ``starts_session`` says that the client is to get a cookie.
+    """
+
+    head: RequestHead
+    turn: int
+    site: Site
+    tag: str | None
+    traceparent: bytes
+    session: int | None = None
+    starts_session: bool = False
+
+
+def known_head(head: RequestHead, site: Site, *, turn: int) -> KnownHead:
+    """What a head means at a site."""
+    tag, traceparent = None, b""
+    for line in head.lines:
+        if line.name == b"knative-serving-tag":
+            tag = line.value.decode("latin-1")
+        elif line.name == b"traceparent":
+            traceparent = line.value
+    policy = site.policy
+    if tag is None and policy.header_rules:
+        tag = _tag_by_rule(head, site)
+    affinity = policy.affinity
+    session = None if affinity is None else _session(head, affinity)
+    return KnownHead(
+        head=head,
+        turn=turn,
+        site=site,
+        tag=tag,
+        traceparent=traceparent,
+        session=session,
+        starts_session=affinity is not None and not affinity.header and session is None,
+    )
+
+
+def agent_of(head: RequestHead) -> bytes:
+    """The User-Agent of a request; the last one, if there are several."""
+    agent = b""
+    for line in head.lines:
+        if line.name == b"user-agent":
+            agent = line.value
+    return agent
+
+
+def _tag_by_rule(head: RequestHead, site: Site) -> str | None:
+    """The tag of the first rule that a header of the request satisfies, and that the route has."""
+    for rule in site.policy.header_rules:
+        values = head.values(rule.header.encode())
+        if rule.tag in site.tags and any(rule.matches(value.decode("latin-1")) for value in values):
+            return rule.tag
+    return None
+
+
+def _session(head: RequestHead, affinity: SessionAffinity) -> int | None:
+    if affinity.header:
+        return session_in_header(head.values(affinity.header.encode()))
+    return session_in_cookies(head.values(b"cookie"))

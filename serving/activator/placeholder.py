@@ -1,0 +1,59 @@
+"""The page that a browser shows while a pod starts.
+
+Input: a request's method and Accept header, and the name of its service. Output: whether it may get the page instead of a
+longer wait, and the page. It reloads itself each second, and needs no script and no other file. Its status is 503 with
+Retry-After, so that no cache or crawler keeps it. API clients do not ask for text/html and wait as ever.
+"""
+
+import html
+
+__all__ = ["PLACEHOLDER_AFTER_S", "PLACEHOLDER_HEADERS", "placeholder_page", "wants_placeholder"]
+
+PLACEHOLDER_AFTER_S = 0.5
+"""How long a request waits for its answer before the page is sent: most starts are over by then."""
+PLACEHOLDER_HEADERS = (
+    b"Content-Type: text/html; charset=utf-8\r\n"
+    b"Cache-Control: no-store\r\n"
+    b"Retry-After: 1\r\n"
+    b"Refresh: 1\r\n"
+    b"Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
+)
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="robots" content="noindex">
+<title>{name} is starting</title>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 1.1rem/1.5 system-ui, sans-serif; display: grid; place-items: center; min-height: 90vh; margin: 0 }}
+main {{ text-align: center; padding: 1rem }}
+.bar {{ width: 12rem; height: .3rem; margin: 1.5rem auto; border-radius: 1rem; background: #8884; overflow: hidden }}
+.bar::before {{ content: ""; display: block; width: 40%; height: 100%; border-radius: 1rem; background: #3b82f6;
+  animation: slide 1.2s ease-in-out infinite alternate }}
+@keyframes slide {{ to {{ transform: translateX(150%) }} }}
+@media (prefers-reduced-motion: reduce) {{ .bar::before {{ animation: none }} }}
+</style>
+</head>
+<body>
+<main role="status">
+<h1>{name} is starting</h1>
+<div class="bar"></div>
+<p>It was asleep. This page reloads itself until the service answers.</p>
+</main>
+</body>
+</html>
+"""
+
+
+def wants_placeholder(method: bytes, accept: bytes | None) -> bool:
+    """Whether a request is a browser's for a page: a GET whose Accept header names text/html."""
+    if method != b"GET" or accept is None:
+        return False
+    return any(part.partition(b";")[0].strip().lower() == b"text/html" for part in accept.split(b","))
+
+
+def placeholder_page(service: str) -> bytes:
+    """The page for a service, in UTF-8."""
+    return _PAGE.format(name=html.escape(service)).encode()

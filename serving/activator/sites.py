@@ -1,0 +1,70 @@
+"""What answers for a host: revisions with their shares, and what the route asks of each request.
+
+Input: a site, a tag, and a number at random or a session's own. Output: the revision of one request.
+"""
+
+import bisect
+import enum
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from serving.model.knative import RevisionKey
+from serving.model.routepolicy import OPEN_POLICY, RoutePolicy
+
+__all__ = ["INNER_DOMAIN", "AccessRule", "Listener", "Site", "choose", "shares_of"]
+
+INNER_DOMAIN = "svc.cluster.local"
+
+
+class Listener(enum.StrEnum):
+    """Where a request came in. Cluster-local hosts exist on the inner one only."""
+
+    PUBLIC = "public"
+    INNER = "inner"
+
+
+class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose token a request needs: that of the route, in the version that its annotation names ("" is the first)."""
+
+    namespace: str
+    route: str
+    version: str
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """What answers for one host: revisions with their shares, and revisions that a tag header may ask for.
+
+    ``bounds`` are the sums of the percents up to each revision: 90 and 10 percent are bounds 90 and 100. A tag's own
+    host has one revision and no tags. ``policy`` is that of the route;
+    ``access`` is None if every caller is let in.
+    """
+
+    route: str
+    namespace: str
+    revisions: tuple[str, ...]
+    bounds: tuple[int, ...]
+    tags: Mapping[str, "Site"] = {}
+    policy: RoutePolicy = OPEN_POLICY
+    access: AccessRule | None = None
+
+
+def choose(site: Site, *, tag: str | None, draw: Callable[[], float]) -> RevisionKey:
+    """One revision of a site: the one that the tag names, else one by weight; a tag that is not there is ignored.
+
+    ``draw`` gives numbers from 0 to below 1: with 90 and 10 percent, 0.89 is the first revision and 0.9 the second.
+    """
+    if tag is not None and (tagged := site.tags.get(tag)) is not None:
+        return choose(tagged, tag=None, draw=draw)
+    if len(site.revisions) == 1:
+        return site.namespace, site.revisions[0]
+    place = bisect.bisect_right(site.bounds, draw() * site.bounds[-1])
+    return site.namespace, site.revisions[place]
+
+
+def shares_of(site: Site) -> Iterator[tuple[str, int]]:
+    """Each revision of a site with its percent."""
+    before = 0
+    for revision, bound in zip(site.revisions, site.bounds, strict=True):
+        yield revision, bound - before
+        before = bound

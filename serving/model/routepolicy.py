@@ -1,0 +1,138 @@
+"""What a route asks of the activator besides its traffic split.
+
+It says who may call it, which pod serves a session, which header selects a tag, and whether browsers get a page while a pod
+starts.
+
+Input: the annotations of a Route, which a Service passes on to its own. Output: a ``RoutePolicy`` with a problem for each
+annotation that cannot be read. A private service stays private whatever else is wrong: an access that cannot be read
+counts as private, every other annotation that cannot be read counts as absent.
+"""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.model.knative import (
+    ACCESS_ANNOTATION,
+    ACCESS_TOKEN_VERSION_ANNOTATION,
+    PLACEHOLDER_PAGE_ANNOTATION,
+    ROUTE_BY_HEADER_ANNOTATION,
+    SESSION_AFFINITY_ANNOTATION,
+)
+
+__all__ = ["OPEN_POLICY", "HeaderRule", "RoutePolicy", "SessionAffinity", "header_rules_of", "route_policy"]
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VERSION = re.compile(r"[0-9A-Za-z._-]{1,63}")
+_RULE = re.compile(r"([^=\s]+)=([^,:]*):([a-z0-9]([a-z0-9-]*[a-z0-9])?)")
+_ANY_VALUE = "*"
+_HEADER_PREFIX = "header:"
+# More would make each new request head slow to route.
+_RULES_MAX = 16
+
+
+class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True):
+    """How the requests of a session are recognised: by the header of this name in lower case, or by our cookie if it is ""."""
+
+    header: str = ""
+
+
+class HeaderRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests whose ``header`` (in lower case) has this ``value`` go to the revision with ``tag``; "*" is any value."""
+
+    header: str
+    value: str
+    tag: str
+
+    def matches(self, value: str) -> bool:
+        """Whether a value of the header selects the tag."""
+        return self.value in (_ANY_VALUE, value)
+
+
+class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module. ``token_version`` is "" for the first token; ``problems`` are sentences for an Event."""
+
+    is_private: bool = False
+    token_version: str = ""
+    affinity: SessionAffinity | None = None
+    header_rules: tuple[HeaderRule, ...] = ()
+    has_placeholder: bool = False
+    problems: tuple[str, ...] = ()
+
+    @property
+    def chooses(self) -> bool:
+        """Whether sessions or headers have a part in the choice of the revision."""
+        return bool(self.affinity or self.header_rules)
+
+    @property
+    def needs_activator(self) -> bool:
+        """Whether each request has to pass the activator, so that pods never become the endpoints of the public Service."""
+        return self.is_private or self.chooses
+
+
+OPEN_POLICY = RoutePolicy()
+"""The policy of a route without any of these annotations."""
+
+
+def route_policy(annotations: Mapping[str, str]) -> RoutePolicy:
+    """The policy in a route's annotations."""
+    problems: list[str] = []
+    is_private = _is_private(annotations.get(ACCESS_ANNOTATION, "public"), problems)
+    version = annotations.get(ACCESS_TOKEN_VERSION_ANNOTATION, "")
+    if version and not _VERSION.fullmatch(version):
+        problems.append(_problem(ACCESS_TOKEN_VERSION_ANNOTATION, version, "1 to 63 letters, digits, '.', '_' or '-'"))
+        # The token before must not stay valid.
+        is_private, version = True, "invalid"
+    rules = header_rules_of(annotations.get(ROUTE_BY_HEADER_ANNOTATION, ""), problems)
+    policy = RoutePolicy(
+        is_private=is_private,
+        token_version=version,
+        affinity=_affinity(annotations.get(SESSION_AFFINITY_ANNOTATION, ""), problems),
+        header_rules=rules,
+        has_placeholder=_has_placeholder(annotations.get(PLACEHOLDER_PAGE_ANNOTATION, "false"), problems),
+        problems=tuple(problems),
+    )
+    return OPEN_POLICY if policy == OPEN_POLICY else policy
+
+
+def header_rules_of(text: str, problems: list[str]) -> tuple[HeaderRule, ...]:
+    """Read "X-Beta=yes:candidate, X-Tier=*:gold"; what cannot be read is left out and added to ``problems``."""
+    rules: list[HeaderRule] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        match = _RULE.fullmatch(part)
+        if match is None or not _HEADER_NAME.fullmatch(match[1]):
+            problems.append(_problem(ROUTE_BY_HEADER_ANNOTATION, part, "HEADER=VALUE:TAG, as in X-Beta=yes:candidate"))
+        elif len(rules) == _RULES_MAX:
+            problems.append(_problem(ROUTE_BY_HEADER_ANNOTATION, part, f"at most {_RULES_MAX} rules"))
+        else:
+            rules.append(HeaderRule(header=match[1].lower(), value=match[2].strip(), tag=match[3]))
+    return tuple(rules)
+
+
+def _is_private(text: str, problems: list[str]) -> bool:
+    if text not in ("public", "private"):
+        problems.append(_problem(ACCESS_ANNOTATION, text, '"public" or "private"; the service is private until then'))
+    return text != "public"
+
+
+def _affinity(text: str, problems: list[str]) -> SessionAffinity | None:
+    if not text or text == "none":
+        return None
+    if text == "cookie":
+        return SessionAffinity()
+    name = text.removeprefix(_HEADER_PREFIX)
+    if name != text and _HEADER_NAME.fullmatch(name):
+        return SessionAffinity(header=name.lower())
+    problems.append(_problem(SESSION_AFFINITY_ANNOTATION, text, '"cookie", "header:NAME" or "none"'))
+    return None
+
+
+def _has_placeholder(text: str, problems: list[str]) -> bool:
+    if text not in ("true", "false"):
+        problems.append(_problem(PLACEHOLDER_PAGE_ANNOTATION, text, '"true" or "false"'))
+    return text == "true"
+
+
+def _problem(key: str, text: str, expected: str) -> str:
+    return f'annotation {key} is "{text}", expected {expected}'

@@ -1,0 +1,160 @@
+"""Private services, sessions, routing by header and the page for browsers, over real sockets."""
+
+import asyncio
+from collections import Counter
+
+from serving.cluster.kinds import ROUTE
+from serving.model.knative import (
+    ACCESS_ANNOTATION,
+    ACCESS_TOKEN_VERSION_ANNOTATION,
+    PLACEHOLDER_PAGE_ANNOTATION,
+    ROUTE_BY_HEADER_ANNOTATION,
+    SESSION_AFFINITY_ANNOTATION,
+)
+from serving.wire.tokens import access_token
+from tests.eventually import until
+from tests.integration.activator_stage import KEY, Stage, ask, staged
+
+_WHOLE = {"revisionName": "hello-00001", "percent": 100}
+_TOKEN = access_token(KEY, namespace="default", route="hello")
+_ACCEPT = "Accept: text/html,application/xhtml+xml"
+
+
+async def served(stage: Stage, *pods: str, slots: int = 0, **annotations: str) -> None:
+    await stage.revision("hello-00001", slots=slots)
+    await stage.route(_WHOLE, annotations=annotations)
+    for pod in pods:
+        await stage.pod_seen(pod)
+
+
+async def test_a_private_service_answers_only_with_its_token_and_keeps_ours_to_itself() -> None:
+    async with staged() as stage:
+        await served(stage, "pod", **{ACCESS_ANNOTATION: "private"})
+        refused = await ask(stage.public)
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"] == 'Bearer realm="default/hello"'
+        assert (await ask(stage.public, headers=["Authorization: Bearer wrong"])).status == 401
+        assert (await ask(stage.public, headers=[f"Authorization: Bearer {_TOKEN}"])).body == "pod"
+        own = [f"X-Serving-Authorization: Bearer {_TOKEN}", "Authorization: Basic app"]
+        assert (await ask(stage.public, headers=own)).body == "pod"
+        seen = stage.pods[0].heads[-1]
+        assert "Authorization: Basic app" in seen
+        assert _TOKEN not in seen
+        assert len(stage.pods[0].heads) == 2
+
+
+async def test_no_other_way_in_opens_a_private_service() -> None:
+    async with staged() as stage:
+        await served(stage, "pod", **{ACCESS_ANNOTATION: "private"})
+        named = ["Knative-Serving-Namespace: default", "Knative-Serving-Revision: hello-00001"]
+        for host in ("hello.default.svc.cluster.local", "hello-00001.default.svc.cluster.local", "hello-00001.default"):
+            assert (await ask(stage.inner, host=host)).status == 401, host
+        assert (await ask(stage.inner, host="any", headers=named)).status == 401
+        allowed = await ask(stage.inner, host="hello-00001.default", headers=[f"Authorization: Bearer {_TOKEN}"])
+        assert allowed.body == "pod"
+
+
+async def test_another_version_of_the_token_ends_the_one_before() -> None:
+    async with staged() as stage:
+        await served(stage, "pod", **{ACCESS_ANNOTATION: "private", ACCESS_TOKEN_VERSION_ANNOTATION: "1"})
+        first, second = (access_token(KEY, namespace="default", route="hello", version=one) for one in "12")
+        assert (await ask(stage.public, headers=[f"Authorization: Bearer {first}"])).status == 200
+        patch = {"metadata": {"annotations": {ACCESS_TOKEN_VERSION_ANNOTATION: "2"}}}
+        turn = stage.activator.ingress.routes.turn
+        await stage.cluster.patch(ROUTE, "default", "hello", patch=patch)
+        await until(lambda: stage.activator.ingress.routes.turn > turn)
+        assert (await ask(stage.public, headers=[f"Authorization: Bearer {first}"])).status == 401
+        assert (await ask(stage.public, headers=[f"Authorization: Bearer {second}"])).status == 200
+
+
+async def test_a_session_stays_on_its_pod_and_moves_only_when_that_goes() -> None:
+    async with staged() as stage:
+        await served(stage, "one", "two", "three", **{SESSION_AFFINITY_ANNOTATION: "cookie"})
+        first = await ask(stage.public)
+        cookie = "Cookie: " + first.headers["set-cookie"].partition(";")[0]
+        answers = [await ask(stage.public, headers=[cookie]) for _ in range(20)]
+        assert {answer.body for answer in answers} == {first.body}
+        assert all("set-cookie" not in answer.headers for answer in answers)
+        await stage.remove_pod(first.body)
+        pods_of = stage.activator.ingress.router.directory.pods_of
+        await until(lambda: len(pods_of(("default", "hello-00001"))) == 2)
+        moved = {(await ask(stage.public, headers=[cookie])).body for _ in range(10)}
+        assert len(moved) == 1
+        assert first.body not in moved
+
+
+async def test_a_session_by_header_goes_to_the_next_pod_while_its_own_is_full() -> None:
+    async with staged() as stage:
+        await served(stage, "one", "two", slots=1, **{SESSION_AFFINITY_ANNOTATION: "header:X-User"})
+        user = ["X-User: ada"]
+        own = (await ask(stage.public, headers=user)).body
+        other = next(pod for pod in stage.pods if pod.name != own)
+        held = next(pod for pod in stage.pods if pod.name == own)
+        held.gate.clear()
+        waiting = asyncio.create_task(ask(stage.public, headers=user))
+        await until(lambda: held.running_count)
+        assert (await ask(stage.public, headers=user)).body == other.name
+        held.gate.set()
+        assert (await waiting).body == own
+
+
+async def test_a_session_stays_on_one_side_of_a_split() -> None:
+    async with staged() as stage:
+        await stage.revision("hello-00001", slots=0)
+        await stage.revision("hello-00002", slots=0)
+        split = [{"revisionName": f"hello-0000{number}", "percent": 50} for number in (1, 2)]
+        await stage.route(*split, annotations={SESSION_AFFINITY_ANNOTATION: "header:X-User"})
+        await stage.pod_seen("old")
+        await stage.pod_seen("new", of="hello-00002")
+        sides = Counter[str]()
+        for user in range(30):
+            answers = {(await ask(stage.public, headers=[f"X-User: {user}"])).body for _ in range(3)}
+            assert len(answers) == 1
+            sides.update(answers)
+        assert set(sides) == {"old", "new"}
+
+
+async def test_a_header_selects_the_revision_of_a_tag_also_behind_a_gateway() -> None:
+    async with staged() as stage:
+        await stage.revision("hello-00001", slots=0)
+        await stage.revision("hello-00002", slots=0)
+        tagged = {"revisionName": "hello-00002", "tag": "candidate", "percent": 0}
+        await stage.route(_WHOLE, tagged, annotations={ROUTE_BY_HEADER_ANNOTATION: "X-Beta=yes:candidate"})
+        await stage.pod_seen("old")
+        await stage.pod_seen("new", of="hello-00002")
+        assert (await ask(stage.public, headers=["X-Beta: yes"])).body == "new"
+        assert (await ask(stage.public, headers=["X-Beta: no"])).body == "old"
+        by_gateway = ["Knative-Serving-Namespace: default", "Knative-Serving-Revision: hello-00001"]
+        assert (await ask(stage.inner, headers=[*by_gateway, "X-Beta: yes"])).body == "new"
+        assert (await ask(stage.inner, headers=by_gateway)).body == "old"
+        elsewhere = ["Knative-Serving-Namespace: default", "Knative-Serving-Revision: hello-00009"]
+        assert (await ask(stage.inner, headers=elsewhere)).status == 404
+
+
+async def test_a_browser_gets_a_page_that_reloads_itself_and_others_wait() -> None:
+    async with staged() as stage:
+        await served(stage, **{PLACEHOLDER_PAGE_ANNOTATION: "true"})
+        page = await ask(stage.public, headers=[_ACCEPT])
+        assert page.status == 503
+        assert page.headers["refresh"] == "1"
+        assert page.headers["content-type"].startswith("text/html")
+        assert "hello is starting" in page.body
+        client = asyncio.create_task(ask(stage.public, headers=["Accept: application/json"]))
+        await until(lambda: stage.level == 1)
+        await stage.pod_seen("pod")
+        assert (await client).body == "pod"
+        assert (await ask(stage.public, headers=[_ACCEPT])).body == "pod"
+
+
+async def test_a_browser_gets_the_answer_itself_when_a_pod_comes_in_time() -> None:
+    async with staged() as stage:
+        await served(stage, **{PLACEHOLDER_PAGE_ANNOTATION: "true"})
+        browser = asyncio.create_task(ask(stage.public, headers=[_ACCEPT]))
+        await until(lambda: stage.level == 1)
+        pod = await stage.pod_seen("pod")
+        pod.gate.clear()
+        await until(lambda: pod.running_count or browser.done())
+        pod.gate.set()
+        # On a slow machine the page may be first; then the browser asks again.
+        assert (await browser).status in (200, 503)
+        assert stage.level == 0

@@ -1,0 +1,68 @@
+"""What the head of a request means for routing."""
+
+import pytest
+
+from serving.activator.knownhead import agent_of, known_head
+from serving.activator.sites import Site
+from serving.model.knative import ROUTE_BY_HEADER_ANNOTATION, SESSION_AFFINITY_ANNOTATION
+from serving.model.routepolicy import route_policy
+from serving.proxy.requesthead import RequestHead, read_request_head
+from serving.traffic.sessions import session_number
+
+
+def head(*lines: str) -> RequestHead:
+    return read_request_head("\r\n".join(["GET / HTTP/1.1", "Host: hello", *lines]).encode(), header_count_max=100)
+
+
+def site(**annotations: str) -> Site:
+    keys = {"rules": ROUTE_BY_HEADER_ANNOTATION, "affinity": SESSION_AFFINITY_ANNOTATION}
+    policy = route_policy({keys[name]: text for name, text in annotations.items()})
+    tagged = Site(route="default/hello", namespace="default", revisions=("hello-00002",), bounds=(100,))
+    return Site(
+        route="default/hello",
+        namespace="default",
+        revisions=("hello-00001",),
+        bounds=(100,),
+        tags={"candidate": tagged},
+        policy=policy,
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "tag"),
+    [
+        (["X-Beta: yes"], "candidate"),
+        (["X-Beta: no"], None),
+        (["X-Beta: no", "X-Beta: yes"], "candidate"),
+        ([], None),
+        (["X-Tier: any"], None),
+        (["X-Beta: yes", "Knative-Serving-Tag: other"], "other"),
+    ],
+)
+def test_a_header_selects_a_tag_that_the_route_has(lines: list[str], tag: str | None) -> None:
+    known = known_head(head(*lines), site(rules="X-Beta=yes:candidate, X-Tier=*:gold"), turn=3)
+    assert known.tag == tag
+    assert known.turn == 3
+    assert known.session is None
+    assert not known.starts_session
+
+
+def test_a_cookie_continues_a_session_and_its_absence_starts_one() -> None:
+    known = known_head(head("Cookie: serving-session=abc"), site(affinity="cookie"), turn=0)
+    assert (known.session, known.starts_session) == (session_number(b"abc"), False)
+    known = known_head(head(), site(affinity="cookie"), turn=0)
+    assert (known.session, known.starts_session) == (None, True)
+
+
+def test_a_header_without_a_value_is_no_session_and_gets_no_cookie() -> None:
+    assert known_head(head("X-User: ada"), site(affinity="header:X-User"), turn=0).session == session_number(b"ada")
+    known = known_head(head(), site(affinity="header:X-User"), turn=0)
+    assert (known.session, known.starts_session) == (None, False)
+
+
+def test_trace_and_agent_are_read() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    read = head("User-Agent: curl", f"traceparent: {trace}")
+    assert known_head(read, site(), turn=0).traceparent == trace.encode()
+    assert agent_of(read) == b"curl"
+    assert agent_of(head()) == b""

@@ -26,7 +26,14 @@ from serving.local.podplan import command_words
 from serving.local.snapshot import is_application, take
 from serving.local.state import StateFolder
 from serving.model.errors import InvalidValue
+from serving.model.knative import (
+    ACCESS_ANNOTATION,
+    PLACEHOLDER_PAGE_ANNOTATION,
+    ROUTE_BY_HEADER_ANNOTATION,
+    SESSION_AFFINITY_ANNOTATION,
+)
 from serving.model.objects import nested
+from serving.model.routepolicy import route_policy
 
 __all__ = ["deploy"]
 
@@ -36,6 +43,13 @@ _TRIES_MAX = 10
 _CREATED, _NOT_FOUND, _CONFLICT = 201, 404, 409
 # Annotations that have an option of their own.
 _SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target", "metric", "scale_down_delay")
+# Annotations of the service itself.
+_POLICY = {
+    "access": ACCESS_ANNOTATION,
+    "session_affinity": SESSION_AFFINITY_ANNOTATION,
+    "route_by_header": ROUTE_BY_HEADER_ANNOTATION,
+    "placeholder_page": PLACEHOLDER_PAGE_ANNOTATION,
+}
 
 
 class _How(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +83,12 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--h2c", is_flag=True, help="The app speaks HTTP/2 with prior knowledge, as gRPC does.")
 @click.option("--image", help="The image that the manifest names, for a cluster.")
 @click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template.")
+@click.option("--access", type=click.Choice(["public", "private"]), help="Who may call: all, or who has its token.")
+@click.option("--session-affinity", metavar="HOW", help="Keep a session on one pod: cookie, header:NAME or none.")
+@click.option("--route-by-header", metavar="RULES", help="Tags by header, as in 'X-Beta=yes:candidate'.")
+@click.option(
+    "--placeholder-page", type=click.Choice(["true", "false"]), help="A page for browsers while a pod starts."
+)
 @click.option(
     "--replace", is_flag=True, help="Drop variables and scaling of the revision before that are not given again."
 )
@@ -106,7 +126,12 @@ def _deployment(given: dict[str, Any]) -> Deployment:
     if not command_words(given["command"]):
         raise InvalidValue(text=given["command"], expected="a command after --command")
     scaling = {key: value for key in _SCALING if (value := given.pop(key, None)) is not None}
+    policy = {key: value for option, key in _POLICY.items() if (value := given.pop(option, None)) is not None}
+    problems = route_policy(policy).problems
+    if problems:
+        fail_usage("; ".join(problems))
     return Deployment(
+        policy=policy,
         environment=pairs_of(given.pop("pairs"), "--env", "NAME"),
         annotations=pairs_of(given.pop("annotate"), "--annotate", "KEY"),
         scaling={key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in scaling.items()},

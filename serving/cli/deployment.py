@@ -44,6 +44,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     port: int | None = None
     h2c: bool = False
     scaling: Mapping[str, str] = {}
+    policy: Mapping[str, str] = {}
+    """Annotations of the service itself, which its Route gets (``serving.model.routepolicy``)."""
     snapshot: str = ""
 
 
@@ -88,7 +90,7 @@ def manifest_of(asked: Deployment) -> Object:
     return {
         "apiVersion": SERVING_API_VERSION,
         "kind": "Service",
-        "metadata": {"name": asked.name},
+        "metadata": {"name": asked.name, **({"annotations": dict(asked.policy)} if asked.policy else {})},
         "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}},
     }
 
@@ -99,7 +101,10 @@ def merged(before: Object, asked: Deployment, *, replace: bool) -> Object:
     spec: Object = {key: value for key, value in before["spec"].items() if key == "traffic"} | wanted["spec"]
     if not replace:
         spec["template"] = _merged_template(nested(before, "spec", "template") or {}, wanted["spec"]["template"], asked)
-    return {**wanted, "metadata": before["metadata"], "spec": spec}
+    metadata = before["metadata"]
+    if asked.policy:
+        metadata = {**metadata, "annotations": {**annotations_of(before), **asked.policy}}
+    return {**wanted, "metadata": metadata, "spec": spec}
 
 
 def _merged_template(before: Object, wanted: Object, asked: Deployment) -> Object:

@@ -14,7 +14,9 @@ from serving.cli.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.completion import complete_service
 from serving.cli.objects import condition, service_of
 from serving.cli.progress import Progress, paint
+from serving.cli.token import token_of
 from serving.cli.url import ServiceAddress, address_of
+from serving.cluster.port import Object
 
 __all__ = ["Answered", "invoke"]
 
@@ -57,7 +59,7 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
     address = address_of(api, service, tag=asked["tag"])
     body = _body(asked["data"])
     method = asked["method"] or ("GET" if body is None else "POST")
-    headers = {"Host": address.url.partition("//")[2], **_headers(asked["headers"])}
+    headers = {"Host": address.url.partition("//")[2], **_access(api, service), **_headers(asked["headers"])}
     if body is not None and not any(key.lower() == "content-type" for key in headers):
         headers["Content-Type"] = "application/json" if _is_json(body) else "application/x-www-form-urlencoded"
     target = path if path.startswith("/") else f"/{path}"
@@ -80,6 +82,12 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
         if ready.get("status") != "True":
             click.echo(f"{name} is not ready: {ready.get('reason')}; `serving describe {name}` shows why", err=True)
         sys.exit(1)
+
+
+def _access(api: ApiClient, service: Object) -> dict[str, str]:
+    """The token of a private service of this machine; on a cluster the caller passes it by -H."""
+    token = token_of(api, service) if api.state_path is not None else None
+    return {"X-Serving-Authorization": f"Bearer {token}"} if token else {}
 
 
 def _ask(

@@ -26,6 +26,7 @@ SECTIONS: dict[str, Section] = {
         "logs": ("serving.cli.logs:logs", "What the pods of a service write."),
         "invoke": ("serving.cli.invoke:invoke", "Send a request to a service."),
         "url": ("serving.cli.url:url", "Where a service answers."),
+        "token": ("serving.cli.token:token", "The token that callers of a private service send."),
         "traffic": ("serving.cli.traffic:traffic", "Split traffic between revisions, tag them, roll back."),
         "scale": ("serving.cli.scale:scale", "Bound the number of pods of a service."),
         "wait": ("serving.cli.wait:wait", "Wait until a service is ready, gone or at zero."),

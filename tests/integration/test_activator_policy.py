@@ -20,7 +20,7 @@ _TOKEN = access_token(KEY, namespace="default", route="hello")
 _ACCEPT = "Accept: text/html,application/xhtml+xml"
 
 
-async def served(stage: Stage, *pods: str, slots: int = 0, **annotations: str) -> None:
+async def served(stage: Stage, annotations: dict[str, str], *pods: str, slots: int = 0) -> None:
     await stage.revision("hello-00001", slots=slots)
     await stage.route(_WHOLE, annotations=annotations)
     for pod in pods:
@@ -29,7 +29,7 @@ async def served(stage: Stage, *pods: str, slots: int = 0, **annotations: str) -
 
 async def test_a_private_service_answers_only_with_its_token_and_keeps_ours_to_itself() -> None:
     async with staged() as stage:
-        await served(stage, "pod", **{ACCESS_ANNOTATION: "private"})
+        await served(stage, {ACCESS_ANNOTATION: "private"}, "pod")
         refused = await ask(stage.public)
         assert refused.status == 401
         assert refused.headers["www-authenticate"] == 'Bearer realm="default/hello"'
@@ -45,7 +45,7 @@ async def test_a_private_service_answers_only_with_its_token_and_keeps_ours_to_i
 
 async def test_no_other_way_in_opens_a_private_service() -> None:
     async with staged() as stage:
-        await served(stage, "pod", **{ACCESS_ANNOTATION: "private"})
+        await served(stage, {ACCESS_ANNOTATION: "private"}, "pod")
         named = ["Knative-Serving-Namespace: default", "Knative-Serving-Revision: hello-00001"]
         for host in ("hello.default.svc.cluster.local", "hello-00001.default.svc.cluster.local", "hello-00001.default"):
             assert (await ask(stage.inner, host=host)).status == 401, host
@@ -56,7 +56,7 @@ async def test_no_other_way_in_opens_a_private_service() -> None:
 
 async def test_another_version_of_the_token_ends_the_one_before() -> None:
     async with staged() as stage:
-        await served(stage, "pod", **{ACCESS_ANNOTATION: "private", ACCESS_TOKEN_VERSION_ANNOTATION: "1"})
+        await served(stage, {ACCESS_ANNOTATION: "private", ACCESS_TOKEN_VERSION_ANNOTATION: "1"}, "pod")
         first, second = (access_token(KEY, namespace="default", route="hello", version=one) for one in "12")
         assert (await ask(stage.public, headers=[f"Authorization: Bearer {first}"])).status == 200
         patch = {"metadata": {"annotations": {ACCESS_TOKEN_VERSION_ANNOTATION: "2"}}}
@@ -69,7 +69,7 @@ async def test_another_version_of_the_token_ends_the_one_before() -> None:
 
 async def test_a_session_stays_on_its_pod_and_moves_only_when_that_goes() -> None:
     async with staged() as stage:
-        await served(stage, "one", "two", "three", **{SESSION_AFFINITY_ANNOTATION: "cookie"})
+        await served(stage, {SESSION_AFFINITY_ANNOTATION: "cookie"}, "one", "two", "three")
         first = await ask(stage.public)
         cookie = "Cookie: " + first.headers["set-cookie"].partition(";")[0]
         answers = [await ask(stage.public, headers=[cookie]) for _ in range(20)]
@@ -85,7 +85,7 @@ async def test_a_session_stays_on_its_pod_and_moves_only_when_that_goes() -> Non
 
 async def test_a_session_by_header_goes_to_the_next_pod_while_its_own_is_full() -> None:
     async with staged() as stage:
-        await served(stage, "one", "two", slots=1, **{SESSION_AFFINITY_ANNOTATION: "header:X-User"})
+        await served(stage, {SESSION_AFFINITY_ANNOTATION: "header:X-User"}, "one", "two", slots=1)
         user = ["X-User: ada"]
         own = (await ask(stage.public, headers=user)).body
         other = next(pod for pod in stage.pods if pod.name != own)
@@ -133,7 +133,7 @@ async def test_a_header_selects_the_revision_of_a_tag_also_behind_a_gateway() ->
 
 async def test_a_browser_gets_a_page_that_reloads_itself_and_others_wait() -> None:
     async with staged() as stage:
-        await served(stage, **{PLACEHOLDER_PAGE_ANNOTATION: "true"})
+        await served(stage, {PLACEHOLDER_PAGE_ANNOTATION: "true"})
         page = await ask(stage.public, headers=[_ACCEPT])
         assert page.status == 503
         assert page.headers["refresh"] == "1"
@@ -148,7 +148,7 @@ async def test_a_browser_gets_a_page_that_reloads_itself_and_others_wait() -> No
 
 async def test_a_browser_gets_the_answer_itself_when_a_pod_comes_in_time() -> None:
     async with staged() as stage:
-        await served(stage, **{PLACEHOLDER_PAGE_ANNOTATION: "true"})
+        await served(stage, {PLACEHOLDER_PAGE_ANNOTATION: "true"})
         browser = asyncio.create_task(ask(stage.public, headers=[_ACCEPT]))
         await until(lambda: stage.level == 1)
         pod = await stage.pod_seen("pod")

@@ -112,3 +112,12 @@ def test_a_virtual_environment_is_looked_for_by_each_deploy() -> None:
     after = template_of(merged(before, asked(), replace=False))
     assert after["spec"]["containers"][0]["env"] == [{"name": "A", "value": "1"}]
     assert kept_options(before, asked()) == ["-e A"]
+
+
+def test_what_is_asked_of_requests_stands_on_the_service_and_stays() -> None:
+    first = manifest_of(asked(policy={"serving.dev/access": "private"}))
+    assert first["metadata"]["annotations"] == {"serving.dev/access": "private"}
+    kept = merged(first, asked(), replace=False)
+    assert kept["metadata"] == first["metadata"]
+    more = merged(kept, asked(policy={"serving.dev/placeholder-page": "true"}), replace=False)
+    assert more["metadata"]["annotations"] == {"serving.dev/access": "private", "serving.dev/placeholder-page": "true"}

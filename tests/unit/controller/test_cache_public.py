@@ -5,7 +5,7 @@ import msgspec
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.writes import Create, Patch, ResourceKind, WorkKey
-from serving.model.knative import TRAFFIC_PATH_ANNOTATION
+from serving.model.knative import ACCESS_ANNOTATION, TRAFFIC_PATH_ANNOTATION
 from serving.model.objects import Object, annotations_of
 from tests.unit.controller.builders import (
     NOW,
@@ -51,6 +51,11 @@ def with_public(cache: ControllerCache, key: WorkKey) -> dict[tuple[ResourceKind
     for (resource, _), body in found.items():
         cache.put(resource, stored(body))
     return found
+
+
+def endpoints_of(made: dict[tuple[ResourceKind, str], Object]) -> list[list[str]]:
+    body = made[ResourceKind.ENDPOINT_SLICE, "hello-00001-public"]
+    return [one["addresses"] for one in body["endpoints"]]
 
 
 def test_activators_that_change_wake_all_revisions_and_routes() -> None:
@@ -107,6 +112,22 @@ def test_a_pod_that_turns_unready_leaves_the_slice_before_anything_else_is_writt
     assert first.resource is ResourceKind.ENDPOINT_SLICE
     assert [one["addresses"] for one in first.patch["endpoints"]] == [["10.2.0.2"]]
     assert rest, "and then its status"
+
+
+def test_a_private_route_keeps_the_activators_in_front_of_its_revisions() -> None:
+    wanting = stored(a_revision(), annotations={**annotations_of(a_revision()), TRAFFIC_PATH_ANNOTATION: "serve"})
+    cache = knowing((ResourceKind.REVISION, wanting), (ResourceKind.ROUTE, assigned(a_route())))
+    cache.put_activators(ACTIVATORS, activators("10.1.0.1"))
+    cache.put(ResourceKind.POD, a_pod("pod-1", podIP="10.2.0.1", conditions=READY))
+    assert endpoints_of(with_public(cache, REVISION)) == [["10.2.0.1"]]
+    private = assigned(a_route(annotations={ACCESS_ANNOTATION: "private"}))
+    assert REVISION in cache.put(ResourceKind.ROUTE, stored(private, resourceVersion="8"))
+    (patch,) = [
+        one
+        for one in decide(cache, REVISION, now=NOW, now_s=NOW_S).writes
+        if isinstance(one, Patch) and one.resource is ResourceKind.ENDPOINT_SLICE
+    ]
+    assert [one["addresses"] for one in patch.patch["endpoints"]] == [["10.1.0.1"]]
 
 
 def test_a_service_in_the_way_is_told_and_wakes_when_it_goes() -> None:

@@ -11,7 +11,7 @@ from serving.controller.route import RouteContext, reconcile_route
 from serving.controller.routing import revisions_named_by
 from serving.controller.traffic import RouteTargets
 from serving.controller.writes import Create, Note, Patch, ResourceKind, WritePlan
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
+from serving.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
 from serving.model.objects import Object
 from serving.model.routedigest import route_digest
 from serving.settings.controller import ControllerSettings
@@ -111,6 +111,14 @@ def test_a_host_that_another_claimed_first_is_left_to_it() -> None:
     message = 'The host "hello.default.localhost" is already in use by Route "default/other", which claimed it first.'
     assert told(status, "IngressReady") == ("False", "DomainAlreadyClaimed", message)
     assert told(status, "Ready")[0] == "False"
+
+
+def test_an_annotation_that_cannot_be_read_makes_the_route_not_ready() -> None:
+    status = status_of(a_route(annotations={ACCESS_ANNOTATION: "secret"}))
+    state, reason, message = told(status, "IngressReady")
+    assert (state, reason) == ("False", "InvalidAnnotation")
+    assert '"secret", expected "public" or "private"' in message
+    assert status["traffic"], "its traffic goes on"
 
 
 def test_a_tag_without_its_host_has_no_url_and_keeps_its_traffic() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serving.model.knative import ROLLOUT_ANNOTATION
+from serving.model.knative import ACCESS_ANNOTATION, ROLLOUT_ANNOTATION
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
 from serving.model.routedigest import route_digest
 
@@ -82,3 +82,12 @@ def test_what_is_not_routed_does_not(change: Callable[[dict[str, Any]], None]) -
 
 def test_a_route_without_a_status_has_a_digest() -> None:
     assert len(route_digest({})) == 16
+
+
+def test_what_the_route_asks_of_requests_changes_the_digest() -> None:
+    private = copy.deepcopy(ROUTE)
+    private["metadata"]["annotations"][ACCESS_ANNOTATION] = "private"
+    public = copy.deepcopy(ROUTE)
+    public["metadata"]["annotations"][ACCESS_ANNOTATION] = "public"
+    assert route_digest(private) != route_digest(ROUTE)
+    assert route_digest(public) == route_digest(ROUTE)

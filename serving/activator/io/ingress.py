@@ -234,7 +234,8 @@ class Ingress:
         if (site is None or head.reserved or is_probe) and self._is_answered(exchange, site, agent=agent):
             return None
         assert site is not None
-        if site.access is not None and self._is_refused(exchange, site.access):
+        if site.access is not None and _refuse(exchange, site.access, self._key):
+            self.counts["refused-access"] += 1
             return None
         known = known_head(head, site, turn=self.routes.turn)
         if is_probe:
@@ -242,19 +243,6 @@ class Ingress:
         elif exchange.head is head:
             exchange.peer.known = known
         return known
-
-    def _is_refused(self, exchange: Exchange, rule: AccessRule) -> bool:
-        """Answer a request that lacks the token of a private service; else take our own header out of it."""
-        head = exchange.head
-        own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
-        token = access_token(self._key, namespace=rule.namespace, route=rule.route, version=rule.version)
-        refusal = access_refusal(rule, token, own=own, usual=usual)
-        if refusal is not None:
-            self.counts["refused-access"] += 1
-            exchange.answer(refusal.status, refusal.text, refusal.headers)
-        elif own:
-            exchange.head = head.without(lambda line: line.name == OWN_AUTHORIZATION)
-        return refusal is not None
 
     def _is_answered(self, exchange: Exchange, site: Site | None, *, agent: bytes) -> bool:
         """Answer a probe, or a host that no service has; whether it was either."""
@@ -347,6 +335,19 @@ def _has_begun(exchange: Exchange) -> bool:
 
 def _named(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
     return [*head.values(b"knative-serving-namespace")], [*head.values(b"knative-serving-revision")]
+
+
+def _refuse(exchange: Exchange, rule: AccessRule, key: bytes) -> bool:
+    """Answer a request that lacks the token of a private service; else take our own header out of it."""
+    head = exchange.head
+    own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
+    token = access_token(key, namespace=rule.namespace, route=rule.route, version=rule.version)
+    refusal = access_refusal(rule, token, own=own, usual=usual)
+    if refusal is not None:
+        exchange.answer(refusal.status, refusal.text, refusal.headers)
+    elif own:
+        exchange.head = head.without(lambda line: line.name == OWN_AUTHORIZATION)
+    return refusal is not None
 
 
 def _new_session(exchange: Exchange) -> tuple[int, bytes]:

@@ -5,12 +5,12 @@ may pass, else the answer. A caller sends ``Authorization: Bearer TOKEN``; one w
 ``X-Serving-Authorization: Bearer TOKEN``, which goes first and is not forwarded. Follows RFC 6750, section 3.
 """
 
+import hmac
 from collections.abc import Sequence
 
 import msgspec
 
 from serving.activator.sites import AccessRule
-from serving.wire.tokens import matches
 
 __all__ = ["OWN_AUTHORIZATION", "AccessRefusal", "access_refusal"]
 
@@ -41,7 +41,7 @@ def access_refusal(
         return _refusal(name, text, b"")
     value = given[0]
     is_bearer = len(given) == 1 and value[: len(_SCHEME)].lower() == _SCHEME
-    if is_bearer and matches(value[len(_SCHEME) :].strip(), token):
+    if is_bearer and hmac.compare_digest(value[len(_SCHEME) :].strip(), token.encode()):
         return None
     text = b"service %b is private, and this is not its token\n" % name
     return _refusal(name, text, b', error="invalid_token"')

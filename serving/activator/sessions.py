@@ -23,7 +23,7 @@ def session_in_header(values: Iterable[bytes]) -> int | None:
 
 
 def session_in_cookies(values: Iterable[bytes]) -> int | None:
-    """The session in the Cookie headers of a request; None if it brings no cookie of ours."""
+    """The session in the Cookie headers of a request; None if it brings no session cookie."""
     for value in values:
         for pair in value.split(b";"):
             name, _, text = pair.strip().partition(b"=")

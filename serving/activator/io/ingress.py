@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from serving.activator.access import OWN_AUTHORIZATION, access_refusal
 from serving.activator.endpoints import PodEndpoints
 from serving.activator.io.credentials import PodCredentials
+from serving.activator.io.knownhead import KnownHead, agent_of, known_head
 from serving.activator.io.prober import PodProber
 from serving.activator.io.ticker import Ticker
 from serving.activator.io.timeouts import RevisionTimeouts
-from serving.activator.knownhead import KnownHead, agent_of, known_head
 from serving.activator.outcome import Dispatch, Rejection, RevisionWake, RoutingOutcome
 from serving.activator.placeholder import PLACEHOLDER_AFTER_S, PLACEHOLDER_HEADERS, placeholder_page, wants_placeholder
 from serving.activator.probes import ProbeQuestion, is_probe_agent, probe_answer

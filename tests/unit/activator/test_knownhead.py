@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.activator.knownhead import agent_of, known_head
+from serving.activator.io.knownhead import agent_of, known_head
 from serving.activator.sites import Site
 from serving.model.knative import ROUTE_BY_HEADER_ANNOTATION, SESSION_AFFINITY_ANNOTATION
 from serving.model.routepolicy import route_policy

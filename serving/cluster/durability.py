@@ -44,7 +44,24 @@ def durable_part(whole: Mapping[str, Any]) -> Object:
     """The stored part of an object: everything except the status and the version."""
     kept = {key: value for key, value in whole.items() if key != "status"}
     kept["metadata"] = {key: value for key, value in whole["metadata"].items() if key != "resourceVersion"}
-    return kept
+    return _with_owners(kept, _of_status(whole, wanted=False))
+
+
+def _owners(whole: Mapping[str, Any]) -> list[Object]:
+    owners: list[Object] = whole["metadata"].get("managedFields") or []
+    return owners
+
+
+def _of_status(whole: Mapping[str, Any], *, wanted: bool) -> list[Object]:
+    """The entries of owners of the status, or those of all other fields."""
+    return [one for one in _owners(whole) if (one.get("subresource") == "status") is wanted]
+
+
+def _with_owners(whole: Object, owners: list[Object]) -> Object:
+    if owners == _owners(whole):
+        return whole
+    metadata = {key: value for key, value in whole["metadata"].items() if key != "managedFields"}
+    return {**whole, "metadata": metadata | ({"managedFields": owners} if owners else {})}
 
 
 def _is_soft(kind: Kind, old: Object, new: Object) -> bool:
@@ -55,7 +72,8 @@ def _is_soft(kind: Kind, old: Object, new: Object) -> bool:
 def _hard_part(whole: Object, field: str) -> Object:
     part = durable_part(whole)
     # A flip increments the generation; that alone is no reason to wait either.
-    part["metadata"].pop("generation", None)
+    for key in ("generation", "managedFields"):
+        part["metadata"].pop(key, None)
     if isinstance(part.get("spec"), Mapping):
         part["spec"] = {key: value for key, value in part["spec"].items() if key != field}
     return part
@@ -69,6 +87,7 @@ def carried_over(kind: Kind, base: Object, new: Object, *, present: Object) -> O
     result = {key: value for key, value in new.items() if key != "status"}
     if "status" in present:
         result["status"] = present["status"]
+    result = _with_owners(result, [*_of_status(new, wanted=False), *_of_status(present, wanted=True)])
     field = _SOFT_FIELDS.get(kind)
     if field is None:
         return result
@@ -78,7 +97,7 @@ def carried_over(kind: Kind, base: Object, new: Object, *, present: Object) -> O
     if wanted not in (was, is_now):
         raise Conflict(f"{kind.resource} {new['metadata']['name']!r}: {field} was changed while it was written")
     generation = max(new["metadata"].get("generation", 1), present["metadata"].get("generation", 1) + 1)
-    result["metadata"] = {**new["metadata"], "generation": generation}
+    result["metadata"] = {**result["metadata"], "generation": generation}
     spec = {key: value for key, value in (new.get("spec") or {}).items() if key != field}
     result["spec"] = spec if is_now is _NO_FIELD else {**spec, field: is_now}
     return result

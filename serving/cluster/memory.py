@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from serving.aio.clock import stamp as stamp_of
 from serving.aio.clock import wall_s as real_wall_s
 from serving.aio.cooperative import turn
 from serving.cluster.commits import Commits
@@ -23,11 +24,13 @@ from serving.cluster.kinds import NAMESPACE, Kind
 from serving.cluster.limits import StoreLimits
 from serving.cluster.metadata import checked_metadata, read_metadata
 from serving.cluster.owners import Owners
-from serving.cluster.patch import json_patch, merge_patch, same_json
+from serving.cluster.ownership.managers import FieldWriter, after_apply, after_update, without_nulls
+from serving.cluster.patch import same_json
+from serving.cluster.patching import patched
 from serving.cluster.port import Listing, Object, PatchType, Subresource
 from serving.cluster.records import Key, decoded
+from serving.cluster.requester import acting_manager
 from serving.cluster.state import FIRST_NAMESPACES, StoreState, filter_of
-from serving.cluster.strategic import strategic_merge
 from serving.cluster.tables import token_of_page
 from serving.cluster.watching import Watch
 from serving.cluster.writes import (
@@ -41,12 +44,15 @@ from serving.cluster.writes import (
     settled,
     with_generation,
 )
-from serving.model.errors import AlreadyExists, Conflict, Forbidden, Invalid
+from serving.model.errors import AlreadyExists, Conflict, Forbidden, NotFound
 
 __all__ = ["Admit", "EncodedListing", "MemoryCluster"]
 
 # How often a generated name that exists is replaced by another; one in 14 million exists.
 _NAME_TRIES = 8
+
+# The field manager of writes inside this process.
+_OWN_MANAGER = "serving-control"
 
 _Change = Callable[[Object], Mapping[str, Any]]
 
@@ -178,11 +184,20 @@ class MemoryCluster:
         return self._state.watch(kind, wanted, resource_version)
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
-        """As the port says."""
+        """As the port says. Fields have owners if a request creates the object."""
+        return await self._create(kind, body, dry_run=dry_run)
+
+    async def _create(
+        self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool, owners: Sequence[Object] = ()
+    ) -> Object:
         given = read_metadata(body)
         tries = 1 if given.name else _NAME_TRIES
         while True:
             made = self._admit(kind, self._state.fresh(kind, dict(body)))
+            if owners:
+                made = _with_owners(made, owners)
+            elif acting_manager():
+                made = after_update(kind, None, made, writer=self._writer())
             metadata = checked_metadata(kind, made)
             key = (metadata.namespace or "", metadata.name or "")
             self._check_namespace(kind, key[0])
@@ -222,10 +237,53 @@ class MemoryCluster:
 
         def change(old: Object) -> Mapping[str, Any]:
             target = scale_of(old) if subresource == "scale" else old
-            return _patched(kind, target, patch, patch_type=patch_type)
+            return patched(kind, target, patch, patch_type=patch_type)
 
         key = _key(kind, namespace, name)
         return await self._update(kind, key, change, subresource=subresource, dry_run=dry_run)
+
+    async def apply(  # noqa: PLR0913 - the API's own parameters
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        config: Mapping[str, Any],
+        subresource: Subresource | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> tuple[Object, bool]:
+        """Apply a configuration server-side for the acting manager; the object, and whether it is new.
+
+        Raises:
+            ApplyConflict: when other managers own fields with other values, and ``force`` is false.
+            NotFound: when a subresource of a missing object is applied.
+        """
+        given = without_nulls(config)
+        writer = self._writer(subresource)
+
+        def change(old: Object) -> Mapping[str, Any]:
+            return after_apply(kind, old, given, writer=writer, force=force)
+
+        key = _key(kind, namespace, name)
+        while True:
+            try:
+                return await self._update(
+                    kind, key, change, subresource=subresource, dry_run=dry_run, is_apply=True
+                ), False
+            except NotFound:
+                if subresource is not None:
+                    raise
+            made = after_apply(kind, None, given, writer=writer, force=force)
+            try:
+                return await self._create(kind, made, dry_run=dry_run, owners=_owners(made)), True
+            except AlreadyExists:
+                # Created since it was looked for: apply to that.
+                continue
+
+    def _writer(self, subresource: Subresource | None = None) -> FieldWriter:
+        manager = acting_manager() or _OWN_MANAGER
+        return FieldWriter(manager=manager, subresource=subresource, stamp=stamp_of(self._state.wall_s()))
 
     async def delete(  # noqa: PLR0913 - the API's own parameters
         self,
@@ -260,7 +318,14 @@ class MemoryCluster:
             await turn()
 
     async def _update(
-        self, kind: Kind, key: Key, change: _Change, *, subresource: Subresource | None, dry_run: bool
+        self,
+        kind: Kind,
+        key: Key,
+        change: _Change,
+        *,
+        subresource: Subresource | None,
+        dry_run: bool,
+        is_apply: bool = False,
     ) -> Object:
         check_subresource(kind, subresource)
         while True:
@@ -269,6 +334,10 @@ class MemoryCluster:
             check_identity(kind, old, sent)
             new = self._admit(kind, settled(kind, old, sent, subresource=subresource), old, subresource=subresource)
             new = with_generation(kind, old, new)
+            if is_apply:
+                new = _with_owners(new, _owners(sent))
+            elif "managedFields" in old["metadata"]:
+                new = after_update(kind, old, new, writer=self._writer(subresource), sent=_owners(sent))
             if same_json(old, new):
                 return _shown(old, subresource)
             disk = disk_for(kind, old, new, subresource=subresource)
@@ -294,27 +363,14 @@ def _key(kind: Kind, namespace: str, name: str) -> Key:
     return (namespace if kind.namespaced else "", name)
 
 
+def _owners(whole: Mapping[str, Any]) -> list[Object]:
+    owners: list[Object] = (whole.get("metadata") or {}).get("managedFields") or []
+    return owners
+
+
+def _with_owners(whole: Object, owners: Sequence[Object]) -> Object:
+    return {**whole, "metadata": {**whole["metadata"], **({"managedFields": owners} if owners else {})}}
+
+
 def _shown(whole: Object, subresource: Subresource | None) -> Object:
     return scale_of(whole) if subresource == "scale" else whole
-
-
-def _patched(
-    kind: Kind, target: Object, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, patch_type: PatchType
-) -> Mapping[str, Any]:
-    try:
-        match patch_type, patch:
-            case PatchType.JSON, Sequence():
-                result = json_patch(target, patch)
-            case PatchType.MERGE, Mapping():
-                result = merge_patch(target, patch)
-            case PatchType.STRATEGIC, Mapping():
-                result = strategic_merge(kind, target, patch)
-            case _:
-                raise Invalid(
-                    f"a patch of type {patch_type} is {'a list' if patch_type is PatchType.JSON else 'an object'}"
-                )
-    except RecursionError as error:
-        raise Invalid("the patch is nested too deep") from error
-    if not isinstance(result, Mapping):
-        raise Invalid("the patch does not leave an object")
-    return result

@@ -1,19 +1,20 @@
-"""The user on whose behalf a write runs, for annotations that record it.
+"""On whose behalf a write runs: the user, for annotations that record it, and the manager of the fields that it writes.
 
-The API server sets it for the time of a request. Writes of the system itself, such as those of the controllers in the same
-process, have no user.
+The API server sets both for the time of a request. Writes of the system itself, such as those of the controllers in the same
+process, have neither.
 """
 
 import contextlib
 import contextvars
 from collections.abc import Iterator
 
-__all__ = ["ADMIN_USER", "acting_as", "acting_user"]
+__all__ = ["ADMIN_USER", "acting_as", "acting_manager", "acting_user"]
 
 ADMIN_USER = "serving-admin"
 """The user of the one token that our own API server knows."""
 
 _user: contextvars.ContextVar[str] = contextvars.ContextVar("acting_user", default="")
+_manager: contextvars.ContextVar[str] = contextvars.ContextVar("acting_manager", default="")
 
 
 def acting_user() -> str:
@@ -21,11 +22,17 @@ def acting_user() -> str:
     return _user.get()
 
 
+def acting_manager() -> str:
+    """The field manager of the request that this task serves; "" if it serves none."""
+    return _manager.get()
+
+
 @contextlib.contextmanager
-def acting_as(user: str) -> Iterator[None]:
-    """Attribute the writes of a block to a user."""
-    token = _user.set(user)
+def acting_as(user: str, *, manager: str = "") -> Iterator[None]:
+    """Attribute the writes of a block to a user and a field manager."""
+    user_token, manager_token = _user.set(user), _manager.set(manager)
     try:
         yield
     finally:
-        _user.reset(token)
+        _user.reset(user_token)
+        _manager.reset(manager_token)

@@ -8,7 +8,7 @@ are filled in; a default needs its parent object.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from serving.model.errors import Problem
@@ -146,6 +146,19 @@ def _list_breaches(schema: Schema, value: list[Any], path: str) -> Iterator[Prob
     if "items" in schema:
         for index, child in enumerate(value):
             yield from breaches(schema["items"], child, f"{path}[{index}]")
+    if schema.get("x-kubernetes-list-type") == "map":
+        yield from _duplicates(schema["x-kubernetes-list-map-keys"], value, path)
+
+
+def _duplicates(names: Sequence[str], value: list[Any], path: str) -> Iterator[Problem]:
+    """Elements with the keys of an earlier one."""
+    seen = []
+    for index, child in enumerate(value):
+        keys = {name: child[name] for name in names if name in child} if isinstance(child, dict) else {}
+        if keys and keys in seen:
+            what = f"Duplicate value: {json.dumps(keys, separators=(',', ':'))}"
+            yield Problem(where=f"{path}[{index}]", what=what, expected="elements with different keys")
+        seen.append(keys)
 
 
 def _text_breaches(schema: Schema, value: str, path: str) -> Iterator[Problem]:

@@ -37,7 +37,7 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 PROPAGATION_FINALIZERS: Mapping[Propagation, str] = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 """The finalizer that keeps an owner until the collector has handled its dependents."""
 
-# Fields that the server sets and clients do not; managedFields belong to server-side apply.
+# Fields that the server sets and clients do not; ``ownership`` sets managedFields after a write is settled.
 _OWN_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 _DROPPED_FIELDS = ("managedFields", "selfLink", "resourceVersion")
 _NO_GENERATION = frozenset({CONFIG_MAP, SECRET, EVENT, LEASE, NAMESPACE, NODE, SERVICE})

@@ -9,6 +9,7 @@
         NotFound           404: there is no such object
         AlreadyExists      409: an object of that name exists
         Conflict           409: the object changed since it was read; read it again
+          ApplyConflict    409: another field manager owns a field of a server-side apply
         Invalid            422: the object breaks its schema or a rule
         Gone               410: the version is too old for a watch; list again
         Forbidden          403: never retry
@@ -31,6 +32,7 @@ import msgspec
 
 __all__ = [
     "AlreadyExists",
+    "ApplyConflict",
     "ClusterError",
     "Conflict",
     "Forbidden",
@@ -42,6 +44,7 @@ __all__ = [
     "JournalDamaged",
     "NotFound",
     "NotLeading",
+    "OwnedField",
     "Problem",
     "ServingError",
     "SettingsError",
@@ -114,6 +117,29 @@ class Conflict(ClusterError):
 
     status: ClassVar[int] = 409
     reason: ClassVar[str] = "Conflict"
+
+
+class OwnedField(msgspec.Struct, frozen=True, kw_only=True):
+    """A field that a server-side apply sets and another manager owns. ``manager`` is quoted, as messages write it."""
+
+    path: str
+    manager: str
+
+
+class ApplyConflict(Conflict):
+    """Other managers own fields with other values; ``fields`` holds every one. Apply again with force, or leave them out."""
+
+    def __init__(self, fields: Sequence[OwnedField]) -> None:
+        self.fields = tuple(fields)
+        if len(self.fields) == 1:
+            (one,) = self.fields
+            super().__init__(f"Apply failed with 1 conflict: conflict with {one.manager}: {one.path}")
+            return
+        by_manager: dict[str, list[str]] = {}
+        for one in self.fields:
+            by_manager.setdefault(one.manager, []).append(f"- {one.path}")
+        parts = [f"conflicts with {manager}:\n" + "\n".join(found) for manager, found in by_manager.items()]
+        super().__init__(f"Apply failed with {len(self.fields)} conflicts: " + "\n".join(parts))
 
 
 class Invalid(ClusterError):

@@ -198,7 +198,7 @@ async def test_a_dry_run_deletes_nothing(client: Client) -> None:
         ("PUT", f"{MAPS}/m", {"metadata": {"name": "m"}}, {}, 404),
         ("PATCH", f"{MAPS}/m", {}, {"Content-Type": "application/json"}, 415),
         ("PATCH", f"{MAPS}/m", [], MERGE, 400),
-        ("PATCH", f"{MAPS}/m", {}, {"Content-Type": "application/apply-patch+yaml"}, 501),
+        ("PATCH", f"{MAPS}/m", {}, {"Content-Type": "application/apply-patch+yaml"}, 422),
         ("DELETE", f"{MAPS}/m", None, {}, 404),
         ("DELETE", f"{MAPS}/m/status", None, {}, 404),
         ("DELETE", f"{MAPS}/m", [], {}, 400),

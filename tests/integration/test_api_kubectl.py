@@ -1,24 +1,16 @@
 """Real kubectls against the API over the memory store: the one in PATH, and any others that SERVING_TEST_KUBECTLS names."""
 
 import asyncio
-import os
-import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from serving.cluster.admission import admit
-from serving.cluster.api.logs import LogOptions
-from serving.cluster.kinds import NODE, POD, SERVING_SERVICE, Kind
+from serving.cluster.kinds import NODE, POD, SERVING_SERVICE
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.watching import Watch
-from tests.integration.api_server import served
+from tests.integration.kubectl import Kubectl, needs_kubectl
 
-KUBECTLS = [path for path in (shutil.which("kubectl"), *os.environ.get("SERVING_TEST_KUBECTLS", "").split(":")) if path]
-
-pytestmark = pytest.mark.skipif(not KUBECTLS, reason="kubectl is not installed")
+pytestmark = needs_kubectl
 
 MANIFEST = """
 apiVersion: serving.knative.dev/v1
@@ -51,68 +43,10 @@ spec: {containers: [{name: c, image: i}]}
 SERVICE = MANIFEST.split("---", maxsplit=1)[0]
 
 
-class Lines:
-    """A log that goes on once for those who follow it."""
-
-    async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
-        yield f"{namespace}/{pod}/{options.container}\n".encode()
-        if options.follow:
-            yield b"more\n"
-
-
-class Observed(MemoryCluster):
-    """A store that tells when somebody begins to watch."""
-
-    def __init__(self) -> None:
-        super().__init__(admit=admit)
-        self.watched = asyncio.Event()
-
-    def watch(self, kind: Kind, namespace: str | None = None, **options: str) -> Watch:
-        self.watched.set()
-        return super().watch(kind, namespace, **options)
-
-
-class Kubectl:
-    """One kubectl with a home and a kubeconfig of its own."""
-
-    def __init__(self, program: str, folder: Path, kubeconfig: Path) -> None:
-        self._program = program
-        self._folder = folder
-        self._environment = {"HOME": str(folder), "KUBECONFIG": str(kubeconfig), "PATH": os.environ.get("PATH", "")}
-        self.cluster: Observed
-
-    async def start(self, *words: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            self._program,
-            *words,
-            cwd=self._folder,
-            env=self._environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-
-    async def tried(self, *words: str) -> tuple[int, str]:
-        """Exit code, and what it printed on both outputs."""
-        process = await self.start(*words)
-        printed, _ = await process.communicate()
-        assert process.returncode is not None
-        return process.returncode, printed.decode()
-
-    async def __call__(self, *words: str) -> str:
-        code, printed = await self.tried(*words)
-        assert code == 0, f"kubectl {' '.join(words)}: {printed}"
-        return printed
-
-
-@pytest.fixture(params=KUBECTLS or [""], ids=lambda path: Path(path).name)
-async def kubectl(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kubectl]:
-    cluster = Observed()
-    async with served(cluster, tmp_path, logs=Lines()) as api:
-        one = Kubectl(request.param, tmp_path, api.kubeconfig)
-        one.cluster = cluster
-        (tmp_path / "all.yaml").write_text(MANIFEST, encoding="utf-8")
-        yield one
+@pytest.fixture
+async def kubectl(kubectl: Kubectl, tmp_path: Path) -> Kubectl:
+    (tmp_path / "all.yaml").write_text(MANIFEST, encoding="utf-8")
+    return kubectl
 
 
 @pytest.fixture
@@ -266,9 +200,6 @@ async def test_delete_removes_what_the_manifest_names(applied: Kubectl) -> None:
 
 
 async def test_what_is_not_served_is_said(applied: Kubectl) -> None:
-    code, printed = await applied.tried("apply", "--server-side", "-f", "all.yaml")
-    assert code != 0
-    assert "server-side apply is not served" in printed
     code, printed = await applied.tried("exec", "p", "--", "ls")
     assert code != 0
     assert "pods/exec is not served here" in printed

@@ -1,7 +1,7 @@
 """Objects as HTTP responses: whole, as a table, or as metadata only, as the client accepts."""
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 from aiohttp import web
@@ -11,9 +11,18 @@ from serving.cluster.api.content import Shape, WantedShape
 from serving.cluster.api.fields import warning_header
 from serving.cluster.api.tables import metadata_list, partial_metadata, table
 from serving.cluster.kinds import Kind
-from serving.cluster.port import Listing, Object
+from serving.cluster.port import Listing, Object, Subresource
 
-__all__ = ["JSON_TYPE", "EncodedItems", "EncodedReads", "json_answer", "shaped_list", "shaped_object", "whole_list"]
+__all__ = [
+    "JSON_TYPE",
+    "EncodedItems",
+    "EncodedReads",
+    "ServerSideApply",
+    "json_answer",
+    "shaped_list",
+    "shaped_object",
+    "whole_list",
+]
 
 JSON_TYPE = "application/json"
 
@@ -55,6 +64,25 @@ class EncodedReads(Protocol):
         page: str = "",
     ) -> "EncodedItems":
         """All objects, as ``Cluster.list``."""
+        ...
+
+
+@runtime_checkable
+class ServerSideApply(Protocol):
+    """A store that knows the owners of fields."""
+
+    async def apply(  # noqa: PLR0913 - the API's own parameters
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        config: Mapping[str, Any],
+        subresource: Subresource | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> tuple[Object, bool]:
+        """The object after the apply, and whether it is new. Raises ``ApplyConflict``."""
         ...
 
 

@@ -21,6 +21,7 @@ from serving.cluster.api.access import LOOPBACK_HOSTS, TOKEN_ROOT, check_host, c
 from serving.cluster.api.answers import JSON_TYPE, EncodedReads, json_answer, shaped_list, shaped_object, whole_list
 from serving.cluster.api.content import Shape, decode_body, wanted
 from serving.cluster.api.eviction import evict
+from serving.cluster.api.fieldmanager import field_manager
 from serving.cluster.api.logs import PodLogs, log_options
 from serving.cluster.api.paths import RequestTarget, target_of
 from serving.cluster.api.reviews import (
@@ -128,7 +129,8 @@ class _ApiHandlers:
                 if request.path not in _HEALTH_PATHS:
                     in_path = request.match_info.get("token", "")
                     check_token(request.headers.get("Authorization", ""), in_path, token=self._options.token)
-                with acting_as(ADMIN_USER):
+                manager = field_manager(request.query, request.headers.get("User-Agent", ""))
+                with acting_as(ADMIN_USER, manager=manager):
                     return await handler(request)
             except (ClusterError, Fault) as error:
                 return json_answer(refusal(error, await _subject(request)), status=refusal_code(error))

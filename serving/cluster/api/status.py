@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from serving.cluster.api.paths import RequestTarget
 from serving.cluster.port import Object
-from serving.model.errors import ClusterError, Invalid
+from serving.model.errors import ApplyConflict, ClusterError, Invalid
 
 __all__ = ["Fault", "refusal", "refusal_code", "success"]
 
@@ -61,6 +61,11 @@ def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) ->
             details["causes"] = [
                 {"reason": "FieldValueInvalid", "message": problem.what, "field": problem.where}
                 for problem in error.problems
+            ]
+        if isinstance(error, ApplyConflict):
+            details["causes"] = [
+                {"reason": "FieldManagerConflict", "message": f"conflict with {one.manager}", "field": one.path}
+                for one in error.fields
             ]
         status["details"] = {key: value for key, value in details.items() if value}
     return status

@@ -10,6 +10,7 @@ import msgspec
 from multidict import MultiMapping
 
 from serving.cluster.admission import annotation_warnings
+from serving.cluster.api.answers import ServerSideApply
 from serving.cluster.api.content import decode_body, duplicate_fields
 from serving.cluster.api.effects import effectless, unrunnable
 from serving.cluster.api.fields import check_fields, touched
@@ -34,7 +35,8 @@ __all__ = [
     "replace",
 ]
 
-_APPLY = "application/apply-patch+yaml"
+_APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
+_TRUE = {"1", "true", "True"}
 _PATCH_TYPES = {one.value: one for one in PatchType}
 
 
@@ -82,11 +84,15 @@ async def patch(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
     """PATCH of an object or a subresource, of the type that the content type names."""
     _must_name(target)
     media = sent.content_type.partition(";")[0].strip().lower()
-    if media == _APPLY:
-        raise Unsupported("server-side apply is not served; use kubectl apply without --server-side, or a merge patch")
+    if media in _APPLY:
+        return await _apply(cluster, target, sent)
+    if sent.query.get("force", ""):
+        raise Fault(422, "force: Forbidden: may not be specified for non-apply patch")
     patch_type = _PATCH_TYPES.get(media)
     if patch_type is None:
-        raise Fault(415, f"a patch is one of {', '.join(_PATCH_TYPES)}, not {media or 'of no content type'}")
+        raise Fault(
+            415, f"a patch is one of {', '.join((*_PATCH_TYPES, *_APPLY))}, not {media or 'of no content type'}"
+        )
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, list if patch_type is PatchType.JSON else dict):
         raise Fault(400, f"a patch of type {media} is {'a list' if patch_type is PatchType.JSON else 'an object'}")
@@ -102,6 +108,37 @@ async def patch(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
         dry_run=_dry_run(sent.query),
     )
     return Written(object=made, warnings=(*warnings, *await _tell(cluster, target, parts, made=made, sent=sent)))
+
+
+async def _apply(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
+    """Server-side apply: the body states all fields that its manager wants."""
+    if not isinstance(cluster, ServerSideApply):
+        raise Unsupported("server-side apply is not served by this store")
+    if not sent.query.get("fieldManager", ""):
+        raise Fault(422, "fieldManager: Required value: is required for apply patch")
+    body = _object_of(target, sent)
+    if body["metadata"].get("managedFields"):
+        raise Fault(400, "metadata.managedFields must be nil")
+    warnings = _field_warnings(target, [body], sent)
+    config = body
+    if target.subresource == "scale":
+        # The entry of a scale names the field of the object itself.
+        spec = body.get("spec") or {}
+        config = {"metadata": body["metadata"], "spec": {"replicas": spec["replicas"]} if "replicas" in spec else {}}
+    made, is_new = await cluster.apply(
+        target.kind,
+        target.one_namespace,
+        target.name,
+        config=config,
+        subresource=_part(target),
+        force=sent.query.get("force", "") in _TRUE,
+        dry_run=_dry_run(sent.query),
+    )
+    return Written(
+        object=made,
+        status=201 if is_new else 200,
+        warnings=(*warnings, *await _tell(cluster, target, [body], made=made, sent=sent)),
+    )
 
 
 async def delete(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:

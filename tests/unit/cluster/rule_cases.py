@@ -154,6 +154,7 @@ _POD_CASES: list[Case] = [
             {"env": [{"name": "PORT"}], "ports": [_PORT]},
             {"env": [{"name": "K_SERVICE", "value": "x"}]},
             {"env": [{"value": "x"}]},
+            {"env": [{"name": "", "value": "x"}]},
         ],
         holding=[{"env": [{"name": "A", "value": "b"}]}, {"env": []}, {"env": [{"name": "PORTS"}]}],
     ),

@@ -1,0 +1,85 @@
+"""Real kubectls against the API over the memory store: the one in PATH, and any others that SERVING_TEST_KUBECTLS names."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.admission import admit
+from serving.cluster.api.logs import LogOptions
+from serving.cluster.kinds import Kind
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.watching import Watch
+from tests.integration.api_server import served
+
+__all__ = ["KUBECTLS", "Kubectl", "needs_kubectl", "serve_kubectl"]
+
+KUBECTLS = [path for path in (shutil.which("kubectl"), *os.environ.get("SERVING_TEST_KUBECTLS", "").split(":")) if path]
+
+needs_kubectl = pytest.mark.skipif(not KUBECTLS, reason="kubectl is not installed")
+
+
+class Lines:
+    """A log that goes on once for those who follow it."""
+
+    async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
+        yield f"{namespace}/{pod}/{options.container}\n".encode()
+        if options.follow:
+            yield b"more\n"
+
+
+class Observed(MemoryCluster):
+    """A store that tells when somebody begins to watch."""
+
+    def __init__(self) -> None:
+        super().__init__(admit=admit)
+        self.watched = asyncio.Event()
+
+    def watch(self, kind: Kind, namespace: str | None = None, **options: str) -> Watch:
+        self.watched.set()
+        return super().watch(kind, namespace, **options)
+
+
+class Kubectl:
+    """One kubectl with a home and a kubeconfig of its own."""
+
+    def __init__(self, program: str, folder: Path, kubeconfig: Path) -> None:
+        self._program = program
+        self.folder = folder
+        self._environment = {"HOME": str(folder), "KUBECONFIG": str(kubeconfig), "PATH": os.environ.get("PATH", "")}
+        self.cluster: Observed
+
+    async def start(self, *words: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            self._program,
+            *words,
+            cwd=self.folder,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+
+    async def tried(self, *words: str) -> tuple[int, str]:
+        """Exit code, and what it printed on both outputs."""
+        process = await self.start(*words)
+        printed, _ = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, printed.decode()
+
+    async def __call__(self, *words: str) -> str:
+        code, printed = await self.tried(*words)
+        assert code == 0, f"kubectl {' '.join(words)}: {printed}"
+        return printed
+
+
+async def serve_kubectl(program: str, folder: Path) -> AsyncGenerator[Kubectl, None]:
+    """A kubectl with a server."""
+    cluster = Observed()
+    async with served(cluster, folder, logs=Lines()) as api:
+        one = Kubectl(program, folder, api.kubeconfig)
+        one.cluster = cluster
+        yield one

@@ -143,3 +143,8 @@ class FencedCluster:
                 propagation=propagation,
                 grace_s=grace_s,
             )
+
+    async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
+        """As the port says. Raises ``NotLeading`` too."""
+        with fencing(self._check):
+            await self._cluster.evict(namespace, name, uid=uid)

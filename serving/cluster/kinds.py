@@ -22,9 +22,11 @@ __all__ = [
     "LEASE",
     "NAMESPACE",
     "NODE",
+    "NODE_GROUP",
     "NODE_METRICS",
     "POD",
     "POD_AUTOSCALER",
+    "POD_DISRUPTION_BUDGET",
     "POD_METRICS",
     "REVISION",
     "ROUTE",
@@ -123,6 +125,14 @@ HTTP_ROUTE = Kind(
     categories=("gateway-api",),
 )
 LEASE = Kind(group="coordination.k8s.io", version="v1", name="Lease", plural="leases", has_status=False)
+POD_DISRUPTION_BUDGET = Kind(
+    group="policy",
+    version="v1",
+    name="PodDisruptionBudget",
+    plural="poddisruptionbudgets",
+    short_names=("pdb",),
+    durable=True,
+)
 # Resource usage of nodes and pods. In a cluster metrics-server serves it, without watches.
 NODE_METRICS = Kind(
     group="metrics.k8s.io", version="v1beta1", name="NodeMetrics", plural="nodes", namespaced=False, has_status=False
@@ -176,6 +186,16 @@ SCALING_POLICY = Kind(
     short_names=("sp",),
     durable=True,
 )
+# Cluster-scoped, as the nodes are.
+NODE_GROUP = Kind(
+    group="serving.dev",
+    version="v1alpha1",
+    name="NodeGroup",
+    plural="nodegroups",
+    namespaced=False,
+    short_names=("ng",),
+    durable=True,
+)
 
 KINDS: tuple[Kind, ...] = (
     NAMESPACE,
@@ -192,6 +212,7 @@ KINDS: tuple[Kind, ...] = (
     LEASE,
     NODE_METRICS,
     POD_METRICS,
+    POD_DISRUPTION_BUDGET,
     SERVING_SERVICE,
     CONFIGURATION,
     REVISION,
@@ -201,6 +222,7 @@ KINDS: tuple[Kind, ...] = (
     SERVERLESS_SERVICE,
     POD_AUTOSCALER,
     SCALING_POLICY,
+    NODE_GROUP,
 )
 
 _BY_TYPE = {(kind.api_version, kind.name): kind for kind in KINDS}

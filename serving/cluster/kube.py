@@ -14,7 +14,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import msgspec
@@ -24,6 +24,7 @@ from serving.cluster.port import EventType, Listing, Object, PatchType, Subresou
 from serving.cluster.recorder import recorder_from_environment
 from serving.cluster.replies import error_of, event_error
 from serving.cluster.sending import CheckedRequest
+from serving.cluster.urls import dry_run_query, eviction_body, eviction_path, object_path, query_of, with_type
 from serving.model.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class KubeCluster:
 
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
         """As the port says."""
-        return await self._call("GET", _path(kind, namespace, name, subresource=subresource))
+        return await self._call("GET", object_path(kind, namespace, name, subresource=subresource))
 
     async def list(
         self,
@@ -114,13 +115,13 @@ class KubeCluster:
         page: str = "",
     ) -> Listing:
         """As the port says."""
-        query = _query(
+        query = query_of(
             labelSelector=label_selector,
             fieldSelector=field_selector,
             limit=str(page_size or ""),
             **{"continue": page},
         )
-        answer = await self._call("GET", _path(kind, namespace or ""), query=query)
+        answer = await self._call("GET", object_path(kind, namespace or ""), query=query)
         metadata = answer.get("metadata", {})
         # A real server leaves the type out of the items of its own kinds.
         typed = {"apiVersion": kind.api_version, "kind": kind.name}
@@ -140,7 +141,7 @@ class KubeCluster:
         field_selector: str = "",
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """As the port says; bookmarks are asked for, and best effort."""
-        query = _query(
+        query = query_of(
             watch="true",
             allowWatchBookmarks="true",
             resourceVersion=resource_version,
@@ -148,12 +149,14 @@ class KubeCluster:
             labelSelector=label_selector,
             fieldSelector=field_selector,
         )
-        return self._watch(_path(kind, namespace or ""), query)
+        return self._watch(object_path(kind, namespace or ""), query)
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """As the port says."""
         namespace = body.get("metadata", {}).get("namespace", "default") if kind.namespaced else ""
-        return await self._call("POST", _path(kind, namespace), query=_dry(dry_run), body=_typed(kind, body))
+        return await self._call(
+            "POST", object_path(kind, namespace), query=dry_run_query(dry_run), body=with_type(kind, body)
+        )
 
     async def replace(
         self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
@@ -161,9 +164,9 @@ class KubeCluster:
         """As the port says."""
         metadata = body.get("metadata", {})
         namespace = metadata.get("namespace", "default") if kind.namespaced else ""
-        path = _path(kind, namespace, metadata.get("name", ""), subresource=subresource)
-        whole = body if subresource == "scale" else _typed(kind, body)
-        return await self._call("PUT", path, query=_dry(dry_run), body=whole)
+        path = object_path(kind, namespace, metadata.get("name", ""), subresource=subresource)
+        whole = body if subresource == "scale" else with_type(kind, body)
+        return await self._call("PUT", path, query=dry_run_query(dry_run), body=whole)
 
     async def patch(  # noqa: PLR0913 - the API's own parameters
         self,
@@ -179,8 +182,8 @@ class KubeCluster:
         """As the port says."""
         return await self._call(
             "PATCH",
-            _path(kind, namespace, name, subresource=subresource),
-            query=_dry(dry_run),
+            object_path(kind, namespace, name, subresource=subresource),
+            query=dry_run_query(dry_run),
             body=dict(patch) if isinstance(patch, Mapping) else list(patch),
             content_type=patch_type.value,
         )
@@ -205,7 +208,11 @@ class KubeCluster:
             "preconditions": {key: value for key, value in given.items() if value is not None},
             **({} if grace_s is None else {"gracePeriodSeconds": grace_s}),
         }
-        await self._call("DELETE", _path(kind, namespace, name), body=options)
+        await self._call("DELETE", object_path(kind, namespace, name), body=options)
+
+    async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
+        """As the port says."""
+        await self._call("POST", eviction_path(namespace, name), body=eviction_body(namespace, name, uid))
 
     async def _call(
         self,
@@ -374,23 +381,3 @@ def _mapped(method: str, path: str) -> Iterator[None]:
         raise Unavailable(f"{method} {path}: the server did not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
         raise Unavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
-
-
-def _path(kind: Kind, namespace: str, name: str = "", *, subresource: str | None = None) -> str:
-    """Where the API has an object, or all of a kind where there is no name."""
-    root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
-    where = f"/namespaces/{quote(namespace, safe='')}" if kind.namespaced and namespace else ""
-    tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)
-    return f"{root}{where}/{kind.plural}{tail}"
-
-
-def _query(**parameters: str) -> dict[str, str]:
-    return {name: value for name, value in parameters.items() if value}
-
-
-def _dry(dry_run: bool) -> dict[str, str]:  # noqa: FBT001 - the port's own flag
-    return {"dryRun": "All"} if dry_run else {}
-
-
-def _typed(kind: Kind, body: Mapping[str, Any]) -> Object:
-    return {"apiVersion": kind.api_version, "kind": kind.name, **body}

@@ -17,10 +17,11 @@ import msgspec
 from serving.aio.clock import stamp as stamp_of
 from serving.aio.clock import wall_s as real_wall_s
 from serving.aio.cooperative import turn
+from serving.cluster.budgets import check_budgets
 from serving.cluster.commits import Commits
 from serving.cluster.durability import Disk, disk_for
 from serving.cluster.journal import Journal
-from serving.cluster.kinds import NAMESPACE, Kind
+from serving.cluster.kinds import NAMESPACE, POD, Kind
 from serving.cluster.limits import StoreLimits
 from serving.cluster.metadata import checked_metadata, read_metadata
 from serving.cluster.owners import Owners
@@ -316,6 +317,12 @@ class MemoryCluster:
             disk = Disk.AWAITED if kind.durable else Disk.NONE
             await self._commits.apply(kind, old, new, disk=disk, metadata=metadata, is_removal=is_removal)
             await turn()
+
+    async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
+        """As the port says; the budgets are evaluated against the pods as they are."""
+        pod = await self.get(POD, namespace, name)
+        await check_budgets(self, pod)
+        await self.delete(POD, namespace, name, uid=uid)
 
     async def _update(
         self,

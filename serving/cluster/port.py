@@ -200,3 +200,10 @@ class Cluster(Protocol):
         on preconditions.
         """
         ...
+
+    async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
+        """Ask for a pod to leave: it is deleted with its own grace unless a PodDisruptionBudget forbids it.
+
+        Raises ``TooManyRequests`` if a budget forbids it now, ``NotFound``, ``Conflict`` if the uid is another.
+        """
+        ...

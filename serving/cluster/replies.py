@@ -18,6 +18,7 @@ from serving.model.errors import (
     Invalid,
     NotFound,
     Problem,
+    TooManyRequests,
     Unavailable,
     Unsupported,
     UnsupportedMediaType,
@@ -35,6 +36,7 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
     409: Conflict,
     410: Gone,
     415: UnsupportedMediaType,
+    429: TooManyRequests,
     501: Unsupported,
 }
 
@@ -79,8 +81,9 @@ def _error(status: int, said: _StatusReply, retry_after: str) -> ClusterError:
     if status == AlreadyExists.status and said.reason == AlreadyExists.reason:
         return AlreadyExists(message)
     if status in _BY_STATUS:
-        return _BY_STATUS[status](message)
-    if 400 <= status < 500 and status not in {408, 429}:
+        wait = f" (asked to wait {retry_after} s)" if retry_after and status == TooManyRequests.status else ""
+        return _BY_STATUS[status](message + wait)
+    if 400 <= status < 500 and status != 408:
         causes = (said.details.causes if said.details else None) or []
         return Invalid(
             message, [Problem(where=cause.field, what=cause.message, expected="see the message") for cause in causes]

@@ -10,12 +10,21 @@ import enum
 import functools
 import re
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import msgspec
 
 from serving.model.errors import Invalid
 
-__all__ = ["FieldSelector", "LabelSelector", "Operator", "Requirement", "field_selector", "label_selector"]
+__all__ = [
+    "FieldSelector",
+    "LabelSelector",
+    "Operator",
+    "Requirement",
+    "field_selector",
+    "label_selector",
+    "written_selector",
+]
 
 # Reflectors and controllers use the same few texts again and again.
 _COMPILED_MAX = 1024
@@ -113,6 +122,32 @@ def label_selector(text: str) -> LabelSelector:
             raise Invalid(f"unable to parse label selector {text!r}: it stops making sense at {rest[at:]!r}")
         requirements.append(_checked(_requirement(clause), text))
         at = clause.end()
+    return LabelSelector(tuple(requirements))
+
+
+_WRITTEN_OPERATORS = {
+    "In": Operator.IN,
+    "NotIn": Operator.NOT_IN,
+    "Exists": Operator.EXISTS,
+    "DoesNotExist": Operator.ABSENT,
+    "Gt": Operator.ABOVE,
+    "Lt": Operator.BELOW,
+}
+
+
+def written_selector(selector: Mapping[str, Any]) -> LabelSelector:
+    """A selector as objects write it, with ``matchLabels`` and ``matchExpressions``; {} matches everything.
+
+    A node selector term has ``matchExpressions`` too, with the operators Gt and Lt beside those of a LabelSelector.
+    Raises ``Invalid`` for an operator that does not exist.
+    """
+    labels = selector.get("matchLabels") or {}
+    requirements = [Requirement(key, Operator.IN, frozenset({value})) for key, value in labels.items()]
+    for one in selector.get("matchExpressions") or ():
+        operator = _WRITTEN_OPERATORS.get(one.get("operator", ""))
+        if operator is None:
+            raise Invalid(f"{one.get('operator')!r} is not an operator; known are {', '.join(_WRITTEN_OPERATORS)}")
+        requirements.append(Requirement(one["key"], operator, frozenset(one.get("values") or ())))
     return LabelSelector(tuple(requirements))
 
 

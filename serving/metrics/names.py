@@ -6,11 +6,12 @@ are gone are dropped, classes and reasons are closed lists, and nothing that a c
 msgspec only, so that the sidecar may import it.
 """
 
-import enum
 from collections.abc import Iterator
 
 import msgspec
 
+from serving.metrics.nodegroup_names import NODEGROUP_METRICS
+from serving.metrics.spec import MetricKind, MetricSpec
 from serving.model.load.requests import CONCURRENCY, RPS
 from serving.model.load.table import LOAD_METRICS
 
@@ -39,24 +40,6 @@ OLD_REVISION_LABELS = ("namespace_name", "configuration_name", "revision_name")
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Bounds of histograms of time: OpenTelemetry's for HTTP, finer below 5 ms, where a proxy lives, and up to a minute,
 which a cold start may take."""
-
-
-class MetricKind(enum.StrEnum):
-    """What may happen to a value: only up, up and down, or counted by size."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class MetricSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One family of a page. ``help_text`` is its meaning in one sentence; ``old_name`` "" where it had none."""
-
-    name: str
-    kind: MetricKind
-    help_text: str
-    labels: tuple[str, ...] = ()
-    old_name: str = ""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,6 +287,7 @@ TABLES = (
     Table(daemon="autoscaler", where="the port of stats, 6081", metrics=AUTOSCALER_METRICS),
     Table(daemon="controller", where="`metrics-address` of its settings, 6083", metrics=CONTROLLER_METRICS),
     Table(daemon="control (one machine)", where="the same page as the controller", metrics=LOCAL_METRICS),
+    Table(daemon="nodegroup", where="`metrics-address` of its settings, 6085", metrics=NODEGROUP_METRICS),
     Table(daemon="queue-proxy", where="each pod, port 8022", metrics=QUEUEPROXY_METRICS),
     Table(daemon="all but the queue-proxy", where="the page of each", metrics=COMMON_METRICS),
 )

@@ -16,7 +16,11 @@
         Unsupported        501: the API allows it, this server does not implement it
           UnsupportedMediaType  415: a patch of a type that this kind does not accept
         Unavailable        503: the server does not answer; retry later
+          TooManyRequests  429: not now; a PodDisruptionBudget forbids the eviction
         NotLeading         503: this process lost the lease that allows the write; nothing was sent
+      CloudError           the cloud did not do what a node group asked
+        CloudRefused       a bound, a quota, no capacity, no such group; the same request would fail again now
+        CloudUnavailable   the cloud does not answer, or throttles; look, then retry in the next pass
       InvalidCertificate   the operator must act: a certificate cannot be served; the last good one stays
       JournalDamaged       the operator must act: the store's file cannot be read; it is kept as it is
       IllegalTransition    internal error: a state machine received an event that its state forbids
@@ -33,6 +37,9 @@ import msgspec
 __all__ = [
     "AlreadyExists",
     "ApplyConflict",
+    "CloudError",
+    "CloudRefused",
+    "CloudUnavailable",
     "ClusterError",
     "Conflict",
     "Forbidden",
@@ -48,6 +55,7 @@ __all__ = [
     "Problem",
     "ServingError",
     "SettingsError",
+    "TooManyRequests",
     "Unavailable",
     "Unsupported",
     "UnsupportedMediaType",
@@ -188,6 +196,13 @@ class Unavailable(ClusterError):
     reason: ClassVar[str] = "ServiceUnavailable"
 
 
+class TooManyRequests(Unavailable):
+    """Not now: the server is busy, or a PodDisruptionBudget forbids an eviction. Retry later."""
+
+    status: ClassVar[int] = 429
+    reason: ClassVar[str] = "TooManyRequests"
+
+
 class NotLeading(ClusterError):
     """The lease that allows this write is not held, or not any more. Nothing was sent; another holder does the work."""
 
@@ -197,6 +212,24 @@ class NotLeading(ClusterError):
     def __init__(self, lease: str) -> None:
         self.lease = lease
         super().__init__(f"this process does not hold the lease {lease}, or not any more: nothing was written")
+
+
+class CloudError(ServingError):
+    """The cloud did not do what a node group asked. ``reason`` is its word in Events and metrics."""
+
+    reason: ClassVar[str] = "CloudFailed"
+
+
+class CloudRefused(CloudError):
+    """A bound, a quota, no capacity, no such group: the same request would fail again now."""
+
+    reason: ClassVar[str] = "CloudRefused"
+
+
+class CloudUnavailable(CloudError):
+    """The cloud does not answer, or throttles. Whether it did anything is unknown: look, then retry."""
+
+    reason: ClassVar[str] = "CloudUnavailable"
 
 
 class InvalidCertificate(ServingError):

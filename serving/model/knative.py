@@ -21,18 +21,23 @@ __all__ = [
     "CONFIGURATION_GENERATION_LABEL",
     "CONFIGURATION_LABEL",
     "CONFIGURATION_UID_LABEL",
+    "CONFIG_SOURCE_ANNOTATION",
     "CREATOR_ANNOTATION",
     "FOLDER_ANNOTATION",
+    "FORCE_REMOVAL_TAINT",
     "LAST_APPLIED_ANNOTATION",
     "LAST_MODIFIER_ANNOTATION",
     "METRIC_ANNOTATION",
+    "MIRROR_POD_ANNOTATION",
     "NETWORKING_GROUP",
+    "NO_DELETE_ANNOTATION",
     "NO_GC_ANNOTATION",
     "OWN_AUTOSCALING_GROUP",
     "OWN_GROUP",
     "PLACEHOLDER_PAGE_ANNOTATION",
     "POD_DELETION_COST_ANNOTATION",
     "PROGRESS_DEADLINE_ANNOTATION",
+    "REMOVAL_TAINT",
     "REVISION_LABEL",
     "REVISION_UID_LABEL",
     "ROLLOUT_ANNOTATION",
@@ -122,6 +127,17 @@ PLACEHOLDER_PAGE_ANNOTATION = f"{OWN_GROUP}/placeholder-page"
 """On a Service or Route: "true" shows browsers a page that reloads itself while a pod starts."""
 SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
 """The digest of a copy of that directory, in which the command runs instead: an old revision keeps its files."""
+
+# What Escalator defines, so that its nodes carry over: taints, and the annotation that keeps a node.
+REMOVAL_TAINT = "atlassian.com/escalator"
+"""Taint of a node that is to go; its value is the time in unix seconds."""
+FORCE_REMOVAL_TAINT = "atlassian.com/escalator-force"
+NO_DELETE_ANNOTATION = "atlassian.com/no-delete"
+"""A value that is not empty keeps a node."""
+CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
+"""The value "file" marks a static pod."""
+MIRROR_POD_ANNOTATION = "kubernetes.io/config.mirror"
+"""Marks the API's picture of a static pod, which no API call can evict."""
 
 CONDITION_READY = "Ready"
 CONDITION_ACTIVE = "Active"

@@ -27,14 +27,14 @@ from serving.nodegroup.plan import (
     Untaint,
 )
 from serving.nodegroup.reaper import Reaped, reap_force_tainted, reap_tainted
-from serving.nodegroup.records import CloudGroup, Failures, Snapshot
+from serving.nodegroup.records import CloudGroup, Failures, GroupFacts, Snapshot
 from serving.nodegroup.rules import Course, RuleVerdict, judge
 from serving.nodegroup.scale_down import Shrinkage, shrink
 from serving.nodegroup.scale_up import Growth, GrowthBound, grow, nodes_to_untaint
-from serving.nodegroup.view import GroupView, node_capacity, view_of, with_cloud_bounds
+from serving.nodegroup.view import GroupView, gathered, node_capacity, view_of, with_cloud_bounds
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["decide"]
+__all__ = ["decide", "decide_on"]
 
 # Bounds of growth that time lifts by itself: waiting for it is no error.
 _PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})
@@ -58,9 +58,16 @@ def decide(
     ceil(10 x 40 / 70) = 6 more. No node is tainted, so the plan is one ``IncreaseSize(count=6)``, and the lock is
     taken.
     """
-    settings = with_cloud_bounds(settings, snapshot.cloud)
-    view = view_of(state, snapshot, settings, now_s=now_s)
-    state = _brought_up_to_date(state, view, snapshot.failures)
+    return decide_on(state, gathered(snapshot, settings), settings, now_s=now_s)
+
+
+def decide_on(
+    state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSettings, *, now_s: float
+) -> tuple[NodeGroupState, GroupPlan]:
+    """The same for facts that are gathered already."""
+    settings = with_cloud_bounds(settings, facts.cloud)
+    view = view_of(state, facts, settings, now_s=now_s)
+    state = _brought_up_to_date(state, view, facts.failures)
     verdict = judge(state, view)
     actions = _act(state, view, verdict)
     plan = _plan(view, verdict, actions)

@@ -6,7 +6,7 @@ this package is on the same clock. Source of the shapes: atlassian/escalator 043
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ __all__ = [
     "CloudGroup",
     "Expression",
     "Failures",
+    "GroupFacts",
     "GroupNode",
     "GroupPod",
     "Placement",
@@ -140,5 +141,21 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: tuple[GroupNode, ...]
     pods: tuple[GroupPod, ...]
+    cloud: CloudGroup
+    failures: Failures = Failures()
+
+
+class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a snapshot that belongs to one group, summed up.
+
+    ``pods`` are the group's, finished ones left out; ``request`` is what they ask for together. ``pod_counts`` says how
+    many pods keep a node from being empty. A snapshot is gathered into this by ``view.gathered``; a daemon that sees single
+    changes keeps it up to date (``book.NodeGroupBook``).
+    """
+
+    nodes: Sequence[GroupNode]
+    pods: Collection[GroupPod]
+    pod_counts: Mapping[str, int]
+    request: Amount
     cloud: CloudGroup
     failures: Failures = Failures()

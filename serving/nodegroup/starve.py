@@ -6,7 +6,7 @@ pkg/k8s/util.go; what differs is behind quirks.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from serving.nodegroup.records import Amount, GroupNode, GroupPod, PodPhase
 from serving.settings.nodegroup_quirks import NodeGroupQuirks
@@ -24,7 +24,7 @@ def free_amounts(nodes: Iterable[GroupNode], pods: Iterable[GroupPod]) -> dict[s
 
 
 def starving_pods(
-    pods: Sequence[GroupPod], *, free: Mapping[str, Amount], largest: Sequence[Amount], quirks: NodeGroupQuirks
+    pods: Collection[GroupPod], *, free: Mapping[str, Amount], largest: Sequence[Amount], quirks: NodeGroupQuirks
 ) -> tuple[str, ...]:
     """Names of pending pods for which no untainted node has room, in the order of the input.
 

@@ -5,19 +5,27 @@ unhealthy nodes are tainted first, because that changes what counts as capacity;
 atlassian/escalator 043bb1b, pkg/controller/controller.go.
 """
 
+import enum
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from serving.nodegroup.health import group_is_healthy, unhealthy_names
 from serving.nodegroup.membership import holds_a_node, is_finished, node_belongs, pod_belongs
 from serving.nodegroup.memory import NodeGroupState
-from serving.nodegroup.records import Amount, CloudGroup, GroupNode, GroupPod, RemovalTaint, Snapshot
+from serving.nodegroup.records import Amount, CloudGroup, GroupFacts, GroupNode, GroupPod, RemovalTaint, Snapshot
 from serving.nodegroup.states import Partition, as_in_dry_mode, oldest_first, partition
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["GroupView", "node_capacity", "view_of", "with_cloud_bounds"]
+__all__ = ["GroupView", "PodRole", "gathered", "node_capacity", "pod_role", "view_of", "with_cloud_bounds"]
+
+
+class PodRole(enum.Enum):
+    """What a pod is to a group: it counts, or it only keeps its node from being empty."""
+
+    OWN = "own"
+    FOREIGN = "foreign"
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +39,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     settings: NodeGroupSettings
     cloud: CloudGroup
     nodes: tuple[GroupNode, ...]
-    pods: tuple[GroupPod, ...]
+    pods: Collection[GroupPod]
     parts: Partition
     pod_counts: Mapping[str, int]
     failed: frozenset[str]
@@ -59,34 +67,68 @@ def with_cloud_bounds(settings: NodeGroupSettings, cloud: CloudGroup) -> NodeGro
     return msgspec.structs.replace(settings, min_nodes=cloud.min_size, max_nodes=cloud.max_size)
 
 
-def view_of(state: NodeGroupState, snapshot: Snapshot, settings: NodeGroupSettings, *, now_s: float) -> GroupView:
-    """Pick the group's nodes and pods, taint what is unhealthy, sort the nodes by state and add up."""
-    group = [
-        node
-        for node in snapshot.nodes
-        if node_belongs(node.labels, label_key=settings.label_key, label_value=settings.label_value)
-    ]
-    pods, foreign = _sorted_pods(snapshot.pods, settings)
+def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
+    """The group's own nodes and pods out of a snapshot of everything."""
+    own: list[GroupPod] = []
+    pod_counts: Counter[str] = Counter()
+    for pod in snapshot.pods:
+        role = pod_role(pod, settings)
+        if role is PodRole.OWN:
+            own.append(pod)
+        if role is not None and pod.node_name is not None:
+            pod_counts[pod.node_name] += 1
+    return GroupFacts(
+        nodes=[
+            node
+            for node in snapshot.nodes
+            if node_belongs(node.labels, label_key=settings.label_key, label_value=settings.label_value)
+        ],
+        pods=tuple(own),
+        pod_counts=pod_counts,
+        request=sum((pod.request for pod in own), start=Amount()),
+        cloud=snapshot.cloud,
+        failures=snapshot.failures,
+    )
+
+
+def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:
+    """What a pod is to a group: its own, another that would be lost with its node, or nothing (None)."""
+    if is_finished(pod.phase):
+        return None
+    if pod_belongs(
+        pod.placement,
+        group_name=settings.name,
+        label_key=settings.label_key,
+        label_value=settings.label_value,
+    ):
+        return PodRole.OWN
+    protects = holds_a_node(pod.placement) and not settings.quirks.foreign_pods_do_not_protect
+    return PodRole.FOREIGN if protects else None
+
+
+def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSettings, *, now_s: float) -> GroupView:
+    """Taint what is unhealthy, sort the nodes by state and add up."""
+    group = facts.nodes
     unhealthy = unhealthy_names(group, settings=settings, now_s=now_s)
     is_healthy = group_is_healthy(group, settings=settings, now_s=now_s)
-    nodes = [_as_seen(node, state, settings) for node in group]
+    nodes = [_as_seen(node, state, settings) for node in group] if settings.dry_mode else list(group)
     tainted = _to_taint_as_unhealthy(nodes, unhealthy, is_healthy=is_healthy, settings=settings)
-    taint = RemovalTaint(at_s=int(now_s))
-    nodes = [msgspec.structs.replace(node, removal_taint=taint) if node.name in tainted else node for node in nodes]
+    if tainted:
+        taint = RemovalTaint(at_s=int(now_s))
+        nodes = [msgspec.structs.replace(node, removal_taint=taint) if node.name in tainted else node for node in nodes]
     parts = partition(nodes)
-    protecting = pods if settings.quirks.foreign_pods_do_not_protect else (*pods, *foreign)
     return GroupView(
         settings=settings,
-        cloud=snapshot.cloud,
+        cloud=facts.cloud,
         nodes=tuple(nodes),
-        pods=pods,
+        pods=facts.pods,
         parts=parts,
-        pod_counts=Counter(pod.node_name for pod in protecting if pod.node_name is not None),
-        failed=snapshot.failures.node_names,
+        pod_counts=facts.pod_counts,
+        failed=facts.failures.node_names,
         unhealthy=unhealthy,
         unhealthy_tainted=tainted,
         is_healthy=is_healthy,
-        request=sum((pod.request for pod in pods), start=Amount()),
+        request=facts.request,
         capacity=sum((node.allocatable for node in parts.untainted), start=Amount()),
         now_s=now_s,
     )
@@ -111,30 +153,7 @@ def node_capacity(state: NodeGroupState, view: GroupView) -> Amount:
     return state.node_capacity
 
 
-def _sorted_pods(
-    pods: Iterable[GroupPod], settings: NodeGroupSettings
-) -> tuple[tuple[GroupPod, ...], tuple[GroupPod, ...]]:
-    """The group's pods, and others that would be lost with their node."""
-    own: list[GroupPod] = []
-    foreign: list[GroupPod] = []
-    for pod in pods:
-        if is_finished(pod.phase):
-            continue
-        if pod_belongs(
-            pod.placement,
-            group_name=settings.name,
-            label_key=settings.label_key,
-            label_value=settings.label_value,
-        ):
-            own.append(pod)
-        elif holds_a_node(pod.placement):
-            foreign.append(pod)
-    return tuple(own), tuple(foreign)
-
-
 def _as_seen(node: GroupNode, state: NodeGroupState, settings: NodeGroupSettings) -> GroupNode:
-    if not settings.dry_mode:
-        return node
     ignore = settings.quirks.dry_mode_ignores_real_state
     return as_in_dry_mode(node, state.dry_taints, ignore_real_state=ignore)
 

@@ -6,17 +6,29 @@ from serving.settings.controller import ControllerSettings
 from serving.settings.dashboard import DashboardSettings
 from serving.settings.election import ElectionSettings
 from serving.settings.load import Daemon
+from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
 from serving.settings.placement import PlacementSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.settings.record import SettingsRecord
 
-__all__ = ["ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DAEMONS", "DASHBOARD", "ELECTION", "PLACEMENT", "QUEUEPROXY"]
+__all__ = [
+    "ACTIVATOR",
+    "AUTOSCALER",
+    "CONTROLLER",
+    "DAEMONS",
+    "DASHBOARD",
+    "ELECTION",
+    "NODEGROUP",
+    "PLACEMENT",
+    "QUEUEPROXY",
+]
 
 ACTIVATOR = Daemon(name="activator", record=ActivatorSettings, config_map="config-activator")
 AUTOSCALER = Daemon(name="autoscaler", record=AutoscalerSettings, config_map="config-autoscaler")
 CONTROLLER = Daemon(name="controller", record=ControllerSettings, config_map="config-controller")
 DASHBOARD = Daemon(name="dashboard", record=DashboardSettings, config_map="config-dashboard")
 ELECTION = Daemon(name="election", record=ElectionSettings, config_map="config-leader-election")
+NODEGROUP = Daemon(name="nodegroup", record=NodeGroupDaemonSettings, config_map="config-nodegroup")
 PLACEMENT = Daemon(name="placement", record=PlacementSettings, config_map="config-placement")
 QUEUEPROXY = Daemon(name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy")
 
@@ -26,6 +38,7 @@ DAEMONS: tuple[Daemon[SettingsRecord], ...] = (
     CONTROLLER,
     DASHBOARD,
     ELECTION,
+    NODEGROUP,
     PLACEMENT,
     QUEUEPROXY,
 )

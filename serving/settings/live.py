@@ -88,6 +88,7 @@ _ANSWERS = {"tell_revision", "tell_cold_start", "tell_timing"}
 LIVE_FIELDS: Mapping[str, frozenset[str]] = {
     "activator": frozenset(_WAITING | _ANSWERS | {"drain_lag_s", "drain_grace_s"}),
     "autoscaler": frozenset(_SCALING),
+    "nodegroup": frozenset({"node_groups", "scan_interval_s", "dry_mode"}),
     "controller": frozenset(_REVISION_DEFAULTS | _COLLECTION | _HOSTS | {"count_period_s"}),
 }
 """Fields by daemon that take effect at once; all others, and those of other daemons, do after a restart."""

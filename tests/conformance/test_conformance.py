@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.adapters.escalator import expected, pure_decision
 from tests.conformance.run import DATA, failure, kinds, read_cases
 
 
@@ -42,3 +43,8 @@ def test_the_runner_refuses_a_kind_it_does_not_know() -> None:
     done = run_py("no_such_kind", "x.jsonl")
     assert done.returncode == 2
     assert "no_such_kind" in done.stderr
+
+
+def test_the_pass_alone_decides_as_the_daemon_does() -> None:
+    cases = [case for case in read_cases(DATA / "escalator.jsonl") if case["kind"] == "decision"]
+    assert [case["name"] for case in cases if pure_decision(case["in"]) != expected(case)] == []

@@ -17,7 +17,7 @@ from serving.nodegroup.plan import DeleteNodes, Drain, GroupPlan, IncreaseSize, 
 from serving.nodegroup.records import Amount, CloudGroup, GroupNode, GroupPod, PodPhase, RemovalTaint, Snapshot
 from serving.nodegroup.states import STATES, newest_first, oldest_first, partition, state_of
 from serving.nodegroup.utilisation import Utilisation
-from serving.nodegroup.view import view_of
+from serving.nodegroup.view import gathered, view_of
 from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.nodegroup_quirks import ORIGINAL
 from tests.unit.nodegroup.builders import GIB, LABELS, NODE_AMOUNT, NOW_S, PLACED, settings
@@ -239,7 +239,7 @@ def test_the_original_decides_too(seen: Snapshot, asked: NodeGroupSettings) -> N
 
 @given(snapshots(), options())
 def test_each_node_is_in_one_part(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    parts = view_of(NodeGroupState(), seen, asked, now_s=NOW_S).parts
+    parts = view_of(NodeGroupState(), gathered(seen, asked), asked, now_s=NOW_S).parts
     found = [one.name for part in msgspec.structs.astuple(parts) for one in part]
     assert sorted(found) == sorted(one.name for one in seen.nodes)
 

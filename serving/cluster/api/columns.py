@@ -20,6 +20,7 @@ from serving.cluster.kinds import (
     NAMESPACE,
     NODE,
     POD,
+    POD_DISRUPTION_BUDGET,
     SECRET,
     SERVICE,
     Kind,
@@ -120,6 +121,10 @@ def _roles(node: Object) -> str:
     return _joined(key.removeprefix(prefix) for key in _at(node, "metadata", "labels") or () if key.startswith(prefix))
 
 
+def _text(value: object) -> str:
+    return "N/A" if value is None else str(value)
+
+
 def _containers(one: Object, field: str) -> str:
     return _joined(_at(container, field) for container in _listed(one, "spec", "template", "spec", "containers"))
 
@@ -206,5 +211,11 @@ COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
         _AGE,
     ),
     HTTP_ROUTE: (_NAME, _column("Hostnames", lambda one: _joined(_listed(one, "spec", "hostnames"))), _AGE),
+    POD_DISRUPTION_BUDGET: (
+        _NAME,
+        _column("Min Available", lambda one: _text(_at(one, "spec", "minAvailable"))),
+        _column("Max Unavailable", lambda one: _text(_at(one, "spec", "maxUnavailable"))),
+        _AGE,
+    ),
     LEASE: (_NAME, _column("Holder", lambda one: _at(one, "spec", "holderIdentity")), _AGE),
 }

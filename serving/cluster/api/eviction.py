@@ -1,6 +1,6 @@
 """The eviction subresource of pods, which ``kubectl drain`` uses: a deletion that a client asks the server to decide on.
 
-A real server refuses an eviction that breaks a PodDisruptionBudget. There are no budgets here, so every eviction is granted.
+An eviction that breaks a PodDisruptionBudget is refused with 429, as by a real server (``cluster/budgets.py``).
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,8 @@ from serving.cluster.api.content import decode_body
 from serving.cluster.api.paths import RequestTarget
 from serving.cluster.api.status import Fault
 from serving.cluster.api.writing import Sent, Written, delete_options_of, delete_with
+from serving.cluster.budgets import check_budgets
+from serving.cluster.kinds import POD
 from serving.cluster.port import Cluster
 from serving.model.objects import name_of
 
@@ -29,6 +31,7 @@ async def evict(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
     options: Any = body.get("deleteOptions") or {}
     if not isinstance(options, Mapping):
         raise Fault(400, "deleteOptions is not an object")
+    await check_budgets(cluster, await cluster.get(POD, target.one_namespace, target.name))
     await delete_with(cluster, target, delete_options_of(sent.query, dict(options)))
     done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
     return Written(object=done, status=201)

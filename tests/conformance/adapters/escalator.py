@@ -1,7 +1,7 @@
 """Node group cases: atlassian/escalator 043bb1b, run with a cloud group that carries the AWS provider's size checks.
 
-Kinds: percent_usage, scale_up_delta, nodes_to_add, pod_request, pod_membership, decision (one pass over a group) and
-validate. The largest float stands for "from zero" in percentages. A decision is compared by what it changes: the
+Kinds: percent_usage, scale_up_delta, nodes_to_add, pod_request, pod_membership, decision (one pass of the daemon over a group:
+Nodes and Pods in the store, the memory cloud) and validate. The largest float stands for "from zero" in percentages. A decision is compared by what it changes: the
 requested delta, whether there was an error (its text is free), the cloud's target, the nodes deleted, the partition
 after the pass, the lock and the cached capacity; lists of names as sets, because the original's order is the
 lister's. An error is compared only by whether there is one. Percentages may differ by one part in 10^12: the original
@@ -42,8 +42,9 @@ from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.nodegroup_options import problems_of_node_group
 from serving.settings.nodegroup_quirks import ORIGINAL
 from tests.conformance.compare import same
+from tests.conformance.node_group_stage import staged_pass
 
-__all__ = ["agrees", "answer", "expected"]
+__all__ = ["agrees", "answer", "expected", "pure_decision"]
 
 NOW_S = 1_700_000_000.0
 LABEL_KEY, LABEL_VALUE = "customer", "shared"
@@ -166,6 +167,31 @@ def affinity_of(given: dict[str, Any]) -> Affinity | None:
 
 
 def decision(given: dict[str, Any]) -> object:
+    """One pass of the daemon over API objects and the memory cloud."""
+    settings, before = settings_of(given["options"]), state_of(given)
+    done = staged_pass(given, settings, before, NOW_S)
+    plan, state = done.found.plan, done.found.state
+    group = settings.cloud_provider_group_name
+    return {
+        "delta": plan.requested_delta,
+        "error": plan.error is not None,
+        "cloud_target_after": done.cloud.groups[group].target_size,
+        "cloud_increase": sum(count for _, count in done.cloud.increases),
+        "deleted": sorted(name for _, names in done.cloud.deletions for name in names),
+        "k8s_deleted": sorted(raw["name"] for raw in given.get("nodes") or () if raw["name"] not in done.left),
+        "untainted": sorted(node.name for node in done.parts.untainted),
+        "tainted": sorted(node.name for node in done.parts.tainted),
+        "force_tainted": sorted(node.name for node in done.parts.force_tainted),
+        "cordoned": sorted(node.name for node in done.parts.cordoned),
+        "is_locked": state.lock is not None,
+        "locked_requested": state.lock.requested_count if state.lock else 0,
+        "cached_cpu_m": state.node_capacity.cpu_m,
+        "cached_mem_bytes": state.node_capacity.memory_bytes,
+    }
+
+
+def pure_decision(given: dict[str, Any]) -> object:
+    """The pass alone, on the same case."""
     settings = settings_of(given["options"])
     snapshot = Snapshot(
         nodes=tuple(node_of(raw) for raw in given.get("nodes") or ()),

@@ -18,7 +18,7 @@ from serving.nodegroup.records import (
     RemovalTaint,
     Snapshot,
 )
-from serving.nodegroup.view import GroupView, view_of
+from serving.nodegroup.view import GroupView, gathered, view_of
 from serving.settings.nodegroup import NodeGroupSettings
 from serving.settings.nodegroup_quirks import NodeGroupQuirks
 
@@ -104,7 +104,7 @@ def snapshot(
 
 
 def view(seen: Snapshot, asked: NodeGroupSettings = SETTINGS, state: NodeGroupState | None = None) -> GroupView:
-    return view_of(state or NodeGroupState(), seen, asked, now_s=NOW_S)
+    return view_of(state or NodeGroupState(), gathered(seen, asked), asked, now_s=NOW_S)
 
 
 def decided(

@@ -29,6 +29,7 @@ def test_every_group_is_listed_once() -> None:
         "gateway.networking.k8s.io",
         "coordination.k8s.io",
         "metrics.k8s.io",
+        "policy",
         "serving.knative.dev",
         "networking.internal.knative.dev",
         "autoscaling.internal.knative.dev",

@@ -1,0 +1,68 @@
+"""The node group daemon's metrics page, filled after each pass of a group.
+
+Rows of a group that is gone are dropped.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+from prometheus_client import Counter, Gauge
+
+from serving.metrics.nodegroup_names import NODEGROUP_METRICS
+from serving.metrics.page import MetricsPage
+from serving.metrics.spec import MetricKind
+
+__all__ = ["NodeGroupMetrics"]
+
+
+class NodeGroupMetrics:
+    """``is_leading`` is asked when the page is made."""
+
+    def __init__(self) -> None:
+        self.page = MetricsPage(NODEGROUP_METRICS)
+        self.is_leading: Callable[[], bool] = lambda: True
+        self._gauges: dict[str, Gauge] = {}
+        self._counters: dict[str, Counter] = {}
+        for one in NODEGROUP_METRICS:
+            if one.kind is MetricKind.GAUGE:
+                self._gauges[one.name] = self.page.gauge(one.name)
+            elif one.kind is MetricKind.COUNTER:
+                self._counters[one.name] = self.page.counter(one.name)
+        self._duration = self.page.histogram("serving_nodegroup_pass_duration_seconds")
+        self._gauges["serving_nodegroup_leader"].set_function(lambda: float(self.is_leading()))
+        self._rows: dict[str, tuple[str, str]] = {}
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"NodeGroupMetrics({len(self._rows)} groups)"
+
+    def passed(self, duration_s: float, groups: Collection[str]) -> None:
+        """A pass over all groups is over; rows of other groups go."""
+        self._duration.observe(duration_s)
+        self._gauges["escalator_run_count"].inc()
+        for name in self._rows.keys() - set(groups):
+            cloud, group_id = self._rows.pop(name)
+            for metric, gauge in self._gauges.items():
+                if metric.startswith("escalator_cloud_provider_"):
+                    gauge.remove(cloud, group_id, name)
+                elif metric not in _UNLABELLED:
+                    gauge.remove(name)
+
+    def looked(self, group: str, *, cloud: str, cloud_id: str, values: Mapping[str, float]) -> None:
+        """The gauges of one group after its pass, by the name of the metric; those of the cloud without its prefix."""
+        self._rows[group] = (cloud, cloud_id)
+        for name, value in values.items():
+            gauge = self._gauges[name]
+            labels = (cloud, cloud_id, group) if name.startswith("escalator_cloud_provider_") else (group,)
+            gauge.labels(*labels).set(value)
+
+    def counted(self, group: str, name: str, count: int, *more: str) -> None:
+        """Something happened ``count`` times in one group; ``more`` are further labels."""
+        if not count:
+            return
+        if name in self._gauges:
+            self._gauges[name].labels(group).inc(count)
+        else:
+            self._counters[name].labels(group, *more).inc(count)
+
+
+_UNLABELLED = {"escalator_run_count", "serving_nodegroup_leader"}

@@ -1,0 +1,122 @@
+"""All nodes and pods, kept up to date by single changes and sorted by group, so that a pass adds nothing up again.
+
+Input: nodes and pods as they come and change; output: the ``GroupFacts`` of a group. Equal to ``view.gathered`` over everything,
+which a property test compares. Without it a pass looks at every pod of the cluster for each group.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from serving.nodegroup.membership import node_belongs
+from serving.nodegroup.records import Amount, CloudGroup, Failures, GroupFacts, GroupNode, GroupPod
+from serving.nodegroup.view import PodRole, pod_role
+from serving.settings.nodegroup import NodeGroupSettings
+
+__all__ = ["NodeGroupBook"]
+
+
+class _Shelf(msgspec.Struct):
+    """What is of one group. ``cpu_m`` and ``memory_bytes`` are the sums of its pods' requests."""
+
+    settings: NodeGroupSettings
+    nodes: dict[str, GroupNode]
+    pods: dict[str, GroupPod]
+    pod_counts: Counter[str]
+    cpu_m: int = 0
+    memory_bytes: int = 0
+
+    def put_node(self, node: GroupNode) -> None:
+        if node_belongs(node.labels, label_key=self.settings.label_key, label_value=self.settings.label_value):
+            self.nodes[node.name] = node
+        else:
+            self.nodes.pop(node.name, None)
+
+    def count(self, pod: GroupPod, sign: int) -> None:
+        """Add a pod (1) or take it away (-1)."""
+        role = pod_role(pod, self.settings)
+        if role is PodRole.OWN:
+            self.cpu_m += sign * pod.request.cpu_m
+            self.memory_bytes += sign * pod.request.memory_bytes
+            if sign > 0:
+                self.pods[pod.name] = pod
+            else:
+                self.pods.pop(pod.name, None)
+        if role is not None and pod.node_name is not None:
+            self.pod_counts[pod.node_name] += sign
+            if not self.pod_counts[pod.node_name]:
+                del self.pod_counts[pod.node_name]
+
+
+class NodeGroupBook:
+    """The nodes and pods of a cluster by group. ``take_groups`` says which groups there are."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, GroupNode] = {}
+        self._pods: dict[str, GroupPod] = {}
+        self._shelves: dict[str, _Shelf] = {}
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"NodeGroupBook({len(self._nodes)} nodes, {len(self._pods)} pods, {len(self._shelves)} groups)"
+
+    def take_groups(self, groups: Iterable[NodeGroupSettings]) -> None:
+        """The groups from now on. One whose settings changed is sorted afresh."""
+        before = self._shelves
+        self._shelves = {}
+        for settings in groups:
+            shelf = before.get(settings.name)
+            if shelf is None or shelf.settings != settings:
+                shelf = self._sorted_shelf(settings)
+            self._shelves[settings.name] = shelf
+
+    def take_node(self, node: GroupNode) -> None:
+        """A node that is new or has changed."""
+        self._nodes[node.name] = node
+        for shelf in self._shelves.values():
+            shelf.put_node(node)
+
+    def drop_node(self, name: str) -> None:
+        """A node that is gone."""
+        self._nodes.pop(name, None)
+        for shelf in self._shelves.values():
+            shelf.nodes.pop(name, None)
+
+    def take_pod(self, pod: GroupPod) -> None:
+        """A pod that is new or has changed."""
+        before = self._pods.get(pod.name)
+        if before == pod:
+            return
+        self._pods[pod.name] = pod
+        for shelf in self._shelves.values():
+            if before is not None:
+                shelf.count(before, -1)
+            shelf.count(pod, 1)
+
+    def drop_pod(self, name: str) -> None:
+        """A pod that is gone."""
+        before = self._pods.pop(name, None)
+        if before is not None:
+            for shelf in self._shelves.values():
+                shelf.count(before, -1)
+
+    def facts(self, group: str, cloud: CloudGroup, failures: Failures) -> GroupFacts:
+        """What is of a group now. The pods are a live view: use the facts before the next change."""
+        shelf = self._shelves[group]
+        return GroupFacts(
+            nodes=tuple(shelf.nodes.values()),
+            pods=shelf.pods.values(),
+            pod_counts=shelf.pod_counts,
+            request=Amount(cpu_m=shelf.cpu_m, memory_bytes=shelf.memory_bytes),
+            cloud=cloud,
+            failures=failures,
+        )
+
+    def _sorted_shelf(self, settings: NodeGroupSettings) -> _Shelf:
+        shelf = _Shelf(settings=settings, nodes={}, pods={}, pod_counts=Counter())
+        for node in self._nodes.values():
+            shelf.put_node(node)
+        for pod in self._pods.values():
+            shelf.count(pod, 1)
+        return shelf

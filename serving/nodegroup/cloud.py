@@ -1,0 +1,54 @@
+"""The port to the cloud: machines that become nodes, in groups with a target size.
+
+The contract of every adapter (``nodegroup/io/clouds``), verified by ``tests/conformance/cloud``:
+
+- ``describe`` is cheap enough for each pass and shows what the cloud aims at now, also after a change by another client.
+- ``increase`` asks for machines and does not wait for them; ``target + count`` above the maximum raises ``CloudRefused`` and
+  changes nothing. Machines that come are nodes later, fewer, or never: the pass looks at nodes only.
+- ``delete`` terminates machines of the group and lowers its target by as many. A batch that would pass the group's minimum
+  raises ``CloudRefused`` and deletes nothing. A machine that is gone already counts as deleted; one of another group is left
+  alone and reported in ``failed``.
+- Errors are ``CloudRefused`` and ``CloudUnavailable``, and no others. Nothing is retried inside.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from serving.nodegroup.records import CloudGroup
+
+__all__ = ["Cloud", "CloudMachine", "Deletion"]
+
+_NONE_FAILED: Mapping[str, str] = {}
+
+
+class CloudMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's machine: the node's name, ``spec.providerID`` ("" if it has none), and the whole Node for adapters."""
+
+    node_name: str
+    provider_id: str = ""
+    node: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Deletion(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of nodes whose machines are terminated or gone, and the reason of each that is not."""
+
+    deleted: tuple[str, ...] = ()
+    failed: Mapping[str, str] = _NONE_FAILED
+
+
+class Cloud(Protocol):
+    """Groups of machines by the cloud's name for them (``cloud_provider_group_name``)."""
+
+    async def describe(self, group: str) -> CloudGroup:
+        """Target and bounds of a group. Raises ``CloudRefused`` if there is no such group."""
+        ...
+
+    async def increase(self, group: str, count: int) -> None:
+        """Raise the target by ``count``, at least 1."""
+        ...
+
+    async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
+        """Terminate machines and lower the target by as many."""
+        ...

@@ -1,0 +1,153 @@
+"""What node groups read from objects: a Node's state, and what a Pod asks for and where it may run.
+
+Input: objects as the API has them; output: the small records of ``records.py``. An amount that cannot be read counts as absent:
+the server refuses such a value, so there is none. Source of the rules: atlassian/escalator 043bb1b, pkg/k8s.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from serving.model.errors import InvalidValue
+from serving.model.knative import (
+    CONFIG_SOURCE_ANNOTATION,
+    FORCE_REMOVAL_TAINT,
+    MIRROR_POD_ANNOTATION,
+    NO_DELETE_ANNOTATION,
+    REMOVAL_TAINT,
+    ConditionStatus,
+)
+from serving.model.objects import condition_of, nested, timestamp_s
+from serving.model.quantity import parse_bytes, parse_millicores
+from serving.model.resources import Resources
+from serving.nodegroup.pod_request import InitContainer, pod_request
+from serving.nodegroup.records import (
+    Affinity,
+    Amount,
+    Expression,
+    GroupNode,
+    GroupPod,
+    Placement,
+    PodPhase,
+    RemovalTaint,
+)
+
+__all__ = ["is_mirror_pod", "node_of", "pod_of"]
+
+_ALWAYS = "Always"
+_FROM_FILE = "file"
+_PHASES = {phase.value: phase for phase in PodPhase}
+# Pods of one revision ask for the same: their quantities are parsed once.
+_AMOUNTS_MAX = 4096
+
+
+def node_of(found: Mapping[str, Any]) -> GroupNode:
+    """A Node."""
+    metadata = found["metadata"]
+    taints = {one.get("key"): one for one in nested(found, "spec", "taints") or ()}
+    removal = taints.get(REMOVAL_TAINT)
+    allocatable = _resources(nested(found, "status", "allocatable") or {})
+    return GroupNode(
+        name=metadata["name"],
+        created_at_s=timestamp_s(metadata.get("creationTimestamp") or "") or 0.0,
+        allocatable=Amount(cpu_m=allocatable.cpu_m or 0, memory_bytes=allocatable.memory_bytes or 0),
+        labels=metadata.get("labels") or {},
+        is_cordoned=bool(nested(found, "spec", "unschedulable")),
+        is_force_tainted=FORCE_REMOVAL_TAINT in taints,
+        removal_taint=None if removal is None else RemovalTaint(at_s=_unix_s(removal.get("value"))),
+        is_protected=bool((metadata.get("annotations") or {}).get(NO_DELETE_ANNOTATION)),
+        is_ready=condition_of(found, "Ready").get("status") == ConditionStatus.TRUE,
+    )
+
+
+def pod_of(found: Mapping[str, Any], *, sidecars_count_as_init_containers: bool = False) -> GroupPod:
+    """A Pod. The flag is a quirk of the group settings."""
+    metadata, spec = found["metadata"], found.get("spec") or {}
+    scheduled = condition_of(found, "PodScheduled").get("status") == ConditionStatus.TRUE
+    return GroupPod(
+        name=f"{metadata.get('namespace', '')}/{metadata['name']}",
+        request=_request(spec, sidecars_count_as_init_containers=sidecars_count_as_init_containers),
+        phase=_PHASES.get(nested(found, "status", "phase") or "", PodPhase.UNKNOWN),
+        node_name=spec.get("nodeName") or None,
+        is_scheduled=scheduled,
+        placement=_placement(metadata, spec),
+    )
+
+
+def is_mirror_pod(found: Mapping[str, Any]) -> bool:
+    """Whether the API cannot evict the pod, because its kubelet made it from a file."""
+    annotations = nested(found, "metadata", "annotations") or {}
+    return MIRROR_POD_ANNOTATION in annotations or annotations.get(CONFIG_SOURCE_ANNOTATION) == _FROM_FILE
+
+
+def _request(spec: Mapping[str, Any], *, sidecars_count_as_init_containers: bool) -> Amount:
+    before = [
+        InitContainer(request=_asked(one), is_sidecar=one.get("restartPolicy") == _ALWAYS)
+        for one in spec.get("initContainers") or ()
+    ]
+    overhead = spec.get("overhead")
+    return pod_request(
+        [_asked(one) for one in spec.get("containers") or ()],
+        before,
+        overhead=_resources(overhead) if overhead else None,
+        sidecars_count_as_init_containers=sidecars_count_as_init_containers,
+    )
+
+
+def _asked(container: Mapping[str, Any]) -> Resources:
+    return _resources((container.get("resources") or {}).get("requests") or {})
+
+
+def _resources(written: Mapping[str, Any]) -> Resources:
+    return _parsed(written.get("cpu"), written.get("memory"))
+
+
+@functools.lru_cache(_AMOUNTS_MAX)
+def _parsed(cpu: object, memory: object) -> Resources:
+    try:
+        return Resources(
+            cpu_m=None if cpu is None else parse_millicores(str(cpu)),
+            memory_bytes=None if memory is None else parse_bytes(str(memory)),
+        )
+    except InvalidValue:
+        return Resources()
+
+
+def _placement(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Placement:
+    owners = metadata.get("ownerReferences") or ()
+    return Placement(
+        node_selector=spec.get("nodeSelector") or {},
+        affinity=_affinity(spec.get("affinity")),
+        owner_kind=_owner_kind(owners),
+        is_static=(metadata.get("annotations") or {}).get(CONFIG_SOURCE_ANNOTATION) == _FROM_FILE,
+    )
+
+
+def _owner_kind(owners: Iterable[Mapping[str, Any]]) -> str | None:
+    """DaemonSet if any owner is one, as Escalator looks for it; else that of the first."""
+    kinds = [str(one.get("kind", "")) for one in owners]
+    return "DaemonSet" if "DaemonSet" in kinds else (kinds[0] if kinds else None)
+
+
+def _affinity(written: Mapping[str, Any] | None) -> Affinity | None:
+    if written is None:
+        return None
+    node = written.get("nodeAffinity")
+    terms = nested(node, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms") or ()
+    return Affinity(
+        required_node_terms=None if node is None else tuple(_term(one) for one in terms),
+        has_pod_affinity=written.get("podAffinity") is not None,
+        has_pod_anti_affinity=written.get("podAntiAffinity") is not None,
+    )
+
+
+def _term(written: Mapping[str, Any]) -> tuple[Expression, ...]:
+    return tuple(
+        Expression(key=one["key"], operator=one.get("operator", ""), values=tuple(one.get("values") or ()))
+        for one in written.get("matchExpressions") or ()
+    )
+
+
+def _unix_s(value: object) -> float | None:
+    text = str(value or "")
+    return float(text) if text.isdecimal() else None

@@ -1,0 +1,138 @@
+"""Where node groups are written: Escalator's YAML file, and NodeGroup objects.
+
+Input: the text of ``node_groups: [...]`` with Escalator's keys, or a NodeGroup whose spec has the same keys in camel case.
+Output: settings, or every problem in the writer's own spelling. A group that is wrong is left out, the others work.
+"""
+
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from serving.model.errors import Problem, SettingsError
+from serving.model.objects import name_of
+from serving.settings.knob import fields_of
+from serving.settings.nodegroup import NodeGroupSettings
+from serving.settings.nodegroup_options import read_node_group
+
+__all__ = ["GroupReading", "WrittenGroup", "group_of", "groups_of_text", "spec_keys", "spec_of"]
+
+_ROOT = "node_groups"
+_NAME = "name"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class WrittenGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One group that can be used: its settings, and the options as they were written, by Escalator's keys."""
+
+    settings: NodeGroupSettings
+    options: Mapping[str, Any]
+
+
+class GroupReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What a text or an object gave: the usable groups in order, and all that is wrong."""
+
+    groups: tuple[WrittenGroup, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def groups_of_text(text: str, *, where: str) -> GroupReading:
+    """Groups of a YAML text in Escalator's format; an empty text has none."""
+    try:
+        whole = yaml.load(text, Loader=_LOADER)  # noqa: S506 - both loaders are safe
+    except yaml.YAMLError as error:
+        what = " ".join(str(error).split())
+        return GroupReading(problems=(Problem(where=where, what=f"not YAML: {what}", expected="node_groups: [...]"),))
+    if whole is None:
+        return GroupReading()
+    written = whole.get(_ROOT) if isinstance(whole, Mapping) else None
+    if not isinstance(written, Sequence) or isinstance(written, str):
+        problem = Problem(where=where, what="no list of node groups", expected="a key node_groups with a list")
+        return GroupReading(problems=(problem,))
+    groups: list[WrittenGroup] = []
+    problems: list[Problem] = []
+    for index, options in enumerate(written):
+        place = f"{where}: {_ROOT}[{index}]"
+        if not isinstance(options, Mapping):
+            problems.append(Problem(where=place, what=f"{options!r} is no mapping", expected="the options of a group"))
+            continue
+        try:
+            settings = read_node_group(options, where=f"{place} ({options.get(_NAME, 'without a name')})")
+        except SettingsError as error:
+            problems += error.problems
+            continue
+        if any(settings.name == other.settings.name for other in groups):
+            what = f"there are two groups named {settings.name}"
+            problems.append(Problem(where=place, what=what, expected="a name that no other group has"))
+            continue
+        groups.append(WrittenGroup(settings=settings, options=options))
+    return GroupReading(groups=tuple(groups), problems=tuple(problems))
+
+
+def group_of(found: Mapping[str, Any]) -> GroupReading:
+    """The group of a NodeGroup object; its name is the object's."""
+    name = name_of(found)
+    spec = found.get("spec") or {}
+    options = {_snake_of(key): _snake_keys(value) for key, value in spec.items()}
+    options[_NAME] = name
+    try:
+        settings = read_node_group(options, where=f"NodeGroup {name}: spec")
+    except SettingsError as error:
+        return GroupReading(problems=tuple(_respelled(one) for one in error.problems))
+    return GroupReading(groups=(WrittenGroup(settings=settings, options=options),))
+
+
+def spec_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec of the NodeGroup that stands for a group of the text."""
+    spec: dict[str, Any] = {}
+    for key, value in options.items():
+        if key == _NAME or value is None:
+            continue
+        nested = isinstance(value, Mapping)
+        spec[_camel_of(key)] = {_camel_of(name): one for name, one in value.items()} if nested else value
+    return spec
+
+
+@functools.cache
+def spec_keys() -> Mapping[str, str]:
+    """Keys of a NodeGroup's spec by those of Escalator's file: {"min_nodes": "minNodes", ...}."""
+    keys = {field.knob.key for field in fields_of(NodeGroupSettings) if len(field.path) == 1}
+    return {key: _camel_of(key) for key in sorted(keys - {_NAME})}
+
+
+def _respelled(problem: Problem) -> Problem:
+    """A problem in the keys of the spec: the reader knows those of the file only."""
+    return msgspec.structs.replace(
+        problem,
+        where=_in_camel(problem.where),
+        what=_in_camel(problem.what),
+        expected=_in_camel(problem.expected),
+    )
+
+
+def _in_camel(text: str) -> str:
+    known = _known_words()
+    return re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", lambda match: _camel_of(match[0]) if match[0] in known else match[0], text)
+
+
+@functools.cache
+def _known_words() -> frozenset[str]:
+    fields: Iterable[str] = (field.path[0] for field in fields_of(NodeGroupSettings))
+    return frozenset({*spec_keys(), *fields})
+
+
+def _camel_of(key: str) -> str:
+    first, *rest = key.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _snake_keys(value: object) -> object:
+    """The keys of aws and quirks; other values as they are."""
+    return {_snake_of(key): one for key, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def _snake_of(key: str) -> str:
+    return re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", key)

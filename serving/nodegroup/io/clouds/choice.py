@@ -1,0 +1,28 @@
+"""The one place where the daemon gets its cloud: which one is a setting.
+
+Another cloud is one module beside this and one branch here. Libraries of clouds are extras, imported by the branch that needs
+them.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from serving.cluster.port import Cluster
+from serving.model.errors import Problem, SettingsError
+from serving.nodegroup.cloud import Cloud
+from serving.nodegroup.io.clouds.memory import MemoryCloud
+from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+
+__all__ = ["opened_cloud"]
+
+
+@contextlib.asynccontextmanager
+async def opened_cloud(settings: NodeGroupDaemonSettings, cluster: Cluster) -> AsyncIterator[Cloud]:
+    """The cloud of the settings while the context lasts. Raises ``SettingsError`` if its library is missing."""
+    del cluster
+    match settings.cloud_provider:
+        case "memory":
+            yield MemoryCloud({})
+        case other:
+            problem = Problem(where="cloud-provider", what=f"{other} is not there yet", expected="memory")
+            raise SettingsError([problem])

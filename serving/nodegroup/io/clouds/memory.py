@@ -1,0 +1,66 @@
+"""A cloud in this process, for tests, the simulator and trials: it counts machines and refuses what a real one refuses.
+
+Machines are names. ``increase`` raises the target; the test adds the nodes. The bounds are those of an AWS Auto
+Scaling group, as Escalator's provider checks them. ``faults`` are raised by the next calls, one each.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from serving.model.errors import CloudError, CloudRefused
+from serving.nodegroup.cloud import CloudMachine, Deletion
+from serving.nodegroup.records import CloudGroup
+
+__all__ = ["MemoryCloud"]
+
+
+class MemoryCloud:
+    """Groups by name. ``increases`` and ``deletions`` record what was asked for and granted."""
+
+    def __init__(self, groups: Mapping[str, CloudGroup]) -> None:
+        self.groups = dict(groups)
+        self.increases: list[tuple[str, int]] = []
+        self.deletions: list[tuple[str, tuple[str, ...]]] = []
+        self.faults: list[CloudError] = []
+        self.strangers: set[str] = set()
+        """Names of nodes whose machines belong to no group."""
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"MemoryCloud({len(self.groups)} groups)"
+
+    async def describe(self, group: str) -> CloudGroup:
+        """As the port says."""
+        self._fail()
+        return self._found(group)
+
+    async def increase(self, group: str, count: int) -> None:
+        """As the port says."""
+        self._fail()
+        found = self._found(group)
+        if count < 1 or found.target_size + count > found.max_size:
+            raise CloudRefused(f"{group}: {found.target_size} + {count} is above the maximum {found.max_size}")
+        self.groups[group] = msgspec.structs.replace(found, target_size=found.target_size + count)
+        self.increases.append((group, count))
+
+    async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
+        """As the port says."""
+        self._fail()
+        found = self._found(group)
+        ours = [one.node_name for one in machines if one.node_name not in self.strangers]
+        if ours and found.target_size - len(ours) < found.min_size:
+            raise CloudRefused(f"{group}: {found.target_size} - {len(ours)} is below the minimum {found.min_size}")
+        self.groups[group] = msgspec.structs.replace(found, target_size=found.target_size - len(ours))
+        self.deletions.append((group, tuple(ours)))
+        failed = {one.node_name: f"not in group {group}" for one in machines if one.node_name in self.strangers}
+        return Deletion(deleted=tuple(ours), failed=failed)
+
+    def _found(self, group: str) -> CloudGroup:
+        if group not in self.groups:
+            raise CloudRefused(f"there is no group {group}")
+        return self.groups[group]
+
+    def _fail(self) -> None:
+        if self.faults:
+            raise self.faults.pop(0)

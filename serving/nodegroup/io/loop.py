@@ -1,0 +1,84 @@
+"""The loop of the daemon: a pass over all groups at once and then each scan interval, with its numbers on the metrics page."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from serving.aio.clock import now_s, steady_s
+from serving.aio.periodic import wait_for
+from serving.metrics.nodegroup import NodeGroupMetrics
+from serving.model.errors import CloudError, NotLeading
+from serving.nodegroup.io.passes import GroupPass, NodeGroupPasses
+from serving.nodegroup.observed import gauges_of
+from serving.nodegroup.plan import DeleteNodes, GroupRule, Taint, Untaint
+from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+
+__all__ = ["NodeGroupLoop"]
+
+_log = logging.getLogger("nodegroup")
+
+
+class NodeGroupLoop:
+    """Passes until it is stopped. ``settings`` is asked before each pass, so that the interval may change."""
+
+    def __init__(
+        self, passes: NodeGroupPasses, settings: Callable[[], NodeGroupDaemonSettings], metrics: NodeGroupMetrics
+    ) -> None:
+        self._passes = passes
+        self._settings = settings
+        self._metrics = metrics
+        passes.on_pass = self._count
+        passes.on_cloud_error = self._count_cloud_error
+
+    def __repr__(self) -> str:
+        return f"NodeGroupLoop({self._passes!r})"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow the cluster and make passes until ``stop`` is set. Raises ``NotLeading`` when the lease is lost."""
+        following = asyncio.create_task(self._passes.follow(), name="nodegroup following")
+        try:
+            await self._passes.synced()
+            while not stop.is_set():
+                begun_s = now_s()
+                await self._pass()
+                await wait_for(stop, until_s=begun_s + self._settings().scan_interval_s)
+        finally:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+
+    async def _pass(self) -> None:
+        begun_s = steady_s()
+        try:
+            groups = await self._passes.run_once()
+        except NotLeading:
+            raise
+        except Exception:  # noqa: BLE001 - the outermost frame of a pass: the next one may succeed
+            _log.exception("pass.crashed")
+            return
+        self._metrics.passed(steady_s() - begun_s, [one.settings.name for one in groups])
+
+    def _count(self, found: GroupPass) -> None:
+        name, metrics, done = found.settings.name, self._metrics, found.done
+        metrics.looked(
+            name,
+            cloud=self._settings().cloud_provider,
+            cloud_id=found.settings.cloud_provider_group_name,
+            values=gauges_of(found.plan, found.state, found.cloud),
+        )
+        effects = found.plan.effects
+        lost = sum(
+            found.pod_counts.get(node, 0) for one in effects if isinstance(one, DeleteNodes) for node in one.node_names
+        )
+        metrics.counted(name, "escalator_node_group_pods_evicted", done.evicted_count + lost)
+        metrics.counted(name, "escalator_node_group_taint_event", sum(isinstance(one, Taint) for one in effects))
+        metrics.counted(name, "escalator_node_group_untaint_event", sum(isinstance(one, Untaint) for one in effects))
+        metrics.counted(name, "serving_nodegroup_effects_failed_total", len(done.problems))
+        failed = sum(text.startswith("delete") for text in done.problems)
+        metrics.counted(name, "escalator_node_delete_errors", failed)
+        is_locked = any(one.rule is GroupRule.LOCK for one in found.plan.wanted)
+        metrics.counted(name, "escalator_node_group_scale_lock_check_was_locked", int(is_locked))
+
+    def _count_cloud_error(self, group: str, error: CloudError) -> None:
+        self._metrics.counted(group, "serving_nodegroup_cloud_errors_total", 1, error.reason)

@@ -1,0 +1,349 @@
+"""The passes of all node groups: look, decide, write the state, act, write the status.
+
+The state is in the status of the NodeGroup before the cloud is asked for machines, so that a crash in between never asks twice.
+The next pass gets what failed. A group whose cloud does not answer, or whose settings are wrong, is left alone; the others go
+on. Nodes and pods come from reflectors; what a pass writes is believed before the watch brings it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from serving.aio.clock import stamp, wall_s
+from serving.cluster.kinds import NODE, NODE_GROUP, POD
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
+from serving.model.errors import AlreadyExists, CloudError, ClusterError, Conflict, NotFound, NotLeading, Problem
+from serving.model.event import Words
+from serving.model.knative import CONDITION_READY
+from serving.model.objects import labels_of, merge_difference, name_of, nested, version_of
+from serving.nodegroup.book import NodeGroupBook
+from serving.nodegroup.cloud import Cloud
+from serving.nodegroup.decide import decide_on
+from serving.nodegroup.facts import node_of, pod_of
+from serving.nodegroup.groups import GroupReading, WrittenGroup, group_of, spec_of
+from serving.nodegroup.io.actor import Actor, Done
+from serving.nodegroup.io.notes import NodeGroupNotes
+from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.plan import Effect, GroupPlan, IncreaseSize
+from serving.nodegroup.records import CloudGroup, Failures
+from serving.nodegroup.status import (
+    CLOUD_REACHABLE,
+    Verdict,
+    recovered_state,
+    refused_status,
+    state_from,
+    status_of,
+    written_state,
+)
+from serving.settings.nodegroup import NodeGroupSettings
+
+__all__ = ["GroupPass", "NodeGroupPasses"]
+
+_log = logging.getLogger("nodegroup")
+
+_ORIGIN_LABEL = "serving.dev/managed-by"
+_ORIGIN = "config-nodegroup"
+
+
+class GroupPass(msgspec.Struct, kw_only=True):
+    """One pass of one group, for metrics and tests. ``pod_counts`` are of the nodes before it."""
+
+    settings: NodeGroupSettings
+    plan: GroupPlan
+    state: NodeGroupState
+    cloud: CloudGroup
+    pod_counts: Mapping[str, int]
+    done: Done
+
+
+class _GroupMemory(msgspec.Struct, kw_only=True):
+    """What is known of a group between passes. ``unsure_target`` is the target that an unanswered growth would have led to."""
+
+    state: NodeGroupState
+    failures: Failures = Failures()
+    unsure_target: int | None = None
+
+
+class NodeGroupPasses:
+    """The loop's work. ``written`` gives the groups of the ConfigMap; NodeGroup objects are followed here."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cloud: Cloud,
+        *,
+        written: Callable[[], GroupReading],
+        check: Callable[[], None] = lambda: None,
+        dry_mode: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = wall_s,
+    ) -> None:
+        self.book = NodeGroupBook()
+        self.on_pass: Callable[[GroupPass], None] = lambda _: None
+        self.on_cloud_error: Callable[[str, CloudError], None] = lambda _, __: None
+        self._cluster = cluster
+        self._cloud = cloud
+        self._written = written
+        self._dry_mode = dry_mode
+        self._clock = clock
+        self._memories: dict[str, _GroupMemory] = {}
+        self._own_versions: dict[str, int] = {}
+        self._notes = NodeGroupNotes(cluster)
+        self._actor = Actor(cluster, cloud, check=check, notes=self._notes, seen=self._seen)
+        # Images and environments of 50,000 pods are of no use here.
+        self._nodes = Reflector(cluster, NODE)
+        self._pods = Reflector(
+            cluster,
+            POD,
+            field_selector="status.phase!=Succeeded,status.phase!=Failed",
+            settings=ReflectorSettings(kept=_bare_pod),
+        )
+        self._groups = Reflector(cluster, NODE_GROUP)
+        self._nodes.on_change(self._node_changed)
+        self._pods.on_change(self._pod_changed)
+        self._sidecar_quirk = False
+
+    def __repr__(self) -> str:
+        return f"NodeGroupPasses({self.book!r})"
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all nodes, pods and groups have been seen once."""
+        return all(one.synced.is_set() for one in (self._nodes, self._pods, self._groups))
+
+    async def follow(self) -> None:
+        """Follow nodes, pods and groups until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for one in (self._nodes, self._pods, self._groups):
+                group.create_task(one.run(), name=f"nodegroup {one.kind.plural}")
+
+    async def synced(self) -> None:
+        """Wait until everything has been seen once."""
+        for one in (self._nodes, self._pods, self._groups):
+            await one.synced.wait()
+
+    async def run_once(self) -> list[GroupPass]:
+        """One pass of each group, in their order. Raises ``NotLeading``."""
+        groups = await self._present_groups()
+        self.book.take_groups([one.settings for one in groups])
+        self._take_quirk(groups)
+        for name in self._memories.keys() - {one.settings.name for one in groups}:
+            del self._memories[name]
+        passes: list[GroupPass] = []
+        for one in groups:
+            try:
+                found = await self._pass(one.settings)
+            except NotLeading:
+                raise
+            except ClusterError as error:
+                _log.warning("pass.failed", extra={"group": one.settings.name, "error": str(error)})
+                continue
+            if found is not None:
+                passes.append(found)
+                self.on_pass(found)
+        return passes
+
+    async def _pass(self, settings: NodeGroupSettings) -> GroupPass | None:
+        name = settings.name
+        about = await self._cluster.get(NODE_GROUP, "", name)
+        try:
+            cloud = await self._cloud.describe(settings.cloud_provider_group_name)
+        except CloudError as error:
+            self.on_cloud_error(name, error)
+            verdict = Verdict(is_true=False, reason=error.reason, message=str(error))
+            await self._write_status(about, refused_status(about, CLOUD_REACHABLE, verdict, stamp=stamp()))
+            await self._notes.write(about, Words(reason=error.reason, message=str(error), is_warning=True))
+            return None
+        now_s = self._clock()
+        memory = self._memory_of(name, about, cloud, now_s=now_s)
+        facts = self.book.facts(name, cloud, _with_unsure(memory, cloud))
+        pod_counts = dict(facts.pod_counts)
+        state, plan = decide_on(memory.state, facts, settings, now_s=now_s)
+        _log_plan(settings, plan)
+        if any(isinstance(effect, IncreaseSize) for effect in plan.effects):
+            about = await self._write_state(about, state)
+        self._memories[name] = _GroupMemory(state=state)
+        done = await self._actor.carry_out(settings, plan.effects, pod_counts=pod_counts, about=about)
+        self._memories[name] = _GroupMemory(
+            state=state, failures=done.failures(), unsure_target=_unsure_target(plan.effects, cloud, done)
+        )
+        status = status_of(
+            about,
+            plan=plan,
+            state=state,
+            cloud=cloud,
+            done=done.sentences,
+            problems=done.problems,
+            stamp=stamp(),
+        )
+        await self._write_status(about, status)
+        return GroupPass(settings=settings, plan=plan, state=state, cloud=cloud, pod_counts=pod_counts, done=done)
+
+    def _memory_of(self, name: str, about: Object, cloud: CloudGroup, *, now_s: float) -> _GroupMemory:
+        memory = self._memories.get(name)
+        if memory is not None:
+            return memory
+        state = state_from(about)
+        if state is None:
+            node_count = len(self.book.facts(name, cloud, Failures()).nodes)
+            state = recovered_state(cloud, node_count=node_count, now_s=now_s)
+        return _GroupMemory(state=state)
+
+    async def _present_groups(self) -> list[WrittenGroup]:
+        """The groups of the ConfigMap, each with a NodeGroup that stands for it, and those of other NodeGroups."""
+        reading = self._written()
+        objects = {key[1]: one for key, one in self._groups.cache.items()}
+        ours = {name for name, one in objects.items() if labels_of(one).get(_ORIGIN_LABEL) == _ORIGIN}
+        groups: list[WrittenGroup] = []
+        for one in reading.groups:
+            name = one.settings.name
+            if name in objects and name not in ours:
+                _log.error("group.twice", extra={"group": name, "kept": "NodeGroup"})
+                continue
+            await self._stand_for(one, objects.get(name))
+            groups.append(one)
+        if not reading.problems:
+            # With a ConfigMap that is wrong in part, a group that is missing may only be misspelt.
+            for name in ours - {one.settings.name for one in groups}:
+                await self._remove(name)
+        for name in sorted(objects.keys() - ours):
+            found = group_of(objects[name])
+            if found.problems:
+                await self._refuse(objects[name], found.problems)
+            groups += found.groups
+        is_dry = self._dry_mode()
+        return [_dry(one) if is_dry else one for one in groups]
+
+    async def _stand_for(self, group: WrittenGroup, found: Object | None) -> None:
+        """Create or correct the NodeGroup of a group of the ConfigMap."""
+        spec = spec_of(group.options)
+        if found is None:
+            body = {"metadata": {"name": group.settings.name, "labels": {_ORIGIN_LABEL: _ORIGIN}}, "spec": spec}
+            try:
+                await self._cluster.create(NODE_GROUP, body)
+            except AlreadyExists:
+                return
+        elif (difference := merge_difference(found.get("spec") or {}, spec)) != {}:
+            await self._cluster.patch(NODE_GROUP, "", group.settings.name, patch={"spec": difference})
+
+    async def _remove(self, name: str) -> None:
+        try:
+            await self._cluster.delete(NODE_GROUP, "", name)
+        except NotFound:
+            return
+
+    async def _refuse(self, about: Object, problems: tuple[Problem, ...]) -> None:
+        text = "; ".join(str(one) for one in problems)
+        verdict = Verdict(is_true=False, reason="SettingsInvalid", message=text)
+        await self._write_status(about, refused_status(about, CONDITION_READY, verdict, stamp=stamp()))
+        await self._notes.write(about, Words(reason="SettingsInvalid", message=text, is_warning=True))
+
+    async def _write_state(self, about: Object, state: NodeGroupState) -> Object:
+        """The state alone, before the cloud is asked; an error stops the pass."""
+        patch = {"status": {"state": merge_difference(nested(about, "status", "state") or {}, written_state(state))}}
+        return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch=patch, subresource="status")
+
+    async def _write_status(self, about: Object, status: Object) -> None:
+        before = about.get("status") or {}
+        difference = merge_difference({key: before[key] for key in status if key in before}, status)
+        if not difference:
+            return
+        try:
+            await self._cluster.patch(
+                NODE_GROUP, "", name_of(about), patch={"status": difference}, subresource="status"
+            )
+        except (NotFound, Conflict):
+            return
+
+    def _take_quirk(self, groups: list[WrittenGroup]) -> None:
+        """Requests of sidecars are counted as the groups ask; the pods are read again when that changes."""
+        quirk = any(one.settings.quirks.sidecars_count_as_init_containers for one in groups)
+        if quirk != self._sidecar_quirk:
+            self._sidecar_quirk = quirk
+            for one in self._pods.cache.values():
+                self.book.take_pod(pod_of(one, sidecars_count_as_init_containers=quirk))
+
+    def _seen(self, name: str, node: Object | None) -> None:
+        """A Node as this process read or wrote it; None if it is gone."""
+        if node is None:
+            self.book.drop_node(name)
+            return
+        version = version_of(node)
+        self._own_versions[name] = int(version) if version.isdecimal() else 0
+        self.book.take_node(node_of(node))
+
+    def _node_changed(self, change: CacheChange) -> None:
+        name, version = change.key[1], version_of(change.new)
+        if change.type is EventType.DELETED:
+            self._own_versions.pop(name, None)
+            self.book.drop_node(name)
+            return
+        own = self._own_versions.get(name)
+        if own is not None and version.isdecimal() and int(version) < own:
+            return
+        self._own_versions.pop(name, None)
+        self.book.take_node(node_of(change.new))
+
+    def _pod_changed(self, change: CacheChange) -> None:
+        if change.type is EventType.DELETED:
+            self.book.drop_pod("/".join(change.key))
+        else:
+            self.book.take_pod(pod_of(change.new, sidecars_count_as_init_containers=self._sidecar_quirk))
+
+
+def _dry(group: WrittenGroup) -> WrittenGroup:
+    return msgspec.structs.replace(group, settings=msgspec.structs.replace(group.settings, dry_mode=True))
+
+
+def _with_unsure(memory: _GroupMemory, cloud: CloudGroup) -> Failures:
+    """A growth without an answer has failed if the target did not follow."""
+    if memory.unsure_target is None or cloud.target_size >= memory.unsure_target:
+        return memory.failures
+    return msgspec.structs.replace(memory.failures, increase_failed=True)
+
+
+def _unsure_target(effects: tuple[Effect, ...], cloud: CloudGroup, done: Done) -> int | None:
+    if not done.is_increase_unsure:
+        return None
+    return cloud.target_size + sum(one.count for one in effects if isinstance(one, IncreaseSize))
+
+
+def _bare_pod(pod: Object) -> Object:
+    """What a pass needs of a Pod."""
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
+    kept = ("name", "namespace", "resourceVersion", "ownerReferences", "annotations")
+    return {
+        "metadata": {key: metadata[key] for key in kept if key in metadata},
+        "spec": {
+            "containers": [_bare_container(one) for one in spec.get("containers") or ()],
+            "initContainers": [_bare_container(one) for one in spec.get("initContainers") or ()],
+            **{key: spec[key] for key in ("nodeName", "nodeSelector", "affinity", "overhead") if key in spec},
+        },
+        "status": {
+            "phase": nested(pod, "status", "phase"),
+            "conditions": [
+                one for one in nested(pod, "status", "conditions") or () if one.get("type") == "PodScheduled"
+            ],
+        },
+    }
+
+
+def _bare_container(container: Object) -> Object:
+    return {key: container[key] for key in ("resources", "restartPolicy") if key in container}
+
+
+def _log_plan(settings: NodeGroupSettings, plan: GroupPlan) -> None:
+    extra = {
+        "group": settings.name,
+        "rule": plan.decided_by.value,
+        "delta": plan.requested_delta,
+        "effects": len(plan.effects),
+        "withheld": len(plan.withheld),
+        "limits": [one.value for one in plan.limits],
+        "error": plan.error.value if plan.error else "",
+        "nodes": len(plan.nodes.untainted),
+        "pods": plan.pod_count,
+    }
+    _log.info("group.decided", extra=extra)

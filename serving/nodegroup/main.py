@@ -1,0 +1,108 @@
+"""``python -m serving.nodegroup.main``: node groups that grow and shrink with what pods request.
+
+Environment:
+
+- ``KUBECONFIG``: the server whose Nodes, Pods and NodeGroups it follows; without it the cluster it runs in.
+- ``SERVING_NODEGROUP_<FIELD>``: each setting of ``serving.settings.nodegroup_daemon`` in its plain unit. The ConfigMap
+  config-nodegroup may change groups, interval and dry mode while it runs.
+- ``SERVING_ELECTION_ENABLED``: whether only the holder of the lease ``nodegroup`` works; the lease fences all writes.
+- ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"nodegroup-metrics": 3}``; without it the settings' address.
+"""
+
+if __name__ == "__main__":
+    # Before the imports below, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.cluster.configmaps import followed
+from serving.cluster.connect import connect
+from serving.cluster.fenced import FencedCluster
+from serving.cluster.identity import lease_times, new_identity, system_namespace
+from serving.cluster.leader import Leader
+from serving.cluster.lease import LeaseClient, LeaseName
+from serving.cluster.port import Cluster
+from serving.metrics.nodegroup import NodeGroupMetrics
+from serving.metrics.server import serve_page
+from serving.model.errors import Problem
+from serving.nodegroup.groups import GroupReading, groups_of_text
+from serving.nodegroup.io.clouds.choice import opened_cloud
+from serving.nodegroup.io.loop import NodeGroupLoop
+from serving.nodegroup.io.passes import NodeGroupPasses
+from serving.settings.daemons import DAEMONS, ELECTION, NODEGROUP
+from serving.settings.live import LiveSettings
+from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+
+__all__ = ["main"]
+
+_log = logging.getLogger("nodegroup")
+
+_LEASE = "nodegroup"
+_WHERE = "config-nodegroup"
+
+
+class _WrittenGroups:
+    """The groups of the settings, read again when the text changes; what is wrong is logged once."""
+
+    def __init__(self, settings: Callable[[], NodeGroupDaemonSettings]) -> None:
+        self._settings = settings
+        self._text = ""
+        self._reading = GroupReading()
+
+    def __call__(self) -> GroupReading:
+        text = self._settings().node_groups
+        if text != self._text:
+            self._text, self._reading = text, groups_of_text(text, where=_WHERE)
+            for problem in self._reading.problems:
+                _log_problem(problem)
+        return self._reading
+
+
+def _log_problem(problem: Problem) -> None:
+    _log.error("group.refused", extra={"problem": str(problem)})
+
+
+async def _body(stop: asyncio.Event) -> None:
+    own = LiveSettings(NODEGROUP, registry=DAEMONS, environment=os.environ)
+    electing = LiveSettings(ELECTION, registry=DAEMONS, environment=os.environ)
+    identity = new_identity()
+    async with (
+        connect("nodegroup", identity=identity) as cluster,
+        followed(cluster, system_namespace(), [own, electing]),
+        opened_cloud(own.settings, cluster) as cloud,
+    ):
+        metrics, election = NodeGroupMetrics(), electing.settings
+        written = _WrittenGroups(lambda: own.settings)
+
+        async def work(through: Cluster, check: Callable[[], None]) -> None:
+            passes = NodeGroupPasses(
+                through, cloud, written=written, check=check, dry_mode=lambda: own.settings.dry_mode
+            )
+            await NodeGroupLoop(passes, lambda: own.settings, metrics).run(stop)
+
+        where = inherited_sockets().get("nodegroup-metrics") or own.settings.metrics_address
+        async with serve_page(metrics.page, where):
+            if not election.enabled:
+                await work(cluster, lambda: None)
+                return
+            lease = LeaseClient(cluster, LeaseName(namespace=system_namespace(), name=_LEASE))
+            leader = Leader(lease, identity, times=lease_times(election))
+            metrics.is_leading = lambda: leader.is_leading
+            await leader.run(lambda: work(FencedCluster(cluster, leader.check), leader.check), stop)
+
+
+def main() -> int:
+    """Run until stopped; returns the exit code."""
+    return run_daemon("nodegroup", _body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""The status of a NodeGroup: what the last pass saw and did, and the state that the next pass continues from.
+
+Input: the plan, the state, the cloud's group and what failed; output: the status as JSON, and back from it the state. The state in
+the status survives a restart and a change of leader; without it a new leader treats nodes on their way as just asked for.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from serving.model.knative import CONDITION_READY, ConditionStatus
+from serving.model.objects import Object, condition_of, nested
+from serving.nodegroup.breaker import BreakerPhase
+from serving.nodegroup.lock import ScaleLock
+from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.plan import DeleteNodes, Drain, Effect, GroupPlan, IncreaseSize, Taint, Untaint
+from serving.nodegroup.records import CloudGroup
+from serving.nodegroup.utilisation import Utilisation
+
+__all__ = [
+    "ABLE_TO_SCALE",
+    "CLOUD_REACHABLE",
+    "HEALTHY",
+    "Verdict",
+    "recovered_state",
+    "refused_status",
+    "sentence_of",
+    "state_from",
+    "status_of",
+    "written_state",
+]
+
+ABLE_TO_SCALE, CLOUD_REACHABLE, HEALTHY = "AbleToScale", "CloudReachable", "Healthy"
+# Names in a status, so that an object of a large group stays small.
+_NAMES_MAX = 50
+_MESSAGE_MAX = 1024
+_UNTAINTED = "untainted"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The truth of one condition. ``reason`` is one word in CamelCase."""
+
+    is_true: bool
+    reason: str = ""
+    message: str = ""
+
+
+def state_from(found: Mapping[str, Any] | None) -> NodeGroupState | None:
+    """The state in a NodeGroup's status; None if there is none, or it cannot be read: it is safe to lose."""
+    written = nested(found, "status", "state")
+    if not isinstance(written, Mapping):
+        return None
+    taints = nested(found, "status", "state", "dry_taints") or {}
+    plain = {name: None if at_s == _UNTAINTED else at_s for name, at_s in taints.items()}
+    try:
+        return msgspec.convert({**written, "dry_taints": plain}, type=NodeGroupState)
+    except msgspec.ValidationError:
+        return None
+
+
+def written_state(state: NodeGroupState) -> Object:
+    """The state as a status holds it: a merge patch cannot write null, so an untaint of a dry run is "untainted"."""
+    written: Object = _without_null(msgspec.to_builtins(state))
+    written["dry_taints"] = {name: _UNTAINTED if at_s is None else at_s for name, at_s in state.dry_taints.items()}
+    return written
+
+
+def recovered_state(cloud: CloudGroup, *, node_count: int, now_s: float) -> NodeGroupState:
+    """The state to begin with where none is known. Machines on their way were asked for by a process that is gone.
+
+    With a target of 6 and 4 nodes the group is locked for 2 nodes, as if they had been asked for now.
+    """
+    coming = cloud.target_size - node_count
+    if coming <= 0:
+        return NodeGroupState()
+    return NodeGroupState(lock=ScaleLock(requested_count=coming, locked_at_s=now_s))
+
+
+def status_of(  # noqa: PLR0913 - what a pass knows
+    before: Mapping[str, Any] | None,
+    *,
+    plan: GroupPlan,
+    state: NodeGroupState,
+    cloud: CloudGroup,
+    done: Sequence[str],
+    problems: Sequence[str],
+    stamp: str,
+) -> Object:
+    """The whole status. ``done`` are sentences about effects that worked, ``problems`` about those that failed."""
+    parts = plan.nodes
+    node_count = len(parts.untainted) + len(parts.tainted) + len(parts.force_tainted) + len(parts.cordoned)
+    status: Object = {
+        "observedGeneration": nested(before, "metadata", "generation") or 0,
+        "target": cloud.target_size,
+        "minSize": cloud.min_size,
+        "maxSize": cloud.max_size,
+        "nodes": {
+            "total": node_count,
+            "untainted": len(parts.untainted),
+            "tainted": len(parts.tainted),
+            "forceTainted": len(parts.force_tainted),
+            "cordoned": len(parts.cordoned),
+            "coming": max(0, cloud.target_size - node_count),
+        },
+        "podCount": plan.pod_count,
+        "requested": {"cpu": f"{plan.request.cpu_m}m", "memory": str(plan.request.memory_bytes)},
+        "capacity": {"cpu": f"{plan.capacity.cpu_m}m", "memory": str(plan.capacity.memory_bytes)},
+        "lastPass": {
+            "time": stamp,
+            "rule": plan.decided_by.value,
+            "delta": plan.requested_delta,
+            "wanted": [{"rule": one.rule.value, "delta": one.delta} for one in plan.wanted],
+            "limits": [one.value for one in plan.limits],
+            "error": plan.error.value if plan.error else "",
+            "withheld": [sentence_of(one) for one in plan.withheld][:_NAMES_MAX],
+            "failed": list(problems)[:_NAMES_MAX],
+        },
+        "kept": [{"node": one.node_name, "reason": one.reason.value} for one in plan.kept[:_NAMES_MAX]],
+        "lastAction": nested(before, "status", "lastAction") or {},
+        "state": written_state(state),
+        "conditions": _conditions(before, _verdicts(plan, state, problems), stamp=stamp),
+    }
+    status["utilization"] = (
+        {"cpuPercent": round(plan.usage.cpu_percent, 2), "memoryPercent": round(plan.usage.memory_percent, 2)}
+        if isinstance(plan.usage, Utilisation)
+        else {}
+    )
+    if done:
+        status["lastAction"] = {"time": stamp, "rule": plan.decided_by.value, "what": list(done)[:_NAMES_MAX]}
+    return status
+
+
+def refused_status(before: Mapping[str, Any] | None, condition: str, verdict: Verdict, *, stamp: str) -> Object:
+    """The changes of the status where no pass took place: the settings are wrong, or the cloud does not answer."""
+    verdicts = {condition: verdict}
+    if condition != CONDITION_READY:
+        verdicts[CONDITION_READY] = verdict
+    return {
+        "observedGeneration": nested(before, "metadata", "generation") or 0,
+        "conditions": _conditions(before, verdicts, stamp=stamp),
+    }
+
+
+def sentence_of(effect: Effect) -> str:
+    """An effect in words: "taint node a", "ask the cloud for 2 nodes"."""
+    match effect:
+        case Taint():
+            return f"taint node {effect.node_name}"
+        case Untaint():
+            return f"untaint node {effect.node_name}"
+        case Drain():
+            return f"drain node {effect.node_name}"
+        case DeleteNodes():
+            return f"delete {'node' if len(effect.node_names) == 1 else 'nodes'} {', '.join(effect.node_names)}"
+        case IncreaseSize():
+            return f"ask the cloud for {effect.count} {'node' if effect.count == 1 else 'nodes'}"
+        case _:
+            assert_never(effect)
+
+
+def _without_null(value: Object) -> Object:
+    return {key: _without_null(one) if isinstance(one, dict) else one for key, one in value.items() if one is not None}
+
+
+def _verdicts(plan: GroupPlan, state: NodeGroupState, problems: Sequence[str]) -> dict[str, Verdict]:
+    able = Verdict(is_true=True)
+    if state.breaker.phase is not BreakerPhase.CLOSED:
+        failed = f"{state.breaker.failure_count} scale-ups in a row brought no node"
+        able = Verdict(is_true=False, reason="BreakerOpen", message=failed)
+    elif plan.error is not None:
+        able = Verdict(is_true=False, reason="PassFailed", message=plan.error.value)
+    healthy = Verdict(is_true=True)
+    if not plan.is_healthy:
+        message = "too many of the newest nodes are not ready: the group neither grows nor shrinks"
+        healthy = Verdict(is_true=False, reason="NewNodesUnhealthy", message=message)
+    ready = next((one for one in (able, healthy) if not one.is_true), Verdict(is_true=True))
+    if ready.is_true and problems:
+        ready = Verdict(is_true=True, reason="SomeEffectsFailed", message="; ".join(problems)[:_MESSAGE_MAX])
+    return {
+        CONDITION_READY: ready,
+        CLOUD_REACHABLE: Verdict(is_true=True),
+        ABLE_TO_SCALE: able,
+        HEALTHY: healthy,
+    }
+
+
+def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict], *, stamp: str) -> list[Object]:
+    """The conditions, those that no verdict is about unchanged; the time is that of the last change of the status."""
+    kept = [one for one in nested(before, "status", "conditions") or () if one.get("type") not in verdicts]
+    made: list[Object] = []
+    for name, verdict in verdicts.items():
+        status = ConditionStatus.TRUE if verdict.is_true else ConditionStatus.FALSE
+        old = condition_of(before, name)
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        made.append(
+            {
+                "type": name,
+                "status": status.value,
+                "reason": verdict.reason,
+                "message": verdict.message,
+                "lastTransitionTime": since or stamp,
+            }
+        )
+    return sorted([*kept, *made], key=lambda one: str(one.get("type")))

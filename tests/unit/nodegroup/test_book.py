@@ -1,0 +1,91 @@
+"""The book of nodes and pods agrees with gathering everything again."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.nodegroup.book import NodeGroupBook
+from serving.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, Placement, PodPhase, Snapshot
+from serving.nodegroup.view import gathered
+from serving.settings.nodegroup import NodeGroupSettings
+from tests.unit.nodegroup.builders import PLACED, SETTINGS, node, pod, quirky, settings
+
+CLOUD = CloudGroup(target_size=3, min_size=0, max_size=9)
+PLACEMENTS = (PLACED, Placement(), Placement(owner_kind="DaemonSet"), Placement(is_static=True))
+GROUPS = (
+    SETTINGS,
+    settings(name="default", label_value="other"),
+    msgspec.structs.replace(quirky("foreign_pods_do_not_protect"), name="quirky"),
+)
+
+node_changes = st.builds(
+    lambda number, label: node(number, labels={"customer": label}),
+    st.integers(0, 3),
+    st.sampled_from(("shared", "other")),
+)
+pod_changes = st.builds(
+    lambda number, on, cpu_m, phase, placement: msgspec.structs.replace(
+        pod(cpu_m), name=f"p{number}", node_name=on, phase=phase, placement=placement
+    ),
+    st.integers(0, 3),
+    st.sampled_from((None, "n000", "n001")),
+    st.integers(0, 2),
+    st.sampled_from(list(PodPhase)),
+    st.sampled_from(PLACEMENTS),
+)
+changes = st.lists(st.one_of(node_changes, pod_changes, st.sampled_from(("n000", "n001", "p0", "p1"))))
+
+
+def apply(book: NodeGroupBook, change: GroupNode | GroupPod | str) -> None:
+    match change:
+        case GroupNode():
+            book.take_node(change)
+        case GroupPod():
+            book.take_pod(change)
+        case _ if change.startswith("n"):
+            book.drop_node(change)
+        case _:
+            book.drop_pod(change)
+
+
+def compare(book: NodeGroupBook, found: list[GroupNode | GroupPod | str], group: NodeGroupSettings) -> None:
+    nodes: dict[str, GroupNode] = {}
+    pods: dict[str, GroupPod] = {}
+    for one in found:
+        match one:
+            case GroupNode():
+                nodes[one.name] = one
+            case GroupPod():
+                pods[one.name] = one
+            case _:
+                nodes.pop(one, None)
+                pods.pop(one, None)
+    whole = Snapshot(nodes=tuple(nodes.values()), pods=tuple(pods.values()), cloud=CLOUD)
+    wanted, got = gathered(whole, group), book.facts(group.name, CLOUD, Failures())
+    assert {one.name: one for one in got.nodes} == {one.name: one for one in wanted.nodes}
+    assert {one.name: one for one in got.pods} == {one.name: one for one in wanted.pods}
+    assert (dict(got.pod_counts), got.request, got.cloud) == (dict(wanted.pod_counts), wanted.request, CLOUD)
+
+
+@given(changes, st.integers(0, 20))
+def test_it_agrees_with_gathering_everything(found: list[GroupNode | GroupPod | str], late: int) -> None:
+    book = NodeGroupBook()
+    for index, change in enumerate(found):
+        if index == late:
+            book.take_groups(GROUPS)
+        apply(book, change)
+    book.take_groups(GROUPS)
+    for group in GROUPS:
+        compare(book, found, group)
+
+
+def test_groups_that_change_are_sorted_afresh_and_others_are_kept() -> None:
+    book = NodeGroupBook()
+    book.take_node(node(0))
+    book.take_groups([SETTINGS])
+    assert [one.name for one in book.facts("shared", CLOUD, Failures()).nodes] == ["n000"]
+    book.take_groups([SETTINGS])
+    assert len(book.facts("shared", CLOUD, Failures()).nodes) == 1
+    book.take_groups([settings(label_value="other")])
+    assert len(book.facts("shared", CLOUD, Failures()).nodes) == 0
+    assert repr(book) == "NodeGroupBook(1 nodes, 0 pods, 1 groups)"

@@ -1,0 +1,142 @@
+"""The status of a NodeGroup, and the state in it."""
+
+from typing import Any
+
+import pytest
+
+from serving.model.objects import condition_of
+from serving.nodegroup.breaker import BreakerPhase, BreakerState
+from serving.nodegroup.lock import ScaleLock
+from serving.nodegroup.memory import NodeGroupState
+from serving.nodegroup.plan import (
+    DeleteNodes,
+    Drain,
+    Effect,
+    GroupPlan,
+    GroupRule,
+    IncreaseSize,
+    PassError,
+    Taint,
+    Untaint,
+)
+from serving.nodegroup.records import Amount, CloudGroup
+from serving.nodegroup.status import (
+    CLOUD_REACHABLE,
+    Verdict,
+    recovered_state,
+    refused_status,
+    sentence_of,
+    state_from,
+    status_of,
+    written_state,
+)
+from serving.nodegroup.utilisation import FromZero
+from tests.unit.nodegroup.builders import NOW_S, decided, nodes, pod, snapshot
+
+CLOUD = CloudGroup(target_size=6, min_size=0, max_size=10)
+STATE = NodeGroupState(
+    node_capacity=Amount(cpu_m=1, memory_bytes=2),
+    lock=ScaleLock(requested_count=2, locked_at_s=NOW_S),
+    breaker=BreakerState(phase=BreakerPhase.OPEN, failure_count=3, node_count_low=2),
+    dry_taints={"a": 7.0, "b": None},
+)
+
+
+def made(plan: GroupPlan, state: NodeGroupState = STATE, before: object = None, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    given = {"done": (), "problems": (), "stamp": "now", **more}
+    return status_of(before, plan=plan, state=state, cloud=CLOUD, **given)  # type: ignore[arg-type]
+
+
+def plan(**fields: Any) -> GroupPlan:  # noqa: ANN401
+    return GroupPlan(**{"requested_delta": 0, "decided_by": GroupRule.STEADY, **fields})
+
+
+def ready(status: dict[str, Any]) -> tuple[str, str]:
+    found = condition_of({"status": status}, "Ready")
+    return found["status"], found["reason"]
+
+
+def test_the_state_survives_in_the_status() -> None:
+    written = written_state(STATE)
+    assert None not in written.values()
+    assert state_from({"status": {"state": written}}) == STATE
+    assert state_from({"status": {"state": written_state(NodeGroupState())}}) == NodeGroupState()
+
+
+@pytest.mark.parametrize("found", [None, {}, {"status": {"state": 1}}, {"status": {"state": {"lock": 1}}}])
+def test_a_state_that_cannot_be_read_is_none(found: dict[str, Any] | None) -> None:
+    assert state_from(found) is None
+
+
+def test_nodes_on_their_way_lock_a_group_whose_state_is_lost() -> None:
+    lock = ScaleLock(requested_count=2, locked_at_s=NOW_S)
+    assert recovered_state(CLOUD, node_count=4, now_s=NOW_S) == NodeGroupState(lock=lock)
+    assert recovered_state(CLOUD, node_count=6, now_s=NOW_S) == NodeGroupState()
+
+
+def test_a_status_counts_nodes_and_says_how_full_they_are() -> None:
+    group = nodes(4)
+    _, found = decided(snapshot(group, tuple(pod(1000, on=group[0]) for _ in range(8))))
+    status = made(found)
+    assert status["nodes"] == {"total": 4, "untainted": 4, "tainted": 0, "forceTainted": 0, "cordoned": 0, "coming": 2}
+    assert status["utilization"] == {"cpuPercent": 50.0, "memoryPercent": 12.5}
+    assert (status["requested"]["cpu"], status["capacity"]["cpu"], status["podCount"]) == ("8000m", "16000m", 8)
+
+
+def test_from_zero_there_is_no_percentage() -> None:
+    assert made(plan(usage=FromZero()))["utilization"] == {}
+
+
+def test_the_last_action_stays_until_there_is_another() -> None:
+    first = made(plan(), done=["taint node a"])
+    assert first["lastAction"] == {"time": "now", "rule": "steady", "what": ["taint node a"]}
+    assert made(plan(), before={"status": first}, stamp="later")["lastAction"]["time"] == "now"
+
+
+def test_conditions_say_why_a_group_does_not_scale() -> None:
+    calm = NodeGroupState()
+    assert ready(made(plan(), calm)) == ("True", "")
+    assert ready(made(plan(), STATE)) == ("False", "BreakerOpen")
+    assert ready(made(plan(error=PassError.BELOW_MIN), calm)) == ("False", "PassFailed")
+    assert ready(made(plan(is_healthy=False), calm)) == ("False", "NewNodesUnhealthy")
+    assert ready(made(plan(), calm, problems=["taint node a: no"])) == ("True", "SomeEffectsFailed")
+
+
+def test_the_time_of_a_condition_is_that_of_its_last_change() -> None:
+    calm = NodeGroupState()
+    before = {"status": made(plan(), calm)}
+    assert condition_of({"status": made(plan(), calm, before, stamp="later")}, "Ready")["lastTransitionTime"] == "now"
+    assert (
+        condition_of({"status": made(plan(), STATE, before, stamp="later")}, "Ready")["lastTransitionTime"] == "later"
+    )
+
+
+def test_without_a_pass_the_other_conditions_stay() -> None:
+    before = {"metadata": {"generation": 3}, "status": made(plan(), NodeGroupState())}
+    verdict = Verdict(is_true=False, reason="CloudUnavailable", message="away")
+    status = refused_status(before, CLOUD_REACHABLE, verdict, stamp="later")
+    assert status["observedGeneration"] == 3
+    assert {one["type"]: one["status"] for one in status["conditions"]} == {
+        "AbleToScale": "True",
+        "CloudReachable": "False",
+        "Healthy": "True",
+        "Ready": "False",
+    }
+    alone = refused_status(None, "Ready", verdict, stamp="now")
+    assert [one["type"] for one in alone["conditions"]] == ["Ready"]
+
+
+@pytest.mark.parametrize(
+    ("effect", "sentence"),
+    [
+        (Taint(node_name="a", at_s=1, effect="NoSchedule"), "taint node a"),
+        (Untaint(node_name="a"), "untaint node a"),
+        (Drain(node_name="a"), "drain node a"),
+        (DeleteNodes(node_names=("a",)), "delete node a"),
+        (DeleteNodes(node_names=("a", "b")), "delete nodes a, b"),
+        (IncreaseSize(count=1), "ask the cloud for 1 node"),
+        (IncreaseSize(count=2), "ask the cloud for 2 nodes"),
+    ],
+)
+def test_each_effect_has_a_sentence(effect: Effect, sentence: str) -> None:
+    assert sentence_of(effect) == sentence

@@ -3,8 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# Chromium for tests of the dashboard, Prometheus for metrics, crun and runc for containers, clients.
-DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc curl $(if $(shell command -v kubectl),,kubernetes-client)
+# Chromium for tests of the dashboard, Prometheus for metrics, crun and runc for containers, busybox for their
+# images, skopeo and a registry to pull from, clients.
+DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry curl $(if $(shell command -v kubectl),,kubernetes-client)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup system-packages lock run demo test test-all check format config bench soak clean

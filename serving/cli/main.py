@@ -21,6 +21,7 @@ SECTIONS: dict[str, Section] = {
     "Services": {
         "apply": ("serving.cli.apply:apply", "Make or change what manifests describe."),
         "deploy": ("serving.cli.deploy:deploy", "Run a command as a service."),
+        "image": ("serving.cli.image:image", "The images that pods on this machine run."),
         "get": ("serving.cli.get:get", "Show services, revisions, pods, ..."),
         "describe": ("serving.cli.describe:describe", "All about one service: state, traffic, pods, events."),
         "logs": ("serving.cli.logs:logs", "What the pods of a service write."),

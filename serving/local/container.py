@@ -14,6 +14,7 @@ import msgspec
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
+from serving.local.containers.beside import beside
 from serving.local.listening import listening_ports
 from serving.local.orders import StartProcess
 from serving.local.podfolder import keep_previous, size_of, tail
@@ -156,7 +157,7 @@ class ContainerKeeper:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S)
             app = ("127.0.0.1", self._spec.port)
-            if await attempt(self._spec.listening, app, is_http2=self._spec.is_http2):
+            if await attempt(self._spec.listening, app, is_http2=self._spec.is_http2, network=self._spec.start.network):
                 self._is_listening = True
                 self._spec.on_state(self.state)
 
@@ -205,7 +206,8 @@ class ContainerKeeper:
 
     async def _outcome(self, plan: ProbePlan) -> bool:
         if not plan.command:
-            return await attempt(plan.probe, ("127.0.0.1", plan.port or self._spec.port))
+            app = ("127.0.0.1", plan.port or self._spec.port)
+            return await attempt(plan.probe, app, network=self._spec.start.network)
         failure = self._probe_failures[plan.kind] = await self._executed(plan)
         return not failure
 
@@ -213,11 +215,8 @@ class ContainerKeeper:
         """Run a command as the app is run; why it failed, "" if it ended with 0 in time."""
         start = self._spec.start
         log_bytes = size_of(self._probe_log)
-        process = self._runtime.start(
-            msgspec.structs.replace(
-                start, name=f"{start.name}.{plan.kind}", arguments=plan.command, log=str(self._probe_log)
-            )
-        )
+        name = f"{start.name}.{plan.kind}"
+        process = self._runtime.start(beside(start, name=name, command=plan.command, log=str(self._probe_log)))
         try:
             async with asyncio.timeout(plan.probe.timeout_s):
                 await process.started
@@ -252,7 +251,7 @@ class ContainerKeeper:
         observed = ObservedContainer(container=name, port=self._spec.port, ports=ports)
         if asked.path is None or self._spec.port not in ports or self._spec.is_http2:
             return observed
-        failure = await probe_failure(asked, ("127.0.0.1", self._spec.port))
+        failure = await probe_failure(asked, ("127.0.0.1", self._spec.port), network=self._spec.start.network)
         return msgspec.structs.replace(observed, probe=f"GET {asked.path}", probe_failure=failure)
 
 

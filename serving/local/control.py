@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
 import asyncio
 import functools
+import logging
 import os
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ from serving.controller.io.controller import Controller
 from serving.controller.io.view_writer import ViewWriter
 from serving.local.accounttokens import read_account_token
 from serving.local.activator_service import publish_activators
+from serving.local.containers.host import container_host
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
 from serving.local.nodecontext import NodeContext
@@ -50,6 +52,8 @@ from serving.wire.tokens import read_key
 
 __all__ = ["main"]
 
+_log = logging.getLogger("control")
+
 # After this time the API answers although not everything has been rebuilt.
 _REBUILD_S = 5.0
 
@@ -63,6 +67,9 @@ async def _body(stop: asyncio.Event) -> None:
     )
     runtime = ProcessRuntime(state.template)
     logs = state.logs / "pods"
+    containers, no_containers = await asyncio.to_thread(container_host, state.path)
+    if containers is None:
+        _log.warning("containers.unavailable", extra={"reason": no_containers})
     node = NodeContext(
         cluster=cluster,
         runtime=runtime,
@@ -71,10 +78,11 @@ async def _body(stop: asyncio.Event) -> None:
         snapshots=state.snapshots,
         stats_url=os.environ["SERVING_STATS_URL"],
         key=read_key(state.key),
+        containers=containers,
     )
     kubelet, manager = Kubelet(node), Manager(cluster)
     reviews = TokenReviews(functools.partial(read_account_token, node.key))
-    options = ApiOptions(token=state.token.read_text(), token_reviews=reviews, runs_images=False)
+    options = ApiOptions(token=state.token.read_text(), token_reviews=reviews, runs_images=containers is not None)
     api = application(cluster, options, logs=FilePodLogs(logs))
     metrics, sockets = ControllerMetrics(), inherited_sockets()
     api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).answered))
@@ -85,6 +93,8 @@ async def _body(stop: asyncio.Event) -> None:
             config.attach(controller, watch)
             tasks = [group.create_task(runtime.run(), name="runtime")]
             await kubelet.take_over()
+            if containers is not None:
+                await asyncio.to_thread(containers.sweep, [one.pod for one in runtime.held])
             tasks.append(group.create_task(kubelet.run(), name="kubelet"))
             tasks.append(group.create_task(manager.run(), name="manager"))
             tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))

@@ -4,6 +4,8 @@ Input: a container; output: its memory limit, and warnings as (reason, message).
 container above its limit is killed, as a cgroup would; cpu cannot be bounded without one.
 """
 
+from collections.abc import Collection
+
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_bytes
@@ -23,8 +25,19 @@ def memory_limit_bytes(container: Object) -> int | None:
         return None
 
 
-def warnings_of(container: Object) -> list[tuple[str, str]]:
-    """What a container asks for and does not get here."""
+def warnings_of(container: Object, *, refused: Collection[str] | None = None) -> list[tuple[str, str]]:
+    """What a container asks for and does not get here. ``refused`` are the limits that a cgroup did not take; None without one."""
+    if refused is not None:
+        limits = (container.get("resources") or {}).get("limits") or {}
+        name = container.get("name", "")
+        return [
+            (
+                f"{what.title()}LimitNotEnforced",
+                f"container {name}: the {what} limit {limits[what]} is not enforced: no cgroup takes it",
+            )
+            for what in refused
+            if what in limits
+        ]
     name, found = container.get("name", ""), []
     cpu = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
     if cpu is not None:

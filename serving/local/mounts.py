@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["MountPoint", "show_at_own_paths", "take_hostname"]
+__all__ = ["MountPoint", "OverlayMount", "mount_overlay", "own_mounts", "show_at_own_paths", "take_hostname", "unmount"]
 
 # Loaded here, not after a fork: between fork and exec only what is safe may run.
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -33,6 +33,38 @@ class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str
     target: str
     read_only: bool = False
+
+
+class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
+    """A root: the files of ``lower``, with what is written in ``upper``, shown at ``target``. ``work`` is the kernel's."""
+
+    lower: str
+    upper: str
+    work: str
+    target: str
+
+
+def own_mounts() -> None:
+    """Give this process mounts of its own; later ones are seen here only. Raises ``OSError``."""
+    _unshare()
+    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+
+
+def mount_overlay(overlay: OverlayMount) -> None:
+    """Mount a root for this process and what it starts. Raises ``OSError``."""
+    # The kernel separates folders by colons and options by commas.
+    folders = [
+        one.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+        for one in (overlay.lower, overlay.upper, overlay.work)
+    ]
+    data = "lowerdir={},upperdir={},workdir={}".format(*folders)
+    result = _LIBC.mount(b"overlay", overlay.target.encode(), b"overlay", ctypes.c_ulong(0), data.encode())
+    _checked(result, overlay.target)
+
+
+def unmount(target: str) -> None:
+    """Take a mount away, as soon as nothing uses it. Raises ``OSError``."""
+    _checked(_LIBC.umount2(target.encode(), _MNT_DETACH), target)
 
 
 def take_hostname(name: str) -> None:
@@ -54,8 +86,7 @@ class _Folder:
 
 def show_at_own_paths(mounts: Sequence[MountPoint], *, new_root: str, folder: str) -> None:
     """Give this process a root with these mounts and go to ``folder``. ``new_root`` is an empty folder to build it at."""
-    _unshare()
-    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+    own_mounts()
     _mount("tmpfs", new_root, kind="tmpfs")
     # Else each folder that contains it would be bound with all that is in it by then.
     _mount("none", new_root, flags=_MS_UNBINDABLE)

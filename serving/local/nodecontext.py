@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from serving.cluster.port import Cluster
+from serving.local.containers.podbox import ContainerHost
 from serving.local.runtime import PodRuntime
 
 __all__ = ["NodeContext"]
@@ -14,7 +15,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """The store, the runtime, folders, where statistics go, and the cluster key.
 
     ``name`` is the node's. ``reported_network`` replaces the "127." of a pod's address in its status, for servers that
-    refuse loopback addresses; activators undo it (``pod_address_override``).
+    refuse loopback addresses; activators undo it (``pod_address_override``). ``containers`` runs images, None where nothing can.
     """
 
     cluster: Cluster
@@ -26,3 +27,4 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes
     name: str = "local"
     reported_network: str = "127."
+    containers: ContainerHost | None = None

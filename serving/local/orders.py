@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from serving.local.mounts import MountPoint
+from serving.local.mounts import MountPoint, OverlayMount
 
 __all__ = [
     "ForgetPod",
@@ -18,6 +18,7 @@ __all__ = [
     "HeldProcess",
     "Inventory",
     "KeepNote",
+    "Launch",
     "Lines",
     "Order",
     "ProcessEnded",
@@ -40,10 +41,26 @@ class _TemplateMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit
     """A message. Its class name is its tag on the wire."""
 
 
+class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a container is started: the order's ``arguments`` are a runtime that starts it and exits.
+
+    The runtime writes the process id into ``pid_file`` and errors as JSON into ``error_log``. ``cgroups`` are the folders to
+    join before. ``root`` is mounted empty of what an earlier run wrote, and ``state``, the runtime's record of such a run,
+    is removed; without a root the order runs a command in a container that is there.
+    """
+
+    pid_file: str
+    error_log: str
+    state: str
+    cgroups: tuple[str, ...] = ()
+    root: OverlayMount | None = None
+
+
 class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
 
     ``folder`` is where it is started, ``log`` the file that its output is added to. It gets no other environment.
+    ``launch`` says that it is a container, and ``network`` the network namespace that a queue-proxy reaches its app in.
     ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what
     the process sees as its host's name.
     """
@@ -57,6 +74,8 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     mounts: tuple[MountPoint, ...] = ()
     new_root: str = ""
     hostname: str = ""
+    launch: Launch | None = None
+    network: str = ""
 
 
 class SendSignal(_TemplateMessage, frozen=True, kw_only=True):

@@ -20,7 +20,10 @@ from serving.cluster.kinds import POD
 from serving.cluster.port import Object
 from serving.cluster.reflector import Key
 from serving.local.container import ContainerKeeper, ContainerSpec
+from serving.local.containers.choosing import images_of, runs_images
+from serving.local.containers.podbox import PodBox
 from serving.local.explaining import ReadinessExplainer
+from serving.local.images.source import ImageUnavailable
 from serving.local.limits import memory_limit_bytes, warnings_of
 from serving.local.locations import PodLocation
 from serving.local.nodecontext import NodeContext
@@ -48,12 +51,16 @@ _STATUS_LAG_S = 0.05
 
 
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What the next control process needs to go on with a pod. ``is_draining`` says that its end has begun."""
+    """What the next control process needs to go on with a pod.
+
+    ``is_draining`` says that its end has begun, ``is_boxed`` that it runs as containers.
+    """
 
     manifest: Object
     location: PodLocation
     states: dict[str, ContainerState]
     is_draining: bool = False
+    is_boxed: bool = False
 
 
 class PodRun:
@@ -71,6 +78,7 @@ class PodRun:
         self._setup = PodSetup(node=node, manifest=manifest, pod_id=pod_id, location=location)
         self._keepers: dict[str, ContainerKeeper] = {}
         self._states: dict[str, ContainerState] = {}
+        self._box: PodBox | None = None
         self._is_proxy_ready = False
         self._unready: Unready | None = None
         self._is_dirty = asyncio.Event()
@@ -121,7 +129,14 @@ class PodRun:
             await self._drain()
             reporting.cancel()
         self._node.runtime.forget(self.id)
-        await self._remove()
+        # What its containers shared, the folder, and last the object.
+        if self._box is not None:
+            await asyncio.to_thread(self._box.remove)
+        await asyncio.to_thread(remove_folder, self._node.pods / self.id)
+        try:
+            await self._node.cluster.delete(POD, *self.key, grace_s=0, uid=self._manifest["metadata"]["uid"])
+        except ClusterError as error:
+            _log.debug("pod.forgotten", extra={"pod": self.key[1], "error": str(error)})
 
     async def _start(self, group: asyncio.TaskGroup, warnings: PodWarnings) -> None:
         """Start all containers as soon as their sources exist, or take them over."""
@@ -131,6 +146,8 @@ class PodRun:
         if sources is None:
             return
         containers = self._manifest["spec"]["containers"]
+        if not await self._choose(warnings):
+            return
         apps = [spec for container in containers if (spec := self._app(container, sources, warnings)) is not None]
         self._keep_note()
         if not apps:
@@ -147,8 +164,33 @@ class PodRun:
             following = follow_sources(setup.read_sources, setup.write_volumes, known=sources, stop=self.stop)
             group.create_task(following, name="volumes")
         if self._note is None:
-            for warning in (one for container in containers for one in warnings_of(container)):
+            refused = self._box.refused_limits if self._box else None
+            for warning in (one for container in containers for one in warnings_of(container, refused=refused)):
                 await warnings.send(*warning)
+
+    async def _choose(self, warnings: PodWarnings) -> bool:
+        """Choose containers or processes, and prepare what all containers share; False if the pod cannot start."""
+        host = self._node.containers
+        is_process = self._note is not None and not self._note.is_boxed
+        if host is None or is_process or not runs_images(self._manifest):
+            return True
+        try:
+            images = await images_of(self._manifest, host.images, on_state=self._set_state, stop=self.stop)
+            if images is None:
+                return False
+            self._box = self._setup.box(host, images)
+            await self._box.prepare()
+        except ImageUnavailable as error:
+            await warnings.send(
+                "ImageNotRun", f"{error}; the commands of the manifest run as processes of this machine"
+            )
+        except OSError as error:
+            state = ContainerState(
+                waiting_reason="CreatePodSandboxError", waiting_message=f"{error.filename}: {error.strerror}"
+            )
+            self._set_state(container_name_of(self._manifest["spec"]["containers"][0]), state)
+            return False
+        return True
 
     async def _sources(self) -> Sources | None:
         """The sources once all of them exist; None if the pod is deleted before.
@@ -171,9 +213,10 @@ class PodRun:
         """How a container of the app is kept running; None, with the reason in the status, if it cannot run here."""
         name = container_name_of(container)
         try:
-            start = self._setup.app(container, sources)
-        except InvalidValue as error:
-            message = f"container {name} cannot be run here; expected {error.expected}"
+            start = self._setup.app(container, sources, self._box)
+        except (InvalidValue, OSError) as error:
+            why = f"expected {error.expected}" if isinstance(error, InvalidValue) else str(error)
+            message = f"container {name} cannot be run here; {why}"
             state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=message)
             self._set_state(name, state)
             return None
@@ -185,13 +228,13 @@ class PodRun:
             probes=tuple(probe_plans(container) if is_serving else sidecar_probe_plans(container)),
             listening=listening_probe(container) if is_serving else None,
             is_http2=speaks_http2(container),
-            port=self.location.port,
+            port=self._box.port if self._box else self.location.port,
             first=self._states.get(name, ContainerState()),
         )
 
     def _proxy(self, revision: Object, warnings: PodWarnings) -> ContainerSpec:
         return ContainerSpec(
-            start=self._setup.proxy(revision),
+            start=self._setup.proxy(revision, self._box),
             on_state=lambda state: self._set_state(QUEUE_PROXY, state),
             on_ready=self._set_proxy_ready,
             on_warning=warnings.send_later,
@@ -227,7 +270,13 @@ class PodRun:
             "metadata": {key: metadata[key] for key in kept if key in metadata},
             "spec": self._manifest["spec"],
         }
-        note = PodNote(manifest=manifest, location=self.location, states=self._states, is_draining=self.stop.is_set())
+        note = PodNote(
+            manifest=manifest,
+            location=self.location,
+            states=self._states,
+            is_draining=self.stop.is_set(),
+            is_boxed=self._box is not None,
+        )
         self._node.runtime.keep(self.id, msgspec.to_builtins(note))
 
     def check_memory(self, resident_bytes: dict[int, int]) -> None:
@@ -286,14 +335,6 @@ class PodRun:
         keeper = self._keepers.pop(QUEUE_PROXY, None)
         apps = [app.process for app in self._keepers.values() if app.process is not None]
         await drain(keeper.process if keeper else None, apps, grace_s=grace_s, is_draining=was_draining)
-
-    async def _remove(self) -> None:
-        """Remove the folder and the object."""
-        await asyncio.to_thread(remove_folder, self._node.pods / self.id)
-        try:
-            await self._node.cluster.delete(POD, *self.key, grace_s=0, uid=self._manifest["metadata"]["uid"])
-        except ClusterError as error:
-            _log.debug("pod.forgotten", extra={"pod": self.key[1], "error": str(error)})
 
 
 def _apps_of(keepers: Mapping[str, ContainerKeeper]) -> list[ContainerKeeper]:

@@ -35,6 +35,7 @@ _LOGS_KEPT = 3
 _TAIL_BYTES = 2048
 _TAIL_LINES = 10
 _PRIVATE_FOLDER = 0o700
+_SHARED_FOLDER, _OPEN_FOLDER = 0o755, 0o777
 _VOLUMES = ".volumes"
 _ROOT = ".root"
 
@@ -48,6 +49,8 @@ def mount(folder: Path, volumes: Mapping[str, Mapping[str, VolumeFile]], mounts:
     """Write the files of volumes, by name, and link each mount to its volume. Raises ``InvalidValue``, ``OSError``."""
     for name, files in volumes.items():
         make_folder(folder / _VOLUMES / name)
+        # The pod's folder is closed to others; within it a container's own user reads, and writes where there are no files.
+        (folder / _VOLUMES / name).chmod(_SHARED_FOLDER if files else _OPEN_FOLDER)
         make_folder(root_folder(folder))
         for path, wanted in files.items():
             _write(folder / _VOLUMES / name / path, wanted)
@@ -89,7 +92,7 @@ def root_folder(folder: Path) -> Path:
 
 def _write(path: Path, wanted: VolumeFile) -> None:
     # The folder is closed to other users, whatever the mode of the file.
-    path.parent.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=_SHARED_FOLDER, parents=True, exist_ok=True)
     made = path.with_name(path.name + ".new")
     made.unlink(missing_ok=True)
     with open(made, "wb", opener=lambda name, flags: os.open(name, flags, wanted.mode)) as file:

@@ -13,7 +13,9 @@ from serving.aio.clock import wall_s
 from serving.cluster.kinds import REVISION
 from serving.cluster.port import Object
 from serving.local.accounttokens import LIFETIME_MIN_S, account_token
+from serving.local.containers.podbox import ContainerHost, PodBox
 from serving.local.downward import PodFacts
+from serving.local.images.store import StoredImage
 from serving.local.locations import PodLocation
 from serving.local.machine import node_status, read_machine
 from serving.local.nodecontext import NodeContext
@@ -76,10 +78,24 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         mounts = [one for container in spec["containers"] for one in container.get("volumeMounts", ())]
         mount(self.node.pods / self.pod_id, volumes, mounts)
 
-    def app(self, container: Object, sources: Sources) -> StartProcess:
-        """The order that starts a container of the app. Raises ``InvalidValue`` if there is nothing to run."""
+    def box(self, host: ContainerHost, images: Mapping[str, StoredImage]) -> PodBox:
+        """The pod as containers."""
+        folder, address = self.node.pods / self.pod_id, self.location.address
+        return PodBox(host, self.manifest, images, pod_id=self.pod_id, address=address, folder=folder)
+
+    def app(self, container: Object, sources: Sources, box: PodBox | None) -> StartProcess:
+        """The order that starts a container of the app, as a process where there is no box.
+
+        Raises:
+            InvalidValue: when there is nothing to run, or its user or a limit cannot be used.
+            OSError: when a container's folder cannot be written.
+        """
         folder = self.node.pods / self.pod_id
         given = container_environment(self._facts, container, sources=sources)
+        mounts = mount_points(folder, container, nested(self.manifest, "spec", "volumes") or ())
+        log = self._log(container_name_of(container))
+        if box is not None:
+            return box.order(container, given=given, mounts=mounts, log=log)
         snapshot = annotations_of(self.manifest).get(SNAPSHOT_ANNOTATION, "")
         plan = app_plan(
             self.manifest,
@@ -95,23 +111,26 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             arguments=plan.arguments,
             environment=plan.environment,
             folder=plan.folder,
-            log=self._log(container_name_of(container)),
-            mounts=mount_points(folder, container, nested(self.manifest, "spec", "volumes") or ()),
+            log=log,
+            mounts=mounts,
             new_root=str(root_folder(folder)),
             hostname=name_of(self.manifest),
         )
 
-    def proxy(self, revision: Object) -> StartProcess:
-        """The order that starts the queue-proxy."""
+    def proxy(self, revision: Object, box: PodBox | None) -> StartProcess:
+        """The order that starts the queue-proxy, in the network of the pod's containers if there is one."""
         namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
         of = labels_of(self.manifest)[REVISION_LABEL]
+        port = box.port if box else self.location.port
         environment = {
-            **proxy_environment(self.manifest, revision, app_port=self.location.port, address=self.location.address),
+            **proxy_environment(self.manifest, revision, app_port=port, address=self.location.address),
             "SERVING_POD_STATS_URL": self.node.stats_url,
             "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
             "SERVING_POD_SECRET": pod_secret(key, namespace=namespace, pod=name),
         }
-        return StartProcess(pod=self.pod_id, name=QUEUE_PROXY, environment=environment, log=self._log(QUEUE_PROXY))
+        network = box.network if box else ""
+        log = self._log(QUEUE_PROXY)
+        return StartProcess(pod=self.pod_id, name=QUEUE_PROXY, environment=environment, log=log, network=network)
 
     @property
     def _facts(self) -> PodFacts:

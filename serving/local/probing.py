@@ -6,6 +6,7 @@ stays unready, to say why.
 
 import asyncio
 
+from serving.aio.netns import open_connection
 from serving.queueproxy.podspec import Address, Probe
 
 __all__ = ["probe_failure"]
@@ -13,13 +14,13 @@ __all__ = ["probe_failure"]
 _STATUS_LINE_BYTES_MAX = 200
 
 
-async def probe_failure(probe: Probe, app: Address) -> str:
-    """Send the probe's GET; "" for a status of 200 to 399, else what happened."""
+async def probe_failure(probe: Probe, app: Address, *, network: str = "") -> str:
+    """Send the probe's GET, in the network namespace at a path; "" for a status of 200 to 399, else what happened."""
     host, port = app
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(probe.timeout_s):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await open_connection(host, port, network=network)
             headers = {"Host": f"{host}:{port}", "User-Agent": "kube-probe/serving", "Connection": "close"}
             lines = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **dict(probe.headers)}.items())
             writer.write(f"GET {probe.path} HTTP/1.1\r\n{lines}\r\n".encode())

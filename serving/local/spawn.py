@@ -10,14 +10,18 @@ the child has reset it would be lost, and the pod would stay for its whole grace
 
 import contextlib
 import encodings.idna  # noqa: F401 - loaded by the first connection otherwise, in each fork again
+import json
 import os
 import signal
+import socket
 import subprocess
 import traceback
 from collections.abc import Iterator
 from typing import NoReturn
 
 import serving.wire.websocket  # noqa: F401 - as above
+from serving.aio.netns import enter
+from serving.local.containers.launch import launch_container
 from serving.local.mounts import show_at_own_paths, take_hostname
 from serving.local.orders import StartProcess
 from serving.local.process_lifetime import die_with_parent, name_process
@@ -28,6 +32,7 @@ from serving.queueproxy.podspec import spec_from_environment
 __all__ = ["exec_app", "fork_queue_proxy"]
 
 _LOG_MODE = 0o600
+_BACKLOG = 4096
 _DESCRIPTORS_MAX = 2**20
 _FIRST_OWN_DESCRIPTOR = 3
 # A shell's exit code for wrong usage; here for an environment that cannot be used.
@@ -38,6 +43,8 @@ _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 def exec_app(order: StartProcess) -> int:
     """Execute an app; its process id. Raises ``OSError`` when it cannot be executed, or its folder or log not opened."""
+    if order.launch is not None:
+        return launch_container(order)
     with open(order.log, "ab", opener=_private) as log, _signals_blocked():
         process = subprocess.Popen(  # noqa: S603 - the user's own command
             order.arguments,
@@ -86,7 +93,8 @@ def _be_queue_proxy(order: StartProcess, *, log: int, ready: int) -> NoReturn:
         os.closerange(_FIRST_OWN_DESCRIPTOR, ready)
         os.closerange(ready + 1, _DESCRIPTORS_MAX)
         os.environ.clear()
-        code = run(spec_from_environment({**order.environment, "SERVING_READY_FD": str(ready)}))
+        environment = {**order.environment, **_in_network(order), "SERVING_READY_FD": str(ready)}
+        code = run(spec_from_environment(environment))
     except SettingsError as error:
         os.write(2, f"{error}\n".encode())
         code = _USAGE_EXIT
@@ -94,6 +102,25 @@ def _be_queue_proxy(order: StartProcess, *, log: int, ready: int) -> NoReturn:
         os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(code)
+
+
+def _in_network(order: StartProcess) -> dict[str, str]:
+    """Move this process to the network of the app, if that is another; what it has to know of our own.
+
+    It listens, and sends its statistics, where we are.
+    """
+    if not order.network:
+        return {}
+    descriptors = {}
+    for name, variable in (("requests", "SERVING_POD_LISTEN"), ("admin", "SERVING_POD_ADMIN_LISTEN")):
+        host, _, port = order.environment[variable].rpartition(":")
+        made = socket.create_server((host, int(port)), backlog=_BACKLOG)
+        descriptors[name] = made.detach()
+    home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    network = os.open(order.network, os.O_RDONLY | os.O_CLOEXEC)
+    enter(network)
+    os.close(network)
+    return {"SERVING_LISTEN_FDS": json.dumps(descriptors), "SERVING_POD_STATS_NETWORK": f"/proc/self/fd/{home}"}
 
 
 @contextlib.contextmanager

@@ -41,6 +41,7 @@ class StateFolder:
         self.logs = path / "logs"
         self.pods = path / "pods"
         self.snapshots = path / "snapshots"
+        self.images = path / "images"
         self.template = path / "template.sock"
         self._lock_path = path / "lock"
         self._lock_fd: int | None = None

@@ -62,6 +62,7 @@ class _ForkedProcess:
     def __init__(self, order: StartProcess, pid: int) -> None:
         self.pod, self.name, self.pid = order.pod, order.name, pid
         self.is_app = bool(order.arguments)
+        self.is_container = order.launch is not None
         # By its port, which no other pod has, what an app has left behind is found.
         self.mark = f"PORT={order.environment.get('PORT', '')}"
         self.exit_code: int | None = None
@@ -132,7 +133,7 @@ class Template:
 
     def _end_leftovers(self, process: _ForkedProcess) -> None:
         """Kill what an app has forked away: it became our child when its parent ended."""
-        if process.is_app:
+        if process.is_app and not process.is_container:
             for pid in children_of(os.getpid()):
                 if pid not in self._running and process.mark in environment_of(pid):
                     kill_group(pid, signal.SIGKILL)

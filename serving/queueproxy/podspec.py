@@ -58,6 +58,7 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     stats_url: str | None = None
     stats_token: str = ""
     stats_token_file: str = ""
+    stats_network: str = ""
     secret: str = ""
     ready_fd: int | None = None
     is_http2: bool = False
@@ -171,6 +172,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "stats_url": ("SERVING_POD_STATS_URL", str, "a URL of a websocket"),
     "stats_token": ("SERVING_POD_STATS_TOKEN", str, "a token"),
     "stats_token_file": ("SERVING_POD_STATS_TOKEN_FILE", str, "the path of a file with a token"),
+    "stats_network": ("SERVING_POD_STATS_NETWORK", str, "the path of a network namespace"),
     "secret": ("SERVING_POD_SECRET", str, "a secret"),
     "is_http2": ("SERVING_POD_PROTOCOL", _read_protocol, "http1 or h2c, the name of the app's port"),
     "ready_fd": ("SERVING_READY_FD", int, "the number of a descriptor"),

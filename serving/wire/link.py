@@ -43,7 +43,8 @@ class Link:
     """To one peer, as long as ``run`` runs.
 
     ``token`` authenticates the sender and is read at each attempt; an ``OSError`` of it fails the attempt. ``draw`` gives
-    numbers from 0 to below 1, for the jitter of pauses. ``on_connected`` is called after each connect: resend all state.
+    numbers from 0 to below 1, for the jitter of pauses. ``on_connected`` is called after each connect: resend all state. ``network`` is
+    the path of the network namespace to connect from, "" for our own.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Link:
         draw: Callable[[], float],
         settings: LinkSettings | None = None,
         on_connected: Callable[[], None] = lambda: None,
+        network: str = "",
     ) -> None:
         self.is_connected = False
         self.sent_count = 0
@@ -66,6 +68,7 @@ class Link:
         self._draw = draw
         self._settings = settings or LinkSettings()
         self._on_connected = on_connected
+        self._network = network
         self._frames: deque[bytes] = deque()
         self._has_frames = asyncio.Event()
         self._is_empty = asyncio.Event()
@@ -112,7 +115,7 @@ class Link:
     async def _converse(self) -> None:
         """Use one connection until its end, which is an error: ``run`` connects again."""
         connect = await _library()
-        async with connect(self._url, token=self._token()) as socket:
+        async with connect(self._url, token=self._token(), network=self._network) as socket:
             self.is_connected = True
             self.failure_count = 0
             _log.info("link.connected", extra={"url": self._url})

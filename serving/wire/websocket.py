@@ -1,13 +1,19 @@
 """The client side of a websocket to another daemon: the only module that imports the library's client."""
 
+import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
+from serving.aio.netns import entered
+
 __all__ = ["Websocket", "connected"]
 
+_HTTP_PORT = 80
 _OPEN_MAX_S = 5.0
 # For the closing handshake, which takes one round trip between two machines of a cluster; the peer may be frozen.
 _CLOSE_MAX_S = 0.5
@@ -41,14 +47,15 @@ class Websocket:
 
 
 @contextlib.asynccontextmanager
-async def connected(url: str, *, token: str) -> AsyncIterator[Websocket]:
-    """A websocket for the time of an ``async with``.
+async def connected(url: str, *, token: str, network: str = "") -> AsyncIterator[Websocket]:
+    """A websocket for the time of an ``async with``, from the network namespace at a path; "" is our own.
 
     Raises:
         ConnectionError: when it cannot be opened, or fails meanwhile.
     """
     connecting = connect(
         url,
+        sock=await _socket(url, network) if network else None,
         additional_headers={"Authorization": f"Bearer {token}"},
         compression=None,
         open_timeout=_OPEN_MAX_S,
@@ -61,3 +68,15 @@ async def connected(url: str, *, token: str) -> AsyncIterator[Websocket]:
             yield Websocket(connection)
     except WebSocketException as error:
         raise ConnectionError(str(error)) from error
+
+
+async def _socket(url: str, network: str) -> socket.socket:
+    parts = urlsplit(url)
+    with entered(network):
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        await asyncio.get_running_loop().sock_connect(made, (parts.hostname, parts.port or _HTTP_PORT))
+    except BaseException:
+        made.close()
+        raise
+    return made

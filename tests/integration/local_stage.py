@@ -13,6 +13,7 @@ from typing import Any
 from serving.cluster.kinds import POD, REVISION
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, Object
+from serving.local.containers.podbox import ContainerHost
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
 from serving.local.nodecontext import NodeContext
@@ -124,7 +125,7 @@ class Machine:
 
 
 @contextlib.asynccontextmanager
-async def controlled(state: StateFolder) -> AsyncIterator[Machine]:
+async def controlled(state: StateFolder, *, containers: ContainerHost | None = None) -> AsyncIterator[Machine]:
     """A kubelet and a manager at work, as the control process has them; leaving it is that process's end."""
     cluster = MemoryCluster()
     metadata = {"name": "hello-00001", "namespace": "default"}
@@ -138,6 +139,7 @@ async def controlled(state: StateFolder) -> AsyncIterator[Machine]:
         snapshots=state.snapshots,
         stats_url="ws://127.0.0.1:1/stats",
         key=bytes(range(32)),
+        containers=containers,
     )
     kubelet = Kubelet(node)
     async with asyncio.TaskGroup() as group:

@@ -5,6 +5,7 @@ The request is written by hand: a client library would cost the sidecar more mem
 
 import asyncio
 
+from serving.aio.netns import open_connection
 from serving.queueproxy.podspec import Address, Probe
 
 __all__ = ["attempt"]
@@ -15,16 +16,16 @@ _FINE = (200, 399)
 _AGENT = "kube-probe/serving"
 
 
-async def attempt(probe: Probe, app: Address, *, is_http2: bool = False) -> bool:
+async def attempt(probe: Probe, app: Address, *, is_http2: bool = False, network: str = "") -> bool:
     """Whether the app takes a connection, or answers a GET with 200 to 399, within the probe's time.
 
-    ``is_http2`` asks with HTTP/2, as an app must be asked whose port is named h2c.
+    ``network`` is the path of the network namespace of the app, "" for our own. ``is_http2`` asks with HTTP/2, as an app must be asked whose port is named h2c.
     """
     host, port = app[0], probe.port or app[1]
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(probe.timeout_s):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await open_connection(host, port, network=network)
             if probe.path is None:
                 return True
             if is_http2:

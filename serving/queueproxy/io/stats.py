@@ -33,7 +33,7 @@ def stats_link(spec: PodSpec, *, draw: Callable[[], float]) -> Link:
         frames_max=1,
         wait=True,
     )
-    return Link(url, token=lambda: _token(spec), draw=draw, settings=settings)
+    return Link(url, token=lambda: _token(spec), draw=draw, settings=settings, network=spec.stats_network)
 
 
 async def report_stats(spec: PodSpec, handler: PodHandler, link: Link, *, stop: asyncio.Event) -> None:

@@ -1,0 +1,182 @@
+"""Cgroups of containers: made with their limits before a container starts, read while it runs, removed after it.
+
+Both versions work. A container has one folder per controller with version 1, and one in all with version 2. They lie below
+our own cgroup, so that what bounds us bounds pods too. Where the kernel refuses, ``make`` says which limits are not enforced.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["CgroupTree", "CgroupUse", "Limits", "find_cgroups"]
+
+_PERIOD_US = 100_000
+_PIDS_MAX = 8192
+_CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
+# Kubernetes' smallest, and the kernel's: 1 ms of each period.
+_QUOTA_MIN_US = 1000
+_SHARES_MIN, _SHARES_PER_CORE = 2, 1024
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container may use; None for no limit. ``cpu_request_m`` is its share where the cores do not suffice."""
+
+    cpu_m: int | None = None
+    memory_bytes: int | None = None
+    cpu_request_m: int | None = None
+
+
+class CgroupUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container has used: seconds of cpu since its start, bytes now, and how often the kernel ran out of its memory."""
+
+    cpu_s: float
+    memory_bytes: int
+    oom_kill_count: int
+
+
+class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
+    """Where cgroups can be made: a folder by controller. With version 2 it is the same folder for all."""
+
+    folders: dict[str, Path]
+    is_unified: bool
+
+    def make(self, name: str, limits: Limits) -> tuple[tuple[str, ...], list[str]]:
+        """The folders of a container ``name``, "POD/CONTAINER", and the limits that could not be set."""
+        made: dict[Path, None] = {}
+        refused: list[str] = []
+        for controller, above in self.folders.items():
+            folder = above / name
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                made[folder] = None
+            if self.is_unified:
+                _is_enabled((folder.parent,), controller)
+            for file, value, what in self._values(controller, limits):
+                try:
+                    (folder / file).write_text(value)
+                except OSError:
+                    if what:
+                        refused.append(what)
+        known = {controller for controller in ("cpu", "memory") if controller in self.folders}
+        refused += [
+            what
+            for what, value in (("cpu", limits.cpu_m), ("memory", limits.memory_bytes))
+            if value and what not in known
+        ]
+        return tuple(map(str, made)), sorted(set(refused))
+
+    def _values(self, controller: str, limits: Limits) -> Iterator[tuple[str, str, str]]:
+        """File, value, and the limit's name where a refusal must be said aloud."""
+        quota = None if limits.cpu_m is None else max(_QUOTA_MIN_US, limits.cpu_m * _PERIOD_US // 1000)
+        shares = max(_SHARES_MIN, (limits.cpu_request_m or 0) * _SHARES_PER_CORE // 1000)
+        if controller == "cpu" and self.is_unified:
+            if quota is not None:
+                yield "cpu.max", f"{quota} {_PERIOD_US}", "cpu"
+            # The kernel's own formula from shares (2 to 262144) to weight (1 to 10000).
+            yield "cpu.weight", str(1 + (shares - 2) * 9999 // 262142), ""
+        elif controller == "cpu":
+            if quota is not None:
+                yield "cpu.cfs_period_us", str(_PERIOD_US), "cpu"
+                yield "cpu.cfs_quota_us", str(quota), "cpu"
+            yield "cpu.shares", str(shares), ""
+        elif controller == "memory" and limits.memory_bytes is not None:
+            text = str(limits.memory_bytes)
+            if self.is_unified:
+                yield "memory.max", text, "memory"
+                yield "memory.swap.max", "0", ""
+                yield "memory.oom.group", "1", ""
+            else:
+                yield "memory.limit_in_bytes", text, "memory"
+                yield "memory.memsw.limit_in_bytes", text, ""
+        elif controller == "pids":
+            yield "pids.max", str(_PIDS_MAX), ""
+
+    def read(self, name: str) -> CgroupUse | None:
+        """What a container has used; None where that cannot be read."""
+        try:
+            if self.is_unified:
+                folder = self.folders["memory"] / name
+                counts = _fields(folder / "cpu.stat")
+                held = int((folder / "memory.current").read_text()) - _fields(folder / "memory.stat")["inactive_file"]
+                killed = _fields(folder / "memory.events").get("oom_kill", 0)
+                return CgroupUse(cpu_s=counts["usage_usec"] / 1e6, memory_bytes=max(0, held), oom_kill_count=killed)
+            memory = self.folders["memory"] / name
+            cpu_ns = int((self.folders["cpuacct"] / name / "cpuacct.usage").read_text())
+            cached = _fields(memory / "memory.stat").get("total_inactive_file", 0)
+            held = int((memory / "memory.usage_in_bytes").read_text()) - cached
+            killed = _fields(memory / "memory.oom_control").get("oom_kill", 0)
+            return CgroupUse(cpu_s=cpu_ns / 1e9, memory_bytes=max(0, held), oom_kill_count=killed)
+        except (OSError, KeyError, ValueError):
+            return None
+
+    def remove(self, pod: str) -> None:
+        """Kill what is left in a pod's cgroups and remove them."""
+        for above in set(self.folders.values()):
+            for folder, _, _ in os.walk(above / pod, topdown=False):
+                with contextlib.suppress(OSError):
+                    for pid in Path(folder, "cgroup.procs").read_text().split():
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(int(pid), signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    Path(folder).rmdir()
+
+    def sweep(self, kept: Collection[str]) -> None:
+        """Remove the cgroups of pods that are gone, with what a killed system left running in them."""
+        for above in set(self.folders.values()):
+            for folder in above.iterdir():
+                if folder.is_dir() and folder.name not in kept:
+                    self.remove(folder.name)
+
+
+def find_cgroups(name: str, *, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> CgroupTree | None:
+    """Where containers can have cgroups below a folder ``name`` that is made; None where there is no such place."""
+    try:
+        lines = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
+    except OSError:
+        return None
+    if (cgroups / "cgroup.controllers").exists():
+        return _unified(cgroups, name)
+    own = {kind: path for _, kinds, path in lines for kind in kinds.split(",") if kind in _CONTROLLERS}
+    folders = {}
+    for kind, path in own.items():
+        above = next((one for one in (cgroups / kind / path.strip("/"), cgroups / kind) if one.is_dir()), None)
+        if above is not None and _is_made(above / name):
+            folders[kind] = above / name
+    return CgroupTree(folders=folders, is_unified=False) if folders else None
+
+
+def _unified(cgroups: Path, name: str) -> CgroupTree | None:
+    """Version 2: below the root, where a group may have both processes and groups with controllers."""
+    folder = cgroups / name
+    if not _is_made(folder):
+        return None
+    enabled = [kind for kind in ("cpu", "memory", "pids") if _is_enabled((cgroups, folder), kind)]
+    return CgroupTree(folders=dict.fromkeys(enabled, folder), is_unified=True) if enabled else None
+
+
+def _is_enabled(folders: Iterable[Path], kind: str) -> bool:
+    try:
+        for folder in folders:
+            control = folder / "cgroup.subtree_control"
+            if kind not in control.read_text().split():
+                control.write_text(f"+{kind}")
+    except OSError:
+        return False
+    return True
+
+
+def _is_made(folder: Path) -> bool:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def _fields(path: Path) -> dict[str, int]:
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdecimal()}

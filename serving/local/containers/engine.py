@@ -1,0 +1,102 @@
+"""Which runtime starts containers here: crun or runc, found by really running a container.
+
+A container of a shell script's size says more than a version: the kernel, the rights of this user and the runtime must all
+agree. A failure is reported in the runtime's own words, with what to install.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from serving.local.containers.bundle import ContainerBox, bundle_config
+from serving.local.containers.launch import launch_container
+from serving.local.containers.users import ContainerUser
+from serving.local.mounts import MountPoint, OverlayMount
+from serving.local.orders import Launch, StartProcess
+
+__all__ = ["ContainerEngine", "find_engine", "runtime_arguments"]
+
+_RUNTIMES = ("crun", "runc")
+_INSTALL = "install crun (apt-get install crun), and run as root"
+_PROBE_S = 10.0
+_MACHINE_FOLDERS = ("bin", "lib", "lib64", "usr", "sbin")
+
+
+class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
+    """The runtime that works here, by its path; "" and the reason where none does."""
+
+    runtime: str = ""
+    reason: str = ""
+
+
+def runtime_arguments(runtime: str, state: str, error_log: str) -> tuple[str, ...]:
+    """How a runtime is called, up to its command."""
+    options = ("--root", state, "--log", error_log, "--log-format", "json")
+    # crun would refuse cgroups of both versions at once; ours are joined before it starts.
+    manager = ("--cgroup-manager", "disabled") if Path(runtime).name == "crun" else ()
+    return (runtime, *options, *manager)
+
+
+def find_engine() -> ContainerEngine:
+    """Try each runtime that is installed; takes some tens of milliseconds."""
+    if os.geteuid() != 0:
+        return ContainerEngine(reason=f"containers need root; {_INSTALL}")
+    reasons = []
+    for name in _RUNTIMES:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        reason = _probe(path)
+        if not reason:
+            return ContainerEngine(runtime=path)
+        reasons.append(f"{name}: {reason}")
+    return ContainerEngine(reason="; ".join(reasons) or f"neither crun nor runc is installed; {_INSTALL}")
+
+
+def _probe(runtime: str) -> str:
+    """Run a container that ends at once; why it failed, "" if it ran."""
+    with tempfile.TemporaryDirectory(prefix="serving-probe-") as name:
+        folder = Path(name)
+        lower = folder / "lower"
+        lower.mkdir()
+        for one in _MACHINE_FOLDERS:
+            (lower / one).mkdir()
+        mounts = tuple(
+            MountPoint(source=f"/{one}", target=f"/{one}", read_only=True)
+            for one in _MACHINE_FOLDERS
+            if Path("/", one).is_dir()
+        )
+        box = ContainerBox(
+            arguments=("/bin/sh", "-c", "exit 0"),
+            environment={},
+            folder="/",
+            user=ContainerUser(uid=0, gid=0),
+            mounts=mounts,
+            hostname="probe",
+            network="",
+        )
+        (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, {})))
+        errors, pid_file, state = str(folder / "errors"), str(folder / "pid"), str(folder / "state")
+        root = OverlayMount(
+            lower=str(lower), upper=str(folder / "upper"), work=str(folder / "work"), target=str(folder / "rootfs")
+        )
+        order = StartProcess(
+            pod="probe",
+            name="probe",
+            environment={},
+            log=str(folder / "log"),
+            arguments=(
+                *runtime_arguments(runtime, state, errors),
+                *("run", "--detach", "--pid-file", pid_file, "--bundle", name, f"serving-probe-{os.getpid()}"),
+            ),
+            launch=Launch(pid_file=pid_file, error_log=errors, state=state, root=root),
+        )
+        try:
+            launch_container(order)
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error.strerror if isinstance(error, OSError) else error)
+    return ""

@@ -1,0 +1,36 @@
+"""What runs containers on this machine, put together at the start of the control process."""
+
+import hashlib
+from pathlib import Path
+
+from serving.local.containers.cgroups import find_cgroups
+from serving.local.containers.engine import find_engine
+from serving.local.containers.network import PodNetworks
+from serving.local.containers.podbox import ContainerHost
+from serving.local.images.source import ImageSource
+from serving.local.images.store import ImageStore
+
+__all__ = ["container_host", "gateway_of"]
+
+_GATEWAY_NETWORK = "10.138"
+
+
+def gateway_of(state: Path) -> str:
+    """The address at which the pods of a system reach this machine: another for each state folder."""
+    third, fourth = hashlib.sha256(str(state).encode()).digest()[:2]
+    return f"{_GATEWAY_NETWORK}.{third}.{min(max(fourth, 1), 254)}"
+
+
+def container_host(state: Path) -> tuple[ContainerHost | None, str]:
+    """The host of containers, or None and why there is none. Runs a container: blocks for some tens of milliseconds."""
+    engine = find_engine()
+    if not engine.runtime:
+        return None, engine.reason
+    networks = PodNetworks(state / "networks", gateway=gateway_of(state))
+    try:
+        networks.prepare()
+    except OSError as error:
+        return None, f"pods cannot have networks of their own: {error.filename}: {error.strerror}"
+    cgroups = find_cgroups(f"serving-{hashlib.sha256(str(state).encode()).hexdigest()[:12]}")
+    source = ImageSource(ImageStore(state / "images"))
+    return ContainerHost(runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups), ""

@@ -1,0 +1,92 @@
+"""Starts a container from the template: joins its cgroups, mounts its root, and has crun or runc start it.
+
+The mount of the root is made in a mount namespace of the launcher, from which the container's own is copied: it ends with the
+container, and the machine's table of mounts never has it. The runtime exits when the container runs, which is then a child
+of the nearest subreaper.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from serving.local.mounts import mount_overlay, own_mounts, unmount
+from serving.local.orders import Launch, StartProcess
+from serving.local.process_lifetime import die_with_parent
+
+__all__ = ["launch_container"]
+
+# crun refuses a machine that has cgroups of both versions, though it is not to manage them.
+_HYBRID_CGROUPS = Path("/sys/fs/cgroup/unified")
+_LOG_MODE = 0o600
+_LAUNCH_MAX_S = 30.0
+_ERROR_CHARACTERS_MAX = 500
+
+
+def launch_container(order: StartProcess) -> int:
+    """Start the container of an order; the process id of its first process.
+
+    Raises:
+        OSError: when it cannot be started; the text is the runtime's own.
+    """
+    launch = order.launch
+    assert launch is not None, "the order of a container"
+    pid_file, errors = Path(launch.pid_file), Path(launch.error_log)
+    pid_file.unlink(missing_ok=True)
+    errors.unlink(missing_ok=True)
+    with open(order.log, "ab", opener=_private) as log:
+        process = subprocess.Popen(  # noqa: S603 - the runtime that was found at the start
+            order.arguments,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=lambda: _prepare(launch),  # noqa: PLW1509 - one thread, by design
+        )
+    try:
+        exit_code = process.wait(_LAUNCH_MAX_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise TimeoutError(0, f"no container within {_LAUNCH_MAX_S:g} s", order.arguments[0]) from None
+    if exit_code != 0 or not pid_file.exists():
+        raise OSError(0, _error_of(errors) or f"exit code {exit_code}", Path(order.arguments[0]).name)
+    return int(pid_file.read_text())
+
+
+def _prepare(launch: Launch) -> None:
+    """Right after a fork: what must be in force before the runtime begins."""
+    try:
+        for folder in launch.cgroups:
+            Path(folder, "cgroup.procs").write_text("0")
+        own_mounts()
+        if _HYBRID_CGROUPS.is_dir():
+            unmount(str(_HYBRID_CGROUPS))
+        if launch.root is not None:
+            shutil.rmtree(launch.state, ignore_errors=True)
+            for path in (launch.root.upper, launch.root.work):
+                shutil.rmtree(path, ignore_errors=True)
+                Path(path).mkdir(parents=True)
+            Path(launch.root.upper).chmod(os.stat(launch.root.lower).st_mode & 0o7777)  # noqa: PTH116
+            Path(launch.root.target).mkdir(exist_ok=True)
+            mount_overlay(launch.root)
+    except OSError as error:
+        Path(launch.error_log).write_text(json.dumps({"msg": f"{error.filename or 'container'}: {error.strerror}"}))
+        os._exit(1)
+    die_with_parent()
+
+
+def _error_of(log: Path) -> str:
+    """What the runtime wrote last, without its frame of JSON."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        line = log.read_text(errors="replace").strip().splitlines()[-1]
+        return str(json.loads(line)["msg"])[:_ERROR_CHARACTERS_MAX]
+    return ""
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, _LOG_MODE)

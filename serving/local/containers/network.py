@@ -1,0 +1,113 @@
+"""The network namespace of a pod: its own loopback, and a link to this machine over which it reaches services and the outside.
+
+A pod's namespace is a file that a mount keeps. Its address is the pod's loopback address in another network, 10.137.3.7 for
+127.64.3.7. All of its routes lead to one gateway, an address of this machine at which the pod finds names and services; pods
+do not reach each other. ``ip`` of iproute2 makes the links.
+"""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+__all__ = ["PodNetworks"]
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET, _MS_BIND, _MNT_DETACH = 0x40000000, 4096, 2
+_POD_NETWORK = "10.137."
+_OWN = "/proc/thread-self/ns/net"
+
+
+class PodNetworks:
+    """The namespaces of pods, as files in a folder. ``gateway`` is the address at which pods reach this machine."""
+
+    def __init__(self, folder: Path, *, gateway: str) -> None:
+        self._folder = folder
+        self.gateway = gateway
+
+    def __repr__(self) -> str:
+        return f"PodNetworks({self._folder}, gateway {self.gateway})"
+
+    def path_of(self, pod: str) -> Path:
+        """The file of a pod's namespace."""
+        return self._folder / pod
+
+    def prepare(self) -> None:
+        """Give this machine the gateway's address. Raises ``OSError``."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _ip(f"address replace {self.gateway}/32 dev lo\n")
+
+    def make(self, pod: str, address: str) -> Path:
+        """Make a pod's namespace, or find it; its file. Blocks for some milliseconds. Raises ``OSError``."""
+        path = self.path_of(pod)
+        if os.path.ismount(path):
+            return path
+        path.touch(mode=0o600)
+        failures: list[OSError] = []
+
+        def made() -> None:
+            try:
+                self._make(path, address)
+            except OSError as error:
+                failures.append(error)
+
+        # A thread of its own enters the namespace and ends in it.
+        thread = threading.Thread(target=made, name="netns")
+        thread.start()
+        thread.join()
+        if failures:
+            self.remove(pod)
+            raise failures[0]
+        link = _link_of(address)
+        _ip(f"link set {link} up\nroute replace {_routed(address)}/32 dev {link}\n")
+        return path
+
+    def _make(self, path: Path, address: str) -> None:
+        _checked(_LIBC.unshare(_CLONE_NEWNET), "a network namespace")
+        _checked(_LIBC.mount(_OWN.encode(), str(path).encode(), b"none", ctypes.c_ulong(_MS_BIND), None), str(path))
+        # The process's own first thread is where we came from.
+        _ip(
+            "link set lo up\n"
+            f"link add eth0 type veth peer name {_link_of(address)} netns {os.getpid()}\n"
+            f"address add {_routed(address)}/32 dev eth0\n"
+            "link set eth0 up\n"
+            f"route add {self.gateway} dev eth0 scope link\n"
+            f"route add default via {self.gateway}\n"
+        )
+
+    def remove(self, pod: str) -> None:
+        """Remove a pod's namespace; its link ends with it. Nothing happens if there is none."""
+        path = self.path_of(pod)
+        _LIBC.umount2(str(path).encode(), _MNT_DETACH)
+        path.unlink(missing_ok=True)
+
+    def sweep(self, kept: Collection[str]) -> None:
+        """Remove the namespaces of pods that are gone: those of a system that was killed."""
+        with contextlib.suppress(FileNotFoundError):
+            for path in self._folder.iterdir():
+                if path.name not in kept:
+                    self.remove(path.name)
+
+
+def _routed(address: str) -> str:
+    return _POD_NETWORK + address.removeprefix("127.64.")
+
+
+def _link_of(address: str) -> str:
+    third, fourth = address.split(".")[2:]
+    return f"serving-{int(third):02x}{int(fourth):02x}"
+
+
+def _ip(commands: str) -> None:
+    made = subprocess.run(["ip", "-batch", "-"], input=commands.encode(), capture_output=True, check=False)  # noqa: S607 - of the system
+    if made.returncode:
+        raise OSError(0, made.stderr.decode(errors="replace").strip().splitlines()[0], "ip")
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

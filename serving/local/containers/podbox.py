@@ -1,0 +1,189 @@
+"""The containers of one pod: from its manifest and its images to the orders that start them.
+
+The containers share the pod's network namespace, in which each finds the others, and the queue-proxy finds the app, at
+127.0.0.1. Everything that a container needs lies in the pod's folder and ends with it.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from serving.cluster.port import Object
+from serving.local.containers.bundle import ContainerBox, arguments_of, bundle_config, environment_of, security_of
+from serving.local.containers.cgroups import CgroupTree, Limits
+from serving.local.containers.engine import runtime_arguments
+from serving.local.containers.network import PodNetworks
+from serving.local.containers.users import user_of
+from serving.local.images.source import ImageSource
+from serving.local.images.store import StoredImage
+from serving.local.mounts import MountPoint, OverlayMount
+from serving.local.orders import Launch, StartProcess
+from serving.local.podplan import container_name_of, serves
+from serving.model.objects import name_of, namespace_of
+from serving.model.quantity import parse_bytes, parse_millicores
+
+__all__ = ["ContainerHost", "PodBox", "port_of"]
+
+_PORT_DEFAULT = 8080
+_FOLDER_MODE = 0o755
+
+
+class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs containers on this machine: the runtime's path, images, networks, and cgroups where they can be made."""
+
+    runtime: str
+    images: ImageSource
+    networks: PodNetworks
+    cgroups: CgroupTree | None
+
+    def sweep(self, kept: Collection[str]) -> None:
+        """Remove what pods that are not ``kept`` left behind: those of a system that was killed. Blocks."""
+        if self.cgroups is not None:
+            self.cgroups.sweep(kept)
+        self.networks.sweep(kept)
+
+
+class PodBox:
+    """A pod that runs as containers, of ``images`` by container. ``address`` is its loopback address, ``folder`` its own."""
+
+    def __init__(
+        self,
+        host: ContainerHost,
+        manifest: Object,
+        images: Mapping[str, StoredImage],
+        *,
+        pod_id: str,
+        address: str,
+        folder: Path,
+    ) -> None:
+        self._host, self._manifest, self._images, self._pod_id = host, manifest, images, pod_id
+        self._address, self._folder = address, folder
+        self.refused_limits: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"PodBox({self._pod_id}, {self._host.runtime})"
+
+    @property
+    def network(self) -> str:
+        """The path of the pod's network namespace."""
+        return str(self._host.networks.path_of(self._pod_id))
+
+    @property
+    def port(self) -> int:
+        """Where the app listens in it: the port that its manifest names, or 8080."""
+        return port_of(self._manifest)
+
+    async def prepare(self) -> None:
+        """Make the network and the files that all containers see. Raises ``OSError``."""
+        await asyncio.to_thread(self._host.networks.make, self._pod_id, self._address)
+        shared = self._folder / "etc"
+        shared.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+        name = name_of(self._manifest)
+        (shared / "hostname").write_text(f"{name}\n")
+        (shared / "hosts").write_text(f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.0.1\t{name}\n")
+        domain = "svc.cluster.local"
+        search = f"{namespace_of(self._manifest)}.{domain} {domain} cluster.local"
+        (shared / "resolv.conf").write_text(
+            f"nameserver {self._host.networks.gateway}\nsearch {search}\noptions ndots:5\n"
+        )
+
+    def order(
+        self, container: Object, *, given: Mapping[str, str], mounts: tuple[MountPoint, ...], log: str
+    ) -> StartProcess:
+        """The order that starts a container.
+
+        Raises:
+            InvalidValue: when its user, its command or a quantity cannot be used.
+            OSError: when its folder cannot be written.
+        """
+        name = container_name_of(container)
+        image = self._images[name]
+        folder = self._folder / "containers" / name
+        folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        root, run = self._host.images.store.root_of(image), image.config.config
+        security = security_of(self._manifest, container)
+        user = user_of(security, run.user, root)
+        port = self.port if serves(self._manifest, container) else None
+        environment = environment_of(run, given, hostname=name_of(self._manifest), port=port)
+        environment.setdefault("HOME", user.home)
+        cgroups, cgroup = self._cgroups(container, name)
+        box = ContainerBox(
+            arguments=arguments_of(container, run, environment),
+            environment=environment,
+            folder=container.get("workingDir") or run.folder or "/",
+            user=user,
+            mounts=(*self._shared_mounts(), *sorted(mounts, key=lambda one: one.target.count("/"))),
+            hostname=name_of(self._manifest),
+            network=self.network,
+            cgroup=cgroup,
+        )
+        (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, security)))
+        state, errors = str(folder / "state"), str(folder / "errors")
+        pid_file = str(folder / "pid")
+        return StartProcess(
+            pod=self._pod_id,
+            name=name,
+            arguments=(
+                *runtime_arguments(self._host.runtime, state, errors),
+                *("run", "--detach", "--pid-file", pid_file, "--bundle", str(folder), f"{self._pod_id}-{name}"),
+            ),
+            environment={},
+            log=log,
+            network=self.network,
+            launch=Launch(
+                pid_file=pid_file,
+                error_log=errors,
+                state=state,
+                cgroups=() if cgroup else cgroups,
+                root=OverlayMount(
+                    lower=str(root),
+                    upper=str(folder / "upper"),
+                    work=str(folder / "work"),
+                    target=str(folder / "rootfs"),
+                ),
+            ),
+        )
+
+    def _shared_mounts(self) -> tuple[MountPoint, ...]:
+        names = ("hostname", "hosts", "resolv.conf")
+        return tuple(MountPoint(source=str(self._folder / "etc" / one), target=f"/etc/{one}") for one in names)
+
+    def _cgroups(self, container: Object, name: str) -> tuple[tuple[str, ...], str]:
+        """The folders that a container joins, and its cgroup's path for runc, which joins by itself."""
+        limits = _limits_of(container)
+        if self._host.cgroups is None:
+            self.refused_limits += [
+                what for what, value in (("cpu", limits.cpu_m), ("memory", limits.memory_bytes)) if value
+            ]
+            return (), ""
+        folders, refused = self._host.cgroups.make(f"{self._pod_id}/{name}", limits)
+        self.refused_limits += refused
+        return folders, ""
+
+    def remove(self) -> None:
+        """Remove the network and the cgroups, and what still runs in them. Blocks."""
+        if self._host.cgroups is not None:
+            self._host.cgroups.remove(self._pod_id)
+        self._host.networks.remove(self._pod_id)
+
+
+def port_of(pod: Object) -> int:
+    """The port of the container that serves: the one that its manifest names, or Knative's default."""
+    for container in pod["spec"]["containers"]:
+        for port in container.get("ports") or ():
+            if serves(pod, container) and port.get("containerPort"):
+                return int(port["containerPort"])
+    return _PORT_DEFAULT
+
+
+def _limits_of(container: Object) -> Limits:
+    """The limits of a container. Raises ``InvalidValue``."""
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    return Limits(
+        cpu_m=None if limits.get("cpu") is None else parse_millicores(str(limits["cpu"])),
+        memory_bytes=None if limits.get("memory") is None else parse_bytes(str(limits["memory"])),
+        cpu_request_m=None if requests.get("cpu") is None else parse_millicores(str(requests["cpu"])),
+    )

@@ -1,0 +1,80 @@
+"""The user that a container runs as, in numbers: of the manifest's security context, else of the image.
+
+An image names users by number or by name; names are looked up in the image's own /etc/passwd and /etc/group, which are read
+without following links out of the image. Kubernetes' rules: ``runAsUser`` goes before the image, ``runAsNonRoot`` refuses root.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+
+from serving.cluster.port import Object
+from serving.model.errors import InvalidValue
+
+__all__ = ["ContainerUser", "user_of"]
+
+_BYTES_MAX = 2**20
+
+
+class ContainerUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A user with its primary group, further groups, and its home folder."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    home: str = "/"
+
+
+def user_of(security: Object, image_user: str, root: Path) -> ContainerUser:
+    """The user of a container whose files are at ``root``. Raises ``InvalidValue``."""
+    name, _, group = image_user.partition(":")
+    if security.get("runAsUser") is not None:
+        name, group = str(security["runAsUser"]), ""
+    if security.get("runAsGroup") is not None:
+        group = str(security["runAsGroup"])
+    users, groups = _lines(root, "passwd"), _lines(root, "group")
+    entry = next((one for one in users if name in (one[0], one[2])), None)
+    if not name.isdecimal() and name and entry is None:
+        raise InvalidValue(text=name, expected="a user in the image's /etc/passwd, or a number")
+    uid = int(entry[2]) if entry else int(name or 0)
+    if entry is None and not name:
+        entry = next((one for one in users if one[2] == "0"), None)
+    gid = _group(group, groups) if group else int(entry[3]) if entry else 0
+    if security.get("runAsNonRoot") and uid == 0:
+        raise InvalidValue(text="root", expected="a user other than root, as runAsNonRoot asks for")
+    member = entry[0] if entry else ""
+    further = {int(one[2]) for one in groups if member and len(one) > 3 and member in one[3].split(",")}
+    further |= {int(one) for one in security.get("supplementalGroups") or ()}
+    if security.get("fsGroup") is not None:
+        further.add(int(security["fsGroup"]))
+    home = entry[5] if entry and len(entry) > 5 and entry[5] else "/"
+    return ContainerUser(uid=uid, gid=gid, groups=tuple(sorted(further - {gid})), home=home)
+
+
+def _group(text: str, groups: list[list[str]]) -> int:
+    if text.isdecimal():
+        return int(text)
+    entry = next((one for one in groups if one[0] == text), None)
+    if entry is None:
+        raise InvalidValue(text=text, expected="a group in the image's /etc/group, or a number")
+    return int(entry[2])
+
+
+def _lines(root: Path, name: str) -> list[list[str]]:
+    """The entries of /etc/passwd or /etc/group of an image; none where it is missing, or a link."""
+    try:
+        if not stat.S_ISDIR((root / "etc").lstat().st_mode):
+            return []
+        descriptor = os.open(root / "etc" / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            text = file.read(_BYTES_MAX).decode(errors="replace")
+    except OSError:
+        return []
+    entries = [line.split(":") for line in text.splitlines()]
+    return [
+        one
+        for one in entries
+        if len(one) > 2 and one[2].isdecimal() and (name == "group" or (one[3:4] and one[3].isdecimal()))
+    ]

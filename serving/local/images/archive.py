@@ -1,0 +1,245 @@
+"""Reads an image from an OCI layout (a folder, or a tar file of one) or from a file of ``docker save``.
+
+Input: a path; output: ``ArchivedImage`` with its config, its layers as files, and its names. Everything that an OCI layout
+names by a digest is verified. Of several platforms the one of this machine is taken.
+"""
+
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from serving.model.errors import InvalidValue
+
+__all__ = ["ArchivedImage", "ImageConfig", "ImageRun", "open_archive"]
+
+_BYTES_MAX = 32 * 2**30
+_MEMBERS_MAX = 100_000
+_JSON_BYTES_MAX = 8 * 2**20
+_PIECE_BYTES = 2**20
+_NAME_KEYS = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_EXPECTED = "an OCI image layout, or a file of `docker save` or `podman save`"
+_Record = TypeVar("_Record")
+
+
+class ImageRun(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "env": "Env",
+        "entrypoint": "Entrypoint",
+        "command": "Cmd",
+        "folder": "WorkingDir",
+        "user": "User",
+        "stop_signal": "StopSignal",
+    },
+):
+    """What an image says of how it is run. None and "" where it says nothing."""
+
+    env: list[str] | None = None
+    entrypoint: list[str] | None = None
+    command: list[str] | None = None
+    folder: str = ""
+    user: str = ""
+    stop_signal: str = ""
+
+
+class _RootFilesystem(msgspec.Struct, frozen=True):
+    diff_ids: list[str] = []
+
+
+class ImageConfig(msgspec.Struct, frozen=True):
+    """An image's config (OCI image specification, config.md)."""
+
+    architecture: str = ""
+    os: str = "linux"
+    config: ImageRun = ImageRun()
+    rootfs: _RootFilesystem = _RootFilesystem()
+
+
+class ArchivedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image to be unpacked. ``id`` is the hex digest of its config, ``digest`` that of its manifest, "" if unknown."""
+
+    id: str
+    digest: str
+    config: ImageConfig
+    layers: tuple[Path, ...]
+    names: tuple[str, ...]
+
+
+class _Descriptor(msgspec.Struct, frozen=True, rename="camel"):
+    digest: str
+    media_type: str = ""
+    annotations: dict[str, str] = {}
+    platform: dict[str, Any] = {}
+
+
+class _Index(msgspec.Struct, frozen=True):
+    manifests: list[_Descriptor]
+
+
+class _ImageManifest(msgspec.Struct, frozen=True):
+    config: _Descriptor
+    layers: list[_Descriptor]
+
+
+class _Saved(msgspec.Struct, frozen=True, rename={"config": "Config", "tags": "RepoTags", "layers": "Layers"}):
+    config: str
+    layers: list[str]
+    tags: list[str] | None = None
+
+
+@contextlib.contextmanager
+def open_archive(path: Path, *, scratch: Path | None = None) -> Iterator[list[ArchivedImage]]:
+    """The images of an archive or layout, for the time of a ``with``. ``scratch`` is where a tar file is unpacked meanwhile.
+
+    Raises:
+        InvalidValue: when it is neither, is damaged, or has no image for this machine.
+        OSError: when it cannot be read.
+    """
+    if path.is_dir():
+        yield _images(path)
+        return
+    with tempfile.TemporaryDirectory(dir=scratch, prefix=".archive-") as name:
+        folder = Path(name)
+        _extract(path, folder)
+        yield _images(folder)
+
+
+def _extract(path: Path, folder: Path) -> None:
+    """Write the archive's files below the folder; anything but files and folders is left out (``docker save`` has links)."""
+    links: list[tuple[str, str]] = []
+    total = 0
+    try:
+        with tarfile.open(path, mode="r|*") as tar:
+            for number, entry in enumerate(tar):
+                total += entry.size
+                if number > _MEMBERS_MAX or total > _BYTES_MAX:
+                    raise InvalidValue(text=str(path), expected=f"at most {_BYTES_MAX} bytes in {_MEMBERS_MAX} files")
+                if entry.issym():
+                    links.append((entry.name, os.path.normpath(f"{entry.name}/../{entry.linkname}")))
+                elif entry.islnk():
+                    links.append((entry.name, entry.linkname))
+                source = tar.extractfile(entry) if entry.isreg() else None
+                if source is not None:
+                    target = _inside(folder, entry.name)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with target.open("wb") as file:
+                        shutil.copyfileobj(source, file, _PIECE_BYTES)
+    except (tarfile.TarError, EOFError) as error:
+        raise InvalidValue(text=str(path), expected=_EXPECTED) from error
+    for name, source_name in links:
+        # A layer that two images share. A link to anything else is left out.
+        with contextlib.suppress(OSError, InvalidValue):
+            copy = _inside(folder, name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(_inside(folder, source_name), copy)
+
+
+def _images(folder: Path) -> list[ArchivedImage]:
+    if (folder / "index.json").is_file():
+        found = _from_layout(folder)
+    elif (folder / "manifest.json").is_file():
+        found = [_from_saved(folder, one) for one in _read(folder / "manifest.json", list[_Saved])]
+    else:
+        raise InvalidValue(text=str(folder), expected=_EXPECTED)
+    if not found:
+        machine = _MACHINES.get(platform.machine(), platform.machine())
+        raise InvalidValue(text="no image", expected=f"an image for linux/{machine}")
+    return found
+
+
+def _from_layout(folder: Path) -> list[ArchivedImage]:
+    found: list[ArchivedImage] = []
+    for entry in _read(folder / "index.json", _Index).manifests:
+        for one in _of_this_machine(folder, entry):
+            manifest = _read(_blob(folder, one.digest), _ImageManifest)
+            config = _read(_blob(folder, manifest.config.digest), ImageConfig)
+            # A second tag of one image is an entry of its own.
+            names = [entry.annotations[key] for key in _NAME_KEYS if key in entry.annotations][:1]
+            layers = tuple(_blob(folder, layer.digest) for layer in manifest.layers)
+            found.append(
+                ArchivedImage(
+                    id=_hex(manifest.config.digest),
+                    digest=entry.digest,
+                    config=config,
+                    layers=layers,
+                    names=tuple(names),
+                )
+            )
+    return found
+
+
+def _of_this_machine(folder: Path, entry: _Descriptor) -> Sequence[_Descriptor]:
+    """The manifest itself, or the one of this machine in an index of several."""
+    if "index" not in entry.media_type and "manifest.list" not in entry.media_type:
+        return [entry]
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    listed = _read(_blob(folder, entry.digest), _Index).manifests
+    fitting = [
+        one
+        for one in listed
+        if one.platform.get("architecture", machine) == machine and one.platform.get("os", "linux") == "linux"
+    ]
+    return fitting[:1]
+
+
+def _from_saved(folder: Path, saved: _Saved) -> ArchivedImage:
+    config_path = _inside(folder, saved.config)
+    config = _read(config_path, ImageConfig)
+    layers = tuple(_inside(folder, layer) for layer in saved.layers)
+    for layer in layers:
+        if not layer.is_file():
+            raise InvalidValue(text=str(layer.relative_to(folder)), expected="a layer in the archive")
+    return ArchivedImage(
+        id=hashlib.sha256(config_path.read_bytes()).hexdigest(),
+        digest="",
+        config=config,
+        layers=layers,
+        names=tuple(saved.tags or ()),
+    )
+
+
+def _blob(folder: Path, digest: str) -> Path:
+    """A file by its digest. Raises ``InvalidValue`` if its content is another."""
+    wanted = _hex(digest)
+    path = folder / "blobs" / "sha256" / wanted
+    if not path.is_file():
+        raise InvalidValue(text=digest, expected="a blob in the archive")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wanted:
+        raise InvalidValue(text=f"a blob with the digest sha256:{found}", expected=digest)
+    return path
+
+
+def _hex(digest: str) -> str:
+    kind, _, text = digest.partition(":")
+    if kind != "sha256" or len(text) != 64 or not set(text) <= set("0123456789abcdef"):
+        raise InvalidValue(text=digest, expected="a digest such as sha256:0123...")
+    return text
+
+
+def _read(path: Path, record: type[_Record]) -> _Record:
+    if path.stat().st_size > _JSON_BYTES_MAX:
+        raise InvalidValue(text=path.name, expected=f"at most {_JSON_BYTES_MAX} bytes of JSON")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=record)
+    except msgspec.DecodeError as error:
+        raise InvalidValue(text=f"{path.name}: {error}", expected=_EXPECTED) from error
+
+
+def _inside(folder: Path, name: str) -> Path:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts or not parts:
+        raise InvalidValue(text=name, expected="a path within the archive")
+    return folder.joinpath(*parts)

@@ -1,0 +1,215 @@
+"""Unpacks the layers of an image, one over the other, into one folder.
+
+A layer is untrusted input. No entry is written outside of the folder: each name is resolved as if the folder were the root
+of the machine, links that lie in it included. Device nodes are left out; bytes and entries are bounded. A layer removes what
+is below it by whiteouts: ``.wh.NAME`` for one entry, ``.wh..wh..opq`` for all of a folder (OCI image specification, layer.md).
+"""
+
+import contextlib
+import gzip
+import lzma
+import os
+import shutil
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from serving.model.errors import InvalidValue
+
+__all__ = ["LayerLimits", "Unpacker"]
+
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+# As the kernel's own bound for links in one path.
+_LINKS_MAX = 40
+_PIECE_BYTES = 2**20
+_FOLDER_MODE = 0o755
+_MODE_BITS = 0o7777
+_XATTR = "SCHILY.xattr."
+
+
+class LayerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What an image may have unpacked, all layers together."""
+
+    bytes_max: int = 32 * 2**30
+    entries_max: int = 2_000_000
+
+
+class Unpacker:
+    """Unpacks layers into ``root``, an empty folder. Owners are kept where this process is root."""
+
+    def __init__(self, root: Path, limits: LayerLimits | None = None) -> None:
+        self._root = root
+        self._limits = limits or LayerLimits()
+        self._is_root = os.geteuid() == 0
+        # Set at the end of a layer: writing into a folder changes its time.
+        self._folder_times: dict[Path, float] = {}
+        self.bytes_written = 0
+        self.entry_count = 0
+        self.left_out: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"Unpacker({self._root}, {self.entry_count} entries, {self.bytes_written} bytes)"
+
+    def unpack(self, layer: IO[bytes]) -> None:
+        """Unpack a layer, a tar file that may be compressed by gzip, bzip2 or xz.
+
+        Raises:
+            InvalidValue: when it is no such file, names something outside of the folder, or exceeds a limit.
+            OSError: when it cannot be written.
+        """
+        own: set[Path] = set()
+        try:
+            with tarfile.open(fileobj=layer, mode="r|*") as tar:
+                for entry in tar:
+                    self._count(entry)
+                    self._apply(tar, entry, own)
+        except InvalidValue:
+            raise
+        # TypeError: how tarfile refuses a header of gzip that ends early.
+        except (
+            tarfile.TarError,
+            EOFError,
+            ValueError,
+            zlib.error,
+            gzip.BadGzipFile,
+            lzma.LZMAError,
+            TypeError,
+        ) as error:
+            raise InvalidValue(text=str(error), expected="a layer: a tar file, plain or compressed by gzip") from error
+        for folder, time_s in self._folder_times.items():
+            with contextlib.suppress(OSError):
+                os.utime(folder, (time_s, time_s), follow_symlinks=False)
+        self._folder_times.clear()
+
+    def _count(self, entry: tarfile.TarInfo) -> None:
+        self.entry_count += 1
+        if entry.isreg():
+            self.bytes_written += entry.size
+        if self.entry_count > self._limits.entries_max or self.bytes_written > self._limits.bytes_max:
+            found = f"{self.bytes_written} bytes in {self.entry_count} entries"
+            expected = f"at most {self._limits.bytes_max} bytes in {self._limits.entries_max} entries"
+            raise InvalidValue(text=found, expected=expected)
+
+    def _apply(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, own: set[Path]) -> None:
+        parts = _parts(entry.name)
+        if not parts:
+            if entry.isdir():
+                self._root.chmod(entry.mode & _MODE_BITS)
+            return
+        folder, name = self._folder(parts[:-1]), parts[-1]
+        if name == _OPAQUE:
+            for child in os.scandir(folder):
+                if Path(child.path) not in own:
+                    _remove(Path(child.path))
+        elif name.startswith(_WHITEOUT):
+            hidden = name.removeprefix(_WHITEOUT)
+            if hidden in ("", ".", ".."):
+                raise InvalidValue(text=entry.name, expected="a whiteout with the name of an entry")
+            _remove(folder / hidden)
+        else:
+            self._make(tar, entry, folder / name)
+            own.update(_lineage(folder / name, self._root))
+
+    def _make(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, path: Path) -> None:
+        if entry.ischr() or entry.isblk():
+            self.left_out.append(entry.name)
+            return
+        if entry.isdir():
+            if path.is_symlink() or not path.is_dir():
+                _remove(path)
+                path.mkdir()
+            self._folder_times[path] = entry.mtime
+        else:
+            _remove(path)
+            self._make_file(tar, entry, path)
+        if not entry.islnk():
+            self._adorn(entry, path)
+
+    def _make_file(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, path: Path) -> None:
+        if entry.issym():
+            # As it is written: a container resolves it within its own root.
+            path.symlink_to(entry.linkname)
+        elif entry.islnk():
+            *parents, name = _parts(entry.linkname) or ["."]
+            os.link(self._folder(parents, make=False) / name, path, follow_symlinks=False)
+        elif entry.isfifo():
+            os.mkfifo(path)
+        elif entry.isreg():
+            source = tar.extractfile(entry)
+            assert source is not None, "a regular file has content"
+            with path.open("xb") as target:
+                shutil.copyfileobj(source, target, _PIECE_BYTES)
+        else:
+            raise InvalidValue(text=f"{entry.name}, type {entry.type!r}", expected="a file, folder or link")
+
+    def _adorn(self, entry: tarfile.TarInfo, path: Path) -> None:
+        """Owner, then mode, which a change of owner would reduce, then attributes and time."""
+        if self._is_root:
+            os.chown(path, entry.uid, entry.gid, follow_symlinks=False)
+        if entry.issym():
+            return
+        path.chmod(entry.mode & _MODE_BITS)
+        for key, value in entry.pax_headers.items():
+            if key.startswith(_XATTR) and self._is_root:
+                # File capabilities; others may have no meaning on this file system.
+                with contextlib.suppress(OSError):
+                    os.setxattr(path, key.removeprefix(_XATTR), value.encode("utf-8", "surrogateescape"))
+        if not entry.isdir():
+            os.utime(path, (entry.mtime, entry.mtime))
+
+    def _folder(self, parts: list[str], *, make: bool = True) -> Path:
+        """The folder that these names lead to within the root, made where it is missing. Links are followed within the root."""
+        here, waiting, links = self._root, list(reversed(parts)), 0
+        while waiting:
+            part = waiting.pop()
+            if part == "..":
+                here = here.parent if here != self._root else here
+                continue
+            below = here / part
+            if below.is_symlink():
+                links += 1
+                if links > _LINKS_MAX:
+                    raise InvalidValue(text="/".join(parts), expected=f"a path of at most {_LINKS_MAX} links")
+                target = str(below.readlink())
+                if target.startswith("/"):
+                    here = self._root
+                waiting.extend(part for part in reversed(target.split("/")) if part not in ("", "."))
+                continue
+            if not below.is_dir():
+                if not make:
+                    raise InvalidValue(text="/".join(parts), expected="a hard link to a file of the image")
+                _remove(below)
+                below.mkdir(mode=_FOLDER_MODE)
+            here = below
+        return here
+
+
+def _parts(name: str) -> list[str]:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts or "\0" in name:
+        raise InvalidValue(text=name, expected="a path without '..'")
+    return parts
+
+
+def _lineage(path: Path, root: Path) -> Iterator[Path]:
+    """A path and the folders that lead to it, below the root."""
+    while path != root and path.is_relative_to(root):
+        yield path
+        path = path.parent
+
+
+def _remove(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISDIR(mode):
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,0 +1,70 @@
+"""Finds the image of a container: in the store of this machine, else from where it can be had, once for all that wait for it.
+
+This happens when a revision is made, or a pod of it moves here: a revision's first pod has its image before any request
+waits for one.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from serving.local.images.reference import ImageReference, parse_reference
+from serving.local.images.store import ImageStore, StoredImage
+from serving.model.errors import InvalidValue, ServingError
+
+__all__ = ["ImageSource", "ImageUnavailable", "Puller"]
+
+Puller = Callable[[ImageReference, ImageStore], StoredImage]
+"""Brings an image into the store; blocks. Raises ``ImageUnavailable``."""
+
+_NEVER, _ALWAYS = "Never", "Always"
+
+
+class ImageUnavailable(ServingError):
+    """An image cannot be had. ``reason`` is Kubernetes' word for a container that waits for it."""
+
+    def __init__(self, image: str, why: str, *, reason: str = "ErrImagePull") -> None:
+        self.reason = reason
+        super().__init__(f"image {image}: {why}")
+
+
+class ImageSource:
+    """The store, and the pullers that are tried in turn for what it does not have."""
+
+    def __init__(self, store: ImageStore, pullers: tuple[Puller, ...] = ()) -> None:
+        self.store = store
+        self._pullers = pullers
+        self._pulling: dict[str, asyncio.Task[StoredImage]] = {}
+
+    def __repr__(self) -> str:
+        return f"ImageSource({self.store}, {len(self._pulling)} being pulled)"
+
+    async def ensure(self, image: str, *, policy: str = "") -> StoredImage:
+        """The image, pulled if it is not there. ``policy`` is a container's ``imagePullPolicy``.
+
+        Raises:
+            ImageUnavailable: when it cannot be had.
+        """
+        try:
+            reference = parse_reference(image)
+        except InvalidValue as error:
+            raise ImageUnavailable(image, str(error), reason="InvalidImageName") from error
+        found = await asyncio.to_thread(self.store.find, image)
+        if found is not None:
+            return found
+        if policy == _NEVER:
+            raise ImageUnavailable(image, "is not on this machine (imagePullPolicy: Never)", reason="ErrImageNeverPull")
+        task = self._pulling.get(str(reference))
+        if task is None:
+            task = self._pulling[str(reference)] = asyncio.create_task(self._pull(reference), name=f"pull {image}")
+            task.add_done_callback(lambda _: self._pulling.pop(str(reference), None))
+        return await asyncio.shield(task)
+
+    async def _pull(self, reference: ImageReference) -> StoredImage:
+        failures: list[str] = []
+        for puller in self._pullers:
+            try:
+                return await asyncio.to_thread(puller, reference, self.store)
+            except ImageUnavailable as error:
+                failures.append(str(error))
+        why = "; ".join(failures) or "is not on this machine; `serving image import FILE` brings one"
+        raise ImageUnavailable(reference.short, why)

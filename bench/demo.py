@@ -163,7 +163,12 @@ async def lose_a_pod(story: Story) -> None:
 
 async def lose_daemons(story: Story) -> None:
     """Kill -9 on each daemon, under load."""
-    for module in ("serving.autoscaler.main", "serving.local.control", "serving.activator.main"):
+    for module in (
+        "serving.autoscaler.main",
+        "serving.local.control",
+        "serving.local.template",
+        "serving.activator.main",
+    ):
         before = await asyncio.to_thread(story.is_there)
         async with story.under_load() as load:
             story.system.kill(module)

@@ -10,11 +10,21 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "children_of", "die_with_parent", "environment_of", "kill_group", "name_process"]
+__all__ = [
+    "adopt_orphans",
+    "children_of",
+    "die_with_parent",
+    "environment_of",
+    "kill_group",
+    "name_process",
+    "start_ticks",
+]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+# Of those behind the name in /proc/PID/stat.
+_START_TIME_FIELD = 19
 # Loaded here, not after a fork: between fork and exec only what is safe may run.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -46,6 +56,15 @@ def _parents() -> Iterator[tuple[int, int]]:
             # The name, in brackets, may hold anything; the parent is the second field after it.
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             yield int(entry.name), int(fields[1])
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process was started, in clock ticks since boot (proc_pid_stat(5)); None if there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[_START_TIME_FIELD])
 
 
 def environment_of(pid: int) -> frozenset[str]:

@@ -1,7 +1,8 @@
 """The runtime whose containers are processes of the template: control's end of the connection to it.
 
-``run`` keeps the connection. A template that restarts has lost its processes: each is reported as killed. When this
-process restarts, ``held`` lists the pods that the template has, and ``take_over`` returns their processes.
+``run`` keeps the connection. A template that restarts goes on with the processes of the one before; a process that it
+does not list was killed. When this process restarts, ``held`` lists the pods that the template has, and ``take_over``
+returns their processes.
 """
 
 import asyncio
@@ -111,6 +112,7 @@ class ProcessRuntime:
         self._held: dict[tuple[str, str], HeldProcess] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: list[Order] = []
+        self._notes: dict[str, KeepNote] = {}
         self.connected = asyncio.Event()
         self.held: list[HeldPod] = []
 
@@ -155,7 +157,10 @@ class ProcessRuntime:
             self._held[key] = _after(self._held[key], report)
 
     def _compare(self, have: Inventory) -> None:
-        """A process that the template no longer has was killed with the template before."""
+        """Catch up with a template: a process that it does not have was killed, and a pod that was forgotten ends.
+
+        Orders that the template before received and did not carry out show in this way too.
+        """
         found = {(pod.pod, one.name): one for pod in have.pods for one in pod.processes}
         waiting = {(order.pod, order.name) for order in self._waiting if isinstance(order, StartProcess)}
         for key, process in self._processes.items():
@@ -168,6 +173,13 @@ class ProcessRuntime:
         if not self.connected.is_set():
             self._held, self.held = found, have.pods
             self.connected.set()
+            return
+        for note in self._notes.values():
+            self.order(note)
+        known = {pod for pod, _ in (*self._processes, *self._held)} | self._notes.keys()
+        for pod in have.pods:
+            if pod.pod not in known:
+                self.order(ForgetPod(pod=pod.pod))
 
     def order(self, order: Order) -> None:
         """Send an order, now or as soon as there is a connection."""
@@ -197,12 +209,14 @@ class ProcessRuntime:
 
     def keep(self, pod: str, note: dict[str, Any]) -> None:
         """As the protocol."""
-        self.order(KeepNote(pod=pod, note=note))
+        self._notes[pod] = KeepNote(pod=pod, note=note)
+        self.order(self._notes[pod])
 
     def forget(self, pod: str) -> None:
         """As the protocol."""
         for key in [key for key in self._processes if key[0] == pod]:
             del self._processes[key]
+        self._notes.pop(pod, None)
         self.order(ForgetPod(pod=pod))
 
 

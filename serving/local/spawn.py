@@ -1,10 +1,13 @@
 """Start the processes of pods from the template: a fork for a queue-proxy, fork and exec for an app.
 
 The template has no loop and no thread, so a fork is safe, and it has imported what a queue-proxy needs, so a fork is
-fast. A child makes its own loop, randomness and connections after the fork. Every child leads a session of its own, dies
-with the template, has no descriptor but its own, and writes to its log.
+fast. A child makes its own loop, randomness and connections after the fork. Every child leads a session of its own, has
+no descriptor but its own, and writes to its log.
 
-Signals are blocked across the fork. A child inherits the template's handlers: a SIGTERM that reached one of them before
+A process is forked twice, so that the supervisor, which adopts orphans, becomes its parent: it outlives the template, and
+dies with the supervisor. It records itself before anything else (``processrecords``).
+
+Signals are blocked across the forks. A child inherits the template's handlers: a SIGTERM that reached one of them before
 the child has reset it would be lost, and the pod would stay for its whole grace period.
 """
 
@@ -14,22 +17,26 @@ import json
 import os
 import signal
 import socket
-import subprocess
+import time
 import traceback
 from collections.abc import Iterator
 from typing import NoReturn
+
+import msgspec
 
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.aio.netns import enter
 from serving.local.containers.launch import launch_container
 from serving.local.mounts import show_at_own_paths, take_hostname
 from serving.local.orders import StartProcess
-from serving.local.process_lifetime import die_with_parent, name_process
+from serving.local.process_lifetime import die_with_parent, name_process, start_ticks
+from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.model.errors import SettingsError
+from serving.queueproxy.io.readiness import PUSH_AGAIN
 from serving.queueproxy.main import run
 from serving.queueproxy.podspec import spec_from_environment
 
-__all__ = ["exec_app", "fork_queue_proxy"]
+__all__ = ["Spawner"]
 
 _LOG_MODE = 0o600
 _BACKLOG = 4096
@@ -37,71 +44,131 @@ _DESCRIPTORS_MAX = 2**20
 _FIRST_OWN_DESCRIPTOR = 3
 # A shell's exit code for wrong usage; here for an environment that cannot be used.
 _USAGE_EXIT = 2
-# Those for which the template has a handler.
-_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+# Those for which the template has a handler, and those that Python ignores.
+_HANDLED = (signal.SIGTERM, signal.SIGINT)
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+# How often a child checks that its first parent has ended, which takes less than a millisecond.
+_ADOPTION_PAUSE_S = 0.0001
 
 
-def exec_app(order: StartProcess) -> int:
-    """Execute an app; its process id. Raises ``OSError`` when it cannot be executed, or its folder or log not opened."""
-    if order.launch is not None:
-        return launch_container(order)
-    with open(order.log, "ab", opener=_private) as log, _signals_blocked():
-        process = subprocess.Popen(  # noqa: S603 - the user's own command
-            order.arguments,
-            env=order.environment,
-            cwd=None if order.mounts else order.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            preexec_fn=lambda: _become_app(order),  # noqa: PLW1509 - one thread, by design
-        )
-    # The template waits for all its children; this object must not.
-    process.returncode = 0
-    return process.pid
+class Spawner:
+    """Starts processes as children of ``owner``, the supervisor. ``events`` is the write end of the pipe for readiness."""
 
+    def __init__(self, records: ProcessRecords, *, owner: int, events: int) -> None:
+        self._records, self._owner, self._events = records, owner, events
 
-def fork_queue_proxy(order: StartProcess) -> tuple[int, int]:
-    """Fork a queue-proxy; its process id, and the end of a pipe from which its readiness is read. Raises ``OSError``."""
-    log = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _LOG_MODE)
-    mine, its = os.pipe()
-    try:
+    def start(self, order: StartProcess) -> ProcessRecord:
+        """Start a process, and return its record. Raises ``OSError`` with the reason when it cannot be started."""
+        if order.launch is not None:
+            return self._launch(order)
+        # By its port, which no other pod has, what an app has left behind is found.
+        mark = f"PORT={order.environment.get('PORT', '')}" if order.arguments else ""
+        record = ProcessRecord(pod=order.pod, name=order.name, is_app=bool(order.arguments), mark=mark)
+        mine, its = os.pipe()
         with _signals_blocked():
-            pid = os.fork()
-            if pid == 0:
-                _be_queue_proxy(order, log=log, ready=its)
-    except OSError:
-        os.close(mine)
-        raise
-    finally:
-        os.close(log)
-        os.close(its)
-    os.set_blocking(mine, False)
-    return pid, mine
+            try:
+                middle = os.fork()
+                if middle == 0:
+                    self._fork_again(order, record, its)
+            except OSError:
+                os.close(mine)
+                raise
+            finally:
+                os.close(its)
+            os.waitpid(middle, 0)
+        with os.fdopen(mine, "rb") as pipe:
+            # The pipe is closed by exec, or by a queue-proxy that begins to run.
+            lines = pipe.read().splitlines()
+        if len(lines) != 1:
+            why = lines[1].decode(errors="replace") if lines else "it ended before it began"
+            raise OSError(why)
+        return msgspec.json.decode(lines[0], type=ProcessRecord)
 
+    def _launch(self, order: StartProcess) -> ProcessRecord:
+        """Start a container. Its launcher ends, so that the supervisor adopts the container."""
+        pid = launch_container(order)
+        record = ProcessRecord(pod=order.pod, name=order.name, is_app=True, pid=pid, start_ticks=start_ticks(pid) or 0)
+        with contextlib.suppress(OSError):
+            self._records.write(record)
+        return record
 
-def _be_queue_proxy(order: StartProcess, *, log: int, ready: int) -> NoReturn:
-    """Run in the child. The template's frames stay below this one, so that none of them is finalized here."""
-    code = 1
-    try:
-        os.setsid()
-        _become_child()
+    def _fork_again(self, order: StartProcess, record: ProcessRecord, pipe: int) -> NoReturn:
+        """Run in the first child, which ends at once. The template's frames are never finalized in a child."""
+        try:
+            middle = os.getpid()
+            if os.fork() == 0:
+                self._be_process(order, record, pipe=pipe, middle=middle)
+        finally:
+            os._exit(0)
+
+    def _be_process(self, order: StartProcess, record: ProcessRecord, *, pipe: int, middle: int) -> NoReturn:
+        code = 1
+        try:
+            os.setsid()
+            while os.getppid() == middle:
+                time.sleep(_ADOPTION_PAUSE_S)
+            record.pid = os.getpid()
+            record.start_ticks = start_ticks(record.pid) or 0
+            with contextlib.suppress(OSError):
+                # Without a record, on a full disk, the process only lives as long as the template.
+                self._records.write(record)
+            os.write(pipe, msgspec.json.encode(record) + b"\n")
+            _redirect(order.log)
+            if order.arguments:
+                self._exec_app(order, pipe)
+            else:
+                code = self._run_queue_proxy(order)
+        except (OSError, ValueError) as error:
+            os.write(pipe, _why(order, error).encode())
+        except BaseException:  # noqa: BLE001 - no exception may reach the template's frames
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+
+    def _exec_app(self, order: StartProcess, pipe: int) -> NoReturn:
+        os.closerange(_FIRST_OWN_DESCRIPTOR, pipe)
+        os.closerange(pipe + 1, _DESCRIPTORS_MAX)
+        take_hostname(order.hostname)
+        if order.mounts:
+            try:
+                show_at_own_paths(order.mounts, new_root=order.new_root, folder=order.folder)
+            except OSError as error:
+                os.write(2, f"serving: volumes are only below $HOME, without a mount namespace: {error}\n".encode())
+                os.chdir(order.folder)
+        else:
+            os.chdir(order.folder)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_DFL)
+        self._become_child()
+        os.execvpe(order.arguments[0], order.arguments, order.environment)  # noqa: S606 - the user's own command
+
+    def _run_queue_proxy(self, order: StartProcess) -> int:
+        # Until it has a handler of its own.
+        signal.signal(PUSH_AGAIN, signal.SIG_IGN)
+        self._become_child()
         name_process("queue-proxy")
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((nothing, 0), (log, 1), (log, 2)):
-            os.dup2(source, target)
-        os.closerange(_FIRST_OWN_DESCRIPTOR, ready)
-        os.closerange(ready + 1, _DESCRIPTORS_MAX)
+        # The pipe to the template too, which ends the template's wait.
+        os.closerange(_FIRST_OWN_DESCRIPTOR, self._events)
+        os.closerange(self._events + 1, _DESCRIPTORS_MAX)
         os.environ.clear()
-        environment = {**order.environment, **_in_network(order), "SERVING_READY_FD": str(ready)}
-        code = run(spec_from_environment(environment))
-    except SettingsError as error:
-        os.write(2, f"{error}\n".encode())
-        code = _USAGE_EXIT
-    except BaseException:  # noqa: BLE001 - no exception may reach the template's frames
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        os._exit(code)
+        try:
+            environment = {**order.environment, **_in_network(order), "SERVING_READY_FD": str(self._events)}
+            return run(spec_from_environment(environment))
+        except SettingsError as error:
+            os.write(2, f"{error}\n".encode())
+            return _USAGE_EXIT
+        except BaseException:  # noqa: BLE001 - as above
+            os.write(2, traceback.format_exc().encode())
+            return 1
+
+    def _become_child(self) -> None:
+        """Drop the template's handlers, and die with the owner; last, as a new user namespace takes that signal away."""
+        signal.set_wakeup_fd(-1)
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        die_with_parent()
+        if os.getppid() != self._owner:
+            os._exit(1)
 
 
 def _in_network(order: StartProcess) -> dict[str, str]:
@@ -123,6 +190,25 @@ def _in_network(order: StartProcess) -> dict[str, str]:
     return {"SERVING_LISTEN_FDS": json.dumps(descriptors), "SERVING_POD_STATS_NETWORK": f"/proc/self/fd/{home}"}
 
 
+def _redirect(log: str) -> None:
+    """Read nothing, and write to the log."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _LOG_MODE)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+
+
+def _why(order: StartProcess, error: Exception) -> str:
+    """The command or the folder that cannot be used, and the system's reason."""
+    command = order.arguments[0] if order.arguments else ""
+    if isinstance(error, FileNotFoundError) and command and "/" not in command:
+        # Not the PATH of the shell that ran the deploy.
+        return f"{command}: no such command in the pod's PATH {order.environment.get('PATH', '')}; say where it is"
+    if isinstance(error, OSError):
+        return f"{error.filename or (order.arguments or ('fork',))[0]}: {error.strerror}"
+    return f"{command}: {error}"
+
+
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
     """Hold back every signal; those that arrive in the meantime are delivered afterwards."""
@@ -131,28 +217,3 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _become_app(order: StartProcess) -> None:
-    """Right after a fork: have the pod's hostname, and see the mounts at their own paths, if the kernel allows it."""
-    take_hostname(order.hostname)
-    if order.mounts:
-        try:
-            show_at_own_paths(order.mounts, new_root=order.new_root, folder=order.folder)
-        except OSError as error:
-            os.write(2, f"serving: volumes are only below $HOME, without a mount namespace: {error}\n".encode())
-            os.chdir(order.folder)
-    # Last: a new user namespace takes the parent-death signal away.
-    _become_child()
-
-
-def _become_child() -> None:
-    """Right after a fork: drop the template's handlers, then take the signals that were held back."""
-    signal.set_wakeup_fd(-1)
-    for number in _HANDLED:
-        signal.signal(number, signal.SIG_DFL)
-    die_with_parent()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, _LOG_MODE)

@@ -40,6 +40,7 @@ class StateFolder:
         self.journal = path / "journal.db"
         self.logs = path / "logs"
         self.pods = path / "pods"
+        self.processes = path / "processes"
         self.snapshots = path / "snapshots"
         self.images = path / "images"
         self.template = path / "template.sock"
@@ -53,7 +54,7 @@ class StateFolder:
             SettingsError: when another process, which is named, holds the folder, or when it cannot be created.
         """
         try:
-            for folder in (self.path, self.logs, self.pods):
+            for folder in (self.path, self.logs, self.pods, self.processes):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             problem = Problem(
@@ -62,6 +63,9 @@ class StateFolder:
             raise SettingsError([problem]) from error
         if self._lock_fd is None:
             self._take_lock()
+            # Of processes that ended with the one that held the folder before.
+            for record in self.processes.iterdir():
+                record.unlink()
 
     def open(self, api_url: str) -> None:
         """Make key, token and kubeconfig where they are missing, in a folder that is held. Raises as ``hold``."""

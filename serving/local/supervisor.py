@@ -1,9 +1,10 @@
 """``serving up``'s first process: holds the listening sockets and the children. Standard library only, no loop, no threads.
 
 It binds the sockets before it starts any child and passes them down, so that the restart of a child refuses no connection.
-A child that ends is started again, after a pause that doubles while it keeps ending. When the supervisor stops or dies,
-no process stays: children end with it (parent-death signal), orphans are adopted (subreaper) and killed. It ends the
-children in the order in which no request is lost: first the ingress, which finishes its requests; pods last.
+A child that ends is started again, after a pause that doubles while it keeps ending. The processes of pods are adopted
+(subreaper), so that they outlive the template that forked them; their exit codes go to the template. When the supervisor
+stops or dies, no process stays: children and pods end with it (parent-death signal), other orphans are killed. It ends
+the children in the order in which no request is lost: first the ingress, which finishes its requests; pods last.
 """
 
 import contextlib
@@ -18,7 +19,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from serving.local.process_lifetime import adopt_orphans, children_of, die_with_parent
+from serving.local.process_lifetime import adopt_orphans, children_of, die_with_parent, kill_group
+from serving.local.processevents import ProcessEvents
 from serving.local.state import StateFolder
 from serving.model.errors import Problem, SettingsError
 
@@ -41,6 +43,8 @@ _CANNOT_START_EXIT = 2
 _BACKLOG = 4096
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 _IDLE_S = 3600.0
+# The pipe to the template is full: a new template reads it soon.
+_UNSENT_PAUSE_S = 0.1
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -141,6 +145,7 @@ class Supervisor:
         self._state = state
         self._sockets = sockets
         self._children = list(children)
+        self._events = ProcessEvents()
         self._is_stopping = False
         self._exit_code = 0
 
@@ -157,6 +162,7 @@ class Supervisor:
             if received is not None and received.si_signo != signal.SIGCHLD:
                 self._is_stopping = True
             self._reap()
+            self._events.send()
             for child in self._children:
                 is_due = time.monotonic() >= child.started_s + child.pause_s
                 if child.process is None and is_due and not self._is_stopping:
@@ -165,16 +171,21 @@ class Supervisor:
         return self._exit_code
 
     def _next_start_s(self) -> float:
+        if self._events.has_unsent:
+            return _UNSENT_PAUSE_S
         waiting = [child.started_s + child.pause_s for child in self._children if child.process is None]
         return max(0.0, min(waiting) - time.monotonic()) if waiting else _IDLE_S
 
     def _start(self, child: Child) -> None:
         # There is no socket for TLS where there is no certificate.
         descriptors = {name: self._sockets[name].fileno() for name in child.sockets if name in self._sockets}
-        environment = {**os.environ, "SERVING_LISTEN_FDS": json.dumps(descriptors)}
-        if child.name != _TEMPLATE:
+        if child.name == _TEMPLATE:
+            descriptors |= zip(("events", "events-writer"), self._events.descriptors, strict=True)
             # Pods are forked from the template: it does not even know where secrets are.
-            environment |= {**self._addresses(), **self._environment, **child.environment}
+            more: Mapping[str, str] = {"SERVING_PROCESS_RECORDS": str(self._state.processes)}
+        else:
+            more = {**self._addresses(), **self._environment, **child.environment}
+        environment = {**os.environ, "SERVING_LISTEN_FDS": json.dumps(descriptors), **more}
         log = (self._state.logs / f"{child.name}.log").open("ab")
         with log:
             child.process = subprocess.Popen(  # noqa: S603 - our own module
@@ -231,17 +242,19 @@ class Supervisor:
         }
 
     def _reap(self) -> None:
-        """Collect every child that ended, adopted orphans too."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            for child in self._children:
-                if child.process is not None and child.process.pid == pid:
-                    child.process.returncode = os.waitstatus_to_exitcode(status)
+        """Collect every child that ended, and report the end of each process that was adopted."""
+        with contextlib.suppress(ChildProcessError):
+            while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                child = next((one for one in self._children if one.process and one.process.pid == found.si_pid), None)
+                if child is None:
+                    # Its group, before it is collected: until then its process id cannot be used again.
+                    kill_group(found.si_pid, signal.SIGKILL)
+                _, status = os.waitpid(found.si_pid, 0)
+                code = os.waitstatus_to_exitcode(status)
+                if child is None:
+                    self._events.report_exit(found.si_pid, code)
+                elif child.process is not None:
+                    child.process.returncode = code
                     self._ended(child)
 
     def _ended(self, child: Child) -> None:
@@ -251,9 +264,6 @@ class Supervisor:
         child.pause_s = (
             _PAUSE_FIRST_S if lived_s >= _SOUND_S else min(_PAUSE_MAX_S, max(_PAUSE_FIRST_S, child.pause_s * 2))
         )
-        if child.name == _TEMPLATE:
-            # Processes that pods left behind were adopted by this process; no child needs them.
-            self._end_orphans()
         log = self._state.logs / f"{child.name}.log"
         if self._is_stopping:
             return

@@ -1,9 +1,12 @@
-"""``python -m serving.local.template``: the process that all processes of pods are forked from, and that owns them.
+"""``python -m serving.local.template``: the process that all processes of pods are forked from, and that keeps track of them.
 
 It has loaded what a queue-proxy needs and waits for orders on a unix socket (``orders``; the listening socket is
 handed down by the supervisor in ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and
-not to the control process, so they survive its restart; the next control process gets an inventory when it connects. The newest connection counts. When it ends, all pods end: apps are asked, then killed. Queue-proxies are
-killed at once, because the ingress has been drained before.
+not to the control process, so they survive its restart; the next control process gets an inventory when it connects. The newest connection counts.
+
+Pods survive the template as well: the supervisor is their parent and reports their ends through a pipe
+(``processevents``), and files record them (``processrecords``). When it is stopped, it ends all pods: apps get SIGTERM first,
+queue-proxies are killed at once, because the ingress has been drained before.
 """
 
 if __name__ == "__main__":
@@ -20,10 +23,10 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -45,57 +48,73 @@ from serving.local.orders import (
     encode,
     read_order,
 )
-from serving.local.process_lifetime import adopt_orphans, children_of, environment_of, kill_group
-from serving.local.spawn import exec_app, fork_queue_proxy
+from serving.local.process_lifetime import children_of, environment_of, kill_group
+from serving.local.processrecords import ProcessRecord, ProcessRecords
+from serving.local.spawn import Spawner
+from serving.queueproxy.io.readiness import PUSH_AGAIN
 
 __all__ = ["Template", "main"]
 
 _PIECE_BYTES = 65536
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # How long apps have to end when the whole system stops.
 _APP_GRACE_S = 2.0
-
-
-class _ForkedProcess:
-    """A child process and its state."""
-
-    def __init__(self, order: StartProcess, pid: int) -> None:
-        self.pod, self.name, self.pid = order.pod, order.name, pid
-        self.is_app = bool(order.arguments)
-        self.is_container = order.launch is not None
-        # By its port, which no other pod has, what an app has left behind is found.
-        self.mark = f"PORT={order.environment.get('PORT', '')}"
-        self.exit_code: int | None = None
-        self.is_ready = self.is_drained = False
+# A queue-proxy that has not repeated its readiness by then reports it later.
+_REPEAT_S = 1.0
+_KILLED = -signal.SIGKILL
 
 
 class Template:
     """Children and the one connection to control. ``run`` lasts until SIGTERM or SIGINT."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords) -> None:
         self._listener = listener
+        self._events, self._event_lines = events[0], Lines()
+        self._records = records
+        # The supervisor: it is the parent of all processes of pods too.
+        self._owner = os.getppid()
+        self._spawner = Spawner(records, owner=self._owner, events=events[1])
         self._selector = selectors.DefaultSelector()
         self._client: socket.socket | None = None
         self._lines = Lines()
         self._unsent = b""
         self._notes: dict[str, dict[str, object]] = {}
-        self._processes: dict[tuple[str, str], _ForkedProcess] = {}
-        self._running: dict[int, _ForkedProcess] = {}
+        self._processes: dict[tuple[str, str], ProcessRecord] = {}
+        self._running: dict[int, ProcessRecord] = {}
         self._is_stopping = False
 
     def run(self) -> None:
         """Take orders until SIGTERM or SIGINT."""
-        adopt_orphans()
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         for number in _SIGNALS:
             signal.signal(number, self._signalled)
         self._listener.setblocking(False)
-        self._follow(woken, lambda: self._woken(woken))
+        self._follow(woken, lambda: None)
+        self._follow(self._events, self._heard)
+        self._take_over()
         self._follow(self._listener, self._connected)
         while not self._is_stopping:
             self._turn(None)
         self._end_all()
+
+    def _take_over(self) -> None:
+        """Go on with the processes that an earlier template forked. What ended in the meantime is in the pipe."""
+        processes, self._notes = self._records.read()
+        for process in processes:
+            self._processes[process.pod, process.name] = process
+            if process.exit_code is None:
+                self._running[process.pid] = process
+        self._heard()
+        for process in list(self._running.values()):
+            if not process.is_alive:
+                self._ended(process, _KILLED)
+        unheard = {pid: one for pid, one in self._running.items() if not one.is_app}
+        for process in unheard.values():
+            _signal(process, PUSH_AGAIN)
+        until_s = time.monotonic() + _REPEAT_S
+        while not all(one.is_heard for one in unheard.values()) and time.monotonic() < until_s:
+            self._turn(max(0.0, until_s - time.monotonic()))
 
     def _turn(self, timeout_s: float | None) -> None:
         for key, events in self._selector.select(timeout_s):
@@ -107,34 +126,43 @@ class Template:
     def _follow(self, what: int | socket.socket, callback: Callable[[], None]) -> None:
         self._selector.register(what, selectors.EVENT_READ, callback)
 
-    def _signalled(self, number: int, _: object) -> None:
-        if number != signal.SIGCHLD:
-            self._is_stopping = True
+    def _signalled(self, _number: int, _: object) -> None:
+        self._is_stopping = True
 
-    def _woken(self, woken: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(woken, _PIECE_BYTES)
-        self._reap()
+    def _heard(self) -> None:
+        """Read what the supervisor and the queue-proxies report."""
+        try:
+            piece = os.read(self._events, _PIECE_BYTES)
+        except BlockingIOError:
+            return
+        for line in self._event_lines.feed(piece):
+            event = json.loads(line)
+            process = self._running.get(event["pid"])
+            if process is None:
+                continue
+            if "exit" in event:
+                self._ended(process, event["exit"])
+                continue
+            process.is_heard = True
+            process.is_ready, process.is_drained = bool(event["ready"]), bool(event.get("drained"))
+            report = ReadinessChanged(
+                pod=process.pod, name=process.name, is_ready=process.is_ready, is_drained=process.is_drained
+            )
+            self._report(report)
 
-    def _reap(self) -> None:
-        """Reap every child that has ended, adopted ones too."""
-        with contextlib.suppress(ChildProcessError):
-            while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                process = self._running.pop(found.si_pid, None)
-                if process is not None:
-                    # Before the wait: until then its process id cannot be reused.
-                    kill_group(process.pid, signal.SIGKILL)
-                _, status = os.waitpid(found.si_pid, 0)
-                if process is not None:
-                    process.exit_code = os.waitstatus_to_exitcode(status)
-                    process.is_ready = False
-                    self._end_leftovers(process)
-                    self._report(ProcessEnded(pod=process.pod, name=process.name, exit_code=process.exit_code))
+    def _ended(self, process: ProcessRecord, exit_code: int) -> None:
+        del self._running[process.pid]
+        process.exit_code, process.is_ready = exit_code, False
+        if self._processes.get((process.pod, process.name)) is process:
+            with contextlib.suppress(OSError):
+                self._records.write(process)
+        self._end_leftovers(process)
+        self._report(ProcessEnded(pod=process.pod, name=process.name, exit_code=exit_code))
 
-    def _end_leftovers(self, process: _ForkedProcess) -> None:
-        """Kill what an app has forked away: it became our child when its parent ended."""
-        if process.is_app and not process.is_container:
-            for pid in children_of(os.getpid()):
+    def _end_leftovers(self, process: ProcessRecord) -> None:
+        """Kill what an app has forked away: it became a child of the supervisor when its parent ended."""
+        if process.mark:
+            for pid in children_of(self._owner):
                 if pid not in self._running and process.mark in environment_of(pid):
                     kill_group(pid, signal.SIGKILL)
 
@@ -188,9 +216,9 @@ class Template:
             case SendSignal():
                 process = self._processes.get((order.pod, order.name))
                 if process is not None and process.exit_code is None:
-                    kill_group(process.pid, order.signal)
+                    _signal(process, order.signal)
             case KeepNote():
-                self._notes[order.pod] = order.note
+                self._keep(order)
             case ForgetPod():
                 self._forget(order.pod)
 
@@ -201,39 +229,28 @@ class Template:
             self._report(StartFailed(pod=order.pod, name=order.name, why="it runs already"))
             return
         try:
-            if order.arguments:
-                process = _ForkedProcess(order, exec_app(order))
-            else:
-                pid, ready = fork_queue_proxy(order)
-                process = _ForkedProcess(order, pid)
-                lines = Lines()
-                self._follow(ready, lambda: self._heard(process, ready, lines))
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._report(StartFailed(pod=order.pod, name=order.name, why=_why(order, error)))
+            process = self._spawner.start(order)
+        except OSError as error:
+            self._report(StartFailed(pod=order.pod, name=order.name, why=_why(error)))
             return
         self._processes[key] = self._running[process.pid] = process
         self._report(ProcessStarted(pod=order.pod, name=order.name, pid=process.pid))
 
-    def _heard(self, process: _ForkedProcess, ready: int, lines: Lines) -> None:
-        piece = os.read(ready, _PIECE_BYTES)
-        if not piece:
-            self._selector.unregister(ready)
-            os.close(ready)
-            return
-        for line in lines.feed(piece):
-            pushed = json.loads(line)
-            process.is_ready, process.is_drained = bool(pushed["ready"]), bool(pushed.get("drained"))
-            report = ReadinessChanged(
-                pod=process.pod, name=process.name, is_ready=process.is_ready, is_drained=process.is_drained
-            )
-            self._report(report)
+    def _keep(self, order: KeepNote) -> None:
+        self._notes[order.pod] = order.note
+        try:
+            self._records.write_note(order.pod, order.note)
+        except OSError as error:
+            # On a full disk. Control sends the note to the next template again, unless both end at once.
+            sys.stderr.write(f"template: the note about pod {order.pod} is not on disk: {error}\n")
 
     def _forget(self, pod: str) -> None:
         self._notes.pop(pod, None)
         for key in [key for key in self._processes if key[0] == pod]:
             process = self._processes.pop(key)
             if process.exit_code is None:
-                kill_group(process.pid, signal.SIGKILL)
+                _signal(process, signal.SIGKILL)
+        self._records.forget(pod)
 
     def _report(self, report: Report) -> None:
         if self._client is not None:
@@ -257,36 +274,38 @@ class Template:
 
     def _end_all(self) -> None:
         for process in self._running.values():
-            kill_group(process.pid, signal.SIGTERM if process.is_app else signal.SIGKILL)
+            _signal(process, signal.SIGTERM if process.is_app else signal.SIGKILL)
         until_s = time.monotonic() + _APP_GRACE_S
         while self._running and time.monotonic() < until_s:
             self._turn(max(0.0, until_s - time.monotonic()))
+        # The supervisor kills what is left.
         for process in self._running.values():
-            kill_group(process.pid, signal.SIGKILL)
-        for pid in children_of(os.getpid()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            _signal(process, signal.SIGKILL)
 
 
-def _why(order: StartProcess, error: Exception) -> str:
-    """The command or the folder that cannot be used, and the system's reason."""
-    command = order.arguments[0] if order.arguments else ""
-    if isinstance(error, FileNotFoundError) and command and "/" not in command:
-        # Not the PATH of the shell that ran the deploy.
-        return f"{command}: no such command in the pod's PATH {order.environment.get('PATH', '')}; say where it is"
-    if isinstance(error, OSError):
-        return f"{error.filename or (order.arguments or ('fork',))[0]}: {error.strerror}"
-    return f"{order.arguments[0]}: {error}"
+def _why(error: OSError) -> str:
+    """The reason, which is all that an error of a child has."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+def _signal(process: ProcessRecord, number: int) -> None:
+    # The supervisor may have collected it already, and its id may be another process's.
+    if process.is_alive:
+        kill_group(process.pid, number)
 
 
 def main() -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
-    listener = socket.socket(fileno=json.loads(os.environ["SERVING_LISTEN_FDS"])["template"])
+    descriptors = json.loads(os.environ["SERVING_LISTEN_FDS"])
+    events = (descriptors["events"], descriptors["events-writer"])
+    for descriptor in events:
+        os.set_inheritable(descriptor, False)
+    listener = socket.socket(fileno=descriptors["template"])
     listener.set_inheritable(False)
     # What is here now is shared by all children, as long as no collection touches it.
     gc.collect()
     gc.freeze()
-    Template(listener).run()
+    Template(listener, events=events, records=ProcessRecords(Path(os.environ["SERVING_PROCESS_RECORDS"]))).run()
     return 0
 
 

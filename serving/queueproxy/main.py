@@ -12,8 +12,8 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
 - ``SERVING_POD_STATS_TOKEN_FILE``: a file with that token, in its place; it is read at each connection, and may change.
 - ``SERVING_POD_STATS_NETWORK``: the path of the network namespace in which that websocket is, if it is another than the app's.
 - ``SERVING_POD_SECRET``: what a request must carry in K-Pod-Secret to be trusted; without it no request is.
-- ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"ready": true}``;
-  ``{"ready": false, "drained": true}`` when it drains and the app may end.
+- ``SERVING_READY_FD``: a pipe into which readiness is written, one JSON object a line: ``{"pid": 7, "ready": true}``;
+  ``{"pid": 7, "ready": false, "drained": true}`` when it drains and the app may end. SIGUSR1 repeats the last line.
 - ``SERVING_QUEUEPROXY_<FIELD>``: each setting of ``serving.settings.queueproxy`` in its plain unit, as in
   ``SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY=10`` or ``SERVING_QUEUEPROXY_HTTP_HEAD_BYTES_MAX=65536``.
 
@@ -46,7 +46,7 @@ from serving.proxy.accesslog import stdout_log
 from serving.proxy.server import HttpServer
 from serving.queueproxy.io.admin import AdminHandler
 from serving.queueproxy.io.drain import drain
-from serving.queueproxy.io.readiness import ReadinessPipe, watch_app
+from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe, watch_app
 from serving.queueproxy.io.requests import PodHandler
 from serving.queueproxy.io.stats import report_stats, stats_link
 from serving.queueproxy.podspec import Address, PodSpec, spec_from_environment
@@ -94,6 +94,7 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
         server.pool = Http2Pool(spec.settings.http, clock=server.clock)
     pod = PodHandler(spec, clock=server.clock)
     pipe = ReadinessPipe(spec.ready_fd)
+    asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, pipe.push_again)
     link = stats_link(spec, draw=random.random) if spec.stats_url else None
 
     def numbers() -> bytes:

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +17,7 @@ from serving.local.containers.podbox import ContainerHost
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
 from serving.local.nodecontext import NodeContext
+from serving.local.process_lifetime import children_of
 from serving.local.processruntime import ProcessRuntime
 from serving.local.state import StateFolder
 from serving.local.workloads import is_ready
@@ -28,50 +29,63 @@ HELLO = ROOT / "serving" / "samples" / "hello.py"
 _GRACE_S = 5
 
 
+# A supervisor with the template as its only child.
+_SUPERVISOR = """
+import sys
+from pathlib import Path
+from serving.local.state import StateFolder
+from serving.local.supervisor import CHILDREN, Supervisor
+state = StateFolder(Path(sys.argv[1]))
+state.hold()
+sys.exit(Supervisor(state, {"template": state.listen_template()}, CHILDREN()[:1]).run(lambda: print(flush=True)))
+"""
+
+
 class Template:
-    """The process, which can be started again on the same socket."""
+    """The process, which a supervisor starts again."""
 
     def __init__(self, state: StateFolder) -> None:
         self.state = state
-        self._listener = state.listen_template()
-        self.process = self._started()
+        command = [sys.executable, "-c", _SUPERVISOR, str(state.path)]
+        self.supervisor = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert self.supervisor.stdout is not None
+        assert self.supervisor.stdout.readline(), "the supervisor did not start"
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        descriptor = self._listener.fileno()
-        with (self.state.logs / "template.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "serving.local.template"],
-                cwd=ROOT,
-                env={**os.environ, "SERVING_LISTEN_FDS": json.dumps({"template": descriptor})},
-                pass_fds=[descriptor],
-                stderr=log,
-            )
+    @property
+    def pid(self) -> int | None:
+        """The process id of the template; None between two."""
+        children = children_of(self.supervisor.pid)
+        return next((pid for pid in children if b"serving.local.template" in _command_line(pid)), None)
 
-    def restart(self) -> None:
-        """Kill it, and start it again."""
-        self.process.kill()
-        self.process.wait()
-        self.process = self._started()
+    def kill(self) -> None:
+        """Kill it; the supervisor starts it again."""
+        pid = self.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it in peace."""
-        self.process.terminate()
-        self.process.wait()
-        self._listener.close()
+        """End both in peace."""
+        self.supervisor.terminate()
+        self.supervisor.wait()
+        assert self.supervisor.stdout is not None
+        self.supervisor.stdout.close()
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @contextlib.contextmanager
 def template_process(folder: Path) -> Iterator[Template]:
     """A template in a state folder of its own."""
-    state = StateFolder(folder)
-    state.hold()
-    template = Template(state)
+    template = Template(StateFolder(folder))
     try:
         yield template
     finally:
         template.stop()
-        assert state._lock_fd is not None
-        os.close(state._lock_fd)
 
 
 class Machine:

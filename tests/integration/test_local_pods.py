@@ -17,7 +17,15 @@ from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET
 from serving.cluster.port import Object
 from serving.local.workloads import is_ready
 from tests.eventually import until
-from tests.integration.local_stage import Machine, controlled, deployment, manifest, status_of, template_process
+from tests.integration.local_stage import (
+    Machine,
+    Template,
+    controlled,
+    deployment,
+    manifest,
+    status_of,
+    template_process,
+)
 
 
 @pytest.fixture
@@ -346,15 +354,71 @@ async def test_a_pod_whose_revision_is_gone_is_ended(tmp_path: Path) -> None:
             await until_dead(app)
 
 
-async def test_a_template_that_is_killed_takes_the_pods_along_and_they_come_back(tmp_path: Path) -> None:
+async def until_replaced(template: Template) -> None:
+    """Kill the template, and wait until there is another one."""
+    killed = template.pid
+    template.kill()
+    await until(lambda: template.pid not in (None, killed))
+
+
+async def test_pods_live_on_when_the_template_is_killed(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(manifest())
+            pod = await machine.ready()
+            (app,) = await apps_of(machine, [pod])
+            asked = asyncio.create_task(machine.get(pod, "/sleep/2"))
+            await until_busy(pod["status"]["podIP"])
+            await until_replaced(template)
+            assert (await asked)[0] == 200
+            # The next template hears of its processes as the one before did.
+            os.kill(app, signal.SIGKILL)
+            again = await machine.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
+            assert status_of(again)["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
+            await machine.cluster.delete(POD, "default", "p")
+            await machine.until_gone()
+            await until(lambda: not list(template.state.processes.iterdir()))
+
+
+async def test_pods_that_start_while_the_template_is_away_start_with_the_next_one(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            template.kill()
+            await machine.start(manifest())
+            assert (await machine.get(await machine.ready()))[0] == 200
+
+
+async def test_pods_live_on_when_template_and_control_are_killed_at_once(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(manifest())
+            before = await machine.ready()
+            apps = await apps_of(machine, [before])
+        template.kill()
+        async with controlled(template.state) as machine:
+            pod = await machine.ready()
+            assert (pod["status"]["podIP"], await apps_of(machine, [pod])) == (before["status"]["podIP"], apps)
+
+
+async def test_an_app_that_ends_while_the_template_is_away_is_started_again(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())
             (app,) = await apps_of(machine, [await machine.ready()])
-            template.restart()
-            await machine.until(lambda one: not is_ready(one))
-            assert (await machine.get(await machine.ready()))[0] == 200
-            assert not is_alive(app)
+            template.kill()
+            os.kill(app, signal.SIGKILL)
+            pod = await machine.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
+            assert (await machine.get(pod))[0] == 200
+
+
+async def test_no_pod_outlives_the_supervisor(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(manifest())
+            (app,) = await apps_of(machine, [await machine.ready()])
+            template.kill()
+            template.supervisor.kill()
+            await until_dead(app)
 
 
 async def test_what_was_draining_goes_on_draining_when_control_restarts(tmp_path: Path) -> None:

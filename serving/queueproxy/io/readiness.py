@@ -1,8 +1,9 @@
-"""Watch the app's readiness and push it to the parent process. When to ask is decided by ``queueproxy.readiness``."""
+"""Watch the app's readiness and push it to what runs the pod. When to ask is decided by ``queueproxy.readiness``."""
 
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import Callable
 
 import msgspec
@@ -12,30 +13,42 @@ from serving.queueproxy.io.requests import PodHandler
 from serving.queueproxy.podspec import PodSpec
 from serving.queueproxy.readiness import after_attempt, at_start
 
-__all__ = ["ReadinessPipe", "watch_app"]
+__all__ = ["PUSH_AGAIN", "ReadinessPipe", "watch_app"]
 
 _LOG = logging.getLogger(__name__)
 
+PUSH_AGAIN = signal.SIGUSR1
+
 
 class ReadinessPipe:
-    """Pushes readiness to the parent process, one JSON object a line: ``{"ready": true}``.
+    """Pushes readiness to whatever runs the pod, one JSON object a line: ``{"pid": 7, "ready": true}``.
 
-    The last line is ``{"ready": false, "drained": true}``: the app may end.
+    The last line is ``{"pid": 7, "ready": false, "drained": true}``: the app may end. A reader that has lost lines sends
+    ``PUSH_AGAIN``, and the last line is written again.
     """
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
+        self._line = b""
         if descriptor is not None:
             os.set_blocking(descriptor, False)
             os.set_inheritable(descriptor, False)
 
     def push(self, *, ready: bool, drained: bool = False) -> None:
         """Write a line. Without a reader, do nothing."""
-        if self._descriptor is None:
+        line: dict[str, int] = {"pid": os.getpid(), "ready": ready}
+        self._line = msgspec.json.encode({**line, "drained": True} if drained else line) + b"\n"
+        self.push_again()
+
+    def push_again(self) -> None:
+        """Write the last line again."""
+        if self._descriptor is None or not self._line:
             return
-        line: dict[str, bool] = {"ready": ready, "drained": True} if drained else {"ready": ready}
         try:
-            os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
+            os.write(self._descriptor, self._line)
+        except BlockingIOError:
+            # The pipe is full because its reader is gone; the next one sends the signal.
+            return
         except OSError as error:
             _LOG.warning("readiness.not_pushed", extra={"error": str(error)})
             self._descriptor = None

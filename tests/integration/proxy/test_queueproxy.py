@@ -61,7 +61,9 @@ class Pod:
     async def pushed(self) -> list[dict[str, bool]]:
         """What was written into the readiness pipe, so far."""
         text = os.read(self.ready_reader, 65536)
-        return [json.loads(line) for line in text.splitlines()]
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert all(line.pop("pid") == os.getpid() for line in lines)
+        return lines
 
 
 @contextlib.asynccontextmanager

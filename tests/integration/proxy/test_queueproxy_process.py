@@ -16,7 +16,7 @@ import pytest
 from serving.proxy.exchange import Exchange
 from serving.queueproxy import main
 from serving.queueproxy.io.admin import AdminHandler
-from serving.queueproxy.io.readiness import ReadinessPipe
+from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.io.requests import PodHandler
 from serving.queueproxy.io.stats import report_stats, stats_link
 from serving.queueproxy.podspec import PodSpec
@@ -98,10 +98,12 @@ def test_it_runs_right_after_a_fork() -> None:
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
             # Its app is itself here: it takes connections.
-            assert json.loads(pipe.readline()) == {"ready": True}
+            assert json.loads(pipe.readline()) == {"pid": child, "ready": True}
+            os.kill(child, PUSH_AGAIN)
+            assert json.loads(pipe.readline()) == {"pid": child, "ready": True}
             order_drain(admin.getsockname())()
-            assert json.loads(pipe.readline()) == {"ready": False}
-            assert json.loads(pipe.readline()) == {"ready": False, "drained": True}
+            assert json.loads(pipe.readline()) == {"pid": child, "ready": False}
+            assert json.loads(pipe.readline()) == {"pid": child, "ready": False, "drained": True}
             assert pipe.readline() == b""
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

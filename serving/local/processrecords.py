@@ -1,0 +1,87 @@
+"""Files that record the processes of pods and the notes about them, so that they outlive the template that forked them.
+
+Each process writes its own record before it does anything else: a template that is killed right after a fork leaves no
+process behind that the next template does not find. A process is identified by its id and its start time, because ids
+are used again.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from serving.local.process_lifetime import start_ticks
+
+__all__ = ["ProcessRecord", "ProcessRecords"]
+
+_PRIVATE = 0o600
+_Record = TypeVar("_Record")
+
+
+class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A process of a pod. ``start_ticks`` is when it was started, in clock ticks since boot.
+
+    ``mark`` is the variable in an app's environment that no other pod has; "" for a queue-proxy and for a container. ``exit_code`` is None
+    while the process runs. ``is_heard``: a queue-proxy has reported its readiness to this template.
+    """
+
+    pod: str
+    name: str
+    is_app: bool = False
+    mark: str = ""
+    pid: int = 0
+    start_ticks: int = 0
+    exit_code: int | None = None
+    is_heard: bool = False
+    is_ready: bool = False
+    is_drained: bool = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process exists, a zombie included."""
+        return self.pid > 0 and start_ticks(self.pid) == self.start_ticks
+
+
+class _PodNoteFile(msgspec.Struct, frozen=True, kw_only=True):
+    pod: str
+    note: dict[str, Any]
+
+
+class ProcessRecords:
+    """The folder of these files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> tuple[list[ProcessRecord], dict[str, dict[str, Any]]]:
+        """The processes and the notes by pod, as an earlier template left them. A damaged file is skipped."""
+        return self._read("process", ProcessRecord), {one.pod: one.note for one in self._read("note", _PodNoteFile)}
+
+    def _read(self, kind: str, of: type[_Record]) -> list[_Record]:
+        found = []
+        for path in self._folder.glob(f"*.{kind}"):
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                found.append(msgspec.json.decode(path.read_bytes(), type=of))
+        return found
+
+    def write(self, record: ProcessRecord) -> None:
+        """Write a process's record whole. Raises ``OSError``."""
+        self._write(f"{record.pod}.{record.name}.process", record)
+
+    def write_note(self, pod: str, note: dict[str, Any]) -> None:
+        """Write the note about a pod; it replaces the note before. Raises ``OSError``."""
+        self._write(f"{pod}.note", _PodNoteFile(pod=pod, note=note))
+
+    def _write(self, name: str, content: object) -> None:
+        # Not synchronized to disk: what ends the machine ends its processes.
+        made = self._folder / f"{name}.new"
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as file:
+            file.write(msgspec.json.encode(content))
+        made.rename(self._folder / name)
+
+    def forget(self, pod: str) -> None:
+        """Remove the files of a pod."""
+        for path in self._folder.glob(f"{pod}.*"):
+            path.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ import http.client
 import json
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -18,7 +19,7 @@ from serving.cli.token import token_of
 from serving.cli.url import ServiceAddress, address_of
 from serving.cluster.port import Object
 
-__all__ = ["Answered", "invoke"]
+__all__ = ["AnswerHead", "invoke"]
 
 _REVISION = "X-Serving-Revision"
 _COLD_START = "X-Serving-Cold-Start"
@@ -26,17 +27,15 @@ _TIMEOUT_S = 300.0
 _PIECE_BYTES = 65536
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer: times are from the first byte of the request to the head of the answer, and to its end."""
+class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The head of an answer. ``head_after_s`` is the time since the request was sent."""
 
     status: int
     reason: str
     revision: str
     is_cold_start: bool
     head_after_s: float
-    done_after_s: float
     headers: list[tuple[str, str]]
-    body: bytes
 
 
 @click.command()
@@ -51,7 +50,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Send one request to a service and print the answer; its status, revision and time go to standard error.
+    """Send one request to a service and print the answer as it arrives; status, revision and time go to standard error.
 
     Exits with 1 if the status is 400 or more.
     """
@@ -63,21 +62,18 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
     if body is not None and not any(key.lower() == "content-type" for key in headers):
         headers["Content-Type"] = "application/json" if _is_json(body) else "application/x-www-form-urlencoded"
     target = path if path.startswith("/") else f"/{path}"
-    with Progress(f"{method} {address.url}{target}"):
-        answered = _ask(address, (method.upper(), target, headers, body), timeout_s=asked["timeout_s"])
-    if output == "json":
-        click.echo(json.dumps(_as_json(answered), indent=2))
-    else:
-        click.echo(_told(answered), err=True)
-        if include:
-            for key, value in answered.headers:
-                click.echo(f"{key}: {value}")
-            click.echo()
-        sys.stdout.buffer.write(answered.body)
-        if answered.body and not answered.body.endswith(b"\n") and sys.stdout.isatty():
-            click.echo()
-        sys.stdout.flush()
-    if answered.status >= 400:
+    request = (method.upper(), target, headers, body)
+    with contextlib.ExitStack() as stack:
+        with Progress(f"{method} {address.url}{target}"):
+            begun_s = time.monotonic()
+            answer, head = stack.enter_context(_asked(address, request, timeout_s=asked["timeout_s"]))
+        if output == "json":
+            content = b"".join(_pieces(answer))
+            timed = {"done_after_s": time.monotonic() - begun_s, "body": content.decode("utf-8", "replace")}
+            click.echo(json.dumps({**msgspec.to_builtins(head), **timed}, indent=2))
+        else:
+            _print(head, _pieces(answer), include=include)
+    if head.status >= 400:
         ready = condition(service)
         if ready.get("status") != "True":
             click.echo(f"{name} is not ready: {ready.get('reason')}; `serving describe {name}` shows why", err=True)
@@ -90,9 +86,28 @@ def _access(api: ApiClient, service: Object) -> dict[str, str]:
     return {"X-Serving-Authorization": f"Bearer {token}"} if token else {}
 
 
-def _ask(
+def _print(head: AnswerHead, pieces: Iterator[bytes], *, include: bool) -> None:
+    """Print the answer, each piece of its body as it arrives."""
+    click.echo(_told(head), err=True)
+    if include:
+        for key, value in head.headers:
+            click.echo(f"{key}: {value}")
+        click.echo()
+    sys.stdout.flush()
+    last = b""
+    for piece in pieces:
+        last = piece
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    if last and not last.endswith(b"\n") and sys.stdout.isatty():
+        click.echo()
+
+
+@contextlib.contextmanager
+def _asked(
     address: ServiceAddress, request: tuple[str, str, dict[str, str], bytes | None], *, timeout_s: float
-) -> Answered:
+) -> Iterator[tuple[http.client.HTTPResponse, AnswerHead]]:
+    """Send a request; the answer, whose body is still to be read, and its head."""
     method, target, headers, body = request
     connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
     with contextlib.closing(connection):
@@ -101,39 +116,53 @@ def _ask(
             begun_s = time.monotonic()
             connection.request(method, target, body=body, headers=headers)
             answer = connection.getresponse()
-            head_s = time.monotonic()
-            pieces = b"".join(iter(lambda: answer.read(_PIECE_BYTES), b""))
-            done_s = time.monotonic()
         except (ValueError, http.client.InvalidURL) as error:
             fail_usage(f"{target!r}: {error}")
         except (OSError, http.client.HTTPException) as error:
             where = f"{address.connect_host}:{address.connect_port}"
-            said = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-            fail(f"{where} does not answer: {said}; `serving doctor` looks for the cause")
-    return Answered(
-        status=answer.status,
-        reason=answer.reason,
-        revision=answer.headers.get(_REVISION, ""),
-        is_cold_start=answer.headers.get(_COLD_START, "") == "true",
-        head_after_s=head_s - begun_s,
-        done_after_s=done_s - begun_s,
-        headers=list(answer.headers.items()),
-        body=pieces,
-    )
+            fail(f"{where} does not answer: {_reason(error)}; `serving doctor` looks for the cause")
+        yield (
+            answer,
+            AnswerHead(
+                status=answer.status,
+                reason=answer.reason,
+                revision=answer.headers.get(_REVISION, ""),
+                is_cold_start=answer.headers.get(_COLD_START, "") == "true",
+                head_after_s=time.monotonic() - begun_s,
+                headers=list(answer.headers.items()),
+            ),
+        )
 
 
-def _told(answered: Answered) -> str:
+def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The body, as it arrives."""
+    received = 0
+    try:
+        while piece := answer.read1(_PIECE_BYTES):
+            received += len(piece)
+            yield piece
+        # http.client does not report a body that is shorter than its head promises.
+        if answer.length:
+            raise http.client.IncompleteRead(b"", answer.length)
+    except (OSError, http.client.HTTPException) as error:
+        fail(f"the answer broke off after {received} bytes: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, http.client.IncompleteRead) and error.expected:
+        return f"{error.expected} bytes are missing"
+    return str(error) or type(error).__name__
+
+
+def _told(answered: AnswerHead) -> str:
     """One line: "200 OK from hello-00001 in 134 ms, a cold start"."""
     color = "green" if answered.status < 400 else "red"
     who = f" from {answered.revision}" if answered.revision else ""
     start = ", a cold start" if answered.is_cold_start else ""
     status = f"{answered.status} {answered.reason}".rstrip()
     return f"{paint(status, color)}{who} in {_duration(answered.head_after_s)}{start}"
-
-
-def _as_json(answered: Answered) -> dict[str, object]:
-    found: dict[str, object] = msgspec.to_builtins(answered, builtin_types=(bytes,))
-    return {**found, "headers": answered.headers, "body": answered.body.decode("utf-8", "replace")}
 
 
 def _duration(seconds: float) -> str:

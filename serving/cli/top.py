@@ -75,13 +75,13 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
         node_max = min(len(nodes), max(_NODES_LEAST, room - count))
         row_max = max(1, room - node_max)
     shown, nodes_shown = rows[:row_max], nodes[:node_max]
-    parts: list[Text | Table] = [title, Text(), _revisions(state, shown, width=width)]
+    parts: list[Text | Table] = [title, Text(), _revisions(shown, width=width)]
     if len(shown) < count:
         parts.append(Text(f"and {count - len(shown)} more", style="dim"))
     if not is_wide:
         parts += [
             Text(),
-            *(Text.assemble((f"{row.view['name']} ", "bold"), row.said(state)) for row in shown[:_BELOW_MAX]),
+            *(Text.assemble((f"{row.view['name']} ", "bold"), row.said()) for row in shown[:_BELOW_MAX]),
         ]
     if nodes:
         parts += [Text(), node_table(nodes_shown, is_roomy=width >= _ROOMY)]
@@ -91,7 +91,7 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
     return Group(*parts)
 
 
-def _revisions(state: Mapping[str, Any], rows: list["_Row"], *, width: int) -> Table:
+def _revisions(rows: list["_Row"], *, width: int) -> Table:
     table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
     for name in ("REVISION", "STATE"):
         table.add_column(name, no_wrap=True)
@@ -101,7 +101,7 @@ def _revisions(state: Mapping[str, Any], rows: list["_Row"], *, width: int) -> T
     if width >= _WIDE:
         table.add_column("WHY", ratio=1, overflow="ellipsis", no_wrap=True)
     for row in rows:
-        table.add_row(*row.cells(has_all=width >= _ROOMY), *([row.said(state)] if width >= _WIDE else ()))
+        table.add_row(*row.cells(has_all=width >= _ROOMY), *([row.said()] if width >= _WIDE else ()))
     return table
 
 
@@ -111,6 +111,7 @@ class _Row:
     def __init__(self, state: Mapping[str, Any], one: Mapping[str, Any]) -> None:
         self.key: str = one["key"]
         self.view: Mapping[str, Any] = one["view"]
+        self._decision: Mapping[str, Any] | None = state["decisions"].get(self.key)
         self._numbers = dict(zip(state["columns"], state["rows"].get(self.key, ()), strict=False))
 
     @property
@@ -120,10 +121,9 @@ class _Row:
     def number(self, name: str) -> float:
         return self._numbers.get(name) or 0.0
 
-    def said(self, state: Mapping[str, Any]) -> Text:
+    def said(self) -> Text:
         """The last decision."""
-        decision = state["decisions"].get(self.key)
-        return Text("" if decision is None else _said(decision))
+        return Text("" if self._decision is None else _said(self._decision))
 
     def cells(self, *, has_all: bool) -> list[Text]:
         state = self._state()
@@ -136,7 +136,7 @@ class _Row:
             Text(self._pods()),
             Text.assemble(f"{self.number('running'):.1f} ", (_bar(self.load, target), "cyan")),
             Text(f"{self.number('held'):.1f}", style="yellow" if self.number("held") >= 1 else ""),
-            Text(f"{target:g}"),
+            Text(f"{target:g}" if target else "-"),
             Text("-" if rates[0] is None else f"{sum(rate or 0.0 for rate in rates):.1f}"),
             *([Text("-" if rates[2] is None else f"{rates[2]:.1f}")] if has_all else ()),
             Text("-" if rates[3] is None else f"{rates[3]:.1f}", style="red" if rates[3] else ""),
@@ -152,7 +152,10 @@ class _Row:
         return "active" if self.number("ready") else "starting"
 
     def _pods(self) -> str:
+        # From the decision that is printed beside it: the metric of the same name arrives up to a second later.
         ready, desired = self.number("ready"), self._numbers.get("desired")
+        if self._decision is not None:
+            desired = self._decision["wanted"]
         return f"{ready:g}" if desired is None or desired == ready else f"{ready:g}→{desired:g}"
 
 

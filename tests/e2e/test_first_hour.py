@@ -316,3 +316,27 @@ spec: {template: {spec: {containers: [{image: ghcr.io/knative/helloworld-go}]}}}
 """
     done = serving("apply", "-f", "-", stdin=text)
     assert "warning: spec.template.spec.containers[0]: no container runtime runs images here" in done.stderr
+
+
+def test_invoke_prints_a_stream_as_it_arrives_and_says_when_it_breaks_off(serving: Stage, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import http.server, os, time\n"
+        "class Answer(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        self.send_response(200)\n"
+        "        self.send_header('Content-Length', '1000')\n"
+        "        self.end_headers()\n"
+        "        self.wfile.write(b'first\\n')\n"
+        "        while self.path == '/held' and not os.path.exists('go-on'):\n"
+        "            time.sleep(0.05)\n"
+        "http.server.ThreadingHTTPServer(('127.0.0.1', int(os.environ['PORT'])), Answer).serve_forever()\n"
+    )
+    serving("deploy", "stream", str(tmp_path), "--command", APP, "--no-snapshot")
+    with serving.process("invoke", "stream", "/held") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # The app holds the rest of the answer until this line was read here.
+        assert process.stdout.readline() == "first\n"
+        (tmp_path / "go-on").touch()
+        until_said(process.stderr, "the answer broke off after 6 bytes: 994 bytes are missing")
+        assert process.wait(timeout=60) == 1

@@ -22,7 +22,7 @@ def screen(
         "columns": COLUMNS,
         "objects": [one for one, _ in revisions] + [{"kind": "service", "key": "default/x", "view": {}}],
         "rows": {one["key"]: row for one, row in revisions},
-        "decisions": {"default/busy-00001": {"at_s": 0.0, "sentence": "3 → 8: panic"}},
+        "decisions": {"default/busy-00001": {"at_s": 0.0, "sentence": "3 → 8: panic", "wanted": 8}},
         "nodes": nodes,
     }
     console = Console(width=width, record=True, force_terminal=False)
@@ -33,7 +33,7 @@ def screen(
 
 BUSY = revision(
     "busy-00001",
-    {"running": 20, "held": 5, "target": 21, "ready": 3, "desired": 8, "is_panic": 1, "rps_2xx": 50, "rps_5xx": 2, "p95_s": 0.25},
+    {"running": 20, "held": 5, "target": 21, "ready": 3, "desired": 3, "is_panic": 1, "rps_2xx": 50, "rps_5xx": 2, "p95_s": 0.25},
 )  # fmt: skip
 ASLEEP = revision("asleep-00001", {"ready": 0}, state="Reserve")
 BROKEN = revision("broken-00001", {"ready": 0}, ready="False")
@@ -41,6 +41,7 @@ STARTING = revision("new-00001", {"ready": 0})
 
 
 def test_the_busiest_comes_first_with_its_numbers_and_why() -> None:
+    # The metric of the desired pods is older than the decision, which is shown in both places.
     lines = screen(ASLEEP, BROKEN, BUSY, STARTING)
     assert lines[0] == "serving  4 revisions, 3 pods ready"
     shown = [

@@ -19,6 +19,7 @@ from typing import Literal
 
 import msgspec
 
+from serving.local import mounts
 from serving.local.ports import PORTS
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "check_free_ports",
     "check_journal",
     "check_names",
+    "check_pod_names",
     "check_python",
     "check_state",
     "holder_of",
@@ -154,6 +156,16 @@ def check_names(host: str = "hello.default.localhost") -> Iterator[Finding]:
         return
     advice = "use the `curl -H 'Host: ...'` form that `serving url` prints; browsers and curl resolve it themselves"
     yield Finding(name="names", state="warn", text="*.localhost does not resolve here", advice=advice)
+
+
+def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
+    """Whether pods can have a hosts file of their own, by which apps find other services."""
+    if mounts.can_mount() if can_mount is None else can_mount:
+        yield Finding(name="pod names", state="ok", text="apps call other services by their cluster-local names")
+        return
+    advice = "allow user namespaces (sysctl user.max_user_namespaces), or run `serving up` as root"
+    text = "apps cannot resolve the names of other services: no mount namespaces here"
+    yield Finding(name="pod names", state="warn", text=text, advice=advice)
 
 
 def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from serving.cli.checks import (
     check_free_ports,
     check_journal,
     check_names,
+    check_pod_names,
     check_python,
     check_state,
     holder_of,
@@ -61,6 +62,7 @@ def _findings(state: Path) -> Iterator[Finding]:
     yield from check_descriptors()
     yield from check_cgroup()
     yield from check_names()
+    yield from check_pod_names()
     yield from check_clock(state)
     if holder is None:
         yield Finding(name="system", state="ok", text="does not run; `serving up` starts it")

@@ -19,7 +19,7 @@ from serving.cli.token import token_of
 from serving.cli.url import ServiceAddress, address_of
 from serving.cluster.port import Object
 
-__all__ = ["AnswerHead", "invoke"]
+__all__ = ["AnswerStart", "invoke"]
 
 _REVISION = "X-Serving-Revision"
 _COLD_START = "X-Serving-Cold-Start"
@@ -27,7 +27,7 @@ _TIMEOUT_S = 300.0
 _PIECE_BYTES = 65536
 
 
-class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerStart(msgspec.Struct, frozen=True, kw_only=True):
     """The head of an answer. ``head_after_s`` is the time since the request was sent."""
 
     status: int
@@ -86,7 +86,7 @@ def _access(api: ApiClient, service: Object) -> dict[str, str]:
     return {"X-Serving-Authorization": f"Bearer {token}"} if token else {}
 
 
-def _print(head: AnswerHead, pieces: Iterator[bytes], *, include: bool) -> None:
+def _print(head: AnswerStart, pieces: Iterator[bytes], *, include: bool) -> None:
     """Print the answer, each piece of its body as it arrives."""
     click.echo(_told(head), err=True)
     if include:
@@ -106,7 +106,7 @@ def _print(head: AnswerHead, pieces: Iterator[bytes], *, include: bool) -> None:
 @contextlib.contextmanager
 def _asked(
     address: ServiceAddress, request: tuple[str, str, dict[str, str], bytes | None], *, timeout_s: float
-) -> Iterator[tuple[http.client.HTTPResponse, AnswerHead]]:
+) -> Iterator[tuple[http.client.HTTPResponse, AnswerStart]]:
     """Send a request; the answer, whose body is still to be read, and its head."""
     method, target, headers, body = request
     connection = http.client.HTTPConnection(address.connect_host, address.connect_port, timeout=timeout_s)
@@ -123,7 +123,7 @@ def _asked(
             fail(f"{where} does not answer: {_reason(error)}; `serving doctor` looks for the cause")
         yield (
             answer,
-            AnswerHead(
+            AnswerStart(
                 status=answer.status,
                 reason=answer.reason,
                 revision=answer.headers.get(_REVISION, ""),
@@ -156,7 +156,7 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _told(answered: AnswerHead) -> str:
+def _told(answered: AnswerStart) -> str:
     """One line: "200 OK from hello-00001 in 134 ms, a cold start"."""
     color = "green" if answered.status < 400 else "red"
     who = f" from {answered.revision}" if answered.revision else ""

@@ -7,7 +7,7 @@ import urllib.parse
 import click
 import msgspec
 
-from serving.cli.api import ApiClient, api_options, fail
+from serving.cli.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.completion import complete_service
 from serving.cli.objects import service_of
 from serving.cluster.port import Object
@@ -32,9 +32,12 @@ class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
         return f"curl -H 'Host: {self.host}' http://{self.connect_host}:{self.connect_port}/"
 
 
-def address_of(api: ApiClient, service: Object, *, tag: str = "") -> ServiceAddress:
-    """The address of a service or one of its tags; one that it does not have yet ends the command."""
-    url = str(nested(service, "status", "url") or "")
+def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool = False) -> ServiceAddress:
+    """The address of a service or one of its tags; one that it does not have yet ends the command.
+
+    ``is_inner`` asks for the cluster-local address, at which other services call it.
+    """
+    url = str(nested(service, "status", *(("address", "url") if is_inner else ("url",))) or "")
     if tag:
         targets = nested(service, "status", "traffic") or ()
         url = str(next((one.get("url", "") for one in targets if one.get("tag") == tag), ""))
@@ -67,14 +70,17 @@ def print_url(api: ApiClient, service: Object) -> None:
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @click.option("--tag", default="", help="Of one tag of the traffic.")
+@click.option("--cluster-local", is_flag=True, help="The address at which other services call it.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "url"]), default="text", show_default=True)
 @api_options
-def url(*, api: ApiClient, name: str, tag: str, output: str) -> None:
+def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str) -> None:
     """Where a service answers, and the curl for machines on which *.localhost does not resolve."""
-    address = address_of(api, service_of(api, name), tag=tag)
+    if tag and cluster_local:
+        fail_usage("--tag and --cluster-local exclude each other")
+    address = address_of(api, service_of(api, name), tag=tag, is_inner=cluster_local)
     if output == "json":
         click.echo(json.dumps({**msgspec.to_builtins(address), "curl": address.curl}, indent=2))
         return
     click.echo(address.url)
-    if output == "text" and address.connect_host != address.host:
+    if output == "text" and not cluster_local and address.connect_host != address.host:
         click.echo(address.curl)

@@ -37,6 +37,7 @@ from serving.controller.io.view_writer import ViewWriter
 from serving.local.accounttokens import read_account_token
 from serving.local.activator_service import publish_activators
 from serving.local.containers.host import container_host
+from serving.local.hostsfile import HostsFile
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
 from serving.local.nodecontext import NodeContext
@@ -79,8 +80,11 @@ async def _body(stop: asyncio.Event) -> None:
         stats_url=os.environ["SERVING_STATS_URL"],
         key=read_key(state.key),
         containers=containers,
+        hosts=state.hosts,
     )
     kubelet, manager = Kubelet(node), Manager(cluster)
+    hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)
+    hosts.write()
     reviews = TokenReviews(functools.partial(read_account_token, node.key))
     options = ApiOptions(token=state.token.read_text(), token_reviews=reviews, runs_images=containers is not None)
     api = application(cluster, options, logs=FilePodLogs(logs))
@@ -100,6 +104,7 @@ async def _body(stop: asyncio.Event) -> None:
             tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
             tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))
             tasks.append(group.create_task(ViewWriter(cluster).run(), name="views"))
+            tasks.append(group.create_task(hosts.run(), name="hosts"))
             inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.create_task(controller.run(stop), name="controller")

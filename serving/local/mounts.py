@@ -8,13 +8,27 @@ are only below ``$HOME``.
 """
 
 import ctypes
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["MountPoint", "OverlayMount", "mount_overlay", "own_mounts", "show_at_own_paths", "take_hostname", "unmount"]
+__all__ = [
+    "HOSTS_PATH",
+    "MountPoint",
+    "OverlayMount",
+    "can_mount",
+    "mount_overlay",
+    "own_mounts",
+    "show_at_own_paths",
+    "show_over",
+    "take_hostname",
+    "unmount",
+]
+
+HOSTS_PATH = "/etc/hosts"
 
 # Loaded here, not after a fork: between fork and exec only what is safe may run.
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -74,6 +88,28 @@ def take_hostname(name: str) -> None:
     """
     if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWUTS) == 0:
         _LIBC.sethostname(name.encode(), len(name.encode()))
+
+
+@functools.cache
+def can_mount() -> bool:
+    """Whether processes of this user may have mount namespaces. Tried once, in a process of its own; not from threads."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            show_over((MountPoint(source=HOSTS_PATH, target=HOSTS_PATH),))
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def show_over(mounts: Sequence[MountPoint]) -> None:
+    """Give this process mounts over files that exist, as root or in a user namespace. Raises ``OSError``."""
+    _unshare()
+    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+    for one in mounts:
+        _mount(one.source, one.target, flags=_MS_BIND)
 
 
 class _Folder:

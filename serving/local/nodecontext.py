@@ -14,8 +14,13 @@ __all__ = ["NodeContext"]
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """The store, the runtime, folders, where statistics go, and the cluster key.
 
-    ``name`` is the node's. ``reported_network`` replaces the "127." of a pod's address in its status, for servers that
-    refuse loopback addresses; activators undo it (``pod_address_override``). ``containers`` runs images, None where nothing can.
+    <<<<<<< HEAD
+        ``name`` is the node's. ``reported_network`` replaces the "127." of a pod's address in its status, for servers that
+        refuse loopback addresses; activators undo it (``pod_address_override``). ``containers`` runs images, None where nothing can.
+    =======
+        ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's. ``reported_network`` replaces the "127." of a pod's address in its status, for servers that
+        refuse loopback addresses; activators undo it (``pod_address_override``).
+    >>>>>>> 37e2d66 (Apps find other services by name, in a hosts file that follows all routes)
     """
 
     cluster: Cluster
@@ -25,6 +30,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: Path
     stats_url: str
     key: bytes
+    hosts: Path | None = None
     name: str = "local"
     reported_network: str = "127."
     containers: ContainerHost | None = None

@@ -62,7 +62,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     ``folder`` is where it is started, ``log`` the file that its output is added to. It gets no other environment.
     ``launch`` says that it is a container, and ``network`` the network namespace that a queue-proxy reaches its app in.
     ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what
-    the process sees as its host's name.
+    the process sees as its host's name, ``hosts`` the file that it sees as its hosts file.
     """
 
     pod: str
@@ -76,6 +76,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     hostname: str = ""
     launch: Launch | None = None
     network: str = ""
+    hosts: str = ""
 
 
 class SendSignal(_TemplateMessage, frozen=True, kw_only=True):

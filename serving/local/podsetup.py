@@ -115,6 +115,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             mounts=mounts,
             new_root=str(root_folder(folder)),
             hostname=name_of(self.manifest),
+            hosts=str(self.node.hosts or ""),
         )
 
     def proxy(self, revision: Object, box: PodBox | None) -> StartProcess:

@@ -27,7 +27,7 @@ import msgspec
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.aio.netns import enter
 from serving.local.containers.launch import launch_container
-from serving.local.mounts import show_at_own_paths, take_hostname
+from serving.local.mounts import HOSTS_PATH, MountPoint, can_mount, show_at_own_paths, show_over, take_hostname
 from serving.local.orders import StartProcess
 from serving.local.process_lifetime import die_with_parent, name_process, start_ticks
 from serving.local.processrecords import ProcessRecord, ProcessRecords
@@ -64,6 +64,8 @@ class Spawner:
         # By its port, which no other pod has, what an app has left behind is found.
         mark = f"PORT={order.environment.get('PORT', '')}" if order.arguments else ""
         record = ProcessRecord(pod=order.pod, name=order.name, is_app=bool(order.arguments), mark=mark)
+        # Before the fork, so that the answer is kept.
+        can_mount()
         mine, its = os.pipe()
         with _signals_blocked():
             try:
@@ -129,14 +131,7 @@ class Spawner:
         os.closerange(_FIRST_OWN_DESCRIPTOR, pipe)
         os.closerange(pipe + 1, _DESCRIPTORS_MAX)
         take_hostname(order.hostname)
-        if order.mounts:
-            try:
-                show_at_own_paths(order.mounts, new_root=order.new_root, folder=order.folder)
-            except OSError as error:
-                os.write(2, f"serving: volumes are only below $HOME, without a mount namespace: {error}\n".encode())
-                os.chdir(order.folder)
-        else:
-            os.chdir(order.folder)
+        _take_mounts(order)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
         self._become_child()
@@ -169,6 +164,22 @@ class Spawner:
         die_with_parent()
         if os.getppid() != self._owner:
             os._exit(1)
+
+
+def _take_mounts(order: StartProcess) -> None:
+    """Go to the app's folder, with its mounts and its hosts file where the kernel allows a mount namespace."""
+    hosts = (MountPoint(source=order.hosts, target=HOSTS_PATH),) if order.hosts and can_mount() else ()
+    if not order.mounts:
+        if hosts:
+            with contextlib.suppress(OSError):
+                show_over(hosts)
+        os.chdir(order.folder)
+        return
+    try:
+        show_at_own_paths((*order.mounts, *hosts), new_root=order.new_root, folder=order.folder)
+    except OSError as error:
+        os.write(2, f"serving: volumes are only below $HOME, without a mount namespace: {error}\n".encode())
+        os.chdir(order.folder)
 
 
 def _in_network(order: StartProcess) -> dict[str, str]:

@@ -44,6 +44,7 @@ class StateFolder:
         self.snapshots = path / "snapshots"
         self.images = path / "images"
         self.template = path / "template.sock"
+        self.hosts = path / "hosts"
         self._lock_path = path / "lock"
         self._lock_fd: int | None = None
 

@@ -228,7 +228,7 @@ data: {stable-window: 20s}
     (initial,) = (line for line in lines if line.split()[1] == "allow_zero_initial_scale")
     assert initial.split()[2:] == ["True", "environment", "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE"]
     serving("delete", "configmap/config-autoscaler", "-n", "knative-serving")
-    assert "20.0" not in serving("config", "show", "autoscaler").stdout
+    assert " 20.0 " not in serving("config", "show", "autoscaler").stdout
 
 
 def test_serving_up_prints_the_dashboard_and_how_to_run_commands(tmp_path: Path) -> None:
@@ -307,14 +307,15 @@ def posted(serving: Stage, path: str, body: Object) -> Object:
     return found
 
 
-def test_applying_a_manifest_that_names_only_an_image_warns(serving: Stage) -> None:
+def test_applying_a_manifest_that_names_only_an_image_warns_without_a_container_runtime(tmp_path: Path) -> None:
     text = """
 apiVersion: serving.knative.dev/v1
 kind: Service
 metadata: {name: pictured}
 spec: {template: {spec: {containers: [{image: ghcr.io/knative/helloworld-go}]}}}
 """
-    done = serving("apply", "-f", "-", stdin=text)
+    with staged(tmp_path / "state", PATH=str(tmp_path)) as serving:
+        done = serving("apply", "-f", "-", stdin=text)
     assert "warning: spec.template.spec.containers[0]: no container runtime runs images here" in done.stderr
 
 

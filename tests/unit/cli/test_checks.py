@@ -13,6 +13,7 @@ from serving.cli.checks import (
     check_free_ports,
     check_journal,
     check_names,
+    check_pod_names,
     check_python,
     check_state,
     holder_of,
@@ -106,3 +107,10 @@ def test_a_journal_that_is_no_database_is_in_the_way(tmp_path: Path) -> None:
     path.write_bytes(b"garbage" + path.read_bytes()[7:])
     (found,) = check_journal(path)
     assert (found.state, "move it away to start with an empty store" in found.advice) == ("fail", True)
+
+
+def test_without_mount_namespaces_apps_do_not_resolve_services_and_the_advice_says_what_helps() -> None:
+    assert states(check_pod_names(can_mount=True)) == [("pod names", "ok")]
+    (found,) = check_pod_names(can_mount=False)
+    assert found.state == "warn"
+    assert "user.max_user_namespaces" in found.advice

@@ -96,3 +96,21 @@ def test_a_read_only_mount_takes_no_write_and_another_does(tmp_path: Path) -> No
     )
     assert run_inside(tmp_path, mounts, code) == "Read-only file system"
     assert (Path(source) / "new").read_text() == "x"
+
+
+def test_a_file_is_shown_over_one_that_exists_and_to_this_process_only(tmp_path: Path) -> None:
+    mine = tmp_path / "hosts"
+    mine.write_text("127.0.0.1 shown-over\n")
+    code = (
+        "import sys; from serving.local.mounts import MountPoint, can_mount, show_over, HOSTS_PATH\n"
+        "if not can_mount(): sys.exit(77)\n"
+        "show_over([MountPoint(source=sys.argv[1], target=HOSTS_PATH)])\n"
+        "import socket; print(socket.gethostbyname('shown-over'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(mine)], capture_output=True, text=True, check=False, timeout=60
+    )
+    if done.returncode == _REFUSED:
+        pytest.skip("no mount namespace here")
+    assert done.stdout.strip() == "127.0.0.1", done.stderr
+    assert "shown-over" not in Path("/etc/hosts").read_text()

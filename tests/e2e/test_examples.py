@@ -1,0 +1,98 @@
+"""Each example's README, typed command by command against one running system."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from serving.local.mounts import can_mount
+from tests.e2e.cli_stage import ROOT, staged
+
+pytestmark = pytest.mark.timeout(390)
+
+EXAMPLES = ROOT / "examples"
+_BLOCK = "```"
+_PROMPT = "$ "
+_STEP_S = 300.0
+# What installs packages, and the program that it needs with the Debian package that has it.
+_SLOW = {"fastapi", "flask", "django", "grpc", "websocket", "express", "go"}
+_NEEDS = {"express": ("npm", "npm"), "go": ("go", "golang-go")}
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One command, and lines that its output has."""
+
+    command: str
+    lines: tuple[str, ...]
+
+
+def steps_of(page: str) -> list[Step]:
+    """The commands of all console blocks of a page."""
+    found: list[tuple[str, list[str]]] = []
+    is_console = False
+    for line in page.splitlines():
+        if line.startswith(_BLOCK):
+            is_console = line == f"{_BLOCK}console"
+        elif is_console and line.startswith(_PROMPT):
+            found.append((line.removeprefix(_PROMPT), []))
+        elif is_console:
+            found[-1][1].append(line)
+    return [Step(command, tuple(lines)) for command, lines in found]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What the commands get: this system, found as a user's own is found."""
+    base = tmp_path_factory.mktemp("examples")
+    folder = str(Path(sys.executable).parent)
+    with staged(base / "serving"):
+        given = {**os.environ, "XDG_STATE_HOME": str(base), "PATH": f"{folder}:{os.environ['PATH']}"}
+        # The venv of this test is not the user's.
+        yield {name: value for name, value in given.items() if name not in {"KUBECONFIG", "VIRTUAL_ENV"}}
+
+
+def type_in(steps: list[Step], folder: Path, environment: dict[str, str]) -> None:
+    """Run the steps in a shell, one after the other."""
+    assert steps
+    for step in steps:
+        done = subprocess.run(
+            ["/bin/sh", "-c", step.command],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_STEP_S,
+            check=False,
+        )
+        assert done.returncode == 0, (step.command, done.stdout, done.stderr)
+        missing = [line for line in step.lines if line not in done.stdout]
+        assert not missing, (step.command, missing, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(path.name, marks=[pytest.mark.slow] if path.name in _SLOW else [])
+        for path in sorted(EXAMPLES.iterdir())
+        if path.is_dir()
+    ],
+)
+def test_an_example_does_what_its_page_says(name: str, environment: dict[str, str], tmp_path: Path) -> None:
+    program, package = _NEEDS.get(name, ("sh", "dash"))
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed: apt-get install {package}")
+    if name == "two-services" and not can_mount():
+        pytest.skip("mount namespaces are not allowed here: sysctl user.max_user_namespaces, or run as root")
+    folder = tmp_path / name
+    shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns(".venv", "node_modules"))
+    type_in(steps_of((folder / "README.md").read_text()), folder, environment)
+
+
+def test_the_list_of_examples_has_all_of_them() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    assert [path.name for path in EXAMPLES.iterdir() if path.is_dir() and f"({path.name}/README.md)" not in page] == []

@@ -248,6 +248,7 @@ class Scaler:
                 decided.proposal,
                 in_flight=self._in_flight(inputs),
                 present_scale=facts.present_scale,
+                ready_count=facts.ready_count,
                 now_s=now_s,
             )
             inputs = msgspec.structs.replace(inputs, advice=advice)
@@ -283,6 +284,8 @@ class Scaler:
         return inputs.inside.present.concurrency
 
     def _target(self) -> float:
+        if self.policy is not None and self.policy.has_room:
+            return self._spec.total_value
         return self._decider.target(self._spec)
 
 

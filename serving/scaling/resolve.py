@@ -77,6 +77,7 @@ def resolve(
         scale_to_zero_pod_retention_s=_or(
             scaling.scale_to_zero_pod_retention_period_s, settings.scale_to_zero_pod_retention_period_s
         ),
+        container_concurrency=container_concurrency,
         policy=scaling.policy or settings.policy,
         cold_start_worth_s=_or(scaling.cold_start_worth_s, settings.cold_start_worth_s),
     )

@@ -108,6 +108,9 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     target_concurrency: float = 70.0
     """Requests in flight that one pod should have, whatever the metric; ``target_value`` where that is concurrency."""
 
+    container_concurrency: int = 0
+    """Requests that a pod takes at once, by its hard limit; 0: no limit."""
+
     policy: str = KNATIVE_POLICY
     """Who decides on the last pod and on the room of the others. Source: annotation ``policy``."""
 

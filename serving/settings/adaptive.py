@@ -38,6 +38,10 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     """Most pods that one autoscaler starts ahead of requests in a minute, over all revisions. Range: 1 to 100000. Default:
     ours, 60."""
 
+    forecast: Annotated[bool, Knob(key="forecast", unit=FLAG)] = True
+    """Whether pods with a hard limit get room for the load that is expected when a new pod is ready, with a margin of standard
+    deviations, rather than for the mean of the stable window over the utilisation. Default: ours, true."""
+
     def check(self) -> Iterator[Clash]:
         """The shortest time is not above the longest."""
         if self.keep_alive_min_s > self.keep_alive_max_s:

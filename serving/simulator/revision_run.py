@@ -104,6 +104,7 @@ class RevisionRun:
         self._policy = policy_of(spec, config.settings)
         self._advice: Advice = NEUTRAL
         self._advised_s = 0.0
+        self._quiet_load = spec.target_value if self._policy is None else self._policy.quiet_load
         self.result = RunResult(name=trace.name)
 
     def run(self) -> RunResult:
@@ -164,7 +165,7 @@ class RevisionRun:
             and self._wanted == 1
             and self._gate.phase is GatePhase.ACTIVE
             and not spec.scale_down_delay_s
-            and self._level <= spec.target_value
+            and self._level <= min(spec.target_value, self._quiet_load)
             and at_s - self._hot_second > spec.stable_window_s + 1
             and at_s < self._loaded_second + 1 + spec.stable_window_s
         )
@@ -195,7 +196,7 @@ class RevisionRun:
             if self._policy is not None:
                 self._policy.take(self._second, load, 0.0)
             self._loaded_second = self._second
-            if load > self._spec.target_value:
+            if load > self._quiet_load:
                 self._hot_second = self._second
 
     # Requests.
@@ -321,7 +322,13 @@ class RevisionRun:
         advice = self._advice = (
             NEUTRAL
             if self._policy is None
-            else self._policy.advise(proposal, in_flight=float(self._level), present_scale=scale, now_s=now_s)
+            else self._policy.advise(
+                proposal,
+                in_flight=float(self._level),
+                present_scale=scale,
+                ready_count=self._ready_count,
+                now_s=now_s,
+            )
         )
         self._advised_s = now_s
         merged = merge(

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from serving.autoscaler.adaptive.room import Room
 from serving.autoscaler.merge import Proposal
 
 __all__ = ["NEUTRAL", "Advice", "KeepReason"]
@@ -45,6 +46,9 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     keep: KeepReason | None = None
     """None where the requests in flight decide, or nothing is known of earlier ones."""
+
+    room: Room | None = None
+    """Pods for the expected load; None where the algorithm's own count stands."""
 
 
 NEUTRAL = Advice()

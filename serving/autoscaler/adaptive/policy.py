@@ -1,6 +1,6 @@
 """The adaptive policy of one revision: seconds of load go in, at each decision advice comes out.
 
-While requests are in flight, the algorithm's count stands. Once the revision is idle, the lengths of its earlier gaps say for how
+While requests are in flight, pods have room for the load that is expected when a new one is ready. Once the revision is idle, the lengths of its earlier gaps say for how
 long its last pod stays, and whether one is started ahead of the next request. A revision without earlier gaps is treated as
 Knative would. It sees neither pods nor clocks: what a pod costs is counted in seconds of its existence.
 """
@@ -14,14 +14,17 @@ import numpy as np
 from serving.autoscaler.adaptive.advice import NEUTRAL, Advice, KeepReason
 from serving.autoscaler.adaptive.budget import PreWarmBudget
 from serving.autoscaler.adaptive.gaps import BIN_STARTS_S, SHIPPED_PRIOR, Array, GapHistory, GapPrior
+from serving.autoscaler.adaptive.room import PodRoom, quiet_load
 from serving.autoscaler.adaptive.windows import KeepBounds, KeepWindow, keep_windows
 from serving.autoscaler.merge import Proposal
+from serving.model.load.requests import CONCURRENCY
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
 
-__all__ = ["KEEP_ALIVE", "PRE_WARMING", "RevisionPolicy", "policy_of"]
+__all__ = ["FORECAST", "KEEP_ALIVE", "PRE_WARMING", "RevisionPolicy", "policy_of"]
 
+FORECAST = "forecast"
 KEEP_ALIVE = "keep-alive"
 PRE_WARMING = "pre-warming"
 """Names of the deciders."""
@@ -54,6 +57,7 @@ class RevisionPolicy:
         "_idle",
         "_idle_since_s",
         "_prior",
+        "_room",
         "_settings",
         "_spec",
         "_start_s",
@@ -66,6 +70,7 @@ class RevisionPolicy:
         self._spec, self._settings = spec, settings.adaptive
         self._prior, self._budget = prior, budget
         self._gaps = GapHistory()
+        self._room = PodRoom()
         self._idle_since_s: float | None = None
         self._idle: _Idle | None = None
         self._start_s = _START_S
@@ -79,6 +84,17 @@ class RevisionPolicy:
         """Gaps that were recorded, and so how often what ``dump`` gives has changed."""
         return self._gaps.gap_count
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the forecast counts the pods in use: only a hard limit says how many requests a pod can take."""
+        spec = self._spec
+        return self._settings.forecast and spec.container_concurrency > 0 and spec.metric == CONCURRENCY.name
+
+    @property
+    def quiet_load(self) -> float:
+        """Requests in flight up to which one pod is enough, if no second of the last minutes had more."""
+        return quiet_load(self._spec) if self.has_room else self._spec.target_value
+
     def follow(self, spec: ScalingSpec) -> None:
         """Take over numbers of the revision that have changed."""
         self._spec, self._idle = spec, None
@@ -87,6 +103,7 @@ class RevisionPolicy:
         """A second that is over; those without load need not be taken. Number 61 is the time from 61 s to 62 s."""
         if concurrency <= 0 and request_count <= 0:
             return
+        self._room.take(second, concurrency)
         since_s = self._idle_since_s
         if since_s is not None and second - since_s >= 1.0:
             gap_s = second - since_s
@@ -106,15 +123,23 @@ class RevisionPolicy:
         *,
         in_flight: float | None,
         present_scale: int,
+        ready_count: int,
         now_s: float,
     ) -> Advice:
         """Advice beside what the algorithm wants. ``in_flight`` counts queued requests too; None if it is not known."""
-        if not self._settings.keep_alive:
-            return NEUTRAL
         if self._idle_since_s is None:
             self._idle_since_s = now_s
-        if in_flight is None or in_flight > 0 or not self._gaps.gap_count:
+        if in_flight is None:
             return NEUTRAL
+        room = None
+        if self.has_room and not isinstance(algorithm.desired, NoData) and (in_flight > 0 or algorithm.desired > 0):
+            room = self._room.want(
+                self._spec, in_flight=in_flight, ready_count=ready_count, start_s=self._start_s, now_s=now_s
+            )
+        if room is not None:
+            algorithm = Proposal(decider=FORECAST, desired=room.count, reason="expected load")
+        if in_flight > 0 or not self._gaps.gap_count or not self._settings.keep_alive:
+            return NEUTRAL if room is None else Advice(proposals=(algorithm,), room=room)
         age_s = max(0.0, now_s - self._idle_since_s)
         if self._idle is None:
             self._idle = self._plan()
@@ -124,6 +149,7 @@ class RevisionPolicy:
             active_min_s=self._settings.keep_alive_min_s,
             recheck_in_s=recheck_in_s,
             keep=self._reason(age_s, window),
+            room=room,
         )
 
     def dump(self) -> dict[str, float]:

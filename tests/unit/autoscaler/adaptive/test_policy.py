@@ -32,7 +32,7 @@ def called_every(period_s: int, policy: RevisionPolicy, *, times: int = 40) -> i
 def advice_at(
     policy: RevisionPolicy, now_s: float, algorithm: Proposal = TAIL, *, in_flight: float | None = 0.0, scale: int = 1
 ) -> Advice:
-    return policy.advise(algorithm, in_flight=in_flight, present_scale=scale, now_s=now_s)
+    return policy.advise(algorithm, in_flight=in_flight, present_scale=scale, ready_count=scale, now_s=now_s)
 
 
 def wanted(advice: Advice) -> int:
@@ -171,3 +171,41 @@ def test_a_cold_start_that_is_worth_more_keeps_the_pod_longer(worth_s: float) ->
     policy.follow(spec_with(policy="adaptive", cold_start_worth_s=worth_s))
 
     assert wanted(advice_at(policy, 47_300.0 + 200.0)) == (worth_s > 100)
+
+
+LIMITED = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
+
+
+def limited(**changes: object) -> RevisionPolicy:
+    policy = policy_of(LIMITED, AutoscalerSettings(adaptive=msgspec.convert(changes, AdaptiveSettings)))
+    assert policy is not None
+    return policy
+
+
+def test_pods_with_a_hard_limit_have_room_for_the_expected_load() -> None:
+    policy = limited()
+    for second in range(200):
+        policy.take(second, 27.0, 10.0)
+
+    advice = advice_at(policy, 200.0, TAIL, in_flight=27.0)
+
+    assert wanted(advice) == 4
+    assert advice.room is not None
+    assert policy.quiet_load < 7.0
+
+
+def test_without_a_hard_limit_the_algorithms_count_stands() -> None:
+    policy = made()
+    for second in range(200):
+        policy.take(second, 27.0, 10.0)
+
+    assert advice_at(policy, 200.0, TAIL, in_flight=27.0) is NEUTRAL
+    assert policy.quiet_load == 70.0
+
+
+def test_the_forecast_can_be_switched_off() -> None:
+    policy = limited(forecast=False)
+    for second in range(200):
+        policy.take(second, 27.0, 10.0)
+
+    assert advice_at(policy, 200.0, TAIL, in_flight=27.0) is NEUTRAL

@@ -1,0 +1,92 @@
+"""The load that a revision's pods should have room for by the time at which a pod that is started now is ready.
+
+Input: the mean number of requests in flight of each second. Kept are two exponential means, a fast and a slow one, and the
+variance around the fast one. Their difference is the slope of the load: on a steady climb an exponential mean lags by its time
+constant. Only what the slope exceeds its own standard error by counts, so that noise is no trend. Requests in flight vary by
+the square root of their mean at least, as those of Poisson arrivals do.
+"""
+
+import math
+
+import msgspec
+
+__all__ = ["LoadForecast", "LoadLevel"]
+
+# Time constants of the two means, in seconds: Knative's stable and panic windows.
+_SLOW_S = 60.0
+_FAST_S = 6.0
+_SLOW_KEPT = math.exp(-1.0 / _SLOW_S)
+_FAST_KEPT = math.exp(-1.0 / _FAST_S)
+# Variance of the difference of both means, of independent seconds of variance 1: 1 / 2F + 1 / 2S - 2 / (F + S).
+_DIFFERENCE_VARIANCE = 0.5 / _FAST_S + 0.5 / _SLOW_S - 2.0 / (_FAST_S + _SLOW_S)
+_LAG_S = _SLOW_S - _FAST_S
+# Standard errors that a slope loses before it counts. With 1.5 noise still flaps.
+_SIGNIFICANCE = 3.0
+
+
+class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests in flight at a time ahead, and how much they vary."""
+
+    mean: float
+    deviation: float
+    """Standard deviation of the load of a second."""
+
+    recent: float
+    """Mean of the last seconds."""
+
+    slope: float
+    """Significant change of the mean, in requests in flight a second."""
+
+
+class LoadForecast:
+    """The load of one revision, second by second."""
+
+    __slots__ = ("_fast", "_first", "_second", "_slow", "_variance", "_weight")
+
+    def __init__(self) -> None:
+        self._fast = self._slow = self._variance = 0.0
+        # What the seconds seen weigh together in the slow mean; less than 1 while they are few.
+        self._weight = 0.0
+        self._first: int | None = None
+        self._second = 0
+
+    def __repr__(self) -> str:
+        return f"LoadForecast({self._fast:.2f} in flight, slowly {self._slow:.2f})"
+
+    def take(self, second: int, concurrency: float) -> None:
+        """The mean load of a second that is over; seconds that are left out had none. The past is not taken again."""
+        if self._first is None:
+            self._first = self._second = second
+            self._fast = self._slow = concurrency
+            self._weight = 1.0 - _SLOW_KEPT
+            return
+        if second <= self._second:
+            return
+        self._decay(second - self._second - 1)
+        self._second = second
+        off = concurrency - self._fast
+        self._fast += (1.0 - _FAST_KEPT) * off
+        self._weight = self._weight * _SLOW_KEPT + (1.0 - _SLOW_KEPT)
+        share = (1.0 - _SLOW_KEPT) / self._weight
+        self._slow += share * (concurrency - self._slow)
+        self._variance += share * (off * off - self._variance)
+
+    def seen_s(self, now_s: float) -> float:
+        """Time since the first load, in seconds; 0 before it."""
+        return 0.0 if self._first is None else max(0.0, now_s - self._first)
+
+    def level(self, *, ahead_s: float, now_s: float) -> LoadLevel:
+        """The load in ``ahead_s`` seconds. On a climb of 2 a second, seen for long, the mean ahead of 10 s is 20 above now."""
+        silent = 0 if self._first is None else max(0, math.floor(now_s) - self._second - 1)
+        fast, slow = self._fast * _FAST_KEPT**silent, self._slow * _SLOW_KEPT**silent
+        difference = fast - slow
+        certain = max(0.0, abs(difference) - _SIGNIFICANCE * math.sqrt(self._variance * _DIFFERENCE_VARIANCE))
+        slope = math.copysign(certain, difference) / _LAG_S
+        # A fall is followed, but not extrapolated.
+        mean = max(0.0, slow + slope * (_SLOW_S + (ahead_s if slope > 0 else 0.0)))
+        return LoadLevel(mean=mean, deviation=math.sqrt(max(self._variance, mean)), recent=fast, slope=slope)
+
+    def _decay(self, silent: int) -> None:
+        self._fast *= _FAST_KEPT**silent
+        self._slow *= _SLOW_KEPT**silent
+        self._weight = 1.0 - (1.0 - self._weight) * _SLOW_KEPT**silent

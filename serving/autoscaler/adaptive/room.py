@@ -1,0 +1,126 @@
+"""How many pods a load needs that varies: room for its mean at the time when a new pod is ready, and for a margin.
+
+The margin is z standard deviations, where the load exceeds the room in one second of as many as a cold start is worth: at 120
+pod-seconds z is 2.39. More pods come as soon as the room is too small. Fewer come only when it would be too large by some
+deviations more, and has been for a while, so that noise around a whole number of pods moves nothing.
+"""
+
+import math
+from statistics import NormalDist
+
+import msgspec
+
+from serving.autoscaler.adaptive.forecast import LoadForecast, LoadLevel
+from serving.autoscaler.delay import DelayWindow, slot_count
+from serving.scaling.spec import ScalingSpec
+
+__all__ = ["PodRoom", "Room", "deviations_of", "quiet_load"]
+
+# Deviations beyond the margin that a load has to stay below before a pod goes.
+_BAND_DEVIATIONS = 0.45
+# Time for which fewer pods must be enough before one goes, in seconds, where a cold start is worth 120 pod-seconds; and its
+# bound. It follows the square root of the worth: the dial moves the margin and the patience together.
+_PATIENCE_S = 30.0
+_PATIENCE_WORTH_S = 120.0
+_PATIENCE_MAX_S = 90.0
+# Time to the next decision, in seconds, which a pod that is needed may have to wait for.
+_PERIOD_S = 2.0
+# Mean load below which there is none, as of a request of 60 ms each minute.
+_LOAD_MIN = 0.001
+# Least worth, in pod-seconds, that has a margin: at 1 it would be minus infinity.
+_WORTH_MIN_S = 1.02
+# Mean now over the mean ahead after a sudden step up, at most.
+_CLIMB_RATIO = 0.8
+# Rounding of sums that must not ask for one more pod.
+_EPSILON = 1e-9
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods wanted for a load, and why."""
+
+    count: int
+    level: LoadLevel
+    margin: float
+    """Requests in flight beyond the mean that there is room for."""
+
+    ahead_s: float
+    """How far ahead the level is, in seconds."""
+
+    enough_count: int
+    """Pods that would do now; below ``count`` while more are kept for a while."""
+
+
+class PodRoom:
+    """The load of one revision, and the pods that were wanted for it."""
+
+    __slots__ = ("_count", "_delay", "_forecast")
+
+    def __init__(self) -> None:
+        self._forecast = LoadForecast()
+        self._delay = DelayWindow()
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"PodRoom({self._count} pods, {self._forecast})"
+
+    def take(self, second: int, concurrency: float) -> None:
+        """The mean load of a second that is over."""
+        self._forecast.take(second, concurrency)
+
+    def want(
+        self, spec: ScalingSpec, *, in_flight: float, ready_count: int, start_s: float, now_s: float
+    ) -> Room | None:
+        """The pods wanted now; None while the load was seen for less than the stable window.
+
+        27 in flight, of deviation 5.2, at 4 a pod: (27 + 2.39 x 5.2) / 4 = 9.9, so 10 pods.
+        """
+        if self._forecast.seen_s(now_s) < spec.stable_window_s:
+            return None
+        ahead_s = start_s + _PERIOD_S
+        level = self._forecast.level(ahead_s=ahead_s, now_s=now_s)
+        margin = deviations_of(spec) * level.deviation
+        # Without a ready pod all that is inside waits; with one, what is more than its slots is gone before a pod is there.
+        needed = max(level.mean + margin, level.recent, 0.0 if ready_count else in_flight)
+        enough_count = 0
+        if in_flight or level.mean > _LOAD_MIN:
+            enough_count = max(1, _pods(needed, spec))
+        band_count = max(enough_count, _pods(level.mean + margin + _BAND_DEVIATIONS * level.deviation, spec))
+        self._count = min(max(enough_count, self._count), band_count)
+        count = max(
+            _limited(self._count, spec, ready_count=ready_count), math.ceil(spec.activation_scale * (in_flight > 0))
+        )
+        self._delay = self._delay.record(count, slot_count=_patience(spec, start_s), now_s=now_s)
+        return Room(count=self._delay.maximum, level=level, margin=margin, ahead_s=ahead_s, enough_count=enough_count)
+
+
+def deviations_of(spec: ScalingSpec) -> float:
+    """Standard deviations of margin: the load is above it in one of ``cold_start_worth_s`` seconds. 120 gives 2.39."""
+    return NormalDist().inv_cdf(1.0 - 1.0 / max(_WORTH_MIN_S, spec.cold_start_worth_s))
+
+
+def quiet_load(spec: ScalingSpec) -> float:
+    """Requests in flight up to which one pod is enough as long as no second has more.
+
+    The variance of a load up to h is h squared / 4 at most, or h: h + z x sqrt(h) = limit. At 10 a pod and z = 2.39, 4.8.
+    """
+    z = deviations_of(spec)
+    poisson = ((math.sqrt(max(0.0, z * z + 4.0 * spec.total_value)) - z) / 2.0) ** 2
+    bounded = spec.total_value / (1.0 + max(0.0, z) / 2.0)
+    return max(0.0, min(spec.target_value, _CLIMB_RATIO * poisson, _CLIMB_RATIO * bounded))
+
+
+def _pods(load: float, spec: ScalingSpec) -> int:
+    return max(0, math.ceil(load / spec.total_value - _EPSILON))
+
+
+def _limited(count: int, spec: ScalingSpec, *, ready_count: int) -> int:
+    """Within the rates of change, as the algorithm's own count."""
+    base_count = max(1, ready_count)
+    count_min = math.floor(ready_count / spec.max_scale_down_rate) if spec.reachable else 0
+    return min(max(count, count_min), math.ceil(spec.max_scale_up_rate * base_count))
+
+
+def _patience(spec: ScalingSpec, start_s: float) -> int:
+    """Slots for which a count must be lower. A pod that takes long to start is given up later."""
+    patience_s = _PATIENCE_S * math.sqrt(spec.cold_start_worth_s / _PATIENCE_WORTH_S)
+    return max(1, slot_count(min(_PATIENCE_MAX_S, max(start_s, patience_s))))

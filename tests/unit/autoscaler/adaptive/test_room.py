@@ -1,0 +1,115 @@
+"""Pods for a load that varies."""
+
+import pytest
+
+from serving.autoscaler.adaptive.room import PodRoom, Room, deviations_of, quiet_load
+from serving.scaling.spec import ScalingSpec
+from tests.unit.autoscaler.kpa_builders import spec_with
+
+TEN = spec_with(total_value=10.0, target_value=7.0, container_concurrency=10)
+
+
+def loaded(*loads: float) -> PodRoom:
+    room = PodRoom()
+    for second, load in enumerate(loads):
+        room.take(second, load)
+    return room
+
+
+def room_at(
+    room: PodRoom,
+    now_s: float,
+    spec: ScalingSpec = TEN,
+    *,
+    in_flight: float = 1.0,
+    ready: int = 1,
+    start_s: float = 2.0,
+) -> Room:
+    found = room.want(spec, in_flight=in_flight, ready_count=ready, start_s=start_s, now_s=now_s)
+    assert found is not None
+    return found
+
+
+def test_there_is_room_for_the_mean_and_a_margin() -> None:
+    found = room_at(loaded(*[27.0] * 200), 200.0, ready=4)
+
+    assert found.margin == pytest.approx(2.39 * 27.0**0.5, rel=0.01)
+    assert found.count == 4
+
+
+def test_a_load_that_was_seen_for_too_short_says_nothing() -> None:
+    assert loaded(5.0, 5.0).want(TEN, in_flight=5.0, ready_count=1, start_s=2.0, now_s=30.0) is None
+
+
+def test_a_higher_worth_gives_a_wider_margin() -> None:
+    worths = [deviations_of(spec_with(cold_start_worth_s=worth_s)) for worth_s in (1.0, 2.0, 120.0, 10_000.0)]
+
+    assert worths == sorted(worths)
+    assert worths[1] == pytest.approx(0.0)
+    assert worths[2] == pytest.approx(2.39, rel=0.01)
+
+
+def test_pods_go_only_after_a_while() -> None:
+    room = loaded(*[40.0] * 200)
+    found = [room_at(room, 200.0, ready=6)]
+    for second in range(200, 400, 2):
+        room.take(second, 5.0)
+        room.take(second + 1, 5.0)
+        found.append(room_at(room, second + 2.0, ready=6))
+    lower = next(index for index, one in enumerate(found) if one.enough_count < 6)
+    followed = next(index for index, one in enumerate(found) if one.count < 6)
+
+    assert followed >= lower + 14
+    assert found[-1].count < 4
+
+
+def test_noise_around_a_whole_number_of_pods_moves_nothing() -> None:
+    room = loaded(*[22.5] * 300)
+    counts = set()
+    for second in range(300, 900):
+        room.take(second, 22.0 if second // 60 % 2 else 23.0)
+        counts.add(room_at(room, second + 1.0, ready=4).count)
+
+    assert len(counts) == 1
+
+
+def test_without_a_ready_pod_all_that_waits_has_room() -> None:
+    room = loaded(*[1.0] * 100)
+
+    assert room_at(room, 100.0, in_flight=95.0, ready=0).count == 10
+
+
+def test_no_load_needs_no_pod() -> None:
+    room = loaded(*[1.0] * 100)
+
+    assert room_at(room, 2000.0, in_flight=0.0).count == 0
+
+
+def test_the_rates_and_the_activation_scale_bound_the_count() -> None:
+    fast = spec_with(total_value=1.0, max_scale_up_rate=2.0, activation_scale=3)
+
+    assert room_at(loaded(*[50.0] * 100), 100.0, fast, ready=5).count == 10
+    assert room_at(loaded(*[0.1] * 100), 100.0, fast, ready=2).count == 3
+    assert room_at(loaded(*[0.1] * 100), 100.0, TEN, ready=9).count == 4
+
+
+def test_an_unreachable_revision_shrinks_at_once() -> None:
+    assert room_at(loaded(*[0.1] * 100), 100.0, spec_with(reachable=False, total_value=10.0), ready=9).count == 1
+
+
+@pytest.mark.parametrize("worth_s", [1.0, 120.0, 1e6])
+@pytest.mark.parametrize("total_value", [1.0, 10.0, 100.0])
+def test_a_quiet_load_never_needs_two_pods(worth_s: float, total_value: float) -> None:
+    spec = spec_with(total_value=total_value, target_value=0.7 * total_value, cold_start_worth_s=worth_s)
+    quiet = quiet_load(spec)
+
+    for loads in ([quiet] * 300, [0.0] * 299 + [quiet] * 60, [0.0, quiet] * 200):
+        room = loaded(*loads)
+        assert room_at(room, float(len(loads)), spec, in_flight=quiet).count == 1
+
+
+def test_a_line_says_what_was_wanted() -> None:
+    room = loaded(*[27.0] * 200)
+    room_at(room, 200.0)
+
+    assert repr(room) == "PodRoom(4 pods, LoadForecast(27.00 in flight, slowly 27.00))"

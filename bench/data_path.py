@@ -22,7 +22,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.peers.cast import BIG_BYTES, Cast, cpu_s, pss_mib
+from bench.peers.cast import BIG_BYTES, Cast, bench_cache, cpu_s, pss_mib
 from bench.peers.page import write_page
 from bench.streams import streams
 
@@ -256,8 +256,7 @@ def main() -> None:
     options = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         raise SystemExit("two cores are needed")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "serving-bench"
-    cache.mkdir(parents=True, exist_ok=True)
+    cache = bench_cache()
     with tempfile.TemporaryDirectory() as folder:
         cast = Cast(Path(folder), cache)
         try:

@@ -1,9 +1,10 @@
-"""What does not fit wrk: gRPC calls, messages of a websocket and server-sent events through the queue-proxy.
+"""What does not fit wrk: gRPC, messages of a websocket and server-sent events through the queue-proxy, Go and nginx.
 
-    python bench/streams.py [--quick] [--json]
+    python bench/streams.py [--quick] [--json] [--only KIND]
 
-The queue-proxy has one core; the client (in this process) and the app the other. Each is measured straight at the app and
-through the proxy, in turns; medians over rounds. ``cpu_us`` is what the proxy spends on one call, message or event.
+The proxy has one core; the client (in this process) and the app the other. Each proxy and the app itself are measured in turns, with
+the same client and app; medians over rounds. ``cpu_us`` is what the queue-proxy spends on one call, message or event,
+``go_cpu_us`` what a bare Go reverse proxy spends (h2c for gRPC), ``nginx_cpu_us`` what nginx spends.
 ``bench/data_path.py`` calls ``streams`` and has its lines in its own.
 """
 
@@ -16,8 +17,9 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -25,7 +27,7 @@ import grpc.aio  # type: ignore[import-untyped]  # it has no types
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.peers.cast import cpu_s, free_port
+from bench.peers.cast import bench_cache, cpu_s, free_port, go_program, nginx_text
 from serving.samples import grpc_echo
 
 __all__ = ["lines", "main", "streams"]
@@ -36,7 +38,9 @@ CALLS_AT_ONCE = 16
 _START_WITHIN_S = 20.0
 _HOST = "hello.default.localhost"
 _PAYLOAD = b"x" * 100
-# What is done over and over until time is up; each turn tells how many things it did.
+_LARGE = b"x" * 1024 * 1024
+_UNBOUNDED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+# What is done over and over until time is up; each turn says how many things it did.
 Turns = AsyncGenerator[int, None]
 
 
@@ -47,6 +51,48 @@ async def _calls(port: int) -> Turns:
         while True:
             await asyncio.gather(*[say(_PAYLOAD) for _ in range(CALLS_AT_ONCE)])
             yield CALLS_AT_ONCE
+
+
+async def _chat(port: int) -> Turns:
+    """Messages of 100 bytes over one stream of gRPC in both directions, 16 on their way at once."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        room = asyncio.Semaphore(CALLS_AT_ONCE)
+
+        async def messages() -> AsyncIterator[bytes]:
+            while True:
+                await room.acquire()
+                yield _PAYLOAD
+
+        call = channel.stream_stream(f"/{grpc_echo.SERVICE}/Chat")(messages())
+        try:
+            async for _ in call:
+                room.release()
+                yield 1
+        finally:
+            call.cancel()
+
+
+async def _large_calls(port: int) -> Turns:
+    """Messages of 1 MiB to an app that joins them, over one stream of gRPC at a time; each turn is one message."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_UNBOUNDED) as channel:
+        count = channel.stream_unary(f"/{grpc_echo.SERVICE}/Count")
+        while True:
+
+            async def messages() -> AsyncIterator[bytes]:
+                for _ in range(CALLS_AT_ONCE):
+                    yield _LARGE
+
+            assert int(await count(messages())) == CALLS_AT_ONCE * len(_LARGE)
+            yield CALLS_AT_ONCE
+
+
+async def _large_posts(port: int) -> Turns:
+    """Bodies of 1 MiB over HTTP/1.1."""
+    async with aiohttp.ClientSession(headers={"Host": _HOST}) as session:
+        while True:
+            async with session.post(f"http://127.0.0.1:{port}/", data=_LARGE) as answer:
+                assert int(await answer.text()) == len(_LARGE)
+            yield 1
 
 
 async def _messages(port: int) -> Turns:
@@ -75,6 +121,9 @@ async def _events(port: int) -> Turns:
 
 KINDS: dict[str, tuple[Callable[[int], Turns], str]] = {
     "grpc unary": (_calls, "h2c"),
+    "grpc message of 100 bytes": (_chat, "h2c"),
+    "grpc message of 1 MiB": (_large_calls, "h2c"),
+    "http/1.1 body of 1 MiB": (_large_posts, "http1"),
     "websocket echo": (_messages, "http1"),
     "server-sent events": (_events, "http1"),
 }
@@ -104,10 +153,10 @@ async def _measured(turns: Turns, *, seconds: float, pid: int) -> dict[str, floa
 
 
 @contextlib.contextmanager
-def _process(arguments: list[str], *, core: int, port: int, **environment: str) -> Iterator[int]:
+def _process(command: list[str], *, core: int, port: int, **environment: str) -> Iterator[int]:
     """A process that listens; its number."""
     process = subprocess.Popen(
-        ["taskset", "-c", str(core), sys.executable, *arguments],  # noqa: S607
+        ["taskset", "-c", str(core), *command],  # noqa: S607
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -118,7 +167,7 @@ def _process(arguments: list[str], *, core: int, port: int, **environment: str) 
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             if time.monotonic() > deadline_s:
-                raise SystemExit(f"{arguments} does not listen")
+                raise SystemExit(f"{command} does not listen")
             time.sleep(0.01)
         yield process.pid
     finally:
@@ -126,10 +175,25 @@ def _process(arguments: list[str], *, core: int, port: int, **environment: str) 
         process.wait()
 
 
+def _nginx(folder: Path, *, app: int, port: int, protocol: str) -> list[str]:
+    """Nginx before the app."""
+    if protocol == "h2c":
+        listen, how = f"listen 127.0.0.1:{port} http2;", "grpc_pass grpc://app;"
+    else:
+        listen = f"listen 127.0.0.1:{port};"
+        how = "proxy_pass http://app; proxy_http_version 1.1; proxy_buffering off; proxy_set_header Host $host; "
+        how += 'proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection "upgrade"; proxy_request_buffering off;'
+    upstream = f"upstream app {{ server 127.0.0.1:{app}; keepalive 64; keepalive_requests 100000000; }}"
+    text = f"{upstream} server {{ {listen} location / {{ {how} }} }}"
+    path = folder / f"nginx-{port}.conf"
+    path.write_text(nginx_text(folder, f"nginx-{port}", text))
+    return ["nginx", "-p", str(folder), "-c", str(path)]
+
+
 @contextlib.contextmanager
-def _stage(protocol: str) -> Iterator[tuple[int, int, int]]:
-    """An app and a queue-proxy before it: the ports of both, and the proxy's process."""
-    app, proxy = free_port(), free_port()
+def _stage(protocol: str, folder: Path) -> Iterator[dict[str, tuple[int, int]]]:
+    """An app, and proxies before it: for each its port and its process."""
+    app, proxy, go, nginx = (free_port() for _ in range(4))
     command = [str(ROOT / "bench" / "peers" / "mixed.py"), str(app)]
     if protocol == "h2c":
         command = ["-m", "serving.samples.grpc_echo"]
@@ -142,43 +206,50 @@ def _stage(protocol: str) -> Iterator[tuple[int, int, int]]:
         "SERVING_POD_ADMIN_LISTEN": "127.0.0.1:0",
         "SERVING_POD_PROTOCOL": protocol,
     }
+    program = go_program(bench_cache(), "h2c_proxy" if protocol == "h2c" else "reverse_proxy")
+    go_command = [str(program), f"127.0.0.1:{go}", f"http://127.0.0.1:{app}"]
+    nginx_command = _nginx(folder, app=app, port=nginx, protocol=protocol)
     with (
-        _process(command, core=LOAD_CORE, port=app, PORT=str(app)),
-        _process(["-m", "serving.queueproxy.main"], core=PROXY_CORE, port=proxy, **pod) as pid,
+        _process([sys.executable, *command], core=LOAD_CORE, port=app, PORT=str(app)) as app_pid,
+        _process([sys.executable, "-m", "serving.queueproxy.main"], core=PROXY_CORE, port=proxy, **pod) as pid,
+        _process(go_command, core=PROXY_CORE, port=go, GOMAXPROCS="1") as go_pid,
+        _process(nginx_command, core=PROXY_CORE, port=nginx) as nginx_pid,
     ):
-        yield app, proxy, pid
+        yield {"direct": (app, app_pid), "": (proxy, pid), "go": (go, go_pid), "nginx": (nginx, nginx_pid)}
 
 
-def streams(*, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
-    """By kind: ``per_second``, ``p50_ms`` and ``cpu_us`` through the proxy, and ``direct_per_second``, ``direct_p50_ms``."""
+def streams(*, rounds: int, seconds: float, only: str = "") -> dict[str, dict[str, float]]:
+    """By kind and name; ``rounds`` of ``seconds`` each for those with ``only`` in their kind.
+
+    ``per_second``, ``p50_ms`` and ``cpu_us`` are of the queue-proxy; the same with ``go_`` and ``nginx_`` before the name of
+    these proxies, and with ``direct_`` of the app without a proxy.
+    """
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {LOAD_CORE})
     try:
-        return {kind: _one_kind(*how, rounds=rounds, seconds=seconds) for kind, how in KINDS.items()}
+        return {kind: _one_kind(*how, rounds=rounds, seconds=seconds) for kind, how in KINDS.items() if only in kind}
     finally:
         os.sched_setaffinity(0, cores)
 
 
 def _one_kind(turns: Callable[[int], Turns], protocol: str, *, rounds: int, seconds: float) -> dict[str, float]:
-    through: list[dict[str, float]] = []
-    direct: list[dict[str, float]] = []
-    with _stage(protocol) as (app, proxy, pid):
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder, _stage(protocol, Path(folder)) as players:
         for _ in range(rounds):
-            for port, found in ((app, direct), (proxy, through)):
-                found.append(asyncio.run(_measured(turns(port), seconds=seconds, pid=pid)))
-    return {
-        **{key: statistics.median(one[key] for one in through) for key in ("per_second", "p50_ms", "cpu_us")},
-        **{f"direct_{key}": statistics.median(one[key] for one in direct) for key in ("per_second", "p50_ms")},
-    }
+            for name, (port, pid) in players.items():
+                for key, value in asyncio.run(_measured(turns(port), seconds=seconds, pid=pid)).items():
+                    found.setdefault(f"{name}_{key}" if name else key, []).append(value)
+    return {key: statistics.median(values) for key, values in found.items()}
 
 
 def lines(found: dict[str, dict[str, float]]) -> list[str]:
     """A table."""
-    rows = ["| what | through the queue-proxy /s | straight /s | turn p50 ms | straight p50 ms | CPU µs each |"]
-    rows.append("|---|---|---|---|---|---|")
+    rows = ["| what | queue-proxy /s | Go /s | straight /s | turn p50 ms | CPU µs each | Go | nginx |"]
+    rows.append("|---|---|---|---|---|---|---|---|")
     for kind, one in found.items():
-        cells = f"{one['per_second']:,.0f} | {one['direct_per_second']:,.0f} | {one['p50_ms']:.2f}"
-        rows.append(f"| {kind} | {cells} | {one['direct_p50_ms']:.2f} | {one['cpu_us']:.0f} |")
+        rates = f"{one['per_second']:,.0f} | {one['go_per_second']:,.0f} | {one['direct_per_second']:,.0f}"
+        spent = f"{one['cpu_us']:.1f} | {one['go_cpu_us']:.1f} | {one['nginx_cpu_us']:.1f}"
+        rows.append(f"| {kind} | {rates} | {one['p50_ms']:.2f} | {spent} |")
     return rows
 
 
@@ -187,8 +258,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short round: shows that all works, not how fast")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--only", default="", help="only the kinds with this in their name")
     options = parser.parse_args()
-    found = streams(rounds=1 if options.quick else 5, seconds=1.0 if options.quick else 2.0)
+    rounds, seconds = (1, 1.0) if options.quick else (5, 2.0)
+    found = streams(rounds=rounds, seconds=seconds, only=options.only)
     print(json.dumps(found) if options.json else "\n".join(lines(found)))
 
 

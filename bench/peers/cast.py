@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["BIG_BYTES", "Cast", "cpu_s", "free_port", "go_program", "pss_mib", "until_200"]
+__all__ = ["BIG_BYTES", "Cast", "bench_cache", "cpu_s", "free_port", "go_program", "nginx_text", "pss_mib", "until_200"]
 
 HERE = Path(__file__).resolve().parent
 BIG_BYTES = 10 * 1024**2
@@ -37,6 +37,11 @@ server {{ listen 127.0.0.1:{port} backlog=4096; location / {{
   proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $host;
   proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; }} }}
 """
+
+
+def nginx_text(folder: Path, name: str, body: str) -> str:
+    """A configuration of nginx that serves ``body`` in one process."""
+    return _NGINX.format(folder=folder, name=name, body=body)
 
 
 def free_port() -> int:
@@ -72,9 +77,16 @@ def until_200(port: int) -> None:
             time.sleep(0.001)
 
 
-def go_program(cache: Path) -> Path:
-    """The built Go proxy; built when it is not there or older than its source."""
-    source, binary, environment = HERE / "reverse_proxy.go", cache / "reverse_proxy", cache / "go"
+def bench_cache() -> Path:
+    """A folder for what is built once."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "serving-bench"
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+def go_program(cache: Path, name: str = "reverse_proxy") -> Path:
+    """A built Go proxy; built when it is not there or older than its source."""
+    source, binary, environment = HERE / f"{name}.go", cache / name, cache / "go"
     if binary.exists() and binary.stat().st_mtime > source.stat().st_mtime:
         return binary
     if not (environment / "bin" / "go").exists():

@@ -8,14 +8,14 @@ from typing import Protocol
 
 from serving.proxy.answerhead import AnswerHead, Framing
 from serving.proxy.body import chunks
-from serving.proxy.client import Client, Pause
+from serving.proxy.client import AnswerSink, Client, Pause
 from serving.proxy.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.proxy.pool import Address, Pool
 from serving.proxy.rendering import render_forwarded_answer, render_interim, render_timing
 from serving.proxy.requestbuffer import NO_BODY, RequestBuffer
 from serving.proxy.requesthead import RequestHead
 from serving.proxy.tunnel import Tunnel
-from serving.proxy.upstream import Upstream
+from serving.proxy.upstream import RequestCarrier
 
 __all__ = ["Attempt", "Attempted"]
 
@@ -38,6 +38,7 @@ class Attempted(Protocol):
     written_s: float
     closing: bool
     request_complete: bool
+    request_trailers: bytes
     is_timed: bool
     answer_headers: bytes
     answer_wire: bytes
@@ -63,7 +64,7 @@ class Attempt:
     """One attempt at one address. ``wire`` is the request's head as it is sent."""
 
     __slots__ = (
-        *("_client", "_exchange", "_is_chunked", "_is_second", "_keep", "_pool", "_upstream", "_wire"),
+        *("_client", "_exchange", "_is_chunked", "_is_second", "_keep", "_pool", "_sink", "_upstream", "_wire"),
         *("address", "head", "is_end_visible"),
     )
 
@@ -76,8 +77,9 @@ class Attempt:
         self._client = client
         self._pool = pool
         self._wire = wire
-        self._upstream: Upstream | None = None
+        self._upstream: RequestCarrier | None = None
         self._is_second = False
+        self._sink: AnswerSink | None = None
         self._is_chunked = False
         self._keep = False
 
@@ -85,6 +87,11 @@ class Attempt:
     def request_complete(self) -> bool:
         """Whether the whole request has been read."""
         return self._exchange.request_complete
+
+    @property
+    def request_trailers(self) -> bytes:
+        """The lines after the request's body."""
+        return self._exchange.request_trailers
 
     # What the exchange calls.
 
@@ -119,7 +126,7 @@ class Attempt:
 
     # What the pool calls.
 
-    def connected(self, upstream: Upstream) -> None:
+    def connected(self, upstream: RequestCarrier) -> None:
         """A fresh connection is there."""
         if self._exchange.phase is _CONNECTING:
             self._send(upstream)
@@ -158,10 +165,6 @@ class Attempt:
     def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """The answer has begun; ``done`` says that it is complete with ``payload``."""
         exchange = self._exchange
-        framing = head.framing
-        if framing is _CHUNKED or framing is _CLOSE:
-            self._is_chunked = self.is_end_visible = self.head.minor == 1
-            framing = _CHUNKED if self._is_chunked else _CLOSE
         exchange.phase = _ON_ANSWER[exchange.phase]
         if exchange.body is not NO_BODY:
             exchange.body.drop()
@@ -172,14 +175,25 @@ class Attempt:
         if exchange.is_timed:
             sent_s = exchange.sent_s
             extra += render_timing(queue_s=sent_s - exchange.started_s, upstream_s=exchange.now_s() - sent_s)
-        wire = render_forwarded_answer(head, framing=framing, close=not self._keep, extra=extra)
         if not done:
             exchange.written_s = exchange.now_s()
+        sink = self._sink = self._client.sink
+        if sink is not None:
+            sink.begin_answer(head, extra, payload, done=done, trailers=trailers)
+            return
+        framing = head.framing
+        if framing is _CHUNKED or framing is _CLOSE:
+            self._is_chunked = self.is_end_visible = self.head.minor == 1
+            framing = _CHUNKED if self._is_chunked else _CLOSE
+        wire = render_forwarded_answer(head, framing=framing, close=not self._keep, extra=extra)
         self._client.write(wire + self._framed(payload, done=done, trailers=trailers))
 
     def on_piece(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """A piece of the answer's body has come, the last one if ``done``."""
         self._exchange.written_s = self._exchange.now_s()
+        if self._sink is not None:
+            self._sink.send_piece(payload, done=done, trailers=trailers)
+            return
         wire = self._framed(payload, done=done, trailers=trailers)
         if wire:
             self._client.write(wire)
@@ -219,17 +233,17 @@ class Attempt:
         self._exchange.phase = _ON_CONNECT[self._exchange.phase]
         self._pool.connect(self.address, self)
 
-    def _send(self, upstream: Upstream) -> None:
+    def _send(self, upstream: RequestCarrier) -> None:
         exchange = self._exchange
         exchange.phase = _ON_SEND[exchange.phase]
         self._upstream = upstream
         if exchange.is_timed:
             exchange.sent_s = exchange.now_s()
         if exchange.body is NO_BODY:
-            upstream.carry(self, self._wire)
+            upstream.carry(self, self._wire, b"")
             return
         self._client.resume(Pause.HELD)
-        upstream.carry(self, self._wire + exchange.body.send())
+        upstream.carry(self, self._wire, exchange.body.send())
 
     def _end_tunnel(self) -> None:
         self.leave(flush=True)

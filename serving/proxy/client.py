@@ -3,7 +3,9 @@
 import enum
 from typing import Protocol
 
-__all__ = ["Client", "Pause"]
+from serving.proxy.answerhead import AnswerHead
+
+__all__ = ["AnswerSink", "Client", "Pause"]
 
 
 class Pause(enum.IntFlag):
@@ -14,8 +16,22 @@ class Pause(enum.IntFlag):
     AHEAD = 4
 
 
+class AnswerSink(Protocol):
+    """Takes an upstream's answer as it was parsed, for a client whose protocol has frames of its own."""
+
+    def begin_answer(self, head: AnswerHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
+        """The head, with further lines, and what there is of the body."""
+
+    def send_piece(self, payload: bytes, *, done: bool, trailers: bytes) -> None:
+        """A piece of the body, the last one if ``done``, with the lines that follow it."""
+
+
 class Client(Protocol):
     """What an exchange needs of its client's connection."""
+
+    @property
+    def sink(self) -> AnswerSink | None:
+        """What takes answers of upstreams; None if they are to be written as HTTP/1.1."""
 
     def write(self, data: bytes) -> None:
         """Send bytes."""

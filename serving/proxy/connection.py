@@ -12,10 +12,10 @@ import math
 import re
 import struct
 from socket import SO_LINGER, SOL_SOCKET
-from typing import cast
+from typing import ClassVar, cast
 
 from serving.proxy.body import BadBody, ChunkedBody, LengthBody
-from serving.proxy.client import Pause
+from serving.proxy.client import AnswerSink, Pause
 from serving.proxy.exchange import Exchange, Wiring
 from serving.proxy.preface import PREFACE, hand_over
 from serving.proxy.registry import Registry
@@ -36,6 +36,8 @@ _FLUSH_S = 60.0
 
 class Connection(asyncio.Protocol):
     """One connection of a client."""
+
+    sink: ClassVar[AnswerSink | None] = None
 
     __slots__ = (
         *("_address", "_blank_skipped", "_body_bytes", "_buffer", "_clock", "_closing", "_consuming", "_due_s"),

@@ -23,7 +23,6 @@ from typing import Protocol
 import msgspec
 
 from serving.proxy.attempt import Attempt
-from serving.proxy.body import chunks
 from serving.proxy.client import Client, Pause
 from serving.proxy.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.proxy.pool import Address, Pool
@@ -106,7 +105,18 @@ class Exchange:
             "now_s",
             "outcome",
         ),
-        *("peer", "phase", "request_complete", "sent_s", "started_s", "status", "timeouts", "tunnel", "wait_until_s"),
+        *(
+            "peer",
+            "phase",
+            "request_complete",
+            "request_trailers",
+            "sent_s",
+            "started_s",
+            "status",
+            "timeouts",
+            "tunnel",
+            "wait_until_s",
+        ),
         *("written_s", "_attempt", "_client", "_wiring"),
     )
 
@@ -137,6 +147,8 @@ class Exchange:
         """How it ended; None before."""
         self.request_complete = not head.has_body
         """Whether the whole request has been read."""
+        self.request_trailers = b""
+        """The lines after the request's body."""
         self.closing = False
         """Whether the connection is to be closed after this answer."""
         self.written_s = now_s
@@ -245,13 +257,14 @@ class Exchange:
 
     def take_body(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """A piece of the request's body has come."""
-        wire = chunks(payload, done=done, trailers=trailers) if self.head.chunked else payload
         self.request_complete = done
-        if self._attempt is not None and self._attempt.write(wire):
+        if trailers:
+            self.request_trailers = trailers
+        if self._attempt is not None and self._attempt.write(payload):
             # The upstream has more now than the buffer.
             self.body.drop()
         elif self.phase is not _DONE:
-            self.body.hold(wire)
+            self.body.hold(payload)
             if self.body.held_bytes >= self._wiring.held_bytes_max:
                 self._client.pause(Pause.HELD)
 

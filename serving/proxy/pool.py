@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from serving.proxy.upstream import Address, Upstream
+from serving.proxy.upstream import Address, RequestCarrier, Upstream
 from serving.settings.http import HttpSettings
 
 __all__ = ["Address", "Pool", "Waiter"]
@@ -23,7 +23,7 @@ _SURE_IDLE_MAX_S = 1.0
 class Waiter(Protocol):
     """Waits for a fresh connection. Exactly one of both methods is called."""
 
-    def connected(self, upstream: Upstream) -> None:
+    def connected(self, upstream: RequestCarrier) -> None:
         """A connection was made."""
 
     def unreachable(self, error: OSError) -> None:
@@ -68,7 +68,7 @@ class Pool:
         """Connections, idle or in use."""
         return len(self._open)
 
-    def take(self, address: Address, *, sure: bool = False) -> Upstream | None:
+    def take(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
         """An idle connection; None if there is none. ``sure`` asks for one that was used a moment ago."""
         idle = self._idle.get(address)
         while idle:
@@ -80,8 +80,9 @@ class Pool:
                 return upstream
         return None
 
-    def give(self, upstream: Upstream) -> None:
+    def give(self, upstream: RequestCarrier) -> None:
         """Keep a connection for the next request."""
+        assert isinstance(upstream, Upstream)
         # A paused connection would never hear the next answer.
         upstream.hold(full=False)
         upstream.is_reused = True

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from serving.proxy.answerhead import AnswerHead, AnswerMemory, BadAnswer, Framing
-from serving.proxy.body import BadBody, ChunkedBody, CloseBody, LengthBody
+from serving.proxy.body import BadBody, ChunkedBody, CloseBody, LengthBody, chunks
 from serving.proxy.requesthead import RequestHead
 
-__all__ = ["Address", "Home", "Taker", "TunnelEnd", "Upstream"]
+__all__ = ["Address", "Home", "RequestCarrier", "Taker", "TunnelEnd", "Upstream"]
 
 Address = tuple[str, int]
 # Looked up once: an attribute of an enum costs 60 ns.
@@ -28,6 +28,10 @@ class Taker(Protocol):
     @property
     def request_complete(self) -> bool:
         """Whether the whole request has been handed over."""
+
+    @property
+    def request_trailers(self) -> bytes:
+        """The lines after the request's body, once it is complete."""
 
     def on_interim(self, head: AnswerHead) -> None:
         """A 1xx has come."""
@@ -73,6 +77,30 @@ class Home(Protocol):
 
     def forget(self, upstream: "Upstream") -> None:
         """A connection has ended."""
+
+
+class RequestCarrier(Protocol):
+    """Carries one request to an upstream, and its answer back: a connection, or a stream of one."""
+
+    is_reused: bool
+
+    def carry(self, taker: Taker, wire: bytes, body: bytes) -> None:
+        """Send the head of a request, and what there is of its body; its answer goes to ``taker``."""
+
+    def write(self, data: bytes) -> None:
+        """Send more of the request's body, whose end ``taker`` knows; or through the tunnel."""
+
+    def write_eof(self) -> None:
+        """Say that nothing more will be sent."""
+
+    def hold(self, *, full: bool) -> None:
+        """Pause reading while the client is full; or resume."""
+
+    def drop(self) -> None:
+        """End at once: the rest of the answer is not wanted."""
+
+    def close(self) -> None:
+        """End after what was written."""
 
 
 class Upstream(asyncio.Protocol):
@@ -122,18 +150,20 @@ class Upstream(asyncio.Protocol):
 
     # What an exchange calls.
 
-    def carry(self, taker: Taker, data: bytes) -> None:
-        """Send the first bytes of a request; its answer goes to ``taker``."""
+    def carry(self, taker: Taker, wire: bytes, body: bytes) -> None:
+        """Send the head of a request, and what there is of its body; its answer goes to ``taker``."""
         assert self._taker is None, self
         self._taker = taker
         self._heard = False
-        self._transport.write(data)
+        self._transport.write(wire + self._framed(body) if taker.head.has_body else wire)
         if self._full:
             taker.upstream_full(full=True)
 
     def write(self, data: bytes) -> None:
         """Send more of the request, or through the tunnel."""
-        self._transport.write(data)
+        wire = self._framed(data)
+        if wire:
+            self._transport.write(wire)
 
     def write_eof(self) -> None:
         """Say that nothing more will be sent."""
@@ -220,6 +250,13 @@ class Upstream(asyncio.Protocol):
         self._full = False
         if self._taker is not None:
             self._taker.upstream_full(full=False)
+
+    def _framed(self, payload: bytes) -> bytes:
+        """A piece of the request's body as its framing has it."""
+        taker = self._taker
+        if taker is None or not taker.head.chunked:
+            return payload
+        return chunks(payload, done=taker.request_complete, trailers=taker.request_trailers)
 
     def _read_head(self, taker: Taker, data: bytes) -> None:
         while True:

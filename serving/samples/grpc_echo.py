@@ -4,7 +4,7 @@ Deploy it with a port named h2c. Messages are plain bytes; methods of ``serving.
 
 - ``Say`` answers what it was given, and names its revision in the trailer ``revision``.
 - ``Wait`` takes as many seconds as it is given, and answers the most calls that ever ran at once.
-- ``Repeat`` answers three times. ``Join`` joins what it was given. ``Chat`` answers each message at once.
+- ``Repeat`` answers three times. ``Join`` joins what it was given, ``Count`` counts its bytes. ``Chat`` answers each message at once.
 - ``Refuse`` answers the status NOT_FOUND with what it was given as its message.
 - ``Cancelled`` answers how many calls of ``Wait`` were cancelled, by their client or their deadline.
 """
@@ -39,6 +39,7 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # as above
             "Cancelled": grpc.unary_unary_rpc_method_handler(self._cancelled),
             "Repeat": grpc.unary_stream_rpc_method_handler(self._repeat),
             "Join": grpc.stream_unary_rpc_method_handler(self._join),
+            "Count": grpc.stream_unary_rpc_method_handler(self._count),
             "Chat": grpc.stream_stream_rpc_method_handler(self._chat),
         }
         service, _, method = handler_call_details.method.removeprefix("/").partition("/")
@@ -77,6 +78,10 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # as above
     async def _join(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
         del context
         return b"".join([one async for one in requests])
+
+    async def _count(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
+        del context
+        return b"%d" % sum([len(one) async for one in requests])
 
     async def _chat(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         del context

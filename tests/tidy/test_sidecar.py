@@ -13,7 +13,7 @@ HEAVY = (
 
 
 # What it needs later, or never: each would delay the start of a pod.
-LATE = ("websockets", "h2", "urllib", "email", "pathlib", "json", "serving.proxy.tls")
+LATE = ("websockets", "serving.proxy.http2", "urllib", "email", "pathlib", "json", "serving.proxy.tls")
 
 
 def heavy_modules_after(statement: str, heavy: tuple[str, ...] = HEAVY) -> list[str]:

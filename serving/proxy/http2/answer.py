@@ -1,90 +1,159 @@
-"""The answer of one stream: what an exchange writes as HTTP/1.1 is read here, as an upstream's would be, and sent as frames."""
+"""The answer of one stream of a client's connection: an upstream's as it was parsed, or the proxy's own.
 
-import contextlib
+What an upstream answers is sent as frames at once; an answer that the proxy makes itself comes as HTTP/1.1, and is read again.
+"""
 
-from h2.connection import H2Connection
-from h2.exceptions import ProtocolError
+from typing import Protocol
 
 from serving.proxy.answerhead import AnswerHead, Framing, read_answer_head
-from serving.proxy.body import ChunkedBody, CloseBody, LengthBody
+from serving.proxy.exchange import Exchange, Wiring
+from serving.proxy.http2.codes import ErrorCode
+from serving.proxy.http2.engine import Http2Engine
+from serving.proxy.http2.flow import EngineStream
 from serving.proxy.http2.grpc import GrpcRefusal, is_grpc
-from serving.proxy.http2.heads import Fields, answer_fields, split_lines
-from serving.proxy.http2.outbox import StreamOutbox
-from serving.proxy.requesthead import RequestHead, RequestRefusal
+from serving.proxy.http2.heads import answer_fields
+from serving.proxy.http2.hpack.statictable import Fields
+from serving.proxy.registry import Registry
+from serving.proxy.rendering import ClientPeer
+from serving.proxy.requesthead import RequestRefusal
 
-__all__ = ["StreamAnswer"]
+__all__ = ["AnsweringStream", "StreamCarrier"]
 
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
-# The answer's own limits were checked where it came from.
+_GRPC = b"application/grpc"
+_NONE = Framing.NONE
+# The limits of an own answer were checked where its parts came from.
 _UNBOUNDED = 1_000_000
 
 
-class StreamAnswer:
-    """One answer. ``outbox`` holds what may not be sent yet."""
+class StreamCarrier(Protocol):
+    """The connection, as its streams see it."""
 
-    __slots__ = ("_h2", "_id", "_reader", "_refusal", "has_begun", "outbox")
+    engine: Http2Engine
+    registry: Registry
+    wiring: Wiring
+    peer: ClientPeer
 
-    def __init__(self, h2: H2Connection, stream_id: int) -> None:
-        self.outbox = StreamOutbox(h2, stream_id)
-        self.has_begun = False
-        """Whether the final head was sent."""
-        self._h2 = h2
-        self._id = stream_id
-        self._reader: LengthBody | ChunkedBody | CloseBody | None = None
+    def send(self) -> None:
+        """Write the frames that are there soon."""
+
+
+class AnsweringStream(EngineStream):
+    """The sending half of a stream."""
+
+    __slots__ = ("_exchange", "_has_begun", "_refusal", "_session", "_taken_s", "_told_full")
+
+    def __init__(self, session: StreamCarrier, stream_id: int, *, ended: bool) -> None:
+        super().__init__(stream_id, send_left=session.engine.peer_window, peer_ended=ended)
+        self._session = session
+        self._exchange: Exchange | None = None
+        # When the client was last seen to take something of the answer.
+        self._taken_s = session.wiring.clock()
+        # Whether the final head was sent.
+        self._has_begun = False
         # A refusal in HTTP's terms for a client of gRPC, until it is here in whole.
         self._refusal: GrpcRefusal | None = None
+        self._told_full = False
 
-    def write(self, data: bytes, head: RequestHead) -> None:
-        """Take a part of the answer to the request with this head.
-
-        Raises:
-            ProtocolError: when the client has reset the stream, and what says so is still on its way.
-        """
-        if not self.has_begun:
-            end = data.index(b"\r\n\r\n")
-            self._send_head(read_answer_head(data[:end], method=head.method, header_count_max=_UNBOUNDED), head)
-            data = data[end + 4 :]
-        reader = self._reader
-        if reader is None or not data:
+    def begin_answer(self, head: AnswerHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
+        """Send the head of an upstream's answer, with further lines, and what there is of its body."""
+        exchange = self._exchange
+        if self.is_done or exchange is None:
             return
-        payload = reader.feed(data)
-        if self._refusal is None:
-            trailers = split_lines(reader.trailers.split(b"\r\n")) if reader.done else ()
-            self.outbox.put(payload, done=reader.done, trailers=trailers)
-        else:
-            self._refusal.take(payload)
-            if reader.done:
-                self._send_whole(self._refusal.fields())
+        self._has_begun = True
+        length = head.content_length if head.status >= 200 and head.status != 204 else None
 
-    def refuse(self, refusal: RequestRefusal) -> None:
+        def fields() -> Fields:
+            lines = head.wire + extra
+            return answer_fields(head.status, lines.splitlines(keepends=True), length=length)
+
+        if (head.status != 200 or _GRPC not in head.wire) and is_grpc(exchange.head):
+            self._refusal = GrpcRefusal.of(head.status, fields())
+            if self._refusal is not None:
+                self.send_piece(payload, done=done, trailers=trailers)
+                return
+        engine = self._session.engine
+        ended = head.framing is _NONE
+        engine.send_head(self, (head.status_wire, head.wire, extra, length), fields, ended=ended)
+        if ended:
+            self._session.send()
+        else:
+            self.send_piece(payload, done=done, trailers=trailers)
+
+    def send_piece(self, payload: bytes, *, done: bool, trailers: bytes) -> None:
+        """Send a piece of an answer's body."""
+        if self.is_done or self.has_ended or self.ending:
+            return
+        session = self._session
+        refusal = self._refusal
+        if refusal is None:
+            session.engine.send_data(self, payload, done=done, trailers=trailers)
+        else:
+            refusal.take(payload)
+            if done:
+                session.engine.send_head(self, None, refusal.fields, ended=True)
+        if self.pending is None:
+            session.engine.budget.earn_pings()
+        else:
+            self._note_full()
+        session.send()
+
+    def write(self, data: bytes) -> None:
+        """Send an answer that the proxy has made, or an upstream's 1xx."""
+        exchange = self._exchange
+        if self.is_done or exchange is None:
+            return
+        raw, _, body = data.partition(b"\r\n\r\n")
+        head = read_answer_head(raw, method=exchange.head.method, header_count_max=_UNBOUNDED)
+        if head.status >= 200:
+            self.begin_answer(head, b"", body, done=True, trailers=b"")
+        else:
+            fields = answer_fields(head.status, head.wire.splitlines(keepends=True), length=None)
+            self._session.engine.send_head(self, None, lambda: fields, ended=False)
+            self._session.send()
+
+    def write_eof(self) -> None:
+        """The answer ends where it is."""
+
+    def sent(self) -> None:
+        """The client has taken something that waited."""
+        self._note_taken()
+        self._note_full()
+
+    def _note_taken(self) -> None:
+        session = self._session
+        self._taken_s = session.wiring.clock()
+        session.engine.budget.earn_pings()
+        if self.has_ended and not self.is_done and self._exchange is None:
+            self._reset(ErrorCode.NO_ERROR)
+
+    def _note_full(self) -> None:
+        """Pause or resume the exchange."""
+        exchange, full = self._exchange, self.is_full
+        if exchange is not None and full is not self._told_full:
+            self._told_full = full
+            exchange.client_full(full=full)
+
+    def _refuse(self, refusal: RequestRefusal) -> None:
         """Answer a request that never became an exchange."""
         body = str(refusal).encode()
-        length = (b"content-length", b"%d" % len(body))
-        self._h2.send_headers(self._id, [(b":status", b"%d" % refusal.status), _TEXT, length])
-        self.outbox.put(body, done=True)
+        fields = [(b":status", b"%d" % refusal.status), _TEXT, (b"content-length", b"%d" % len(body))]
+        engine = self._session.engine
+        engine.send_head(self, None, lambda: fields, ended=False)
+        engine.send_data(self, body, done=True)
+        self._note_taken()
+        self._await_client()
 
-    def _send_head(self, head: AnswerHead, request: RequestHead) -> None:
-        fields = answer_fields(head.status, head.wire.splitlines(keepends=True), length=head.content_length)
-        if head.status < 200:
-            self._h2.send_headers(self._id, fields)
-            return
-        self.has_begun = True
-        if is_grpc(request):
-            self._refusal = GrpcRefusal.of(head.status, fields)
-        if head.framing is Framing.NONE:
-            self._send_whole(fields if self._refusal is None else self._refusal.fields())
-            return
-        if self._refusal is None:
-            self._h2.send_headers(self._id, fields)
-        if head.framing is Framing.LENGTH:
-            self._reader = LengthBody(head.content_length or 0)
-        else:
-            self._reader = ChunkedBody() if head.framing is Framing.CHUNKED else CloseBody()
+    def _await_client(self) -> None:
+        """All is written, and the client is to take it."""
+        if not self.is_done:
+            session = self._session
+            self._taken_s = session.wiring.clock()
+            session.registry.wake_by(self._taken_s + session.registry.settings.write_wait_max_s)
 
-    def _send_whole(self, fields: Fields) -> None:
-        """Send an answer that has no body."""
-        with contextlib.suppress(ProtocolError):
-            # Reset by the client, which is still on its way.
-            self._h2.send_headers(self._id, fields, end_stream=True)
-        self.outbox.put(b"", done=True)
-        self.outbox.is_done = True
+    def _reset(self, code: ErrorCode) -> None:
+        self._session.engine.reset(self, code)
+        self._session.send()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_gone()

@@ -5,9 +5,9 @@ no stream is on its way any more, and the second GOAWAY names the last one that 
 """
 
 import math
-from collections.abc import Callable
 
-from h2.connection import H2Connection
+from serving.proxy.http2.codes import ErrorCode
+from serving.proxy.http2.engine import Http2Engine
 
 __all__ = ["Farewell"]
 
@@ -19,13 +19,12 @@ _NO_STREAM_ID = 2**31 - 1
 
 
 class Farewell:
-    """The end of one connection. ``write_goaway`` writes a frame with that last stream."""
+    """The end of one connection."""
 
-    __slots__ = ("_h2", "_write_goaway", "due_s", "has_begun", "served_id_max")
+    __slots__ = ("_engine", "due_s", "has_begun", "served_id_max")
 
-    def __init__(self, h2: H2Connection, write_goaway: Callable[[int], None]) -> None:
-        self._h2 = h2
-        self._write_goaway = write_goaway
+    def __init__(self, engine: Http2Engine) -> None:
+        self._engine = engine
         self.has_begun = False
         self.due_s = math.inf
         """Until when the ping's answer is waited for."""
@@ -34,16 +33,16 @@ class Farewell:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the second GOAWAY was written."""
+        """Whether the second GOAWAY was sent."""
         return self.served_id_max < _NO_STREAM_ID
 
     def begin(self, now_s: float) -> bool:
-        """Write the first GOAWAY; False if that was done before."""
+        """Send the first GOAWAY; False if that was done before."""
         if self.has_begun:
             return False
         self.has_begun = True
-        self._h2.ping(_PING)
-        self._write_goaway(_NO_STREAM_ID)
+        self._engine.send_goaway(_NO_STREAM_ID, ErrorCode.NO_ERROR)
+        self._engine.send_ping(_PING)
         self.due_s = now_s + _PING_MAX_S
         return True
 
@@ -52,7 +51,7 @@ class Farewell:
         return self.has_begun and ping_data == _PING
 
     def finish(self, last_stream_id: int) -> None:
-        """Write the second GOAWAY."""
+        """Send the second GOAWAY."""
         self.due_s = math.inf
         self.served_id_max = last_stream_id
-        self._write_goaway(last_stream_id)
+        self._engine.send_goaway(last_stream_id, ErrorCode.NO_ERROR)

@@ -4,7 +4,7 @@ A refusal by a proxy is an HTTP status and a sentence. A client of gRPC maps the
 trailers in a trailers-only answer, it shows both. The mapping is gRPC's own (grpc/grpc, doc/http-grpc-status-mapping.md).
 """
 
-from serving.proxy.http2.heads import Fields
+from serving.proxy.http2.hpack.statictable import Fields
 from serving.proxy.requesthead import RequestHead
 
 __all__ = ["GrpcRefusal", "is_grpc"]

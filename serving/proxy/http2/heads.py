@@ -7,30 +7,30 @@ heads that are not accepted are refused with a status, as in HTTP/1.1.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-
-from hpack import NeverIndexedHeaderTuple
+from collections.abc import Iterable
 
 from serving.proxy.answerhead import AnswerHead, BadAnswer, Framing, read_answer_head
+from serving.proxy.http2.hpack.decoder import FieldSection
+from serving.proxy.http2.hpack.statictable import Field, Fields
 from serving.proxy.lines import BadHeaderLine, read_lines
 from serving.proxy.requesthead import RequestHead, RequestRefusal, read_request_head
+from serving.settings.http import HttpSettings
 
 __all__ = [
-    "Fields",
     "Malformed",
     "answer_fields",
     "read_answer_fields",
+    "read_answer_section",
     "read_request_fields",
+    "read_request_section",
     "read_trailer_fields",
+    "read_trailer_section",
     "request_fields",
     "split_lines",
 ]
 
-Fields = Sequence[tuple[bytes, bytes]]
-
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
-_SECRETS = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"k-pod-secret"})
 _STATUS = re.compile(rb"[1-9][0-9][0-9]")
 _BODILESS = (b"204", b"304")
 # What RFC 9113, 10.5.1 counts for each field besides its name and value.
@@ -39,6 +39,17 @@ _OF_A_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"http2-settings"}
 )
 _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
+
+
+class _Known:
+    """What a section was found to say: a head, or the lines of trailers."""
+
+    __slots__ = ("ended", "found", "is_of_head")
+
+    def __init__(self, found: RequestHead | AnswerHead | bytes, *, ended: bool, is_of_head: bool = False) -> None:
+        self.found = found
+        self.ended = ended
+        self.is_of_head = is_of_head
 
 
 class Malformed(Exception):
@@ -78,6 +89,44 @@ def read_request_fields(fields: Fields, *, ended: bool, head_bytes_max: int, hea
     if ended and head.content_length:
         raise Malformed("a content-length without a body")
     return head
+
+
+def read_request_section(section: FieldSection, *, ended: bool, settings: HttpSettings) -> RequestHead:
+    """As ``read_request_fields``, and once for a section that comes again."""
+    known = section.meaning
+    if isinstance(known, _Known) and known.ended is ended and isinstance(known.found, RequestHead):
+        return known.found
+    head = read_request_fields(
+        section.fields,
+        ended=ended,
+        head_bytes_max=settings.head_bytes_max,
+        header_count_max=settings.header_count_max,
+    )
+    section.meaning = _Known(head, ended=ended)
+    return head
+
+
+def read_answer_section(section: FieldSection, *, ended: bool, method: bytes, header_count_max: int) -> AnswerHead:
+    """As ``read_answer_fields``, and once for a section that comes again."""
+    known = section.meaning
+    is_of_head = method == b"HEAD"
+    if isinstance(known, _Known) and known.ended is ended and known.is_of_head is is_of_head:
+        found = known.found
+        if isinstance(found, AnswerHead):
+            return found
+    head = read_answer_fields(section.fields, ended=ended, method=method, header_count_max=header_count_max)
+    section.meaning = _Known(head, ended=ended, is_of_head=is_of_head)
+    return head
+
+
+def read_trailer_section(section: FieldSection) -> bytes:
+    """As ``read_trailer_fields``, and once for a section that comes again."""
+    known = section.meaning
+    if isinstance(known, _Known) and isinstance(known.found, bytes):
+        return known.found
+    lines = read_trailer_fields(section.fields)
+    section.meaning = _Known(lines, ended=True)
+    return lines
 
 
 def _sorted_out(fields: Fields) -> tuple[dict[bytes, bytes], list[bytes], list[bytes]]:
@@ -149,7 +198,7 @@ def read_trailer_fields(fields: Fields) -> bytes:
     return b"".join([line.wire for line in lines if line.plain])
 
 
-def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[tuple[bytes, bytes]]:
+def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[Field]:
     """The fields of a request whose head we have written ourselves as HTTP/1.1, given without the empty line."""
     first, *texts = raw.split(b"\r\n")
     method, path, _ = first.split(b" ")
@@ -162,7 +211,7 @@ def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[tuple[bytes, 
     return fields
 
 
-def answer_fields(status: int, wire: Iterable[bytes], *, length: int | None) -> list[tuple[bytes, bytes]]:
+def answer_fields(status: int, wire: Iterable[bytes], *, length: int | None) -> list[Field]:
     """The fields of an answer: its status, its lines, its length if it is known."""
     fields = [(b":status", b"%d" % status)]
     fields += [field for field in split_lines([line[:-2] for line in wire]) if field[0] not in _OF_A_CONNECTION]
@@ -171,15 +220,10 @@ def answer_fields(status: int, wire: Iterable[bytes], *, length: int | None) -> 
     return fields
 
 
-def split_lines(texts: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+def split_lines(texts: Iterable[bytes]) -> list[Field]:
     """Name in lower case and value of lines that were read strictly before."""
     pairs = [text.split(b":", 1) for text in texts if text]
-    return [_field(name.lower(), value.strip(b" \t")) for name, value in pairs]
-
-
-def _field(name: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """A field; a secret is kept out of the table that all streams of a connection share (RFC 7541, 7.1.3)."""
-    return NeverIndexedHeaderTuple(name, value) if name in _SECRETS else (name, value)
+    return [(name.lower(), value.strip(b" \t")) for name, value in pairs]
 
 
 def _check(name: bytes, value: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from serving.proxy.http2.upstream import StreamUpstream
 from serving.proxy.http2.upstreamsession import UpstreamSession
 from serving.proxy.pool import Pool, Waiter
-from serving.proxy.upstream import Address, Upstream
+from serving.proxy.upstream import Address, RequestCarrier
 from serving.settings.http import HttpSettings
 
 __all__ = ["Http2Pool"]
@@ -36,12 +36,12 @@ class Http2Pool(Pool):
         """Connections."""
         return sum(map(len, self._links.values()))
 
-    def take(self, address: Address, *, sure: bool = False) -> Upstream | None:
+    def take(self, address: Address, *, sure: bool = False) -> RequestCarrier | None:
         """A stream of a connection that has room."""
         link = self._link_with_room(address, sure=sure)
         return None if link is None else StreamUpstream(link, self)
 
-    def give(self, upstream: Upstream) -> None:
+    def give(self, upstream: RequestCarrier) -> None:
         """Do nothing: a stream that is given back was never opened."""
 
     def again(self, stream: StreamUpstream) -> None:

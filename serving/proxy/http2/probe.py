@@ -3,15 +3,67 @@
 import asyncio
 from collections.abc import Iterable
 
-from h2.events import ConnectionTerminated, ResponseReceived, StreamReset
-from h2.exceptions import ProtocolError
-
-from serving.proxy.http2.engine import client_engine
+from serving.proxy.http2.codes import Violation
+from serving.proxy.http2.engine import Http2Engine
+from serving.proxy.http2.flow import EngineStream
+from serving.proxy.http2.hpack.decoder import FieldSection
+from serving.settings.http import HttpSettings
 
 __all__ = ["get_status"]
 
 _READ_BYTES = 65_536
-_HEAD_BYTES_MAX = 32 * 1024
+
+
+class _ProbeStream(EngineStream):
+    """Takes the status of an answer. ``status`` is None before it has come, and 0 when none comes."""
+
+    __slots__ = ("status",)
+
+    def __init__(self, engine: Http2Engine) -> None:
+        super().__init__(engine.next_id(), send_left=0, peer_ended=False)
+        self.status: int | None = None
+
+    def take_head(self, section: FieldSection, *, ended: bool) -> None:
+        """The head of an answer."""
+        del ended
+        status = dict(section.fields).get(b":status", b"")
+        if self.status is None and not status.startswith(b"1"):
+            self.status = int(status) if status.isdigit() else 0
+
+    def take_data(self, payload: bytes, *, ended: bool) -> None:
+        """Its body is not read."""
+
+    def take_reset(self, code: int) -> None:
+        """There is no answer."""
+        del code
+        self.status = self.status or 0
+
+    def sent(self) -> None:
+        """Nothing waits."""
+
+
+class _StatusRequest:
+    """The connection of one probe."""
+
+    def __init__(self) -> None:
+        self.engine = Http2Engine(self, HttpSettings(), is_server=False, now_s=0.0)
+        self.stream = _ProbeStream(self.engine)
+        self.engine.streams[self.stream.stream_id] = self.stream
+
+    def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
+        """Never: a server opens none."""
+        raise AssertionError(stream_id, section, ended)
+
+    def emptied(self) -> None:
+        """Do nothing: the connection ends with the probe."""
+
+    def peer_leaves(self, last_stream_id: int) -> None:
+        """The app takes no new streams, and perhaps not this one."""
+        if last_stream_id < self.stream.stream_id:
+            self.stream.take_reset(0)
+
+    def ping_answered(self, payload: bytes) -> None:
+        """Do nothing: none is sent."""
 
 
 async def get_status(
@@ -23,22 +75,20 @@ async def get_status(
     headers: Iterable[tuple[str, str]] = (),
 ) -> int:
     """The status of the answer; 0 when there is none. The connection is good for nothing afterwards."""
-    h2 = client_engine(head_bytes_max=_HEAD_BYTES_MAX)
+    probe = _StatusRequest()
+    engine, stream = probe.engine, probe.stream
     named = {name.lower(): value for name, value in headers}
     pseudo = [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", named.pop("host", host))]
-    h2.send_headers(1, [*pseudo, *named.items()], end_stream=True)
+    fields = [(name.encode(), value.encode()) for name, value in [*pseudo, *named.items()]]
+    engine.send_head(stream, None, lambda: fields, ended=True)
     while True:
-        writer.write(h2.data_to_send())
+        writer.write(engine.output())
         data = await reader.read(_READ_BYTES)
         if not data:
             return 0
         try:
-            events = h2.receive_data(data)
-        except ProtocolError:
+            engine.receive(data, 0.0)
+        except Violation:
             return 0
-        for event in events:
-            if isinstance(event, ResponseReceived):
-                status = dict(event.headers).get(b":status", b"")
-                return int(status) if status.isdigit() else 0
-            if isinstance(event, StreamReset | ConnectionTerminated):
-                return 0
+        if stream.status is not None:
+            return stream.status

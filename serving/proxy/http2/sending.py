@@ -1,55 +1,71 @@
-"""How frames leave a connection, whichever side of it we are: together once a turn, and streams wait while it is full."""
+"""How frames leave a connection, whichever side of it we are: as one write for all that a read has led to.
+
+What comes in one read of one connection is answered or passed on by many connections; each of them writes once, at the end of
+that read. What is sent outside of a read is written at the end of the turn of the loop.
+"""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar
 
-from h2.connection import H2Connection
-from hyperframe.frame import GoAwayFrame
+from serving.proxy.http2.engine import Http2Engine
 
 __all__ = ["FrameSender"]
 
 
 class FrameSender(asyncio.Protocol):
-    """The part of a connection that writes. Who inherits has a transport and streams before anything is sent."""
+    """The part of a connection that writes. Who inherits has a transport and an engine before anything is sent."""
 
-    h2: H2Connection
-    is_full: bool
-    """Whether the other end takes nothing for now."""
+    engine: Http2Engine
 
     _transport: asyncio.Transport
-    _streams: Mapping[int, Any]
-    """All streams by number; each has ``is_waiting`` and ``flush``."""
     _is_sending = False
+    # Those that have something to write after the present read, in any connection; None outside of a read.
+    _readers: ClassVar[list["FrameSender"]] = []
+    _is_reading: ClassVar[bool] = False
 
     def pause_writing(self) -> None:
         """What was sent is not taken yet."""
-        self.is_full = True
+        self.engine.is_full = True
 
     def resume_writing(self) -> None:
         """What was sent has been taken."""
-        self.is_full = False
-        self._flush_all()
+        self.engine.is_full = False
+        self.engine.flush()
         self.send()
 
     def send(self) -> None:
-        """Write the frames that are there, with all others of this turn of the loop: a write costs as much as a frame."""
+        """Write the frames that are there, with all others of this read, or of this turn of the loop."""
         if not self._is_sending:
             self._is_sending = True
-            asyncio.get_running_loop().call_soon(self._write)
+            if FrameSender._is_reading:
+                FrameSender._readers.append(self)
+            else:
+                asyncio.get_running_loop().call_soon(self.write_now)
 
-    def write_goaway(self, last_stream_id: int) -> None:
-        """Write a GOAWAY by hand: the library takes a connection for closed after one."""
-        self._write()
-        if not self._transport.is_closing():
-            self._transport.write(GoAwayFrame(0, last_stream_id=last_stream_id).serialize())
-
-    def _write(self) -> None:
+    def write_now(self) -> None:
+        """Write what there is."""
         self._is_sending = False
-        data = self.h2.data_to_send()
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
+        if self.engine.out:
+            data = self.engine.output()
+            if not self._transport.is_closing():
+                self._transport.write(data)
 
-    def _flush_all(self) -> None:
-        for stream in [stream for stream in self._streams.values() if stream.is_waiting]:
-            stream.flush()
+    def data_received(self, data: bytes) -> None:
+        """Take what has come, and write all that follows from it."""
+        if FrameSender._is_reading:
+            # Called by hand, from within another read.
+            self.take(data)
+            return
+        FrameSender._is_reading = True
+        try:
+            self.take(data)
+        finally:
+            FrameSender._is_reading = False
+            senders = FrameSender._readers
+            for sender in senders:
+                sender.write_now()
+            senders.clear()
+
+    def take(self, data: bytes) -> None:
+        """Understand bytes."""
+        raise NotImplementedError

@@ -12,24 +12,11 @@ served. The connection ends with that stream.
 import asyncio
 import math
 
-from h2.errors import ErrorCodes
-from h2.events import (
-    DataReceived,
-    Event,
-    PingAckReceived,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    TrailersReceived,
-    WindowUpdated,
-)
-from h2.exceptions import ProtocolError
-
 from serving.proxy.exchange import Wiring
-from serving.proxy.http2.engine import server_engine
+from serving.proxy.http2.codes import ErrorCode, Violation
+from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.farewell import Farewell
-from serving.proxy.http2.frames import FrameGate, Violation
+from serving.proxy.http2.hpack.decoder import FieldSection
 from serving.proxy.http2.sending import FrameSender
 from serving.proxy.http2.stream import Stream
 from serving.proxy.registry import Registry
@@ -51,19 +38,16 @@ class Session(FrameSender):
         self.registry = registry
         self.wiring = wiring
         self.peer = peer
-        self.is_full = False
-        self.h2 = server_engine(registry.settings)
-        self.gate = FrameGate(registry.settings, is_server=True, now_s=now_s)
+        self.engine = Http2Engine(self, registry.settings, is_server=True, now_s=now_s)
         self._transport = transport
         self._address = address
-        self._streams: dict[int, Stream] = {}
         # The last stream that was begun.
         self._last_stream_id = 0
         # Until when a client with no streams may stay; when it is closing, until when what was written may take.
         self._due_s = math.inf
         # Until when a head that has begun must be complete.
         self._head_due_s = math.inf
-        self._farewell = Farewell(self.h2, self.write_goaway)
+        self._farewell = Farewell(self.engine)
         self._client_leaves = False
         self._closing = False
         registry.opened(self, address)
@@ -72,36 +56,32 @@ class Session(FrameSender):
 
     def __repr__(self) -> str:
         state = "closing" if self._closing else "leaving" if self._farewell.has_begun else "open"
-        return f"Session({self._address}, streams {len(self._streams)}, {state})"
+        return f"Session({self._address}, streams {len(self.engine.streams)}, {state})"
 
     @property
     def is_idle(self) -> bool:
         """Whether no stream runs."""
-        return not self._streams
+        return not self.engine.streams
 
     # What the loop calls.
 
-    def data_received(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         """Understand frames and give each to its stream."""
         if self._closing:
             return
         now_s = self.wiring.clock()
+        engine = self.engine
         try:
-            events = self.h2.receive_data(self.gate.feed(data, now_s))
+            engine.receive(data, now_s)
         except Violation as violation:
             self.end(violation.code)
             return
-        except ProtocolError:
-            self.end(None)
+        if self._client_leaves and not engine.streams:
+            self.end(ErrorCode.NO_ERROR)
             return
-        for event in events:
-            self._take(event)
-        if self.gate.goaways():
-            self._client_leaves = True
-        if self._client_leaves and not self._streams:
-            self.end(ErrorCodes.NO_ERROR)
-        if not self._closing:
+        if self._head_due_s != math.inf or engine.is_amid_head:
             self._watch_head(now_s)
+        if engine.out:
             self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -111,22 +91,39 @@ class Session(FrameSender):
         self.registry.closed(self, self._address)
         self._leave_streams()
 
-    # What streams call.
+    # What the engine calls.
 
-    def over(self, stream_id: int) -> None:
-        """A stream has sent its last frame."""
-        self._streams.pop(stream_id, None)
-        if self._streams or self._closing:
+    def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
+        """A request has come."""
+        engine = self.engine
+        streams = engine.streams
+        if len(streams) >= self.registry.settings.http2_streams_max or stream_id > self._farewell.served_id_max:
+            engine.refuse(stream_id, ErrorCode.REFUSED_STREAM)
+            return
+        self._last_stream_id = stream_id
+        stream = streams[stream_id] = Stream(self, stream_id, ended=ended)
+        stream.begin(section)
+        if self.registry.draining:
+            self._take_leave()
+
+    def emptied(self) -> None:
+        """The last stream has ended."""
+        if self._closing:
             return
         if self._client_leaves or self.registry.finishing or self._farewell.is_finished:
-            self.end(ErrorCodes.NO_ERROR)
+            self.end(ErrorCode.NO_ERROR)
         elif not self._farewell.has_begun:
             self._wait_until(self.wiring.clock() + self.registry.settings.client_idle_max_s)
 
-    def give_back(self, stream_id: int, count: int) -> None:
-        """Let the peer send this much more."""
-        if count and not self._closing:
-            self.h2.acknowledge_received_data(count, stream_id)
+    def peer_leaves(self, last_stream_id: int) -> None:
+        """The client opens no new streams."""
+        del last_stream_id
+        self._client_leaves = True
+
+    def ping_answered(self, payload: bytes) -> None:
+        """The client has seen what was sent before the ping."""
+        if self._farewell.is_answered_by(payload):
+            self._say_last()
 
     # What the server calls.
 
@@ -134,19 +131,19 @@ class Session(FrameSender):
         """Close if no stream runs; otherwise after the last answer."""
         if self._closing:
             return
-        if self._streams:
+        if self.engine.streams:
             self._take_leave()
         else:
-            self.end(ErrorCodes.NO_ERROR)
+            self.end(ErrorCode.NO_ERROR)
 
     def cut(self) -> bool:
         """Close now; return whether a request was cut off."""
-        had = bool(self._streams)
-        for stream in list(self._streams.values()):
+        streams = self._streams()
+        for stream in streams:
             stream.cut()
         self._closing = True
         self._transport.abort()
-        return had
+        return bool(streams)
 
     def check(self, now_s: float) -> float:
         """Enforce the time limits that have passed; return when the next will."""
@@ -154,102 +151,61 @@ class Session(FrameSender):
             if self._due_s <= now_s:
                 self._transport.abort()
             return self._due_s
-        if self._head_due_s <= now_s or (not self._streams and self._due_s <= now_s):
-            self.end(ErrorCodes.NO_ERROR)
+        streams = self.engine.streams
+        if self._head_due_s <= now_s or (not streams and self._due_s <= now_s):
+            self.end(ErrorCode.NO_ERROR)
             return self._due_s
         if self._farewell.due_s <= now_s:
             self._say_last()
         due_s = min(self._head_due_s, self._farewell.due_s)
-        if not self._streams:
+        if not streams:
             return min(due_s, self._due_s)
-        due_s = min([due_s, *[stream.check(now_s) for stream in list(self._streams.values())]])
+        due_s = min([due_s, *[stream.check(now_s) for stream in self._streams()]])
         self.send()
         return due_s
 
-    def end(self, code: ErrorCodes | None) -> None:
-        """Send GOAWAY and close; with None the library has written the GOAWAY already."""
+    def end(self, code: ErrorCode) -> None:
+        """Send GOAWAY and close."""
         if self._closing:
             return
-        if code is not None and (code is not ErrorCodes.NO_ERROR or not self._farewell.is_finished):
-            self.h2.close_connection(code, last_stream_id=self._last_stream_id)
-        self._write()
-        self._closing = True
+        if code is not ErrorCode.NO_ERROR or not self._farewell.is_finished:
+            self.engine.send_goaway(self._last_stream_id, code)
+        self.write_now()
+        self._closing = self.engine.is_ended = True
         self._leave_streams()
         self._transport.close()
         self._wait_until(self.wiring.clock() + _FLUSH_S)
 
-    def _take(self, event: Event) -> None:
-        if self._closing:
-            return
-        if isinstance(event, RequestReceived):
-            self._begin(event)
-        elif isinstance(event, DataReceived):
-            self._take_data(event)
-        elif isinstance(event, WindowUpdated) and event.stream_id:
-            if found := self._streams.get(event.stream_id):
-                found.flush()
-        elif isinstance(event, WindowUpdated | RemoteSettingsChanged):
-            # All windows are larger, or may be.
-            self._flush_all()
-        elif isinstance(event, PingAckReceived):
-            if self._farewell.is_answered_by(event.ping_data):
-                self._say_last()
-        elif isinstance(event, TrailersReceived | StreamEnded | StreamReset):
-            self._take_end(event)
-
-    def _take_end(self, event: TrailersReceived | StreamEnded | StreamReset) -> None:
-        stream = self._streams.get(event.stream_id)
-        if stream is None:
-            return
-        if isinstance(event, TrailersReceived):
-            stream.ended(event.headers)
-        elif isinstance(event, StreamEnded):
-            stream.ended()
-        else:
-            stream.gone()
-            self.over(event.stream_id)
-
-    def _begin(self, event: RequestReceived) -> None:
-        stream_id = event.stream_id
-        if stream_id > self._farewell.served_id_max or len(self._streams) >= self.registry.settings.http2_streams_max:
-            self.h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
-            return
-        self._last_stream_id = stream_id
-        stream = self._streams[stream_id] = Stream(self, stream_id)
-        stream.begin(event.headers, ended=event.stream_ended is not None)
-        if self.registry.draining:
-            self._take_leave()
-
-    def _take_data(self, event: DataReceived) -> None:
-        stream = self._streams.get(event.stream_id)
-        if stream is None:
-            # The stream is over; the connection's window is given back all the same.
-            self.give_back(event.stream_id, event.flow_controlled_length)
-        else:
-            stream.data(event.data, event.flow_controlled_length)
+    def _streams(self) -> list[Stream]:
+        return [stream for stream in self.engine.streams.values() if isinstance(stream, Stream)]
 
     def _take_leave(self) -> None:
         """Ask for no new streams; those that are on their way are still served."""
         if not self._closing and self._farewell.begin(self.wiring.clock()):
+            self.send()
             self.registry.wake_by(self._farewell.due_s)
 
     def _say_last(self) -> None:
         self._farewell.finish(self._last_stream_id)
-        if not self._streams:
-            self.end(ErrorCodes.NO_ERROR)
+        self.send()
+        if not self.engine.streams:
+            self.end(ErrorCode.NO_ERROR)
 
     def _watch_head(self, now_s: float) -> None:
-        if not self.gate.is_amid_head:
+        if not self.engine.is_amid_head:
             self._head_due_s = math.inf
         elif self._head_due_s == math.inf:
             self._head_due_s = now_s + self.registry.settings.head_wait_max_s
             self.registry.wake_by(self._head_due_s)
 
     def _leave_streams(self) -> None:
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.gone()
+        streams = self._streams()
+        self.engine.streams.clear()
+        for stream in streams:
+            stream.is_done = True
+            stream.take_reset(ErrorCode.CANCEL)
 
     def _wait_until(self, due_s: float) -> None:
         self._due_s = due_s
-        self.registry.wake_by(due_s)
+        if due_s < self.registry.sweep_s:
+            self.registry.wake_by(due_s)

@@ -8,12 +8,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from h2.errors import ErrorCodes
-from h2.events import DataReceived, Event, RemoteSettingsChanged, StreamReset, WindowUpdated
-from h2.exceptions import ProtocolError
-
-from serving.proxy.http2.engine import client_engine
-from serving.proxy.http2.frames import FrameGate, Violation
+from serving.proxy.http2.codes import Violation
+from serving.proxy.http2.engine import Http2Engine
+from serving.proxy.http2.hpack.decoder import FieldSection
 from serving.proxy.http2.sending import FrameSender
 from serving.proxy.http2.upstream import StreamUpstream
 from serving.proxy.upstream import Address
@@ -40,20 +37,18 @@ class UpstreamSession(FrameSender):
 
     def __init__(self, home: LinkHome, address: Address) -> None:
         self.address = address
-        self.is_full = self.is_closed = self.is_going = False
+        self.is_closed = self.is_going = False
         self.used_s = home.clock()
         """When its last stream ended; while there is one, it has no meaning."""
         self.carried_count = 0
         """Streams that it has had."""
-        self.h2 = client_engine(head_bytes_max=home.settings.head_bytes_max)
+        self.engine = Http2Engine(self, home.settings, is_server=False, now_s=self.used_s)
         self._home = home
-        self._gate = FrameGate(home.settings, is_server=False, now_s=self.used_s)
-        self._streams: dict[int, StreamUpstream] = {}
         self._transport: asyncio.Transport
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "going" if self.is_going else "open"
-        return f"UpstreamSession({self.address[0]}:{self.address[1]}, streams {len(self._streams)}, {state})"
+        return f"UpstreamSession({self.address[0]}:{self.address[1]}, streams {len(self.engine.streams)}, {state})"
 
     @property
     def is_open(self) -> bool:
@@ -63,12 +58,12 @@ class UpstreamSession(FrameSender):
     @property
     def has_room(self) -> bool:
         """Whether another stream may be opened."""
-        return self.is_open and len(self._streams) < self.h2.remote_settings.max_concurrent_streams
+        return len(self.engine.streams) < self.engine.peer_streams_max and self.is_open
 
     @property
     def is_idle(self) -> bool:
         """Whether no stream runs."""
-        return not self._streams
+        return not self.engine.streams
 
     # What streams call.
 
@@ -76,112 +71,87 @@ class UpstreamSession(FrameSender):
         """The number of a new stream; 0 when none can be had."""
         if not self.has_room:
             return 0
-        number = self.h2.get_next_available_stream_id()
-        self._streams[number] = stream
+        number = self.engine.next_id()
+        self.engine.streams[number] = stream
         self.carried_count += 1
         if number > _STREAM_ID_MAX:
             self._go()
         return number
 
-    def give_back(self, stream_id: int, count: int) -> None:
-        """Let the app send this much more."""
-        if not self.is_closed:
-            self.h2.acknowledge_received_data(count, stream_id)
-            self.send()
-
-    def reset(self, stream_id: int, code: ErrorCodes) -> None:
-        """End a stream."""
-        if not self.is_closed:
-            try:
-                self.h2.reset_stream(stream_id, code)
-            except ProtocolError:
-                pass
-            else:
-                self.send()
-        self.forget(stream_id)
-
-    def forget(self, stream_id: int) -> None:
-        """A stream is over."""
-        if self._streams.pop(stream_id, None) is not None:
-            self.used_s = self._home.clock()
-            self._close_if_gone()
-
     # What the pool calls.
 
     def close(self) -> None:
         """Close, with all streams."""
-        self._write()
-        self.is_closed = True
+        self.write_now()
+        self.is_closed = self.engine.is_ended = True
         self._transport.close()
+
+    # What the engine calls.
+
+    def open_stream(self, stream_id: int, section: FieldSection, *, ended: bool) -> None:
+        """Never: an app opens no streams."""
+        raise AssertionError(stream_id, section, ended)
+
+    def emptied(self) -> None:
+        """The last stream has ended."""
+        self.used_s = self._home.clock()
+        self._close_if_gone()
+
+    def peer_leaves(self, last_stream_id: int) -> None:
+        """The app processes no streams above that one."""
+        self._go()
+        streams = self.engine.streams
+        for number in [number for number in streams if number > last_stream_id]:
+            stream = streams.pop(number)
+            stream.is_done = True
+            if isinstance(stream, StreamUpstream):
+                stream.refused("the app took its leave")
+        self._close_if_gone()
+
+    def ping_answered(self, payload: bytes) -> None:
+        """Do nothing: none is sent."""
 
     # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the preface."""
         self._transport = cast("asyncio.Transport", transport)
-        self._write()
+        self.write_now()
 
-    def data_received(self, data: bytes) -> None:
-        """Give each event to its stream."""
+    def take(self, data: bytes) -> None:
+        """Give each frame to its stream."""
         if self.is_closed:
             return
+        engine = self.engine
         try:
-            events = self.h2.receive_data(self._gate.feed(data, self._home.clock()))
+            engine.receive(data, self._home.clock())
         except Violation as violation:
-            self.h2.close_connection(violation.code)
-            self._write()
+            engine.send_goaway(0, violation.code)
+            self.write_now()
             self._lose(f"the app broke HTTP/2: {violation}")
             return
-        except ProtocolError as error:
-            self._write()
-            self._lose(f"the app broke HTTP/2: {error}")
-            return
-        for event in events:
-            self._take(event)
-        for goaway in self._gate.goaways():
-            self._go()
-            for number in [number for number in self._streams if number > goaway.last_stream_id]:
-                self._streams.pop(number).refused("the app took its leave")
-            self._close_if_gone()
-        self.send()
+        if engine.out:
+            self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended, and what ran on it."""
         del exc
         self._lose("the app closed its connection before its answer was complete")
 
-    def _take(self, event: Event) -> None:
-        number = getattr(event, "stream_id", None) or 0
-        stream = self._streams.get(number)
-        if isinstance(event, WindowUpdated):
-            if stream is not None:
-                stream.flush()
-            elif not number:
-                self._flush_all()
-        elif isinstance(event, RemoteSettingsChanged):
-            # Windows may be larger.
-            self._flush_all()
-        elif stream is None:
-            if isinstance(event, DataReceived):
-                self.give_back(number, event.flow_controlled_length)
-        elif isinstance(event, StreamReset) and event.error_code == ErrorCodes.REFUSED_STREAM:
-            self.forget(number)
-            stream.refused("the app refuses the stream")
-        else:
-            stream.take(event)
-
     def _go(self) -> None:
         self.is_going = True
         self._home.lost(self)
 
     def _close_if_gone(self) -> None:
-        if self.is_going and not self._streams and not self.is_closed:
+        if self.is_going and not self.engine.streams and not self.is_closed:
             self.close()
 
     def _lose(self, reason: str) -> None:
-        self.is_closed = True
+        self.is_closed = self.engine.is_ended = True
         self._home.lost(self)
         self._transport.close()
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
+        streams = [stream for stream in self.engine.streams.values() if isinstance(stream, StreamUpstream)]
+        self.engine.streams.clear()
+        for stream in streams:
+            stream.is_done = True
             stream.lost(reason)

@@ -98,8 +98,8 @@ async def test_its_end_has_two_steps_and_loses_no_request() -> None:
         client.send(request(1))
         await begun(proxy, 1)
         proxy.server.drain()
-        ping = await client.until(Kind.PING)
         first = await client.until(Kind.GOAWAY)
+        ping = await client.until(Kind.PING)
         assert (first.code, first.last_stream_id) == (Code.NO_ERROR, NO_STREAM_ID)
         # It was on its way when we said so: it is served.
         client.send(request(3), frame(Kind.PING, ping.payload, flags=1))

@@ -1,0 +1,83 @@
+"""One stream's part of the engine: its windows, and bytes that wait for the peer's window.
+
+A producer whose bytes wait is paused at a limit, so that a stream holds at most that and the one piece that was on its way. The
+window that the peer has grows while its bytes are taken as fast as they come, so that large messages do not wait for updates; it
+grows from a budget of the whole connection.
+"""
+
+from serving.proxy.http2.hpack.decoder import FieldSection
+
+__all__ = ["WINDOW_BYTES", "WINDOW_BYTES_MAX", "EngineStream"]
+
+# What a peer may send before its reader has taken it: RFC 9113's default at first.
+WINDOW_BYTES = 65_535
+# Twice the default four times: almost 1 MiB.
+WINDOW_BYTES_MAX = 16 * WINDOW_BYTES
+_HELD_BYTES_MAX = 64 * 1024
+
+
+class EngineStream:
+    """A stream, as the engine keeps it; its owner is a subclass, which takes what comes."""
+
+    __slots__ = (
+        *("ending", "has_ended", "is_done", "is_queued", "pending", "peer_ended", "send_left", "stream_id"),
+        *("trailers", "window_bytes", "window_left"),
+    )
+
+    def __init__(self, stream_id: int, *, send_left: int, peer_ended: bool) -> None:
+        self.stream_id = stream_id
+        self.send_left = send_left
+        """What the peer takes; negative after it has made its windows smaller."""
+        self.window_left = self.window_bytes = WINDOW_BYTES
+        self.peer_ended = peer_ended
+        """Whether the peer has sent its last frame."""
+        self.pending: bytearray | None = None
+        """Bytes that wait."""
+        self.ending = False
+        """Whether nothing follows what waits, but trailers."""
+        self.trailers = b""
+        """Lines that follow them."""
+        self.is_queued = False
+        """Whether it waits for the connection's window, and not for its own."""
+        self.has_ended = False
+        """Whether this side has sent its last frame."""
+        self.is_done = False
+        """Whether the engine has removed it."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be sent for a while."""
+        return self.pending is not None and len(self.pending) >= _HELD_BYTES_MAX
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is something to send."""
+        return not self.has_ended and (self.ending or bool(self.pending))
+
+    def hold_back(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
+        """Keep what cannot be sent yet."""
+        if self.pending is None:
+            self.pending = bytearray(payload)
+        else:
+            self.pending += payload
+        if done:
+            self.ending = True
+            self.trailers = trailers
+
+    # What the engine calls.
+
+    def take_head(self, section: FieldSection, *, ended: bool) -> None:
+        """A head or trailers have come."""
+        raise NotImplementedError
+
+    def take_data(self, payload: bytes, *, ended: bool) -> None:
+        """A piece of a body has come, its last one if ``ended``; it may be empty."""
+        raise NotImplementedError
+
+    def take_reset(self, code: int) -> None:
+        """The peer has reset the stream, which is gone."""
+        raise NotImplementedError
+
+    def sent(self) -> None:
+        """Something that waited was sent."""
+        raise NotImplementedError

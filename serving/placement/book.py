@@ -39,6 +39,10 @@ class NodeBook:
         """A node; None if there is none by that name."""
         return self._nodes.get(name)
 
+    def usage(self, name: str) -> NodeUsage | NoData:
+        """The load of a node."""
+        return self._usages.get(name, _UNMEASURED)
+
     def pod_count(self, node: str) -> int:
         """Pods on a node."""
         return len(self._by_node.get(node, ()))
@@ -79,7 +83,7 @@ class NodeBook:
         self._dirty.add(pod.node)
 
     def take_usages(self, usages: Mapping[str, NodeUsage]) -> None:
-        """What all nodes use that anybody has measured."""
+        """What all nodes use, as far as it is measured."""
         self._dirty |= usages.keys() | self._usages.keys()
         self._usages = dict(usages)
 
@@ -103,5 +107,5 @@ class NodeBook:
             allocatable_cpu_m=node.allocatable_cpu_m,
             allocatable_memory_bytes=node.allocatable_memory_bytes,
             demand=total_demand(pods.values()) if pods else _NOTHING,
-            usage=self._usages.get(name, _UNMEASURED),
+            usage=self.usage(name),
         )

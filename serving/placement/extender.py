@@ -12,14 +12,16 @@ from typing import Any
 import msgspec
 
 from serving.model.errors import InvalidValue
+from serving.model.nodata import NoData
 from serving.placement.book import NodeBook
 from serving.placement.facts import demand_of
 from serving.scheduler.nodes import NodeTable
 from serving.scheduler.pod import PodDemand
 from serving.scheduler.provider import Scorer, Scores
 
-__all__ = ["Extender", "ExtenderCall", "read_call"]
+__all__ = ["BindingCall", "Extender", "ExtenderCall", "read_binding", "read_call"]
 
+_BINDING_EXPECTED = "a kube-scheduler's ExtenderBindingArgs: an object with PodName, PodNamespace, PodUID and Node"
 _EXPECTED = "a kube-scheduler's ExtenderArgs: an object with Pod, and NodeNames or Nodes"
 
 
@@ -32,6 +34,28 @@ class ExtenderCall(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the scheduler wants names in the answer; if not, the Nodes that it sent."""
 
     nodes: tuple[Mapping[str, Any], ...] = ()
+
+
+class BindingCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that a scheduler has found a node for."""
+
+    pod: str
+    namespace: str
+    uid: str
+    node: str
+
+
+def read_binding(body: bytes) -> BindingCall:
+    """The body of a bind call. Raises ``InvalidValue``."""
+    try:
+        found = {key.lower(): value for key, value in msgspec.json.decode(body, type=dict[str, str]).items()}
+        parts = {"pod": "podname", "namespace": "podnamespace", "uid": "poduid", "node": "node"}
+        call = BindingCall(**{field: found[key] for field, key in parts.items()})
+    except (msgspec.MsgspecError, KeyError) as error:
+        raise InvalidValue(text=f"{body[:80]!r} ({error})", expected=_BINDING_EXPECTED) from error
+    if not (call.pod and call.namespace and call.node):
+        raise InvalidValue(text=f"{body[:80]!r}", expected=_BINDING_EXPECTED)
+    return call
 
 
 def read_call(body: bytes) -> ExtenderCall:
@@ -86,10 +110,16 @@ class Extender:
         )
 
     def explain(self, call: ExtenderCall, *, now_s: float) -> bytes:
-        """Why each of the nodes has its score, for people; nodes that are not known are left out."""
+        """Why each of the nodes has its score, for people; nodes that are not known are left out.
+
+        ``usage_age_s`` is how old the measured load is; null for a node without. Load that is too old counts as missing.
+        """
         scores = self._score(call.pod, now_s=now_s)
+        names = [name for name in call.node_names if name in scores.table.index_by_name]
+        usages = {name: self._book.usage(name) for name in names}
+        ages_s = {name: None if isinstance(one, NoData) else now_s - one.at_s for name, one in usages.items()}
         return msgspec.json.encode(
-            [scores.explain(name) for name in call.node_names if name in scores.table.index_by_name]
+            [msgspec.to_builtins(scores.explain(name)) | {"usage_age_s": ages_s[name]} for name in names]
         )
 
     def _score(self, pod: Mapping[str, Any], *, now_s: float) -> Scores:

@@ -5,7 +5,6 @@ node, in percent of what is allocatable. A measurement counts once, however ofte
 more is forgotten. It lists nothing itself.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from serving.model.errors import InvalidValue
 from serving.model.nodata import NoData
 from serving.model.quantity import parse_bytes, parse_millicores
 from serving.placement.facts import NodeFacts
-from serving.scheduler.metrics import NodeUsage, Usage
+from serving.scheduler.metrics import NodeUsage, usage_of
 
 __all__ = ["NodeLoads"]
 
@@ -64,19 +63,9 @@ class NodeLoads:
 def _usage(samples: deque[_LoadSample]) -> NodeUsage:
     return NodeUsage(
         at_s=samples[-1].at_s,
-        cpu=_moments(one.cpu_percent for one in samples),
-        memory=_moments(one.memory_percent for one in samples),
+        cpu=usage_of((one.cpu_percent for one in samples), missing=_NOTHING_MEASURED),
+        memory=usage_of((one.memory_percent for one in samples), missing=_NOTHING_MEASURED),
     )
-
-
-def _moments(values: Iterable[float | None]) -> Usage | NoData:
-    """Mean and standard deviation: 20, 40 and 60 percent are 40 and 16.3."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return _NOTHING_MEASURED
-    mean = math.fsum(known) / len(known)
-    variance = math.fsum((value - mean) ** 2 for value in known) / len(known)
-    return Usage(mean_percent=mean, deviation_percent=math.sqrt(variance))
 
 
 def _percent(written: object, parse: Callable[[str], int], allocatable: int) -> float | None:

@@ -16,7 +16,7 @@ from serving.model.nodata import NoData
 from serving.scheduler.arrays import FloatArray, IntArray, Resource
 from serving.settings.placement import PlacementQuirks
 
-__all__ = ["NodeMetric", "NodeUsage", "Usage", "clamped_usage_ratio", "read_usage", "usage_ratio"]
+__all__ = ["NodeMetric", "NodeUsage", "Usage", "clamped_usage_ratio", "read_usage", "usage_of", "usage_ratio"]
 
 # load-watcher's words, which are case-sensitive.
 _TYPES = {Resource.CPU: "CPU", Resource.MEMORY: "Memory"}
@@ -46,6 +46,16 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     cpu: Usage | NoData
     memory: Usage | NoData
+
+
+def usage_of(percents: Iterable[float | None], *, missing: NoData) -> Usage | NoData:
+    """Mean and standard deviation of measurements: 20, 40 and 60 percent are 40 and 16.3; ``missing`` if there are none."""
+    known = [value for value in percents if value is not None and math.isfinite(value)]
+    if not known:
+        return missing
+    mean = math.fsum(known) / len(known)
+    variance = math.fsum((value - mean) ** 2 for value in known) / len(known)
+    return Usage(mean_percent=mean, deviation_percent=math.sqrt(variance))
 
 
 def read_usage(metrics: Iterable[NodeMetric], *, at_s: float, quirks: PlacementQuirks) -> NodeUsage:

@@ -12,7 +12,9 @@ from typing import Annotated
 import msgspec
 
 from serving.model.errors import InvalidValue
-from serving.settings.knob import COUNT, DURATION, NUMBER, TEXT, Knob
+from serving.settings.extendertls import ExtenderTlsSettings
+from serving.settings.knob import COUNT, DURATION, FLAG, NUMBER, TEXT, Knob
+from serving.settings.loadsource import LoadSourceSettings
 from serving.settings.record import Clash, SettingsRecord
 
 __all__ = [
@@ -134,23 +136,36 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     more. Range: above 0. Default: Trimaran, 1."""
 
     load_period_s: Annotated[float, Knob(key="load-period", unit=DURATION, low=0, high=300)] = 15.0
-    """Time between two looks at what nodes use (metrics.k8s.io), in seconds; 0 never looks. Range: 0 to 5m. Default:
+    """Time between two looks at what nodes use, in seconds; 0 never looks. Range: 0 to 5m. Default:
     ours, 15s, metrics-server's own resolution."""
 
     load_samples_max: Annotated[int, Knob(key="load-samples", unit=COUNT, low=1, high=1000)] = 20
     """Samples of each node from which mean and deviation of its load are taken, the newest ones. Range: 1 to 1000.
     Default: ours, 20, five minutes."""
 
+    binds: Annotated[bool, Knob(key="binds", unit=FLAG)] = False
+    """Whether ``POST /bind`` binds pods to nodes, for schedulers without a binder; it needs the right to create bindings.
+    Default: ours, false."""
+
     listen_address: Annotated[str, Knob(key="listen-address", unit=TEXT)] = "127.0.0.1:6082"
-    """Where a kube-scheduler asks, as host and port; a socket that is handed down goes before it. Plain HTTP, so that
-    beyond one machine it belongs behind a network policy. Default: ours, 127.0.0.1:6082."""
+    """Where a kube-scheduler asks, as host and port; a socket that is handed down goes before it. Without a
+    certificate it is plain HTTP, which beyond one machine belongs behind a network policy. Default: ours,
+    127.0.0.1:6082."""
+
+    load: LoadSourceSettings = LoadSourceSettings()
+    """Where the load of nodes comes from."""
+
+    tls: ExtenderTlsSettings = ExtenderTlsSettings()
+    """TLS of the extender."""
 
     quirks: PlacementQuirks = PlacementQuirks()
     """Behaviours of the originals that are off by default, one flag each."""
 
     def check(self) -> Iterator[Clash]:
-        """Weights that cannot be read."""
+        """Weights that cannot be read, a source that cannot be asked, files that are right together only."""
         try:
             read_weights(self.score_weights)
         except InvalidValue as error:
             yield Clash(fields=("score_weights",), what=str(error), expected=error.expected)
+        yield from self.load.check()
+        yield from self.tls.check()

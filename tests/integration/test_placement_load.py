@@ -1,0 +1,269 @@
+"""Where the load of nodes comes from: Prometheus, SignalFx, a load-watcher, and ourselves as one."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+from aiohttp import web
+
+from serving.cluster.kinds import NODE_METRICS
+from serving.cluster.memory import MemoryCluster
+from serving.model.errors import InvalidCertificate, InvalidValue, Unavailable
+from serving.placement.io.loadsources import load_source
+from serving.placement.loadreport import LoadReport
+from serving.scheduler.metrics import Usage
+from serving.settings.loadsource import LOAD_WATCHER, PROMETHEUS, SIGNALFX, LoadSourceSettings
+from serving.settings.placement import PlacementSettings
+from tests.integration.test_placement import put, staged
+
+_PROMETHEUS = shutil.which("prometheus") or ""
+_TOKEN = "not to be shown"  # noqa: S105 - of a test
+Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@contextlib.asynccontextmanager
+async def served(answer: Answer, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """An HTTP server that answers each call so; its URL."""
+    made = web.Application()
+    made.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(made)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        yield f"{'https' if context else 'http'}://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+async def looked(now_s: float = 100.0, wall_s: float = 10_000.0, **load: Any) -> LoadReport:  # noqa: ANN401 - settings
+    settings = PlacementSettings(load=LoadSourceSettings(**load))
+    assert list(settings.check()) == []
+    async with load_source(settings, MemoryCluster(), lambda _: None) as source:
+        return await source.look(now_s, wall_s)
+
+
+def means(report: LoadReport) -> dict[str, tuple[float | None, float | None]]:
+    """Mean cpu and memory by node."""
+    return {
+        name: tuple(one.mean_percent if isinstance(one, Usage) else None for one in (usage.cpu, usage.memory))  # type: ignore[misc]
+        for name, usage in report.usages.items()
+    }
+
+
+def vector(**values: float) -> dict[str, Any]:
+    result = [{"metric": {"instance": f"{name}:9100"}, "value": [1.0, str(value)]} for name, value in values.items()]
+    return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+async def test_prometheus_is_asked_for_the_next_window_where_one_is_too_wide() -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        query = request.query["query"]
+        asked.append(query)
+        if "[15m]" in query:
+            body = {
+                "status": "error",
+                "errorType": "execution",
+                "error": "query processing would load too many samples",
+            }
+            return web.json_response(body, status=422)
+        if "memory" in query:
+            return web.json_response(vector())
+        return web.json_response(vector(a=0.25, b=0.5))
+
+    async with served(answer) as url:
+        report = await looked(source=PROMETHEUS, url=url)
+    assert report.window_s == 600
+    assert means(report) == {"a": (25.0, None), "b": (50.0, None)}
+    assert report.usages["a"].at_s == 100.0
+    assert "avg_over_time(instance:node_cpu:ratio[15m])" in asked
+    assert "stddev_over_time(instance:node_memory_utilisation:ratio[10m])" in asked
+
+
+async def test_a_source_that_refuses_says_so_without_the_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(f"{_TOKEN}\n")
+    seen: list[str | None] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"})
+
+    async with served(answer) as url:
+        with pytest.raises(Unavailable, match="status 302") as failure:
+            await looked(source=PROMETHEUS, url=url, token_file=str(tmp_path / "token"))
+    assert set(seen) == {f"Bearer {_TOKEN}"}
+    assert _TOKEN not in str(failure.value)
+    with pytest.raises(Unavailable, match="No such file"):
+        await looked(source=PROMETHEUS, url=url, token_file=str(tmp_path / "none"))
+
+
+async def test_a_certificate_is_verified_unless_said_otherwise(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(vector(a=0.5))
+
+    async with served(answer, context) as url:
+        with pytest.raises(Unavailable, match=r"(?i)certificate verify failed"):
+            await looked(source=PROMETHEUS, url=url)
+        assert means(await looked(source=PROMETHEUS, url=url, ca_file=str(tmp_path / "ca.pem"))) == {"a": (50, 50)}
+        assert means(await looked(source=PROMETHEUS, url=url, skip_verify=True)) == {"a": (50, 50)}
+        for reason in ("No such file", ""):
+            with pytest.raises(InvalidCertificate, match=reason):
+                await looked(source=PROMETHEUS, url=url, ca_file=str(tmp_path / "none.pem"))
+            (tmp_path / "none.pem").write_text("nonsense")
+
+
+async def test_an_answer_that_is_no_answer_of_prometheus() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text="<html>")
+
+    async with served(answer) as url:
+        with pytest.raises(InvalidValue, match="an answer of Prometheus"):
+            await looked(source=PROMETHEUS, url=url)
+
+
+async def test_signalfx_gives_points_by_series_and_hosts_by_series(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(_TOKEN)
+    asked: list[dict[str, str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append({**request.query, "path": request.path, "token": request.headers["X-SF-Token"]})
+        if request.path == "/v2/metrictimeseries":
+            results = [{"id": "s1", "dimensions": {"host": "a.example.com", "sf_metric": None}}, {"id": "s9"}]
+            return web.json_response({"count": 2, "results": results})
+        is_cpu = "cpu" in request.query["query"]
+        points = [[1, 20.0], [2, 40.0], [3, 60.0], [4, None]] if is_cpu else [[1, 10.0]]
+        return web.json_response({"data": {"s1": points, "unknown": [[1, 1.0]]}, "errors": []})
+
+    async with served(answer) as url:
+        report = await looked(
+            source=SIGNALFX,
+            url=url,
+            token_file=str(tmp_path / "token"),
+            cluster="blue",
+            host_suffix=".example.com",
+        )
+    cpu = report.usages["a"].cpu
+    assert isinstance(cpu, Usage)
+    assert cpu.mean_percent == 40.0
+    assert cpu.deviation_percent == pytest.approx(16.33, abs=0.01)
+    assert means(report) == {"a": (40.0, 10.0)}
+    assert asked[0] == {
+        "query": 'host:*.example.com AND cluster:blue AND sf_metric:"cpu.utilization"',
+        "startMs": "9100000",
+        "endMs": "10000000",
+        "resolution": "60000",
+        "path": "/v1/timeserieswindow",
+        "token": _TOKEN,
+    }
+
+
+async def test_what_a_load_watcher_measured_long_ago_is_as_old_as_it_says() -> None:
+    body = {
+        "timestamp": 9900,
+        "window": {"duration": "15m", "start": 9000, "end": 9900},
+        "source": "Prometheus",
+        "data": {
+            "NodeMetricsMap": {
+                "a": {"metrics": [{"type": "CPU", "operator": "AVG", "rollup": "15m", "value": 33.0}]},
+                "b": {"metrics": None},
+            }
+        },
+    }
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(body) if request.path == "/watcher" else web.Response(status=404)
+
+    async with served(answer) as url:
+        report = await looked(source=LOAD_WATCHER, url=url)
+    assert means(report) == {"a": (33.0, None)}
+    assert report.usages["a"].at_s == 0.0
+    assert report.window_s == 900
+
+
+async def test_our_measurements_are_served_as_a_load_watcher_serves_its_own() -> None:
+    async with staged() as asking:
+        async with asking.session.get(f"{asking.url}/watcher") as early:
+            assert early.status == 404
+        await put(asking.cluster, "a")
+        body = {
+            "apiVersion": "metrics.k8s.io/v1beta1",
+            "kind": "NodeMetrics",
+            "metadata": {"name": "a"},
+            "timestamp": "then",
+            "usage": {"cpu": "1", "memory": "2Gi"},
+        }
+        await asking.cluster.create(NODE_METRICS, body)
+        async with asyncio.timeout(60):
+            while (await asking.session.get(f"{asking.url}/watcher?host=a")).status != 200:  # noqa: ASYNC110 - as a client would
+                await asyncio.sleep(0.01)
+        report = await looked(source=LOAD_WATCHER, url=asking.url)
+        assert means(report) == {"a": (25.0, 25.0)}
+        (found,) = await asking.ask("/explain", "a")
+        assert 0 <= found["usage_age_s"] < 60
+        assert (await asking.session.get(f"{asking.url}/watcher?host=b")).status == 404
+        assert (await asking.session.get(f"{asking.url}/watcher/health")).status == 200
+
+
+@pytest.mark.skipif(not _PROMETHEUS, reason="prometheus is not on PATH: make system-packages")
+async def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
+    async def exporter(_: web.Request) -> web.Response:
+        lines = ['instance:node_cpu:ratio{instance="a"} 0.25', 'share_of_memory{node="a"} 0.75', ""]
+        return web.Response(text="\n".join(lines))
+
+    # Prometheus cannot tell which free port it took: it has an address for itself.
+    address = f"127.79.{os.getpid() >> 8 & 255}.{os.getpid() & 255}:9090"
+    async with served(exporter) as url:
+        job = {
+            "job_name": "nodes",
+            "honor_labels": True,
+            "static_configs": [{"targets": [url.removeprefix("http://")]}],
+        }
+        config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
+        (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
+        options = [f"--config.file={tmp_path}/prometheus.yaml", f"--storage.tsdb.path={tmp_path}/data"]
+        process = await asyncio.create_subprocess_exec(
+            _PROMETHEUS, *options, f"--web.listen-address={address}", stderr=asyncio.subprocess.DEVNULL
+        )
+        try:
+            async with asyncio.timeout(120):
+                while True:
+                    try:
+                        report = await looked(
+                            source=PROMETHEUS,
+                            url=f"http://{address}",
+                            memory_metric='label_replace(share_of_memory, "instance", "$1", "node", "(.*)") * 1',
+                        )
+                    except Unavailable:
+                        report = None
+                    if report is not None and means(report).get("a") == (25.0, 75.0):
+                        break
+                    await asyncio.sleep(0.1)
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def test_a_source_that_knows_no_node_or_is_away() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(vector())
+
+    async with served(answer) as url:
+        assert (await looked(source=PROMETHEUS, url=url)).usages == {}
+    with pytest.raises(Unavailable, match="/api/v1/query"):
+        await looked(source=PROMETHEUS, url="http://127.0.0.1:1")

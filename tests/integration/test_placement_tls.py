@@ -1,0 +1,181 @@
+"""The extender over TLS, with a certificate that changes and callers that must show theirs; and pods that are bound."""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import trustme
+from aiohttp import web
+
+from serving.cluster.kube import KubeCluster
+from serving.cluster.memory import MemoryCluster
+from serving.model.errors import InvalidCertificate
+from serving.placement.main import PlacementDaemon
+from serving.settings.extendertls import ExtenderTlsSettings
+from serving.settings.placement import PlacementSettings
+
+
+def write(authority: trustme.CA, folder: Path) -> None:
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(folder / "key.pem")
+    (folder / "cert.pem").write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
+
+
+@contextlib.asynccontextmanager
+async def extender(settings: PlacementSettings, cluster: object = None) -> AsyncIterator[str]:
+    """A daemon; its URL."""
+    daemon, stop = PlacementDaemon(settings, cluster or MemoryCluster()), asyncio.Event()  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(daemon.run(stop))
+        serving = group.create_task(daemon.is_serving.wait())
+        await asyncio.wait([running, serving], return_when=asyncio.FIRST_COMPLETED)
+        serving.cancel()
+        try:
+            yield "{}://{}:{}".format("https" if settings.tls.paths else "http", *daemon.address)
+        finally:
+            stop.set()
+
+
+async def works(url: str, authority: trustme.CA, *, client: trustme.LeafCert | None = None) -> bool:
+    """Whether a caller that trusts the authority gets an answer on a new connection."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if client is not None:
+        client.configure_cert(context)
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/healthz", ssl=context) as answer:
+            return answer.status in (200, 503)
+    except (aiohttp.ClientError, ssl.SSLError, ConnectionError):
+        return False
+
+
+async def test_a_certificate_that_changes_is_served_and_one_that_does_not_work_is_not(tmp_path: Path) -> None:
+    first, second = trustme.CA(), trustme.CA()
+    write(first, tmp_path)
+    tls = ExtenderTlsSettings(
+        certificate_file=str(tmp_path / "cert.pem"), key_file=str(tmp_path / "key.pem"), reload_period_s=0.05
+    )
+    async with extender(PlacementSettings(tls=tls, listen_address="127.0.0.1:0", load_period_s=0.0)) as url:
+        assert await works(url, first)
+        assert not await works(url, second)
+        write(second, tmp_path)
+        async with asyncio.timeout(60):
+            while not await works(url, second):  # noqa: ASYNC110 - asked as a caller would
+                await asyncio.sleep(0.02)
+        (tmp_path / "key.pem").write_text("nonsense")
+        await asyncio.sleep(0.2)
+        assert await works(url, second)
+        assert not await works(url, first)
+
+
+async def test_callers_without_a_certificate_of_the_authority_are_refused(tmp_path: Path) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    write(authority, tmp_path)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = ExtenderTlsSettings(
+        certificate_file=str(tmp_path / "cert.pem"),
+        key_file=str(tmp_path / "key.pem"),
+        client_ca_file=str(tmp_path / "ca.pem"),
+    )
+    async with extender(PlacementSettings(tls=tls, listen_address="127.0.0.1:0", load_period_s=0.0)) as url:
+        assert not await works(url, authority)
+        assert not await works(url, authority, client=other.issue_cert("scheduler"))
+        assert await works(url, authority, client=authority.issue_cert("scheduler"))
+
+
+@pytest.mark.parametrize("broken", ["cert.pem", "key.pem", "ca.pem"])
+async def test_files_that_do_not_work_at_the_start_end_it(tmp_path: Path, broken: str) -> None:
+    authority = trustme.CA()
+    write(authority, tmp_path)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    (tmp_path / broken).write_text("nonsense")
+    tls = ExtenderTlsSettings(
+        certificate_file=str(tmp_path / "cert.pem"),
+        key_file=str(tmp_path / "key.pem"),
+        client_ca_file=str(tmp_path / "ca.pem"),
+    )
+    with pytest.RaisesGroup(pytest.RaisesExc(InvalidCertificate, match=r"\.pem")):
+        async with extender(PlacementSettings(tls=tls, listen_address="127.0.0.1:0")):
+            pass
+
+
+@contextlib.asynccontextmanager
+async def server(status: int) -> AsyncIterator[tuple[str, list[tuple[str, object]]]]:
+    """An API server that takes bindings, and what it was sent."""
+    taken: list[tuple[str, object]] = []
+
+    async def create(request: web.Request) -> web.Response:
+        taken.append((request.path, await request.json()))
+        answer = {"kind": "Status", "status": "Failure", "message": "pod p is already assigned", "reason": "Conflict"}
+        return web.json_response({"kind": "Status", "status": "Success"} if status < 400 else answer, status=status)
+
+    made = web.Application()
+    made.router.add_post("/{path:.*}", create)
+    runner = web.AppRunner(made)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", taken
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def kube(address: str, folder: Path) -> AsyncIterator[KubeCluster]:
+    """A client of an API server."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": address}}],
+        "users": [{"name": "here", "user": {}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "here"}}],
+    }
+    (folder / "kubeconfig").write_text(json.dumps(config))
+    cluster = KubeCluster(folder / "kubeconfig")
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+async def bound(url: str, body: object) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/bind", data=json.dumps(body)) as answer:
+        return answer.status, await answer.text()
+
+
+_ARGS = {"PodName": "p", "PodNamespace": "blue", "PodUID": "u", "Node": "a"}
+
+
+@pytest.mark.parametrize(("status", "error"), [(201, ""), (409, "pod p is already assigned")])
+async def test_a_pod_is_bound_by_a_binding(status: int, error: str, tmp_path: Path) -> None:
+    settings = PlacementSettings(binds=True, listen_address="127.0.0.1:0", load_period_s=0.0)
+    async with (
+        server(status) as (address, taken),
+        kube(address, tmp_path) as cluster,
+        extender(settings, cluster) as url,
+    ):
+        assert await bound(url, _ARGS) == (200, json.dumps({"Error": error}, separators=(",", ":")))
+        path, body = taken[0]
+        assert path == "/api/v1/namespaces/blue/bindings"
+        assert body == {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": "p", "namespace": "blue", "uid": "u"},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "a"},
+        }
+
+
+async def test_a_placement_that_may_not_bind_says_so_and_a_wrong_call_is_refused() -> None:
+    async with extender(PlacementSettings(listen_address="127.0.0.1:0", load_period_s=0.0)) as url:
+        status, text = await bound(url, _ARGS)
+        assert (status, "does not bind pods" in text) == (200, True)
+        wrong_calls: list[object] = [[], {**_ARGS, "Node": ""}, {"PodName": "p"}]
+        for wrong in wrong_calls:
+            status, text = await bound(url, wrong)
+            assert (status, "ExtenderBindingArgs" in text) == (400, True)

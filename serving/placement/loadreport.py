@@ -32,27 +32,27 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     usages: Mapping[str, NodeUsage]
 
 
-class _Metric(msgspec.Struct, frozen=True):
+class _WatcherMetric(msgspec.Struct, frozen=True):
     type: str = ""
     operator: str = ""
     value: float | None = None
 
 
-class _NodeMetrics(msgspec.Struct, frozen=True):
-    metrics: list[_Metric] | None = None
+class _WatcherNode(msgspec.Struct, frozen=True):
+    metrics: list[_WatcherMetric] | None = None
 
 
 class _WatcherData(msgspec.Struct, frozen=True):
-    nodes: dict[str, _NodeMetrics | None] | None = msgspec.field(default=None, name="NodeMetricsMap")
+    nodes: dict[str, _WatcherNode | None] | None = msgspec.field(default=None, name="NodeMetricsMap")
 
 
-class _Window(msgspec.Struct, frozen=True):
+class _WatcherWindow(msgspec.Struct, frozen=True):
     start: float = 0.0
     end: float = 0.0
 
 
 class _WatcherBody(msgspec.Struct, frozen=True):
-    window: _Window
+    window: _WatcherWindow
     data: _WatcherData
     source: str = ""
 
@@ -73,7 +73,7 @@ def read_watcher_body(body: bytes, *, quirks: PlacementQuirks) -> LoadReport:
     )
 
 
-def _metrics(found: list[_Metric]) -> list[NodeMetric]:
+def _metrics(found: list[_WatcherMetric]) -> list[NodeMetric]:
     return [NodeMetric(type=one.type, operator=one.operator, value=one.value) for one in found if one.value is not None]
 
 

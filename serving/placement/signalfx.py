@@ -26,17 +26,17 @@ _METADATA_EXPECTED = "series of SignalFx: results with id and dimensions"
 _MISSING = NoData(missing="measurement of the node in SignalFx")
 
 
-class _Points(msgspec.Struct, frozen=True):
+class _SignalFxPoints(msgspec.Struct, frozen=True):
     data: dict[str, list[tuple[float, float | None]]]
 
 
-class _Series(msgspec.Struct, frozen=True):
+class _SignalFxSeries(msgspec.Struct, frozen=True):
     id: str = ""
     dimensions: dict[str, str | None] = {}
 
 
-class _Metadata(msgspec.Struct, frozen=True):
-    results: list[_Series]
+class _SignalFxMetadata(msgspec.Struct, frozen=True):
+    results: list[_SignalFxSeries]
 
 
 def metrics_of(settings: LoadSourceSettings) -> dict[str, str]:
@@ -62,11 +62,11 @@ def metadata_parameters(settings: LoadSourceSettings, metric: str) -> dict[str, 
 def read_series(points: bytes, metadata: bytes, settings: LoadSourceSettings) -> dict[str, Usage | NoData]:
     """The usage of each node, from both answers. Raises ``InvalidValue``."""
     try:
-        values = msgspec.json.decode(points, type=_Points).data
+        values = msgspec.json.decode(points, type=_SignalFxPoints).data
     except msgspec.MsgspecError as error:
         raise InvalidValue(text=f"{points[:80]!r} ({error})", expected=_POINTS_EXPECTED) from error
     try:
-        series = msgspec.json.decode(metadata, type=_Metadata).results
+        series = msgspec.json.decode(metadata, type=_SignalFxMetadata).results
     except msgspec.MsgspecError as error:
         raise InvalidValue(text=f"{metadata[:80]!r} ({error})", expected=_METADATA_EXPECTED) from error
     nodes = _node_by_series(series, settings)
@@ -84,7 +84,7 @@ def _query(settings: LoadSourceSettings, metric: str) -> str:
     return " AND ".join(parts)
 
 
-def _node_by_series(series: Sequence[_Series], settings: LoadSourceSettings) -> Mapping[str, str]:
+def _node_by_series(series: Sequence[_SignalFxSeries], settings: LoadSourceSettings) -> Mapping[str, str]:
     label = settings.node_label or _HOST
     hosts = {one.id: one.dimensions.get(label) or "" for one in series}
     return {one: host.removesuffix(settings.host_suffix) for one, host in hosts.items() if one and host}

@@ -48,7 +48,7 @@ class LoadSource(Protocol):
         ...
 
 
-class MetricsServer:
+class _MetricsServer:
     """metrics.k8s.io of the cluster: single measurements, of which mean and deviation are made here."""
 
     def __init__(self, settings: PlacementSettings, cluster: Cluster, node: Callable[[str], NodeFacts | None]) -> None:
@@ -115,7 +115,7 @@ async def _in_widest_window(
     return LoadReport(source=source, at_s=wall_s, window_s=WINDOWS_S[-1], usages={})
 
 
-class PrometheusSource:
+class _PrometheusSource:
     """PromQL over HTTP. A wide window may hold more samples than the server allows."""
 
     def __init__(self, caller: _Caller) -> None:
@@ -137,7 +137,7 @@ class PrometheusSource:
         return await _in_widest_window("Prometheus", wall_s, measure)
 
 
-class SignalFxSource:
+class _SignalFxSource:
     """The points of SignalFx."""
 
     def __init__(self, caller: _Caller) -> None:
@@ -169,7 +169,7 @@ class SignalFxSource:
         )
 
 
-class WatcherSource:
+class _WatcherSource:
     """A load-watcher service, or another of our own."""
 
     def __init__(self, caller: _Caller, settings: PlacementSettings) -> None:
@@ -193,16 +193,16 @@ async def load_source(
     """The source that the settings name; ``node`` finds a node by name. Raises ``InvalidCertificate`` for a CA that cannot be read."""
     load = settings.load
     if load.source == METRICS_SERVER:
-        yield MetricsServer(settings, cluster, node)
+        yield _MetricsServer(settings, cluster, node)
         return
     timeout = aiohttp.ClientTimeout(total=load.timeout_s)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=_context(load))) as session:
         if load.source == PROMETHEUS:
-            yield PrometheusSource(_Caller(load, session, header="Authorization"))
+            yield _PrometheusSource(_Caller(load, session, header="Authorization"))
         elif load.source == LOAD_WATCHER:
-            yield WatcherSource(_Caller(load, session, header="Authorization"), settings)
+            yield _WatcherSource(_Caller(load, session, header="Authorization"), settings)
         else:
-            yield SignalFxSource(_Caller(load, session, header="X-SF-Token"))
+            yield _SignalFxSource(_Caller(load, session, header="X-SF-Token"))
 
 
 def _context(settings: LoadSourceSettings) -> ssl.SSLContext:

@@ -28,6 +28,8 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     change: SettingsChange
     dial: tuple[DialPosition, ...]
+    is_knative: bool = False
+    """Whether a revision wakes as in Knative, which no setting says: with 1 pod, then by what its windows show."""
 
 
 def _retention(retention_s: float) -> SettingsChange:
@@ -43,11 +45,18 @@ def _fixed(total_s: float) -> SettingsChange:
     return lambda settings: _retention(max(0.0, total_s - settings.stable_window_s))(_named(KNATIVE_POLICY)(settings))
 
 
-# Sparse loads follow the retention of the last pod, heavy loads the target utilisation; the other has no effect on them.
+def _fixed_position(target_ratio: float, kept_s: float) -> DialPosition:
+    def change(settings: AutoscalerSettings) -> AutoscalerSettings:
+        return _target(target_ratio)(_retention(kept_s)(settings))
+
+    return DialPosition(name=f"target {target_ratio:.0%}, retention {kept_s:g} s", change=change)
+
+
+# Sparse loads follow the retention of the last pod, heavy loads the target utilisation: both grow along the path.
 _FIXED_DIAL = (
-    *(DialPosition(name=f"target {ratio:.0%}", change=_target(ratio)) for ratio in (0.9, 0.8)),
-    *(DialPosition(name=f"retention {kept_s:g} s", change=_retention(kept_s)) for kept_s in (0.0, 30.0, 120.0, 540.0)),
-    *(DialPosition(name=f"target {ratio:.0%}", change=_target(ratio)) for ratio in (0.6, 0.5)),
+    *(_fixed_position(ratio, 0.0) for ratio in (0.9, 0.8, 0.75, 0.7)),
+    *(_fixed_position(0.7, kept_s) for kept_s in (15.0, 30.0, 60.0, 120.0, 240.0, 540.0)),
+    *(_fixed_position(ratio, 540.0) for ratio in (0.65, 0.6, 0.5)),
 )
 
 
@@ -66,7 +75,7 @@ _ADAPTIVE_DIAL = tuple(
 )
 
 POLICIES: Mapping[str, SimulatedPolicy] = {
-    "knative": SimulatedPolicy(change=_named(KNATIVE_POLICY, quirks=ORIGINAL), dial=_FIXED_DIAL),
+    "knative": SimulatedPolicy(change=_named(KNATIVE_POLICY, quirks=ORIGINAL), dial=_FIXED_DIAL, is_knative=True),
     "adaptive": SimulatedPolicy(change=_named(ADAPTIVE_POLICY), dial=_ADAPTIVE_DIAL),
     "default": SimulatedPolicy(
         change=lambda settings: settings,

@@ -1,372 +1,322 @@
 """One revision against recorded arrivals, as fast as may be: time jumps to the next event that can change anything.
 
-Every decision is the product's own: windows, algorithm, merge with bounds, gate to zero. What is modelled around them are
-pods that take a time to start, serve some requests at once, and drain before they end; a queue in front of them; a report
-each second; a decision each period, and at once when the queue asks for more pods than are wanted. A period is skipped
-when its decision is known: one ready pod, load in the window, and no second of it above the target of one pod; or none.
+Around the product's decisions (``decisions``) stand pods that start, serve, drain and end (``pods``); the activator's queue,
+first in, first out; the queue of each pod where requests take the path without the activator; one report a second; and the
+poke of the activator when requests wait for a revision without ready pods. A request is cold when a pod became ready while
+it waited.
 """
 
 import heapq
 import math
 import random
+import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import msgspec
 
-from serving.autoscaler.adaptive.advice import NEUTRAL, Advice
-from serving.autoscaler.adaptive.policy import policy_of
-from serving.autoscaler.decide import KpaState, ScaleDecision, decide, starting_state
-from serving.autoscaler.merge import Proposal, merge
-from serving.autoscaler.metric_windows import MetricWindows, Observation
-from serving.autoscaler.zero import GateAction, GateInputs, GatePhase, GateState, InactiveReason, step
-from serving.model.nodata import NoData
-from serving.model.stat import Stat
+from serving.autoscaler.scaler import DecisionCause
+from serving.model.knative import TrafficPath
 from serving.scaling.spec import ScalingSpec
+from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings
-from serving.simulator.trace import FunctionTrace
+from serving.settings.queueproxy import QueueProxySettings
+from serving.simulator.decisions import Decisions, RevisionCounts
+from serving.simulator.durations import Durations, Quantiles, durations_of
+from serving.simulator.pods import PodSet, SimulatedPod
+from serving.simulator.results import LATE_S, PodSeries, RevisionResult
+from serving.traffic.policy import policy_for
 
-__all__ = ["RevisionRun", "RunConfig", "RunResult", "lognormal"]
+__all__ = ["RevisionRun", "RunConfig"]
 
-LATE_S = 0.01
+# Events of pods.
+_FINISHED, _STARTED = 0, 1
+# Pause before a container that failed is started again, in seconds, and its limit. Source: kubelet.
+_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 10.0, 300.0
+# Load of a second below which nothing was inside: what is left of sums of times.
+_LOAD_MIN = 1e-9
 
 
 class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is simulated beside the arrivals. Times in seconds; ``container_concurrency`` 0 means no limit."""
+    """What is simulated beside the arrivals. Times in seconds; ``concurrency`` 0 means no limit."""
 
     settings: AutoscalerSettings
     spec: ScalingSpec
-    container_concurrency: int = 10
-    start_s: float = 2.0
-    queue_depth_max: int = 10_000
+    activator: ActivatorSettings = ActivatorSettings()
+    queue_proxy: QueueProxySettings = QueueProxySettings()
+    concurrency: int = 10
+    start: Quantiles = Quantiles(p50_s=2.0, p99_s=2.0)
+    service: Quantiles = Quantiles(p50_s=0.25, p99_s=0.25)
+    seed: int = 1
 
+    probe_delay_s: float = 0.02
+    """Time from the moment that an app can answer until the activator sends it requests."""
 
-class RunResult(msgspec.Struct, kw_only=True):
-    """What became of the requests of one revision, and what it cost."""
+    failing_starts: float = 0.0
+    """Share of the starts that fail; the kubelet starts their containers again."""
 
-    name: str
-    requests: int = 0
-    cold_requests: int = 0
-    refused: int = 0
-    pod_starts: int = 0
-    pod_seconds: float = 0.0
-    wasted_pod_seconds: float = 0.0
-    flaps: int = 0
-    late: int = 0
-    waits_s: list[float] = msgspec.field(default_factory=list)
-    """Waits that were not 0; the others were."""
+    has_burst_switch: bool = True
+    """Whether requests bypass the activator while the pods have enough excess burst capacity."""
 
+    is_knative: bool = False
+    """Whether a revision wakes as in Knative: first 1 pod, then what the windows show."""
 
-class _SimulatedPod:
-    __slots__ = ("created_s", "idle_since_s", "in_flight", "is_ending", "is_free", "ready_s")
-
-    def __init__(self, created_s: float, ready_s: float) -> None:
-        self.created_s, self.ready_s = created_s, ready_s
-        self.in_flight = 0
-        self.idle_since_s = ready_s
-        self.is_ending = False
-        self.is_free = False
+    skips: bool = True
+    """Whether periods are skipped whose decision is known; False is for tests."""
 
 
 class RevisionRun:
     """One run; ``run`` it once."""
 
     def __init__(
-        self, trace: FunctionTrace, config: RunConfig, *, service_s: Callable[[], float], until_s: float
+        self, name: str, arrivals: Iterator[tuple[float, float]], config: RunConfig, *, until_s: float
     ) -> None:
-        spec = config.spec
-        self._trace, self._config, self._spec = trace, config, spec
-        self._service_s = service_s
-        self._until_s = until_s
-        self._period_s = config.settings.decision_period_s
-        self._windows = self._new_windows()
-        self._state: KpaState = starting_state(ready_count=0, present_scale=0, spec=spec, now_s=0.0)
-        self._gate = GateState(
-            since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True
+        """``arrivals`` are pairs of a time and a duration in seconds; a duration that is not a number is drawn."""
+        self.result = RevisionResult(name=name)
+        self._arrivals, self._config, self._until_s = arrivals, config, until_s
+        self._service: Durations = durations_of(config.service, f"service:{config.seed}:{name}")
+        self._start: Durations = durations_of(config.start, f"start:{config.seed}:{name}")
+        self._dice = random.Random(f"failures:{config.seed}:{name}")  # noqa: S311 - a simulated world
+        self._series = PodSeries(until_s)
+        balancing = policy_for(
+            config.concurrency, first_free_concurrency_max=config.activator.first_free_concurrency_max
         )
-        self._slots = config.container_concurrency or math.inf
-        self._pods: list[_SimulatedPod] = []
-        self._ready_count = 0
-        self._free: deque[_SimulatedPod] = deque()
+        self._pods = PodSet(
+            self.result,
+            self._series,
+            concurrency=config.concurrency,
+            policy=balancing,
+            drain_s=config.queue_proxy.drain_lag_s,
+        )
+        self._decisions = Decisions(
+            config.settings,
+            config.spec,
+            has_burst_switch=config.has_burst_switch,
+            is_knative=config.is_knative,
+            skips=config.skips,
+        )
         self._queue: deque[tuple[float, float]] = deque()
-        self._events: list[tuple[float, int, _SimulatedPod, bool]] = []
+        self._events: list[tuple[float, int, int, SimulatedPod]] = []
         self._sequence = 0
-        self._level = 0
-        self._second = 0
-        self._sum = 0.0
-        self._metered_s = 0.0
-        self._loaded_second = -math.inf
-        self._hot_second = -math.inf
-        self._tick = 0
-        self._wanted = 0
+        self._inside = 0
+        # The second that is metered: its number, its end, its requests in flight times seconds, its arrivals. A source
+        # reports at its own place in the second.
+        self._report_at = zlib.crc32(name.encode()) / 2**32
+        self._number, self._second_end_s = 0, self._report_at
+        self._area, self._arrived = 0.0, 0
+        self._poked_at_s = -math.inf
+        self._known_waiting = self._known_inside = 0
         self._direction = 0
         self._latest_ready_s = -math.inf
-        self._policy = policy_of(spec, config.settings)
-        self._advice: Advice = NEUTRAL
-        self._advised_s = 0.0
-        self._quiet_load = spec.target_value if self._policy is None else self._policy.quiet_load
-        self.result = RunResult(name=trace.name)
 
-    def run(self) -> RunResult:
-        """Everything up to the end of the trace, and until the last pod has drained."""
-        arrivals, durations = self._trace.arrivals_s, self._trace.durations_s
-        events, index, count = self._events, 0, len(arrivals)
-        self.result.requests = count
-        next_arrival_s = arrivals[0] if count else math.inf
+    def __repr__(self) -> str:
+        """One line."""
+        return f"RevisionRun({self.result.name}, {self._inside} inside, {self._pods})"
+
+    def run(self) -> RevisionResult:
+        """Simulate up to the end."""
+        arrivals, events, decisions, until_s = self._arrivals, self._events, self._decisions, self._until_s
+        end = (math.inf, math.nan)
+        next_s, took_s = next(arrivals, end)
         while True:
-            event_s = events[0][0] if events else math.inf
-            at_s = min(next_arrival_s, event_s)
-            tick_s = self._next_tick_s()
-            if tick_s < at_s and tick_s <= self._until_s:
-                self._meter(tick_s)
-                self._decide(tick_s)
-                continue
-            if at_s > self._until_s or at_s == math.inf:
+            is_arrival = not events or next_s < events[0][0]
+            at_s = next_s if is_arrival else events[0][0]
+            if at_s >= self._second_end_s or at_s >= decisions.due_s:
+                limit_s = min(at_s, until_s)
+                if self._catch_up(limit_s):
+                    continue
+            if at_s >= until_s:
                 break
-            self._meter(at_s)
-            if event_s <= next_arrival_s:
-                _, _, pod, is_ready = heapq.heappop(events)
-                (self._pod_ready if is_ready else self._finished)(pod, at_s)
+            if is_arrival:
+                self._arrive(at_s, took_s)
+                next_s, took_s = next(arrivals, end)
                 continue
-            took_s = durations[index] if durations is not None else math.nan
-            index += 1
-            next_arrival_s = arrivals[index] if index < count else math.inf
-            self._arrive(at_s, self._service_s() if math.isnan(took_s) else took_s)
-        for pod in self._pods:
-            self._end(pod, self._until_s)
+            _, _, kind, pod = heapq.heappop(events)
+            if kind == _FINISHED:
+                self._finish(pod, at_s)
+            else:
+                self._started(pod, at_s)
+        self._pods.finish(until_s)
+        self.result.decisions = decisions.count
+        self.result.pod_series = self._series.means()
         return self.result
 
     # Time.
 
-    def _next_tick_s(self) -> float:
-        """The next period whose decision may change anything."""
-        scale = len(self._pods)
-        if not scale and not self._level and not self._wanted:
-            return self._recheck_s()
-        if scale == 1 == self._ready_count and not self._level and self._wanted == 1 and self._advice.keep is not None:
-            return self._recheck_s()
-        tick = max(self._tick + 1, 0)
-        if scale == 1 and self._ready_count == 1 and self._is_quiet(tick * self._period_s):
-            # Decided on while there is load: first when the last of it has left the window.
-            if self._level:
-                return math.inf
-            tick = max(tick, math.ceil((self._loaded_second + 1 + self._spec.stable_window_s) / self._period_s))
-        return tick * self._period_s
+    def _catch_up(self, until_s: float) -> bool:
+        """Meter the seconds that are over, and make one decision if one is due; whether it was."""
+        decisions = self._decisions
+        while self._second_end_s <= min(until_s, decisions.due_s):
+            self._second_over(min(until_s, decisions.due_s))
+        due_s = decisions.due_s
+        if due_s > until_s:
+            return False
+        counts = self._counts()
+        decisions.schedule(counts, due_s)
+        if decisions.due_s <= due_s:
+            self._decide(due_s, DecisionCause.PERIOD)
+        return True
 
-    def _recheck_s(self) -> float:
-        """When the policy's advice changes by itself."""
-        recheck_in_s = self._advice.recheck_in_s
-        return math.inf if recheck_in_s is None else self._advised_s + recheck_in_s
-
-    def _is_quiet(self, at_s: float) -> bool:
-        spec = self._spec
-        return (
-            self._state.panic_since_s is None
-            and self._wanted == 1
-            and self._gate.phase is GatePhase.ACTIVE
-            and not spec.scale_down_delay_s
-            and self._level <= min(spec.target_value, self._quiet_load)
-            and at_s - self._hot_second > spec.stable_window_s + 1
-            and at_s < self._loaded_second + 1 + spec.stable_window_s
-        )
-
-    def _meter(self, now_s: float) -> None:
-        """Add what was inside up to now; each second that is over goes into the windows."""
-        second = int(now_s)
-        if second == self._second:
-            self._sum += self._level * (now_s - self._metered_s)
-            self._metered_s = now_s
+    def _second_over(self, until_s: float) -> None:
+        """Record the second; a silent time after it is passed over at once."""
+        end_s, load, decisions = self._second_end_s, self._area, self._decisions
+        if load > _LOAD_MIN or self._arrived:
+            decisions.record(self._number, max(0.0, load), self._arrived)
+            if load > decisions.quiet_load:
+                decisions.schedule(self._counts(), end_s)
+        self._known_inside = self._inside
+        self._arrived = 0
+        if not self._inside:
+            self._number = max(self._number + 1, math.floor(until_s - self._report_at) + 1)
+            self._second_end_s, self._area = self._number + self._report_at, 0.0
             return
-        self._flush(self._sum + self._level * (self._second + 1 - self._metered_s))
-        if self._level:
-            for passed in range(self._second + 1, second):
-                self._second = passed
-                self._flush(float(self._level))
-        elif second - self._second > 1:
-            # Seconds without a value count as 0 once a later one has come.
-            self._second = second - 1
-            self._flush(0.0)
-        self._second, self._metered_s = second, now_s
-        self._sum = self._level * (now_s - second)
+        # Each second starts its sum from what is inside, so that rounding errors do not add up.
+        self._number += 1
+        self._second_end_s, self._area = self._number + self._report_at, float(self._inside)
+        if self._inside > decisions.capacity and not self._config.is_knative:
+            decisions.decide_by(end_s)
 
-    def _flush(self, load: float) -> None:
-        at_s = self._second + 1.0
-        self._windows.record(Stat(concurrency=load), at_s)
-        if load > 0:
-            if self._policy is not None:
-                self._policy.take(self._second, load, 0.0)
-            self._loaded_second = self._second
-            if load > self._quiet_load:
-                self._hot_second = self._second
+    def _counts(self) -> RevisionCounts:
+        return RevisionCounts(scale=self._pods.scale, ready=len(self._pods.ready), inside=self._inside)
 
     # Requests.
 
     def _arrive(self, at_s: float, took_s: float) -> None:
-        if self._queue or not self._free:
-            if len(self._queue) >= self._config.queue_depth_max:
+        self.result.requests += 1
+        if took_s != took_s:  # noqa: PLR0124 - not a number
+            took_s = next(self._service)
+        pods = self._pods
+        if self._decisions.path is TrafficPath.SERVE and pods.ready:
+            self._arrive_at_pod(pods.any_ready(), at_s, took_s)
+            return
+        if self._queue or not pods.has_free():
+            if len(self._queue) >= self._config.activator.queue_depth_max:
                 self.result.refused += 1
                 return
-            self._level += 1
+            self._count_in(at_s)
             self._queue.append((at_s, took_s))
-            if not self._ready_count and len(self._queue) > self._wanted * self._spec.target_value:
-                self._decide(at_s)
+            if not pods.ready:
+                self._poke(at_s)
             return
-        self._level += 1
-        self._start(at_s, took_s)
+        self._count_in(at_s)
+        if not self._decisions.latest_count:
+            self._decisions.decide_by(self._second_end_s)
+        self._serve(pods.pick(), at_s, took_s)
 
-    def _start(self, at_s: float, took_s: float) -> None:
-        free = self._free
-        pod = free[0]
-        if not pod.in_flight:
-            self.result.wasted_pod_seconds += at_s - pod.idle_since_s
-        pod.in_flight += 1
-        if pod.in_flight >= self._slots:
-            free.popleft()
-            pod.is_free = False
-        elif self._slots > 3 and len(free) > 1:
-            free.rotate(-1)
+    def _arrive_at_pod(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
+        """A request without the activator: the queue-proxy has a slot, keeps it, or refuses it."""
+        if pod.slots is None or pod.in_flight < pod.slots:
+            self._count_in(at_s)
+            self._serve(pod, at_s, took_s)
+        elif len(pod.queue) < self._config.queue_proxy.queue_depth_per_slot * pod.slots:
+            self._count_in(at_s)
+            pod.queue.append((at_s, took_s))
+        else:
+            self.result.refused += 1
+
+    def _count_in(self, at_s: float) -> None:
+        self._inside += 1
+        self._arrived += 1
+        self._area += self._second_end_s - at_s
+
+    def _count_out(self, at_s: float) -> None:
+        self._inside -= 1
+        self._area -= self._second_end_s - at_s
+        if not self._inside and self._pods.scale and self._decisions.due_s == math.inf:
+            self._decisions.schedule(self._counts(), at_s)
+
+    def _serve(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
+        self._pods.take(pod, at_s)
         self._sequence += 1
-        heapq.heappush(self._events, (at_s + took_s, self._sequence, pod, False))
+        heapq.heappush(self._events, (at_s + took_s, self._sequence, _FINISHED, pod))
 
-    def _finished(self, pod: _SimulatedPod, at_s: float) -> None:
-        self._level -= 1
-        pod.in_flight -= 1
-        if not pod.in_flight:
-            pod.idle_since_s = at_s
-            if pod.is_ending:
-                self._end(pod, at_s)
-                return
-        if not pod.is_ending and not pod.is_free:
-            pod.is_free = True
-            self._free.append(pod)
-        self._drain_queue(at_s)
+    def _finish(self, pod: SimulatedPod, at_s: float) -> None:
+        self._count_out(at_s)
+        self._pods.give_back(pod, at_s)
+        if pod.queue:
+            arrived_s, took_s = pod.queue.popleft()
+            self._waited(at_s - arrived_s, is_cold=False)
+            self._serve(pod, at_s, took_s)
+        if self._queue:
+            self._grant(at_s)
 
-    def _drain_queue(self, at_s: float) -> None:
-        queue, result = self._queue, self.result
-        while queue and self._free:
+    def _grant(self, at_s: float) -> None:
+        """Hand queued requests to free pods, in the order of their arrival."""
+        queue, pods, wait_max_s = self._queue, self._pods, self._config.activator.queue_wait_max_s
+        while queue and pods.has_free():
             arrived_s, took_s = queue.popleft()
             wait_s = at_s - arrived_s
-            if wait_s > 0:
-                result.waits_s.append(wait_s)
-                result.late += wait_s > LATE_S
-                result.cold_requests += self._latest_ready_s > arrived_s
-            self._start(at_s, took_s)
+            if wait_s > wait_max_s:
+                self.result.refused += 1
+                self._count_out(at_s)
+                continue
+            self._waited(wait_s, is_cold=self._latest_ready_s > arrived_s)
+            self._serve(pods.pick(), at_s, took_s)
+        if not queue:
+            self._known_waiting = 0
+
+    def _waited(self, wait_s: float, *, is_cold: bool) -> None:
+        if wait_s > 0:
+            self.result.waits.add(wait_s)
+            self.result.late_requests += wait_s > LATE_S
+            self.result.cold_requests += is_cold
 
     # Pods.
 
-    def _pod_ready(self, pod: _SimulatedPod, at_s: float) -> None:
-        if pod.is_ending:
+    def _poke(self, at_s: float) -> None:
+        """Report that requests wait for a revision without ready pods: the first, twice as many, more than wanted."""
+        waiting, decisions = len(self._queue), self._decisions
+        if self._config.is_knative:
+            if not decisions.latest_count:
+                decisions.wake(at_s)
+                self._decide(at_s, DecisionCause.LOAD)
             return
-        self._ready_count += 1
-        self._latest_ready_s = at_s
-        if self._policy is not None:
-            self._policy.started(at_s - pod.created_s)
-        pod.is_free = True
-        self._free.append(pod)
-        self._drain_queue(at_s)
+        is_more = waiting >= 2 * self._known_waiting or self._inside > max(self._known_inside, decisions.capacity)
+        if not is_more or (decisions.latest_count and self._inside <= decisions.capacity):
+            return
+        decisions.wake(at_s)
+        due_s = self._poked_at_s + self._config.activator.poke_pause_min_s
+        if at_s < due_s:
+            decisions.decide_by(due_s)
+            return
+        self._decide(at_s, DecisionCause.LOAD)
 
-    def _end(self, pod: _SimulatedPod, at_s: float) -> None:
-        self.result.pod_seconds += at_s - pod.created_s
-        if not pod.in_flight and at_s > pod.idle_since_s:
-            self.result.wasted_pod_seconds += at_s - pod.idle_since_s
+    def _decide(self, at_s: float, cause: DecisionCause) -> None:
+        if self._queue:
+            self._poked_at_s, self._known_waiting, self._known_inside = at_s, len(self._queue), self._inside
+        outcome = self._decisions.decide(self._counts(), at_s, cause)
+        if outcome.apply_count is not None:
+            self._set_scale(outcome.apply_count, at_s)
+        self._decisions.schedule(self._counts(), at_s)
 
     def _set_scale(self, count: int, at_s: float) -> None:
-        present = len(self._pods)
+        present = self._pods.scale
         direction = (count > present) - (count < present)
         if direction and self._direction and direction != self._direction:
             self.result.flaps += 1
         self._direction = direction or self._direction
-        for _ in range(count - present):
-            pod = _SimulatedPod(at_s, at_s + self._config.start_s)
-            self._pods.append(pod)
-            self.result.pod_starts += 1
-            self._sequence += 1
-            heapq.heappush(self._events, (pod.ready_s, self._sequence, pod, True))
         if count < present:
-            # Pods that do not serve yet go first, then idle ones, then the youngest.
-            going = sorted(self._pods, key=lambda one: (one.ready_s <= at_s, one.in_flight > 0, -one.created_s))
-            for pod in going[: present - count]:
-                self._remove(pod, at_s)
+            self._pods.remove(present - count, at_s)
+            return
+        for pod in self._pods.create(count - present, at_s):
+            self._start_container(pod, at_s)
 
-    def _remove(self, pod: _SimulatedPod, at_s: float) -> None:
-        pod.is_ending = True
-        self._pods.remove(pod)
-        if pod.is_free:
-            self._free.remove(pod)
-            pod.is_free = False
-        if pod.ready_s <= at_s:
-            self._ready_count -= 1
-        if not pod.in_flight:
-            self._end(pod, at_s)
+    def _start_container(self, pod: SimulatedPod, at_s: float) -> None:
+        ready_s = at_s + next(self._start) + self._config.probe_delay_s
+        self._sequence += 1
+        heapq.heappush(self._events, (ready_s, self._sequence, _STARTED, pod))
 
-    # Decisions.
-
-    def _decide(self, now_s: float) -> None:
-        self._tick = int(now_s / self._period_s + 1e-9)
-        spec, scale = self._spec, len(self._pods)
-        observed = self._windows.query(now_s)
-        waiting = float(len(self._queue))
-        if waiting and not self._ready_count:
-            seen = (0.0, 0.0) if isinstance(observed, NoData) else (observed.stable, observed.panic)
-            observed = Observation(stable=max(seen[0], waiting), panic=max(seen[1], waiting))
-        self._state, decision = decide(
-            self._state,
-            observed=observed,
-            ready_count=self._ready_count,
-            spec=spec,
-            now_s=now_s,
-            quirks=self._config.settings.quirks,
-        )
-        wanted: int | NoData = decision.desired_count if isinstance(decision, ScaleDecision) else decision
-        proposal = Proposal(decider="kpa", desired=wanted, reason="")
-        advice = self._advice = (
-            NEUTRAL
-            if self._policy is None
-            else self._policy.advise(
-                proposal,
-                in_flight=float(self._level),
-                present_scale=scale,
-                ready_count=self._ready_count,
-                now_s=now_s,
-            )
-        )
-        self._advised_s = now_s
-        merged = merge(
-            (proposal,) if advice.proposals is None else advice.proposals,
-            present_scale=scale,
-            spec=spec,
-            is_initialized=True,
-        )
-        facts = GateInputs(
-            desired=merged if isinstance(merged, NoData) else merged.desired_count,
-            present_scale=scale,
-            ready_count=self._ready_count,
-            proxy_since_s=now_s - spec.scale_to_zero_grace_s,
-            proved_at_s=now_s,
-            active_min_s=advice.active_min_s,
-        )
-        self._gate, gate = step(self._gate, facts, spec=spec, now_s=now_s, quirks=self._config.settings.quirks)
-        self._wanted = merged.desired_count if not isinstance(merged, NoData) else 0
-        if gate.action is GateAction.APPLY and isinstance(gate.wanted, int):
-            if not scale and gate.wanted:
-                self._windows = self._new_windows()
-                self._hot_second = -math.inf
-            self._set_scale(gate.wanted, now_s)
-
-    def _new_windows(self) -> MetricWindows:
-        spec = self._spec
-        return MetricWindows(
-            stable_window_s=spec.stable_window_s,
-            panic_window_s=spec.panic_window_s,
-            kind=spec.window_kind,
-            metric=spec.load_metric,
-            quirks=self._config.settings.quirks,
-        )
-
-
-def lognormal(p50_s: float, p99_s: float, dice: random.Random) -> Callable[[], float]:
-    """Times with that median and that 99th percentile."""
-    # The 99th percentile of the standard normal distribution.
-    sigma = (math.log(p99_s) - math.log(p50_s)) / 2.3263
-    median = math.log(p50_s)
-    return lambda: dice.lognormvariate(median, sigma)
+    def _started(self, pod: SimulatedPod, at_s: float) -> None:
+        if self._config.failing_starts and self._dice.random() < self._config.failing_starts and not pod.is_ending:
+            self.result.failed_starts += 1
+            pod.failures += 1
+            self._start_container(pod, at_s + min(_BACKOFF_FIRST_S * 2 ** (pod.failures - 1), _BACKOFF_MAX_S))
+            return
+        if not self._pods.become_ready(pod, at_s):
+            return
+        self._latest_ready_s = at_s
+        self._decisions.started(at_s - pod.created_s)
+        if not self._config.is_knative:
+            self._decisions.decide_by(at_s)
+        if self._queue:
+            self._grant(at_s)

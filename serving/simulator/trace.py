@@ -12,6 +12,7 @@ import gzip
 import lzma
 import math
 import random
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -20,9 +21,11 @@ import msgspec
 
 from serving.model.errors import Problem, SettingsError
 
-__all__ = ["ArrivalPlacement", "FunctionTrace", "TraceWindow", "read_trace"]
+__all__ = ["ArrivalPlacement", "CountedFunction", "FunctionTrace", "RecordedFunction", "TraceWindow", "read_trace"]
 
 _MINUTE_S = 60.0
+# Characters of a wrong row that a message shows.
+_SHOWN_MAX = 60
 _FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count"
 
 
@@ -40,34 +43,75 @@ class TraceWindow(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float = math.inf
 
 
-class FunctionTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """The arrivals of one function in seconds, in order; ``durations_s`` beside them, not a number where unknown."""
+class RecordedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function whose requests were recorded one by one: times in seconds, in order; durations, NaN where unknown."""
 
     name: str
     arrivals_s: "array.array[float]"
-    durations_s: "array.array[float] | None" = None
+    durations_s: "array.array[float]"
+
+    @property
+    def request_count(self) -> int:
+        """Requests in all."""
+        return len(self.arrivals_s)
+
+    def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
+        """Times and durations. The seed has no part in them."""
+        del seed
+        return zip(self.arrivals_s, self.durations_s, strict=True)
+
+
+class CountedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function whose requests were counted: intervals with requests, by their start and width in seconds."""
+
+    name: str
+    starts_s: "array.array[float]"
+    widths_s: "array.array[float]"
+    counts: "array.array[int]"
+    placement: ArrivalPlacement
+    window: TraceWindow
+
+    @property
+    def request_count(self) -> int:
+        """Requests in all, also those of an interval that the window cuts."""
+        return sum(self.counts)
+
+    def arrivals(self, seed: int) -> Iterator[tuple[float, float]]:
+        """Times, placed in their interval, with unknown durations. They are made as they are asked for."""
+        random_of = random.Random(f"{seed}:{self.name}").random  # noqa: S311 - made-up times
+        phase, from_s, until_s = random_of(), self.window.from_s, self.window.until_s
+        for start_s, width_s, count in zip(self.starts_s, self.widths_s, self.counts, strict=True):
+            if self.placement is ArrivalPlacement.UNIFORM:
+                places = [random_of() for _ in range(count)]
+            else:
+                places = [(phase + index / count) % 1.0 for index in range(count)]
+            places.sort()
+            for place in places:
+                at_s = start_s + place * width_s
+                if from_s <= at_s < until_s:
+                    yield at_s - from_s, math.nan
+
+
+FunctionTrace = RecordedFunction | CountedFunction
+"""The requests of one function."""
 
 
 def read_trace(
-    path: Path,
-    *,
-    placement: ArrivalPlacement = ArrivalPlacement.UNIFORM,
-    seed: int = 1,
-    window: TraceWindow | None = None,
+    path: Path, *, placement: ArrivalPlacement = ArrivalPlacement.UNIFORM, window: TraceWindow | None = None
 ) -> tuple[list[FunctionTrace], float]:
-    """The functions of a trace, and how long it is in seconds. Raises ``SettingsError``."""
+    """The functions of a trace, and its length in seconds. Raises ``SettingsError``."""
     window = window or TraceWindow()
     try:
         with _opened(path) as file:
             rows = csv.reader(file)
             header = next(rows, [])
             if header[:1] == ["function"] and len(header) > 1:
-                return _per_minute(path, rows, len(header) - 1, placement=placement, seed=seed, window=window)
+                return _per_minute(path, rows, len(header) - 1, placement=placement, window=window)
             if header == ["at_s", "function", "duration_s"]:
                 return _requests(path, rows, window=window)
             if header == ["at_s", "count"]:
-                return _rate(path, rows, seed=seed, window=window)
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+                return _rate(path, rows, placement=placement, window=window)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise SettingsError([Problem(where=str(path), what=str(error), expected="a trace that can be read")]) from error
     raise _wrong(path, 1, ",".join(header[:4]), expected=_FORMATS)
 
@@ -81,33 +125,41 @@ def _opened(path: Path) -> TextIO:
 
 
 def _wrong(path: Path, line: int, text: str, *, expected: str) -> SettingsError:
-    return SettingsError([Problem(where=f"{path}:{line}", what=f"{text!r} is not right", expected=expected)])
+    shown = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
+    return SettingsError([Problem(where=f"{path}:{line}", what=f"{shown!r} is not right", expected=expected)])
 
 
 def _per_minute(
-    path: Path, rows: Iterator[list[str]], minutes: int, *, placement: ArrivalPlacement, seed: int, window: TraceWindow
+    path: Path, rows: Iterator[list[str]], minutes: int, *, placement: ArrivalPlacement, window: TraceWindow
 ) -> tuple[list[FunctionTrace], float]:
-    found = []
+    found: list[FunctionTrace] = []
+    names: set[str] = set()
     for line, row in enumerate(rows, start=2):
         if not row:
             continue
         if len(row) != minutes + 1:
-            raise _wrong(path, line, f"{len(row) - 1} counts", expected=f"a name and {minutes} counts")
-        dice = random.Random(f"{seed}:{row[0]}")  # noqa: S311 - made-up times
-        phase_s = dice.random() * _MINUTE_S
-        at: list[float] = []
+            what = ",".join(row) if len(row) < 3 else f"{row[0]} with {len(row) - 1} counts"
+            raise _wrong(path, line, what, expected=f"a function and {minutes} counts, as the header says")
+        if row[0] in names:
+            raise _wrong(path, line, row[0], expected="each function once")
+        names.add(row[0])
+        starts_s, counts = array.array("d"), array.array("q")
         for minute, text in enumerate(row[1:]):
             if text == "0":
                 continue
-            if not text.isdigit():
-                raise _wrong(path, line, text, expected="a whole number of requests")
-            start_s, count = minute * _MINUTE_S, int(text)
-            if placement is ArrivalPlacement.UNIFORM:
-                at.extend(start_s + dice.random() * _MINUTE_S for _ in range(count))
-            else:
-                at.extend(start_s + (phase_s + index * _MINUTE_S / count) % _MINUTE_S for index in range(count))
-        at.sort()
-        found.append(FunctionTrace(name=row[0], arrivals_s=_within(at, window)))
+            if not text.isdecimal():
+                expected = f"a whole number of requests in minute {minute + 1} of {row[0]}"
+                raise _wrong(path, line, text, expected=expected)
+            start_s = minute * _MINUTE_S
+            if start_s < window.until_s and start_s + _MINUTE_S > window.from_s:
+                starts_s.append(start_s)
+                counts.append(int(text))
+        widths_s = array.array("d", [_MINUTE_S]) * len(starts_s)
+        found.append(
+            CountedFunction(
+                name=row[0], starts_s=starts_s, widths_s=widths_s, counts=counts, placement=placement, window=window
+            )
+        )
     return found, _length(minutes * _MINUTE_S, window)
 
 
@@ -119,19 +171,21 @@ def _requests(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> 
             continue
         request = _request(row)
         if request is None:
-            raise _wrong(path, line, ",".join(row), expected="seconds, a function, and seconds or nothing")
-        at, name, took_s = request
-        last_s = max(last_s, at)
-        if window.from_s <= at < window.until_s:
-            by_function.setdefault(name, []).append((at - window.from_s, took_s))
-    found = []
+            raise _wrong(
+                path, line, ",".join(row), expected="at_s,function,duration_s: seconds, a name, seconds or nothing"
+            )
+        at_s, name, took_s = request
+        last_s = max(last_s, at_s + (0.0 if math.isnan(took_s) else took_s))
+        if window.from_s <= at_s < window.until_s:
+            by_function.setdefault(name, []).append((at_s - window.from_s, took_s))
+    found: list[FunctionTrace] = []
     for name, pairs in by_function.items():
         pairs.sort()
-        arrivals = array.array("d", [at for at, _ in pairs])
-        found.append(
-            FunctionTrace(name=name, arrivals_s=arrivals, durations_s=array.array("d", [took for _, took in pairs]))
-        )
-    return found, _length(last_s, window)
+        arrivals_s = array.array("d", [at_s for at_s, _ in pairs])
+        durations_s = array.array("d", [took_s for _, took_s in pairs])
+        found.append(RecordedFunction(name=name, arrivals_s=arrivals_s, durations_s=durations_s))
+    # The last minute of a recording of requests is not cut off at the last arrival: its pods are still there.
+    return found, _length(last_s + _MINUTE_S, window)
 
 
 def _request(row: list[str]) -> tuple[float, str, float] | None:
@@ -141,7 +195,36 @@ def _request(row: list[str]) -> tuple[float, str, float] | None:
         at, took_s = float(at_s), float(duration) if duration else math.nan
     except ValueError:
         return None
-    return (at, name, took_s) if at >= 0 and (math.isnan(took_s) or took_s >= 0) else None
+    is_duration = not duration or 0 <= took_s < math.inf
+    return (at, name, took_s) if 0 <= at < math.inf and name and is_duration else None
+
+
+def _rate(
+    path: Path, rows: Iterator[list[str]], *, placement: ArrivalPlacement, window: TraceWindow
+) -> tuple[list[FunctionTrace], float]:
+    steps: list[tuple[float, int]] = []
+    for line, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        step = _step(row)
+        if step is None or (steps and step[0] <= steps[-1][0]):
+            raise _wrong(path, line, ",".join(row), expected="at_s,count: seconds in rising order, and a whole number")
+        steps.append(step)
+    starts_s, widths_s, counts = array.array("d"), array.array("d"), array.array("q")
+    width_s = _MINUTE_S
+    for index, (start_s, count) in enumerate(steps):
+        # The last interval is as wide as the one before.
+        width_s = steps[index + 1][0] - start_s if index + 1 < len(steps) else width_s
+        if count and start_s < window.until_s and start_s + width_s > window.from_s:
+            starts_s.append(start_s)
+            widths_s.append(width_s)
+            counts.append(count)
+    end_s = steps[-1][0] + width_s if steps else 0.0
+    name = path.name.split(".")[0]
+    function = CountedFunction(
+        name=name, starts_s=starts_s, widths_s=widths_s, counts=counts, placement=placement, window=window
+    )
+    return [function], _length(end_s, window)
 
 
 def _step(row: list[str]) -> tuple[float, int] | None:
@@ -151,36 +234,7 @@ def _step(row: list[str]) -> tuple[float, int] | None:
         step = float(at_s), int(count)
     except ValueError:
         return None
-    return step if step[1] >= 0 else None
-
-
-def _rate(
-    path: Path, rows: Iterator[list[str]], *, seed: int, window: TraceWindow
-) -> tuple[list[FunctionTrace], float]:
-    steps: list[tuple[float, int]] = []
-    for line, row in enumerate(rows, start=2):
-        if not row:
-            continue
-        step = _step(row)
-        if step is None or (steps and step[0] <= steps[-1][0]):
-            raise _wrong(path, line, ",".join(row), expected="seconds in rising order, and a whole number")
-        steps.append(step)
-    dice = random.Random(seed)  # noqa: S311 - made-up times
-    at: list[float] = []
-    width_s = _MINUTE_S
-    for index, (start_s, count) in enumerate(steps):
-        if index + 1 < len(steps):
-            width_s = steps[index + 1][0] - start_s
-        if start_s < window.until_s and start_s + width_s > window.from_s:
-            at.extend(sorted(start_s + dice.random() * width_s for _ in range(count)))
-    end_s = steps[-1][0] + width_s if steps else 0.0
-    return [FunctionTrace(name=path.name, arrivals_s=_within(at, window))], _length(end_s, window)
-
-
-def _within(at: list[float], window: TraceWindow) -> "array.array[float]":
-    if window.from_s <= 0 and math.isinf(window.until_s):
-        return array.array("d", at)
-    return array.array("d", [one - window.from_s for one in at if window.from_s <= one < window.until_s])
+    return step if 0 <= step[0] < math.inf and step[1] >= 0 else None
 
 
 def _length(end_s: float, window: TraceWindow) -> float:

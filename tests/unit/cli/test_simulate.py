@@ -77,3 +77,45 @@ def test_an_unknown_policy_or_setting_is_refused(tmp_path: Path) -> None:
     setting = simulate("--trace", written(tmp_path), "--set", "stable-windo=30s")
     assert (setting.exit_code, "stable-windo" in setting.stderr) == (2, True)
     assert simulate("--compare", "knative,default").exit_code == 2
+
+
+def test_settings_are_options_by_their_key(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    pods = [
+        json.loads(simulate("--trace", path, "--policy", "knative", "--json", *more).stdout)["policies"]["knative"][
+            "pod_seconds"
+        ]
+        for more in (
+            (),
+            ("--scale-to-zero-pod-retention-period", "300s"),
+            ("--set", "scale-to-zero-pod-retention-period=300s"),
+        )
+    ]
+    assert pods[0] < pods[1] == pods[2]
+    for wrong in (("--polcy", "x"), ("--stable-window",), ("extra",), ("--stable-window", "many")):
+        refused = simulate("--trace", path, *wrong)
+        assert (refused.exit_code, wrong[0].removeprefix("--") in refused.stderr) == (2, True)
+
+
+def test_times_are_constants_quantiles_or_a_file(tmp_path: Path) -> None:
+    path, times = written(tmp_path), tmp_path / "times.csv"
+    times.write_text("function,mean_s,p50_s,p99_s\na,3,3,3\nb,4,4,8\n")
+    for given in ("3", "3:9", str(times)):
+        done = simulate("--trace", path, "--start-time", given, "--policy", "knative", "--json")
+        assert json.loads(done.stdout)["policies"]["knative"]["wait_p50_s"] >= 1.0, done.output
+    for wrong in ("0", "-1", "nan", "none.csv", "1:2:3"):
+        refused = simulate("--trace", path, "--service-time", wrong)
+        assert (refused.exit_code, "--service-time" in refused.stderr) == (2, True)
+    times.write_text("function,mean_s,p50_s,p99_s\na,3,x,3\n")
+    assert "times.csv:2" in simulate("--trace", path, "--start-time", str(times)).stderr
+    times.write_text("function,p50_s\n")
+    assert "times.csv:1" in simulate("--trace", path, "--start-time", str(times)).stderr
+    times.write_text("function,mean_s,p50_s,p99_s\n")
+    assert simulate("--trace", path, "--start-time", str(times)).exit_code == 2
+
+
+def test_a_part_of_the_trace_without_requests_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    assert "no request" in simulate("--trace", path, "--from", "200", "--until", "300").stderr
+    assert simulate("--trace", path, "--from", "300", "--until", "200").exit_code == 2
+    assert simulate("--trace", path, "--from", "100", "--until", "200", "--json").exit_code == 0

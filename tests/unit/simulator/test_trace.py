@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from serving.model.errors import SettingsError
 from serving.simulator.trace import ArrivalPlacement, TraceWindow, read_trace
 
 PER_MINUTE = "function,1,2,3\na,2,0,1\nb,0,0,0\n"
+REQUESTS = "at_s,function,duration_s\n1,a,2.5\n0.5,a,\n3,b,1\n"
 
 
 def written(folder: Path, text: str, name: str = "t.csv") -> Path:
@@ -21,49 +23,76 @@ def written(folder: Path, text: str, name: str = "t.csv") -> Path:
     return path
 
 
+def times_of(
+    path: Path, *, placement: str = "uniform", seed: int = 1, from_s: float = 0, until_s: float = math.inf
+) -> list[list[float]]:
+    window = TraceWindow(from_s=from_s, until_s=until_s)
+    functions, _ = read_trace(path, placement=ArrivalPlacement(placement), window=window)
+    return [[at_s for at_s, _ in one.arrivals(seed)] for one in functions]
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.csv.xz"])
 def test_counts_a_minute_are_placed_in_their_minutes(tmp_path: Path, name: str) -> None:
-    (first, second), length_s = read_trace(written(tmp_path, PER_MINUTE, name))
-    assert length_s == 180.0
-    assert [int(at // 60) for at in first.arrivals_s] == [0, 0, 2]
-    assert list(first.arrivals_s) == sorted(first.arrivals_s)
-    assert len(second.arrivals_s) == 0
+    path = written(tmp_path, PER_MINUTE, name)
+    functions, length_s = read_trace(path)
+    assert ([one.request_count for one in functions], length_s) == ([3, 0], 180.0)
+    first, second = times_of(path)
+    assert [int(at_s // 60) for at_s in first] == [0, 0, 2]
+    assert first == sorted(first)
+    assert second == []
+
+
+def test_a_seed_places_the_same_arrivals_again_and_another_seed_others(tmp_path: Path) -> None:
+    path = written(tmp_path, PER_MINUTE)
+    assert times_of(path) == times_of(path)
+    assert times_of(path) != times_of(path, seed=2)
 
 
 def test_a_phase_is_the_same_in_each_minute(tmp_path: Path) -> None:
-    text = "function,1,2,3\na,1,1,1\n"
-    ((trace,), _) = read_trace(written(tmp_path, text), placement=ArrivalPlacement.PHASE)
-    first, second, third = trace.arrivals_s
+    ((first, second, third),) = times_of(written(tmp_path, "function,1,2,3\na,1,1,1\n"), placement="phase")
     assert [second - first, third - second] == pytest.approx([60.0, 60.0])
 
 
 def test_requests_bring_their_times_and_durations(tmp_path: Path) -> None:
-    text = "at_s,function,duration_s\n1,a,2.5\n0.5,a,\n3,b,1\n"
-    (first, second), length_s = read_trace(written(tmp_path, text))
-    assert (list(first.arrivals_s), list(second.arrivals_s), length_s) == ([0.5, 1.0], [3.0], 3.0)
-    assert first.durations_s is not None
-    assert first.durations_s[1] == 2.5
+    functions, length_s = read_trace(written(tmp_path, REQUESTS))
+    assert [one.request_count for one in functions] == [2, 1]
+    assert [at_s for at_s, _ in functions[0].arrivals(1)] == [0.5, 1.0]
+    assert [took_s for _, took_s in functions[0].arrivals(1)] == pytest.approx([math.nan, 2.5], nan_ok=True)
+    # The last request ends at 4 s, and a minute follows.
+    assert length_s == 64.0
 
 
 def test_a_rate_is_spread_over_its_interval(tmp_path: Path) -> None:
-    ((trace,), length_s) = read_trace(written(tmp_path, "at_s,count\n0,2\n10,1\n"))
-    assert length_s == 20.0
-    assert [int(at // 10) for at in trace.arrivals_s] == [0, 0, 1]
+    path = written(tmp_path, "at_s,count\n0,2\n10,1\n")
+    assert [[int(at_s // 10) for at_s in times] for times in times_of(path)] == [[0, 0, 1]]
+    assert read_trace(path)[1] == 20.0
 
 
 def test_a_part_of_a_trace_begins_at_0(tmp_path: Path) -> None:
-    text = "at_s,function,duration_s\n1,a,1\n5,a,1\n9,a,1\n"
-    ((trace,), length_s) = read_trace(written(tmp_path, text), window=TraceWindow(from_s=4.0, until_s=8.0))
-    assert (list(trace.arrivals_s), length_s) == ([1.0], 4.0)
+    requests = written(tmp_path, REQUESTS)
+    assert times_of(requests, from_s=0.75, until_s=2.0) == [[0.25]]
+    counts = written(tmp_path, PER_MINUTE, "c.csv")
+    assert times_of(counts, from_s=60.0, until_s=120.0) == [[], []]
+    whole, part = times_of(counts)[0], times_of(counts, until_s=90.0)[0]
+    assert part == [at_s for at_s in whole if at_s < 90.0]
+    assert read_trace(counts, window=TraceWindow(from_s=60.0, until_s=120.0))[1] == 60.0
 
 
 @pytest.mark.parametrize(
     ("text", "where", "expected"),
     [
-        ("function,1,2\na,1\n", "t.csv:2", "a name and 2 counts"),
-        ("function,1\na,one\n", "t.csv:2", "a whole number of requests"),
-        ("at_s,function,duration_s\n1,a,2\nx,a,2\n", "t.csv:3", "seconds, a function, and seconds or nothing"),
-        ("at_s,count\n10,1\n10,1\n", "t.csv:3", "seconds in rising order"),
+        ("function,1,2\na,1\n", "t.csv:2", "a function and 2 counts"),
+        ("function,1,2\na,1,1,1\n", "t.csv:2", "a function and 2 counts"),
+        ("function,1\na,1\n\na,2\n", "t.csv:4", "each function once"),
+        ("function,1\na,one\n", "t.csv:2", "a whole number of requests in minute 1 of a"),
+        ("function,1\na,-1\n", "t.csv:2", "a whole number of requests"),
+        ("at_s,function,duration_s\n1,a,2\nx,a,2\n", "t.csv:3", "seconds, a name, seconds or nothing"),
+        ("at_s,function,duration_s\n\n1,a,-2\n", "t.csv:3", "seconds, a name, seconds or nothing"),
+        ("at_s,function,duration_s\nnan,a,2\n", "t.csv:2", "seconds, a name, seconds or nothing"),
+        ("at_s,function,duration_s\n1,a,inf\n", "t.csv:2", "seconds, a name, seconds or nothing"),
+        ("at_s,count\n\n10,1\n10,1\n", "t.csv:4", "seconds in rising order"),
+        ("at_s,count\n10,-1\n", "t.csv:2", "seconds in rising order"),
+        ("at_s,count\n10\n", "t.csv:2", "seconds in rising order"),
         ("hello\n", "t.csv:1", "at_s,count"),
         ("", "t.csv:1", "at_s,count"),
     ],
@@ -76,9 +105,17 @@ def test_a_row_that_is_wrong_is_named(tmp_path: Path, text: str, where: str, exp
     assert expected in problem.expected
 
 
+def test_a_long_row_is_shown_in_part(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_trace(written(tmp_path, "at_s,count\n" + "9" * 500 + "x,1\n"))
+    assert len(caught.value.problems[0].what) < 100
+
+
 def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "b.csv.gz"
     broken.write_bytes(b"no gzip")
-    for path in (tmp_path / "none.csv", broken):
+    cut = written(tmp_path, REQUESTS, "cut.csv.xz")
+    cut.write_bytes(cut.read_bytes()[:-20])
+    for path in (tmp_path / "none.csv", broken, cut):
         with pytest.raises(SettingsError, match=path.name):
             read_trace(path)

@@ -1,0 +1,161 @@
+"""What ``serving simulate`` and ``serving tune`` are given: settings by their ConfigMap key, times, policies, a workload."""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.settings.annotations import GROUP, ScalingAnnotations, read_annotations
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.knob import fields_of
+from serving.settings.queueproxy import QueueProxySettings
+from serving.simulator.durations import DurationModel, Quantiles
+from serving.simulator.policies import POLICIES
+from serving.simulator.trace import ArrivalPlacement, TraceWindow, read_trace
+from serving.simulator.workload_run import Workload
+
+__all__ = ["changed_settings", "known_policies", "read_durations", "read_scaling", "read_workload", "settings_pairs"]
+
+_DURATION_HEADER = ["function", "mean_s", "p50_s", "p99_s"]
+_DURATION_FORMS = "seconds, MEDIAN:P99 in seconds, or a CSV file: " + ",".join(_DURATION_HEADER)
+
+
+def settings_pairs(words: Sequence[str]) -> list[str]:
+    """Settings given as options, ``--stable-window 30s`` or ``--stable-window=30s``, as pairs. Raises ``SettingsError``."""
+    pairs, left = [], list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--"):
+            raise _refused(word, "an argument without an option", "serving simulate --help")
+        key, is_pair, value = word.removeprefix("--").partition("=")
+        if not is_pair:
+            if not left:
+                raise _refused(word, "no value", f"{word} VALUE")
+            value = left.pop(0)
+        pairs.append(f"{key}={value}")
+    return pairs
+
+
+def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> AutoscalerSettings:
+    """The settings with some replaced, each as ``key=value`` in the words of the ConfigMap. Raises ``SettingsError``."""
+    fields = {field.knob.key: field for field in fields_of(AutoscalerSettings) if len(field.path) == 1}
+    changes: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for pair in pairs:
+        key, _, text = pair.partition("=")
+        field = fields.get(key)
+        if field is None:
+            problems.append(Problem(where=key, what="no such option or setting", expected="a key of config-autoscaler"))
+            continue
+        try:
+            changes[field.name] = field.knob.read(text, plain=False)
+        except InvalidValue as error:
+            problems.append(Problem(where=key, what=f"{text!r} is not right", expected=error.expected))
+    if problems:
+        raise SettingsError(problems)
+    changed = msgspec.structs.replace(settings, **changes)
+    clashes = [Problem(where="settings", what=one.what, expected=one.expected) for one in changed.check()]
+    if clashes:
+        raise SettingsError(clashes)
+    return changed
+
+
+def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings) -> ScalingAnnotations:
+    """Annotations of the revision, each as ``key=value`` without the group. Raises ``SettingsError``."""
+    annotations = {GROUP + key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    read = read_annotations(annotations, settings)
+    if read.problems or read.warnings:
+        raise SettingsError([*read.problems, *read.warnings])
+    return read.scaling
+
+
+def known_policies(text: str) -> list[str]:
+    """Names of policies, separated by commas. Raises ``SettingsError``."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown or not names:
+        what = f"{unknown[0]!r} is not a policy" if unknown else "no policy"
+        raise _refused("--compare", what, "some of " + ", ".join(POLICIES))
+    return list(dict.fromkeys(names))
+
+
+def read_durations(text: str, option: str) -> DurationModel:
+    """Seconds, a median with a 99th percentile, or a CSV file with both for each function. Raises ``SettingsError``."""
+    numbers = _quantiles(text.split(":"))
+    if numbers is not None:
+        return DurationModel(default=numbers)
+    path = Path(text)
+    if not path.is_file():
+        raise _refused(option, f"{text!r} is neither a time nor a file", _DURATION_FORMS)
+    return _read_quantiles(path, option)
+
+
+def read_workload(path: Path, options: Mapping[str, Any], *, settings: AutoscalerSettings) -> Workload:
+    """The workload that the options describe. Raises ``SettingsError``."""
+    until_s = math.inf if options["until_s"] is None else options["until_s"]
+    if not 0 <= options["from_s"] < until_s:
+        raise _refused("--from", f"{options['from_s']:g} is not right", "0 or more, and less than --until")
+    queue_proxy = msgspec.structs.replace(
+        QueueProxySettings(), container_concurrency=options["concurrency"], drain_lag_s=options["drain_s"]
+    )
+    functions, length_s = read_trace(
+        path,
+        placement=ArrivalPlacement(options["placement"]),
+        window=TraceWindow(from_s=options["from_s"], until_s=until_s),
+    )
+    if not any(one.request_count for one in functions):
+        raise _refused(str(path), "no request in this part of the trace", "a trace with requests")
+    return Workload(
+        functions=functions,
+        length_s=length_s,
+        settings=settings,
+        scaling=read_scaling(options["annotate"], settings),
+        queue_proxy=queue_proxy,
+        service=read_durations(options["service_time"], "--service-time"),
+        start=read_durations(options["start_time"], "--start-time"),
+        concurrency=options["concurrency"],
+        failing_starts=options["failing_starts"],
+        has_burst_switch=options["burst_switch"],
+    )
+
+
+def _read_quantiles(path: Path, option: str) -> DurationModel:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refused(option, f"{path}: {error}", _DURATION_FORMS) from error
+    if not rows or rows[0] != _DURATION_HEADER:
+        raise _refused(f"{path}:1", f"{','.join(rows[0] if rows else [])!r} is not right", ",".join(_DURATION_HEADER))
+    found: dict[str, Quantiles] = {}
+    for line, row in enumerate(rows[1:], start=2):
+        quantiles = _quantiles(row[2:]) if len(row) == len(_DURATION_HEADER) else None
+        if quantiles is None:
+            raise _refused(
+                f"{path}:{line}", f"{','.join(row)!r} is not right", "a function and three times above 0 in seconds"
+            )
+        found[row[0]] = quantiles
+    if not found:
+        raise _refused(str(path), "no function", "a row for each function")
+    # A function without a row is like the median of those that have one.
+    medians = sorted(found.values(), key=lambda one: one.p50_s)
+    return DurationModel(default=medians[len(medians) // 2], by_function=found)
+
+
+def _quantiles(words: Sequence[str]) -> Quantiles | None:
+    """A median, and a 99th percentile that is not below it; None if they are wrong."""
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        return None
+    if not 1 <= len(numbers) <= 2 or not all(0 < number < math.inf for number in numbers):
+        return None
+    return Quantiles(p50_s=numbers[0], p99_s=max(numbers))
+
+
+def _refused(where: str, what: str, expected: str) -> SettingsError:
+    return SettingsError([Problem(where=where, what=what, expected=expected)])

@@ -1,0 +1,275 @@
+"""The product's scaling decisions about one simulated revision, made only when they can differ from the last one.
+
+Input: the load of each second, as the statistics report it, and what the cluster shows. Output: the outcome of each decision,
+and the time of the next one that can change anything. The decisions are the product's own: windows, algorithm, merge with
+bounds, gate to zero, path. A period is skipped when its answer is known: at scale 0; while one ready pod has load in the
+window and no second of it was above the target of one pod; and while nothing but the clock of the gate can change the answer.
+"""
+
+import math
+from collections import deque
+
+import msgspec
+
+from serving.autoscaler.adaptive.policy import policy_of
+from serving.autoscaler.deciders import Inside, KpaDecider
+from serving.autoscaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, ScalerView, conclude
+from serving.autoscaler.sources import Second
+from serving.autoscaler.zero import GatePhase, GateReason, GateState, InactiveReason
+from serving.model.knative import ServingState, TrafficPath
+from serving.model.nodata import NoData
+from serving.model.stat import Stat
+from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import AutoscalerSettings
+
+__all__ = ["Decisions", "RevisionCounts"]
+
+# Least time between two decisions about a revision, as in the decision loop.
+_PAUSE_MIN_S = 0.05
+# Share of a period by which sums of floating-point times may be off.
+_PERIOD_SLACK = 1e-9
+# The gate waits for nothing but the clock, as long as there is no load.
+_CLOCK_REASONS = (GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateReason.GRACE)
+
+
+class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision sees: pods wanted and ready; requests inside."""
+
+    scale: int
+    ready: int
+    inside: int
+
+
+class Decisions:
+    """The decisions about one revision. ``due_s`` is the time of the next one; it may move when a second is recorded."""
+
+    def __init__(
+        self,
+        settings: AutoscalerSettings,
+        spec: ScalingSpec,
+        *,
+        has_burst_switch: bool,
+        is_knative: bool = False,
+        skips: bool = True,
+    ) -> None:
+        """``is_knative`` wakes a revision as Knative does; ``skips`` False decides in every period, for tests."""
+        self._settings, self._spec = settings, spec
+        self._period_s = settings.decision_period_s
+        self._decider = KpaDecider(spec, quirks=settings.quirks, ready_count=0, present_scale=0, now_s=0.0)
+        self._gate = GateState(
+            since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True
+        )
+        self._policy = policy_of(spec, settings)
+        quiet_load = math.inf if self._policy is None else self._policy.quiet_load
+        # Load for which one pod is enough, whichever window shows it.
+        self.quiet_load = min(spec.target_value, quiet_load)
+        self._has_burst_switch, self._is_knative, self._skips = has_burst_switch, is_knative, skips
+        self._serving_state = ServingState.RESERVE
+        self._proxy_since_s: float | None = 0.0
+        self._proved_at_s: float | None = None
+        # Seconds that are over and not yet taken: number, mean requests in flight, arrivals.
+        self._pending: deque[tuple[int, float, int]] = deque(maxlen=math.ceil(spec.stable_window_s) + 2)
+        self._loaded_number = self._hot_number = self._taken_number = -1
+        self._poked_load = 0.0
+        self._outcome: ScalerOutcome | None = None
+        self._made_at_s, self._asked_s = 0.0, math.inf
+        self.latest_count: int | None = None
+        self.path = TrafficPath.PROXY
+        self.due_s = math.inf
+        self.count = 0
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"Decisions({self.latest_count} wanted, next at {self.due_s:g} s)"
+
+    @property
+    def capacity(self) -> float:
+        """Requests inside that the pods wanted last are for."""
+        return (self.latest_count or 0) * self._spec.target_value
+
+    def wake(self, now_s: float) -> None:
+        """The activator sets the revision Active for a request that waits, and reports it.
+
+        Knative's autoscaler records a load of 1 and decides on its windows; the product decides for all that wait.
+        """
+        self._serving_state = ServingState.ACTIVE
+        if self._is_knative:
+            self._take(now_s, has_reports=False)
+            self._decider.take(_second(math.floor(now_s) - 1, 1.0, 1))
+            self._poked_load += 1.0
+
+    def record(self, number: int, load: float, arrivals: int) -> None:
+        """A second that is over, with load or arrivals; seconds without are not recorded.
+
+        What a poke reported is left out, as the activator does.
+        """
+        reported, self._poked_load = max(0.0, load - self._poked_load), 0.0
+        self._pending.append((number, reported, arrivals))
+        self._loaded_number = number
+        if load > self.quiet_load:
+            self._hot_number = number
+        if self._policy is not None or not self.latest_count:
+            # What only the clock would have changed may differ now.
+            self.due_s = min(self.due_s, self._period_at(number + 1.0))
+
+    def started(self, took_s: float) -> None:
+        """A pod became ready after so many seconds."""
+        if self._policy is not None:
+            self._policy.started(took_s)
+
+    def decide_by(self, at_s: float) -> None:
+        """Decide at that time at the latest, but not within the pause after the last decision."""
+        self._asked_s = min(self._asked_s, max(at_s, self._made_at_s + _PAUSE_MIN_S))
+        self.due_s = min(self.due_s, self._asked_s)
+
+    def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
+        """Decide now. The proof that the activator is in the path comes at once."""
+        self._take(now_s, has_reports=counts.ready > 0)
+        outcome = self._decide(counts, now_s, cause)
+        if outcome.to_prove:
+            self._proved_at_s = now_s
+            outcome = self._decide(counts, now_s, DecisionCause.PROOF)
+        if outcome.apply_count and not counts.scale and not self._is_knative:
+            self._decider.reset_windows(self._spec)
+            self._hot_number = -1
+            self._pending.clear()
+        self._made_at_s, self._outcome, self._asked_s = now_s, outcome, math.inf
+        return outcome
+
+    def schedule(self, counts: RevisionCounts, now_s: float) -> None:
+        """Set ``due_s``: the next period, from now on, whose decision may differ from the last one."""
+        outcome = self._outcome
+        if outcome is None:
+            return
+        recheck_s = math.inf if outcome.recheck_in_s is None else self._made_at_s + outcome.recheck_in_s
+        due_s = min(self._period_at(now_s), recheck_s)
+        if self._skips and outcome.apply_count is None and (self._policy is None or self._is_silent(counts)):
+            if not counts.inside and (not counts.scale or (not self._pending and self._is_clock_alone(outcome))):
+                due_s = min(recheck_s, self._panic_end_s)
+            elif counts.scale == counts.ready == 1 and self._is_one_pod_enough(counts):
+                due_s = math.inf if counts.inside else self._period_at(max(now_s, self._window_end_s))
+        self.due_s = min(self._asked_s, max(due_s, self._made_at_s + _PAUSE_MIN_S))
+
+    @property
+    def _window_end_s(self) -> float:
+        """The time at which the last load has left the stable window. Its second is in the bucket of the next one."""
+        return self._loaded_number + 1 + math.ceil(self._spec.stable_window_s)
+
+    def _period_at(self, at_s: float) -> float:
+        """The first period at or after a time, counted from the last decision."""
+        periods = max(1, math.ceil((at_s - self._made_at_s) / self._period_s - _PERIOD_SLACK))
+        return self._made_at_s + periods * self._period_s
+
+    @property
+    def _panic_end_s(self) -> float:
+        """The first period in which panic is over: until then the most that was wanted in it is remembered."""
+        state = self._decider.state
+        if state.panic_since_s is None:
+            return math.inf
+        return self._period_at(state.panic_since_s + self._spec.stable_window_s + _PAUSE_MIN_S)
+
+    def _is_silent(self, counts: RevisionCounts) -> bool:
+        """Whether the policy has seen all load: its advice then changes with the clock alone, which it announces."""
+        return not counts.inside and not self._pending and counts.scale == counts.ready <= 1
+
+    def _is_clock_alone(self, outcome: ScalerOutcome) -> bool:
+        """Whether nothing but the announced time changes the answer, while nothing is inside."""
+        is_kept = outcome.inputs.advice.keep is not None and bool(self.latest_count)
+        return is_kept or outcome.gate.reason in _CLOCK_REASONS
+
+    def _is_one_pod_enough(self, counts: RevisionCounts) -> bool:
+        """Whether each decision until the load leaves the window wants the one pod that is there."""
+        spec, outcome = self._spec, self._outcome
+        return (
+            outcome is not None
+            and outcome.phase is GatePhase.ACTIVE
+            and self.latest_count == 1
+            and self._is_path_fixed
+            and spec.activation_scale <= 1
+            and not spec.scale_down_delay_s
+            and counts.inside <= self.quiet_load
+            and math.isinf(self._panic_end_s)
+            and (self._hot_number < 0 or self._made_at_s > self._hot_number + 2 + math.ceil(spec.stable_window_s))
+            and self._made_at_s < self._window_end_s
+        )
+
+    @property
+    def _is_path_fixed(self) -> bool:
+        """Whether the path is the same for any load that one pod is enough for."""
+        burst, spec = self._spec.target_burst_capacity, self._spec
+        return not self._has_burst_switch or burst <= 0 or spec.total_value < burst
+
+    def _take(self, now_s: float, *, has_reports: bool) -> None:
+        """Give the decider the seconds that are over. Ready pods report their silence too."""
+        over = math.floor(now_s) - 1
+        pending, decider = self._pending, self._decider
+        while pending and pending[0][0] <= over:
+            number, load, arrivals = pending.popleft()
+            if has_reports:
+                self._take_silence(number)
+            decider.take(_second(number, load, arrivals))
+            if self._policy is not None:
+                self._policy.take(number, load, float(arrivals))
+            self._taken_number = number
+        if has_reports and self._taken_number < over:
+            self._take_silence(over)
+            decider.take(_second(over, 0.0, 0))
+            self._taken_number = over
+
+    def _take_silence(self, until: int) -> None:
+        """Seconds without load up to a number: as many as keep both windows from counting as unseen."""
+        first = max(self._taken_number + 1, until - math.ceil(self._spec.stable_window_s))
+        for number in range(first, until, max(1, int(self._spec.panic_window_s) - 1)):
+            self._decider.take(_second(number, 0.0, 0))
+
+    def _decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
+        self.count += 1
+        spec = self._spec
+        inside = Inside(
+            present=Stat(concurrency=float(counts.inside)),
+            is_waiting=counts.inside > 0 and not self._is_knative and (counts.ready == 0 or self.latest_count == 0),
+        )
+        inputs = DecisionInputs(
+            at_s=now_s,
+            cause=cause,
+            facts=ScalerView(
+                present_scale=counts.scale,
+                ready_count=counts.ready,
+                serving_state=self._serving_state,
+                proved_at_s=self._proved_at_s,
+                has_public=self._has_burst_switch,
+                proxy_since_s=self._proxy_since_s,
+                path=self.path,
+            ),
+            inside=inside,
+            beside=(),
+            spec=spec,
+            quirks=self._settings.quirks,
+            kpa=self._decider.state,
+            gate=self._gate,
+        )
+        decided = self._decider.decide(spec, inside, ready_count=counts.ready, now_s=now_s)
+        self.latest_count = decided.desired_count
+        if self._policy is not None:
+            advice = self._policy.advise(
+                decided.proposal,
+                in_flight=float(counts.inside),
+                present_scale=counts.scale,
+                ready_count=counts.ready,
+                now_s=now_s,
+            )
+            inputs = msgspec.structs.replace(inputs, advice=advice)
+            if advice.proposals is not None:
+                wanted = [one.desired for one in advice.proposals if not isinstance(one.desired, NoData)]
+                self.latest_count = max(wanted, default=None)
+        self._gate, outcome = conclude(inputs, decided)
+        if outcome.to_reserve:
+            self._serving_state = ServingState.RESERVE
+        if self._has_burst_switch and outcome.path is not self.path:
+            self.path = outcome.path
+            self._proxy_since_s = now_s if outcome.path is TrafficPath.PROXY else None
+        return outcome
+
+
+def _second(number: int, load: float, arrivals: int) -> Second:
+    return Second(number=number, pods=(), activators=Stat(concurrency=load, request_count=float(arrivals)))

@@ -1,0 +1,153 @@
+"""The simulated pods of one revision: they start, serve, drain and end.
+
+Input: the scale, and the times at which pods become ready. Which free pod gets a request is the product's own policy
+(``serving.traffic.policy``); which pods go first is the ReplicaSet controller's rule with the product's deletion costs: pods
+that are not ready, then the idlest, then the youngest. Pod-seconds count from the creation to the end, draining included.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterator
+
+from serving.simulator.results import PodSeries, RevisionResult
+from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, FreePods, RoundRobin, TwoChoices
+
+__all__ = ["PodSet", "SimulatedPod"]
+
+
+class SimulatedPod(BalancedPod):
+    """A pod. ``queue`` holds requests that its queue-proxy keeps: their arrival and their duration."""
+
+    __slots__ = ("created_s", "failures", "idle_since_s", "is_ending", "is_in_line", "queue", "ready_s", "removed_s")
+
+    def __init__(self, number: int, created_s: float, *, slots: int | None) -> None:
+        super().__init__(f"{number:09d}")
+        self.created_s = created_s
+        self.failures = 0
+        self.ready_s: float | None = None
+        self.slots = slots
+        self.idle_since_s = self.removed_s = created_s
+        self.is_ending = False
+        self.is_in_line = False
+        self.queue: deque[tuple[float, float]] = deque()
+
+
+class PodSet:
+    """All pods of one revision. ``scale`` of them are wanted, ``ready`` is the list of those that serve."""
+
+    def __init__(
+        self, result: RevisionResult, series: PodSeries, *, concurrency: int, policy: BalancingPolicy, drain_s: float
+    ) -> None:
+        self._result, self._series, self._drain_s = result, series, drain_s
+        self._slots = concurrency or None
+        self._dice = random.Random(f"pods:{result.name}")  # noqa: S311 - a simulated world
+        self._pods: dict[str, SimulatedPod] = {}
+        self._number = 0
+        self._free: FreePods = self._line_of(policy)
+        self.ready: list[SimulatedPod] = []
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"PodSet({len(self._pods)} pods, {len(self.ready)} ready, {len(self._free)} free)"
+
+    @property
+    def scale(self) -> int:
+        """Pods that are ready or starting."""
+        return len(self._pods)
+
+    def create(self, count: int, now_s: float) -> Iterator[SimulatedPod]:
+        """Create pods."""
+        for _ in range(count):
+            self._number += 1
+            pod = SimulatedPod(self._number, now_s, slots=self._slots)
+            self._pods[pod.address] = pod
+            self._result.pod_starts += 1
+            yield pod
+
+    def become_ready(self, pod: SimulatedPod, now_s: float) -> bool:
+        """Whether the pod serves from now on; False if it was removed while it started."""
+        if pod.is_ending:
+            return False
+        pod.ready_s = pod.idle_since_s = now_s
+        self.ready.append(pod)
+        self._add_free(pod)
+        return True
+
+    def has_free(self) -> bool:
+        """Whether a pod has a free slot."""
+        return len(self._free) > 0
+
+    def pick(self) -> SimulatedPod:
+        """The next pod with a free slot, as the activator chooses."""
+        pod = self._free.pick()
+        assert isinstance(pod, SimulatedPod)
+        return pod
+
+    def any_ready(self) -> SimulatedPod:
+        """A ready pod, as a Service without the activator chooses: at random."""
+        return self.ready[int(self._dice.random() * len(self.ready))]
+
+    def take(self, pod: SimulatedPod, now_s: float) -> None:
+        """The pod serves one request more."""
+        if not pod.in_flight:
+            self._result.wasted_pod_seconds += now_s - pod.idle_since_s
+        pod.in_flight += 1
+        if pod.is_in_line and pod.in_flight == pod.slots:
+            self._free.remove(pod)
+            pod.is_in_line = False
+
+    def give_back(self, pod: SimulatedPod, now_s: float) -> None:
+        """The pod serves one request less."""
+        pod.in_flight -= 1
+        if not pod.in_flight:
+            pod.idle_since_s = now_s
+            if pod.is_ending and not pod.queue:
+                self._end(pod, now_s)
+                return
+        if not pod.is_in_line and not pod.is_ending and not pod.queue:
+            self._add_free(pod)
+
+    def remove(self, count: int, now_s: float) -> None:
+        """Remove pods; those with requests finish them."""
+        going = sorted(self._pods.values(), key=lambda one: (one.ready_s is not None, one.in_flight, -one.created_s))
+        for pod in going[:count]:
+            del self._pods[pod.address]
+            pod.is_ending, pod.removed_s = True, now_s
+            if pod.is_in_line:
+                self._free.remove(pod)
+                pod.is_in_line = False
+            if pod.ready_s is not None:
+                self.ready.remove(pod)
+                if not pod.in_flight:
+                    self._result.wasted_pod_seconds += now_s - pod.idle_since_s
+            if not pod.in_flight and not pod.queue:
+                self._end(pod, now_s)
+
+    def finish(self, until_s: float) -> None:
+        """Count the pods that are left at the end of the simulation."""
+        for pod in self._pods.values():
+            if pod.ready_s is not None and not pod.in_flight:
+                self._result.wasted_pod_seconds += until_s - pod.idle_since_s
+            self._count(pod, until_s)
+
+    def _end(self, pod: SimulatedPod, now_s: float) -> None:
+        """A pod that served stays for the drain lag, so that its senders see that it leaves."""
+        lag_s = 0.0 if pod.ready_s is None else self._drain_s
+        self._count(pod, max(now_s, pod.removed_s + lag_s))
+
+    def _count(self, pod: SimulatedPod, end_s: float) -> None:
+        self._result.pod_seconds += end_s - pod.created_s
+        self._series.add(pod.created_s, end_s)
+
+    def _add_free(self, pod: SimulatedPod) -> None:
+        self._free.add(pod)
+        pod.is_in_line = True
+
+    def _line_of(self, policy: BalancingPolicy) -> FreePods:
+        match policy:
+            case BalancingPolicy.FIRST_FREE:
+                return FirstFree()
+            case BalancingPolicy.ROUND_ROBIN:
+                return RoundRobin()
+            case BalancingPolicy.TWO_CHOICES:
+                return TwoChoices(self._dice.random)

@@ -1,0 +1,110 @@
+"""What a policy did on a workload, as one record: sums, waits over all requests, and medians over revisions."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from serving.simulator.results import RevisionResult, WaitHistogram, summed
+
+__all__ = ["PolicyReport", "mean_report", "report_of"]
+
+_HOUR_S = 3600.0
+
+
+class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy did on a workload. Counts are sums over revisions, and means over seeds; waits are over all requests."""
+
+    requests: float
+    cold_requests: float
+    """Requests during whose wait a pod became ready."""
+
+    pod_starts: float
+    pod_seconds: float
+    """From the creation of each pod to its end, draining included."""
+
+    wasted_pod_seconds: float
+    """Of them, ready with no request in flight."""
+
+    wait_p50_s: float
+    wait_p99_s: float
+    wait_p999_s: float
+    late_share: float
+    """Share of the requests that waited more than 10 ms."""
+
+    flaps_per_hour: float
+    """Changes of direction of the scale, of all revisions together."""
+
+    refused: float
+    per_revision: Mapping[str, float]
+    """Medians over the revisions with requests, and the 75th percentile of their cold share."""
+
+    failed_starts: float = 0
+    decisions: float = 0
+    pod_series: list[float] = []
+    """Mean pods of all revisions in equal parts of the time."""
+
+
+def report_of(results: Sequence[RevisionResult], length_s: float) -> PolicyReport:
+    """The report of one run."""
+    requests = sum(one.requests for one in results)
+    waits = WaitHistogram()
+    for one in results:
+        waits.update(one.waits)
+    hours = max(length_s, 1.0) / _HOUR_S
+    return PolicyReport(
+        requests=requests,
+        cold_requests=sum(one.cold_requests for one in results),
+        pod_starts=sum(one.pod_starts for one in results),
+        pod_seconds=round(sum(one.pod_seconds for one in results), 3),
+        wasted_pod_seconds=round(sum(one.wasted_pod_seconds for one in results), 3),
+        wait_p50_s=waits.percentile(0.5, requests=requests),
+        wait_p99_s=waits.percentile(0.99, requests=requests),
+        wait_p999_s=waits.percentile(0.999, requests=requests),
+        late_share=sum(one.late_requests for one in results) / requests if requests else 0.0,
+        flaps_per_hour=sum(one.flaps for one in results) / hours,
+        refused=sum(one.refused for one in results),
+        per_revision=_medians([one for one in results if one.requests]),
+        failed_starts=sum(one.failed_starts for one in results),
+        decisions=sum(one.decisions for one in results),
+        pod_series=summed([one.pod_series for one in results]),
+    )
+
+
+def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
+    """The mean of the reports of several seeds."""
+    if len(reports) == 1:
+        return reports[0]
+    values = [msgspec.structs.asdict(one) for one in reports]
+    mean = {
+        key: statistics.fmean(one[key] for one in values)
+        for key in values[0]
+        if key not in ("per_revision", "pod_series")
+    }
+    return PolicyReport(
+        per_revision={
+            key: statistics.fmean(one.per_revision[key] for one in reports) for key in reports[0].per_revision
+        },
+        pod_series=[total / len(reports) for total in summed([one.pod_series for one in reports])],
+        **mean,
+    )
+
+
+def _medians(results: Sequence[RevisionResult]) -> Mapping[str, float]:
+    if not results:
+        return {}
+    shares = [one.cold_requests / one.requests for one in results]
+    values: dict[str, list[float]] = {
+        "requests": [one.requests for one in results],
+        "cold_requests": [one.cold_requests for one in results],
+        "cold_share": shares,
+        "pod_starts": [one.pod_starts for one in results],
+        "pod_seconds": [one.pod_seconds for one in results],
+        "wasted_pod_seconds": [one.wasted_pod_seconds for one in results],
+        "wait_p99_s": [one.waits.percentile(0.99, requests=one.requests) for one in results],
+        "late_share": [one.late_requests / one.requests for one in results],
+        "flaps": [one.flaps for one in results],
+    }
+    medians = {name: float(statistics.median(of)) for name, of in values.items()}
+    medians["cold_share_p75"] = statistics.quantiles(shares, n=4)[2] if len(shares) > 1 else shares[0]
+    return medians

@@ -1,0 +1,110 @@
+"""A whole workload under one policy: every function, shared out over processes, and what became of it.
+
+Functions do not influence each other, so each is simulated alone; the same seed gives the same result for any number of
+processes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import msgspec
+
+from serving.scaling.resolve import resolve
+from serving.settings.activator import ActivatorSettings
+from serving.settings.annotations import ScalingAnnotations
+from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.queueproxy import QueueProxySettings
+from serving.simulator.durations import DurationModel, Quantiles
+from serving.simulator.policies import DialPosition, SimulatedPolicy
+from serving.simulator.results import RevisionResult
+from serving.simulator.revision_run import RevisionRun, RunConfig
+from serving.simulator.trace import FunctionTrace
+
+__all__ = ["Workload", "run_workload"]
+
+# Functions that a process takes at once: more make less traffic between processes, fewer share better.
+_CHUNK = 4
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """What is simulated, but for the policy. Times in seconds."""
+
+    functions: Sequence[FunctionTrace]
+    length_s: float
+    settings: AutoscalerSettings = AutoscalerSettings()
+    scaling: ScalingAnnotations = ScalingAnnotations()
+    activator: ActivatorSettings = ActivatorSettings()
+    queue_proxy: QueueProxySettings = QueueProxySettings()
+    service: DurationModel = DurationModel(default=Quantiles(p50_s=0.25, p99_s=0.25))
+    start: DurationModel = DurationModel(default=Quantiles(p50_s=2.0, p99_s=2.0))
+    concurrency: int = 10
+    probe_delay_s: float = 0.02
+    failing_starts: float = 0.0
+    has_burst_switch: bool = True
+
+
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
+    workload: Workload
+    config: RunConfig
+
+
+# The work of the processes of a pool: set before they are forked, so that no trace is sent through a pipe.
+_JOBS: list[_Job] = []
+
+
+def run_workload(
+    workload: Workload,
+    policy: SimulatedPolicy,
+    *,
+    position: DialPosition | None = None,
+    seed: int = 1,
+    jobs: int = 1,
+    on_progress: Callable[[], None] | None = None,
+) -> list[RevisionResult]:
+    """Run every function under a policy; ``position`` turns its dial, ``on_progress`` is called after each function."""
+    settings = policy.change(workload.settings)
+    if position is not None:
+        settings = position.change(settings)
+    config = RunConfig(
+        settings=settings,
+        spec=resolve(settings, workload.scaling, container_concurrency=workload.concurrency, reachable=True),
+        activator=workload.activator,
+        queue_proxy=workload.queue_proxy,
+        concurrency=workload.concurrency,
+        seed=seed,
+        probe_delay_s=workload.probe_delay_s,
+        failing_starts=workload.failing_starts,
+        has_burst_switch=workload.has_burst_switch,
+        is_knative=policy.is_knative,
+    )
+    results: list[RevisionResult] = []
+    for result in _results(_Job(workload=workload, config=config), jobs):
+        results.append(result)
+        if on_progress is not None:
+            on_progress()
+    return results
+
+
+def _results(job: _Job, jobs: int) -> Iterator[RevisionResult]:
+    functions = job.workload.functions
+    if jobs <= 1 or len(functions) <= 1:
+        yield from (_run(job, index) for index in range(len(functions)))
+        return
+    _JOBS[:] = [job]
+    # The busiest functions first, so that no process is left with them at the end.
+    order = sorted(range(len(functions)), key=lambda index: -functions[index].request_count)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        yield from pool.map(_run_forked, order, chunksize=_CHUNK if len(order) > _CHUNK * jobs else 1)
+
+
+def _run_forked(index: int) -> RevisionResult:
+    return _run(_JOBS[0], index)
+
+
+def _run(job: _Job, index: int) -> RevisionResult:
+    workload, function = job.workload, job.workload.functions[index]
+    config = msgspec.structs.replace(
+        job.config, service=workload.service.of(function.name), start=workload.start.of(function.name)
+    )
+    return RevisionRun(function.name, function.arrivals(config.seed), config, until_s=workload.length_s).run()

@@ -1,0 +1,46 @@
+"""Waits as percentiles, and pods over time."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.simulator.charts import bars, sparkline
+from serving.simulator.results import SERIES_COLUMNS, PodSeries, WaitHistogram, summed
+
+
+@given(waits_s=st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=200), share=st.sampled_from([0.5, 0.9, 0.99, 0.999]))
+def test_a_percentile_is_within_a_bin_of_the_sorted_waits(waits_s: list[float], share: float) -> None:
+    histogram = WaitHistogram()
+    for wait_s in waits_s:
+        histogram.add(wait_s)
+    ranked = sorted(waits_s)
+    exact = ranked[max(0, -int(-share * len(ranked) // 1) - 1)]
+    assert histogram.percentile(share, requests=len(waits_s)) == pytest.approx(exact, rel=0.011)
+
+
+def test_requests_that_did_not_wait_count_and_histograms_add_up() -> None:
+    first, second = WaitHistogram(), WaitHistogram()
+    first.add(2.0)
+    second.add(2.0)
+    second.add(4.0)
+    first.update(second)
+    assert first.count == 3
+    assert [first.percentile(share, requests=100) for share in (0.97, 0.98, 1.0)] == [0.0, 2.0, 4.0]
+    assert WaitHistogram().percentile(0.99, requests=5) == 0.0
+
+
+def test_pods_over_time_are_means_of_equal_parts() -> None:
+    series = PodSeries(SERIES_COLUMNS * 10.0)
+    series.add(5.0, 20.0)
+    series.add(0.0, 1e9)
+    assert series.means()[:3] == pytest.approx([1.5, 2.0, 1.0])
+    assert summed([[1.0, 2.0], [3.0, 4.0]]) == [4.0, 6.0]
+
+
+def test_charts_scale_to_their_largest_value() -> None:
+    assert sparkline([0.0, 1.0, 2.0]) == " ▄█"
+    assert (sparkline([]), sparkline([0.0])) == ("", " ")
+    lines = list(bars({"a": {"cold": 1.0}, "b": {"cold": 2.0}}))
+    assert lines[0] == "cold"
+    assert lines[1].count("█") * 2 == lines[2].count("█")
+    assert list(bars({"a": {"cold": 0.0}}))[1].count("█") == 0

@@ -1,0 +1,170 @@
+"""One simulated revision: cold requests, pod-seconds, queues, paths, and periods that are skipped."""
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.scaling.resolve import resolve
+from serving.scaling.spec import ORIGINAL
+from serving.settings.annotations import ScalingAnnotations
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
+from serving.settings.queueproxy import QueueProxySettings
+from serving.simulator.durations import Quantiles
+from serving.simulator.results import RevisionResult
+from serving.simulator.revision_run import RevisionRun, RunConfig
+
+HALF_SECOND = Quantiles(p50_s=0.5, p99_s=0.5)
+
+
+def config(
+    *,
+    scaling: ScalingAnnotations | None = None,
+    autoscaler: AutoscalerSettings | None = None,
+    concurrency: int = 10,
+    start_s: float = 2.0,
+    is_knative: bool = False,
+) -> RunConfig:
+    autoscaler = autoscaler or AutoscalerSettings()
+    scaling = scaling or ScalingAnnotations()
+    return RunConfig(
+        settings=autoscaler,
+        spec=resolve(autoscaler, scaling, container_concurrency=concurrency, reachable=True),
+        queue_proxy=QueueProxySettings(container_concurrency=concurrency),
+        concurrency=concurrency,
+        start=Quantiles(p50_s=start_s, p99_s=start_s),
+        service=HALF_SECOND,
+        probe_delay_s=0.0,
+        is_knative=is_knative,
+    )
+
+
+def simulated(*times_s: float, given_config: RunConfig | None = None, until_s: float = 600.0) -> RevisionResult:
+    arrivals = iter([(at_s, math.nan) for at_s in sorted(times_s)])
+    return RevisionRun("f", arrivals, given_config or config(), until_s=until_s).run()
+
+
+def test_a_lone_request_is_cold_and_its_pod_goes_when_the_window_is_empty() -> None:
+    result = simulated(10.0)
+    assert (result.requests, result.cold_requests, result.pod_starts, result.flaps) == (1, 1, 1, 1)
+    assert result.waits.percentile(0.5, requests=1) == pytest.approx(2.0)
+    # Two seconds to start, half a second of work, a window of 60 s, two periods of the gate, and 5 s to drain.
+    assert 66.0 < result.pod_seconds < 75.0
+    assert result.wasted_pod_seconds == pytest.approx(result.pod_seconds - 2.0 - 0.5 - 5.0)
+
+
+def test_an_idle_revision_costs_a_handful_of_decisions() -> None:
+    assert simulated(10.0, until_s=86_400.0).decisions <= 8
+
+
+def test_a_request_within_the_window_is_warm_and_one_after_it_is_cold() -> None:
+    assert simulated(10.0, 50.0).cold_requests == 1
+    assert simulated(10.0, 150.0).cold_requests == 2
+    kept = AutoscalerSettings(scale_to_zero_pod_retention_period_s=240.0)
+    assert simulated(10.0, 150.0, given_config=config(autoscaler=kept)).cold_requests == 1
+
+
+def test_requests_from_zero_get_pods_for_all_of_them_and_knative_first_starts_one() -> None:
+    burst = [10.0 + index / 1000 for index in range(70)]
+    result = simulated(*burst)
+    assert (result.cold_requests, result.pod_starts) == (70, 10)
+    assert result.waits.percentile(0.99, requests=70) < 2.1
+    knative = simulated(*burst, given_config=config(autoscaler=AutoscalerSettings(quirks=ORIGINAL), is_knative=True))
+    assert knative.waits.percentile(0.99, requests=70) > 2.4
+
+
+def test_max_scale_holds_and_requests_wait_for_slots() -> None:
+    result = simulated(*([10.0] * 30), given_config=config(scaling=ScalingAnnotations(max_scale=1)))
+    assert result.pod_starts == 1
+    assert result.waits.percentile(0.999, requests=30) == pytest.approx(3.0)
+    assert result.late_requests == 30
+
+
+def test_a_full_queue_refuses() -> None:
+    given_config = config()
+    activator = msgspec.structs.replace(given_config.activator, queue_depth_max=5)
+    assert (
+        simulated(*([10.0] * 8), given_config=msgspec.structs.replace(given_config, activator=activator)).refused == 3
+    )
+
+
+def test_a_request_that_waits_too_long_is_refused() -> None:
+    given_config = config(start_s=30.0)
+    activator = msgspec.structs.replace(given_config.activator, queue_wait_max_s=10.0)
+    result = simulated(10.0, 35.0, given_config=msgspec.structs.replace(given_config, activator=activator))
+    assert (result.refused, result.cold_requests) == (1, 1)
+
+
+def test_without_the_activator_pods_keep_and_refuse_requests_themselves() -> None:
+    """With no burst capacity asked for, requests go to the one pod, which works on 1 and keeps 10."""
+    direct = config(concurrency=1, scaling=ScalingAnnotations(target_burst_capacity=0.0, max_scale=1))
+    result = simulated(10.0, *([20.0] * 15), given_config=direct)
+    assert result.refused == 4
+    assert result.waits.percentile(1.0, requests=12) == pytest.approx(5.0)
+    held = simulated(10.0, *([20.0] * 15), given_config=msgspec.structs.replace(direct, has_burst_switch=False))
+    assert held.refused == 0
+
+
+def test_a_start_that_fails_is_made_again_after_a_pause() -> None:
+    given_config = msgspec.structs.replace(config(), failing_starts=0.5)
+    result = simulated(*(10.0 + 500.0 * index for index in range(8)), given_config=given_config, until_s=5000.0)
+    assert (result.failed_starts > 0, result.requests, result.cold_requests) == (True, 8, 8)
+    # 2 s to fail, 10 s of pause, 2 s to start.
+    assert result.waits.percentile(1.0, requests=8) >= 14.0
+
+
+def test_a_draining_pod_counts_until_its_last_request_is_done() -> None:
+    arrivals = iter([(10.0, 200.0)])
+    result = RevisionRun("f", arrivals, config(), until_s=1000.0).run()
+    assert result.pod_seconds > 200.0
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    times_s=st.lists(st.floats(0, 400), max_size=40),
+    concurrency=st.integers(0, 4),
+    retention_s=st.sampled_from([0.0, 45.0, 300.0]),
+    burst_capacity=st.sampled_from([-1.0, 0.0, 5.0, 211.0]),
+    is_knative=st.booleans(),
+    policy=st.sampled_from([KNATIVE_POLICY, ADAPTIVE_POLICY]),
+)
+def test_a_period_that_is_skipped_would_have_changed_nothing(
+    times_s: list[float], concurrency: int, retention_s: float, burst_capacity: float, policy: str, *, is_knative: bool
+) -> None:
+    autoscaler = AutoscalerSettings(
+        policy=policy, scale_to_zero_pod_retention_period_s=retention_s, target_burst_capacity=burst_capacity
+    )
+    given_config = config(autoscaler=autoscaler, concurrency=concurrency, is_knative=is_knative)
+    fast = simulated(*times_s, given_config=given_config, until_s=900.0)
+    slow = simulated(*times_s, given_config=msgspec.structs.replace(given_config, skips=False), until_s=900.0)
+    assert fast.decisions <= slow.decisions
+    # Gate times follow the period of the last decision, so that pods may go up to a period earlier or later.
+    assert fast.requests == slow.requests == len(times_s)
+    assert abs(fast.pod_seconds - slow.pod_seconds) <= 4.0 * max(1, fast.pod_starts, slow.pod_starts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    times_s=st.lists(st.floats(0, 60), max_size=80),
+    concurrency=st.integers(0, 4),
+    start_s=st.floats(0.01, 5),
+    is_knative=st.booleans(),
+)
+def test_no_request_is_lost_and_no_pod_stays(
+    times_s: list[float], concurrency: int, start_s: float, *, is_knative: bool
+) -> None:
+    run = RevisionRun(
+        "f",
+        iter([(at_s, math.nan) for at_s in sorted(times_s)]),
+        config(concurrency=concurrency, start_s=start_s, is_knative=is_knative),
+        until_s=2000.0,
+    )
+    result = run.run()
+    assert result.requests == len(times_s)
+    assert result.refused == 0
+    assert "0 inside, PodSet(0 pods" in repr(run)
+    busy_s = result.pod_seconds - result.wasted_pod_seconds
+    assert busy_s >= 0.5 * bool(times_s)
+    assert sum(result.pod_series) / len(result.pod_series) * 2000.0 == pytest.approx(result.pod_seconds)

@@ -5,6 +5,7 @@ Environment:
 - ``KUBECONFIG``: the server whose Routes, Revisions and EndpointSlices it serves; without it the cluster it runs in.
 - ``SERVING_KEY_FILE``: the file of the cluster key, of which it derives its token and the secrets of pods. Needed.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"public": 3, "inner": 4}``; without it the settings' addresses.
+  "inner-pods-80" is a further socket of the listener "inner", for the pods of one machine.
 - ``SERVING_ACTIVATOR_<FIELD>``: each setting of ``serving.settings.activator`` in its plain unit.
 - ``SERVING_AUTOSCALER_<FIELD>``: the settings from which the targets of revisions are resolved.
 """
@@ -173,6 +174,12 @@ class Activator:
             self.addresses[listener] = await self.server.listen(
                 where, handlers[listener], listener=listener.value, takes_turns=self.settings.count > 1
             )
+        for name, one in sockets.items():
+            which, _, rest = name.partition("-pods-")
+            if rest:
+                await self.server.listen(
+                    one, handlers[Listener(which)], listener=which, takes_turns=self.settings.count > 1
+                )
         self.is_serving.set()
         addresses = {str(listener): f"{host}:{port}" for listener, (host, port) in self.addresses.items()}
         if self.tls_address is not None:

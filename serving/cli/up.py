@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from serving.cli.programpath import path_lines
+from serving.local.containers.gateway import bind_gateway, gateway_of
 from serving.local.ports import PORTS
 from serving.local.process_lifetime import die_with_parent
 from serving.local.state import StateFolder, default_state_path
@@ -88,6 +89,8 @@ def up(
         state.open(f"http://{api_host}:{api_port}")
         state.write_ports({name: one.getsockname()[1] for name, one in sockets.items()})
         sockets["template"] = state.listen_template()
+        inner_port, public_port = (sockets[name].getsockname()[1] for name in ("inner", "public"))
+        sockets |= bind_gateway(gateway_of(state.path), inner_port=inner_port, public_port=public_port)
     except SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(_EXIT_SETTINGS)

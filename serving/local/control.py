@@ -31,12 +31,17 @@ from serving.cluster.garbage import collect_garbage
 from serving.cluster.identity import system_namespace
 from serving.cluster.journal import Journal
 from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Cluster
 from serving.controller.io.config import ControllerConfig
 from serving.controller.io.controller import Controller
 from serving.controller.io.view_writer import ViewWriter
 from serving.local.accounttokens import read_account_token
 from serving.local.activator_service import publish_activators
 from serving.local.containers.host import container_host
+from serving.local.containers.names import NameAnswers
+from serving.local.containers.nameserver import NameServer
+from serving.local.containers.podbox import ContainerHost
+from serving.local.containers.servicehosts import ServiceHosts
 from serving.local.hostsfile import HostsFile
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
@@ -105,6 +110,7 @@ async def _body(stop: asyncio.Event) -> None:
             tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))
             tasks.append(group.create_task(ViewWriter(cluster).run(), name="views"))
             tasks.append(group.create_task(hosts.run(), name="hosts"))
+            tasks += _name_server(group, cluster, containers)
             inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.create_task(controller.run(stop), name="controller")
@@ -117,6 +123,20 @@ async def _body(stop: asyncio.Event) -> None:
                 task.cancel()
     finally:
         await cluster.close()
+
+
+def _name_server(
+    group: asyncio.TaskGroup, cluster: Cluster, containers: ContainerHost | None
+) -> list[asyncio.Task[None]]:
+    """The name server of containers, and what keeps its hosts up to date."""
+    if containers is None:
+        return []
+    gateway, hosts = containers.networks.gateway, ServiceHosts(cluster)
+    server = NameServer(gateway.inner, NameAnswers(inner=gateway.inner, public=gateway.public), hosts)
+    return [
+        group.create_task(server.run(), name="names"),
+        *(group.create_task(one.run(), name="hosts") for one in hosts.reflectors),
+    ]
 
 
 def main() -> int:

@@ -41,6 +41,9 @@ _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
 # The exit code of a daemon that would fail in the same way at each start (``serving.aio.daemon``).
 _CANNOT_START_EXIT = 2
 _BACKLOG = 4096
+_ACTIVATOR = "serving.activator.main"
+# In the names of sockets that containers.gateway has bound.
+_FOR_PODS = "-pods-"
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 _IDLE_S = 3600.0
 # The pipe to the template is full: a new template reads it soon.
@@ -85,7 +88,7 @@ def _activator(index: int, count: int) -> Child:
     if index:
         # To the autoscaler each is another one, whose loads add up.
         environment["SERVING_ACTIVATOR_NAME"] = name
-    return Child(name, "serving.activator.main", "public", "tls", "inner", f"{name}-metrics", environment=environment)
+    return Child(name, _ACTIVATOR, "public", "tls", "inner", f"{name}-metrics", environment=environment)
 
 
 def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.socket]:
@@ -179,6 +182,9 @@ class Supervisor:
     def _start(self, child: Child) -> None:
         # There is no socket for TLS where there is no certificate.
         descriptors = {name: self._sockets[name].fileno() for name in child.sockets if name in self._sockets}
+        if child.module == _ACTIVATOR:
+            # Where the pods of this machine find services.
+            descriptors |= {name: one.fileno() for name, one in self._sockets.items() if _FOR_PODS in name}
         if child.name == _TEMPLATE:
             descriptors |= zip(("events", "events-writer"), self._events.descriptors, strict=True)
             # Pods are forked from the template: it does not even know where secrets are.
@@ -206,7 +212,7 @@ class Supervisor:
             self._sockets[name].getsockname()
             for child in self._children
             for name in child.sockets
-            if child.module == "serving.activator.main" and name.endswith("-metrics")
+            if child.module == _ACTIVATOR and name.endswith("-metrics")
         ]
         tls = (
             {"SERVING_CONTROLLER_PUBLIC_TLS_PORT": str(self._sockets["tls"].getsockname()[1])}

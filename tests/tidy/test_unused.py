@@ -12,6 +12,8 @@ from tests.tidy.sources import ROOT, named, parsed, product_files
 USED_ELSEWHERE: dict[str, str] = {
     "serving/cli/lazy.py: format_commands": "click calls it",
     "serving/cli/stats.py: redirect_request": "urllib calls it",
+    "serving/local/containers/nameserver.py: datagram_received": "asyncio calls it",
+    "serving/local/containers/nameserver.py: error_received": "asyncio calls it",
     "serving/samples/hello.py: do_GET": "http.server calls it",
     "serving/nodegroup/outcome.py: carried_out": "property tests fold passes with it, as the daemon will",
     "serving/settings/nodegroup_options.py: read_node_group": "the node-group daemon will read its ConfigMap with it",

@@ -5,20 +5,13 @@ from pathlib import Path
 
 from serving.local.containers.cgroups import find_cgroups
 from serving.local.containers.engine import find_engine
+from serving.local.containers.gateway import gateway_of
 from serving.local.containers.network import PodNetworks
 from serving.local.containers.podbox import ContainerHost
 from serving.local.images.source import ImageSource
 from serving.local.images.store import ImageStore
 
-__all__ = ["container_host", "gateway_of"]
-
-_GATEWAY_NETWORK = "10.138"
-
-
-def gateway_of(state: Path) -> str:
-    """The address at which the pods of a system reach this machine: another for each state folder."""
-    third, fourth = hashlib.sha256(str(state).encode()).digest()[:2]
-    return f"{_GATEWAY_NETWORK}.{third}.{min(max(fourth, 1), 254)}"
+__all__ = ["container_host"]
 
 
 def container_host(state: Path) -> tuple[ContainerHost | None, str]:

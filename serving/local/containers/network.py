@@ -13,6 +13,8 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
+from serving.local.containers.gateway import Gateway
+
 __all__ = ["PodNetworks"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -22,23 +24,23 @@ _OWN = "/proc/thread-self/ns/net"
 
 
 class PodNetworks:
-    """The namespaces of pods, as files in a folder. ``gateway`` is the address at which pods reach this machine."""
+    """The namespaces of pods, as files in a folder. ``gateway`` is where pods reach this machine."""
 
-    def __init__(self, folder: Path, *, gateway: str) -> None:
+    def __init__(self, folder: Path, *, gateway: Gateway) -> None:
         self._folder = folder
         self.gateway = gateway
 
     def __repr__(self) -> str:
-        return f"PodNetworks({self._folder}, gateway {self.gateway})"
+        return f"PodNetworks({self._folder}, {self.gateway})"
 
     def path_of(self, pod: str) -> Path:
         """The file of a pod's namespace."""
         return self._folder / pod
 
     def prepare(self) -> None:
-        """Give this machine the gateway's address. Raises ``OSError``."""
+        """Give this machine the gateway's addresses. Raises ``OSError``."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _ip(f"address replace {self.gateway}/32 dev lo\n")
+        _ip("".join(f"address replace {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
 
     def make(self, pod: str, address: str) -> Path:
         """Make a pod's namespace, or find it; its file. Blocks for some milliseconds. Raises ``OSError``."""
@@ -74,8 +76,8 @@ class PodNetworks:
             f"link add eth0 type veth peer name {_link_of(address)} netns {os.getpid()}\n"
             f"address add {_routed(address)}/32 dev eth0\n"
             "link set eth0 up\n"
-            f"route add {self.gateway} dev eth0 scope link\n"
-            f"route add default via {self.gateway}\n"
+            f"route add {self.gateway.inner} dev eth0 scope link\n"
+            f"route add default via {self.gateway.inner}\n"
         )
 
     def remove(self, pod: str) -> None:

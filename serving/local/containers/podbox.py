@@ -86,7 +86,7 @@ class PodBox:
         domain = "svc.cluster.local"
         search = f"{namespace_of(self._manifest)}.{domain} {domain} cluster.local"
         (shared / "resolv.conf").write_text(
-            f"nameserver {self._host.networks.gateway}\nsearch {search}\noptions ndots:5\n"
+            f"nameserver {self._host.networks.gateway.inner}\nsearch {search}\noptions ndots:5\n"
         )
 
     def order(

@@ -5,6 +5,8 @@ App and queue-proxy are kept in the same way and differ in what is started. Each
 """
 
 import asyncio
+import os
+import secrets
 import shlex
 import signal
 from collections.abc import Callable
@@ -23,7 +25,9 @@ from serving.local.probeplan import ProbeKind, ProbePlan, ProbeState, ProbeVerdi
 from serving.local.probing import probe_failure
 from serving.local.restarts import RestartSettings, pause_after
 from serving.local.runtime import PodProcess, PodRuntime
+from serving.local.stdio import Stdio
 from serving.local.unready import ObservedContainer
+from serving.model.errors import NotFound
 from serving.queueproxy.io.app_probe import attempt
 from serving.queueproxy.podspec import Probe
 
@@ -234,10 +238,34 @@ class ContainerKeeper:
         lines = await asyncio.to_thread(tail, self._probe_log, after=log_bytes)
         return f"exit code {exit_code}" + (f": {lines}" if lines else "")
 
+    def execute(self, command: tuple[str, ...], stdio: Stdio) -> PodProcess:
+        """Run a command in the container, with streams of its own. Raises ``NotFound`` if the container does not run."""
+        start = self._spec.start
+        if not self.sees_process:
+            raise NotFound(f"container {start.name} of the pod does not run")
+        name = f"{start.name}.exec-{secrets.token_hex(4)}"
+        order = beside(start, name=name, command=command, log=os.devnull)
+        return self._runtime.start(
+            msgspec.structs.replace(
+                order,
+                stdin=stdio.stdin,
+                stdout=stdio.stdout,
+                stderr=stdio.stderr,
+                has_terminal=stdio.has_terminal,
+                # As a terminal's programs expect it; the app's own environment need not say it.
+                environment={**({"TERM": "xterm"} if stdio.has_terminal else {}), **order.environment},
+            )
+        )
+
+    @property
+    def sees_process(self) -> bool:
+        """Whether the container's process has started and not ended."""
+        return self.process is not None and bool(self.process.pid) and not self.process.ended.done()
+
     async def observe(self) -> ObservedContainer | None:
         """What may keep a container that runs from being ready; None if it does not run or nothing is asked of it."""
         process, asked = self.process, self._spec.listening
-        if process is None or not process.pid or process.ended.done():
+        if process is None or not self.sees_process:
             return None
         name = self._spec.start.name
         for kind in (ProbeKind.STARTUP, ProbeKind.READINESS):

@@ -47,6 +47,7 @@ from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
 from serving.local.nodecontext import NodeContext
 from serving.local.podlogs import FilePodLogs
+from serving.local.podstreams import LocalPodStreams
 from serving.local.processruntime import ProcessRuntime
 from serving.local.rebuild import until_rebuilt
 from serving.local.snapshotgc import collect_snapshots
@@ -92,7 +93,8 @@ async def _body(stop: asyncio.Event) -> None:
     hosts.write()
     reviews = TokenReviews(functools.partial(read_account_token, node.key))
     options = ApiOptions(token=state.token.read_text(), token_reviews=reviews, runs_images=containers is not None)
-    api = application(cluster, options, logs=FilePodLogs(logs))
+    pod_logs = FilePodLogs(logs)
+    api = application(cluster, options, logs=pod_logs, streams=LocalPodStreams(kubelet, pod_logs))
     metrics, sockets = ControllerMetrics(), inherited_sockets()
     api.middlewares.insert(0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).answered))
     try:

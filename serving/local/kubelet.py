@@ -57,6 +57,13 @@ class Kubelet:
         """Pods that run, those that start or end included."""
         return len(self._running)
 
+    def find(self, namespace: str, name: str) -> PodRun:
+        """A pod that runs here. Raises ``NotFound``."""
+        for pod in self._running.values():
+            if pod.key == (namespace, name):
+                return pod
+        raise NotFound(f'pod "{name}" does not run on this machine')
+
     async def take_over(self) -> None:
         """Make the objects of pods that the template has. Waits for the template."""
         await self._node.runtime.connected.wait()

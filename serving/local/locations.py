@@ -11,10 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["PodLocation", "PodLocations"]
+__all__ = ["QUEUE_PORTS", "PodLocation", "PodLocations"]
 
 _ADDRESSES = 2**16
-_QUEUE_PORTS = (8012, 8022)
+QUEUE_PORTS = (8012, 8022)
+"""Ports of a queue-proxy, on its pod's address."""
+
 _PORT_FIRST = 20000
 _PORT_END_DEFAULT = 32768
 _TRIES = 4096
@@ -57,7 +59,7 @@ class PodLocations:
             number = self._next_address = (self._next_address + 1) % _ADDRESSES
             address = f"127.64.{number >> 8}.{number & 255}"
             # .0 and .255 work, but look like a network and a broadcast address.
-            if 0 < number & 255 < 255 and address not in self._taken and _is_free(address, *_QUEUE_PORTS):
+            if 0 < number & 255 < 255 and address not in self._taken and _is_free(address, *QUEUE_PORTS):
                 return address
         raise OSError("no loopback address is free")
 

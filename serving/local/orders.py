@@ -63,6 +63,10 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     ``launch`` says that it is a container, and ``network`` the network namespace that a queue-proxy reaches its app in.
     ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what
     the process sees as its host's name, ``hosts`` the file that it sees as its hosts file.
+
+    ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``has_terminal`` says
+    that they are a terminal, which becomes the process's own. ``is_exec`` marks a command beside the containers of a pod:
+    it ends with the control process, and is not in the inventory.
     """
 
     pod: str
@@ -77,6 +81,11 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     launch: Launch | None = None
     network: str = ""
     hosts: str = ""
+    stdin: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    has_terminal: bool = False
+    is_exec: bool = False
 
 
 class SendSignal(_TemplateMessage, frozen=True, kw_only=True):

@@ -74,11 +74,11 @@ class PodRun:
         self.key: Key = (metadata["namespace"], metadata["name"])
         self.stop = asyncio.Event()
         self.grace_s: float | None = None
-        self._node, self._manifest, self._note = node, manifest, note
+        self._node, self.manifest, self._note = node, manifest, note
         self._setup = PodSetup(node=node, manifest=manifest, pod_id=pod_id, location=location)
-        self._keepers: dict[str, ContainerKeeper] = {}
+        self.keepers: dict[str, ContainerKeeper] = {}
         self._states: dict[str, ContainerState] = {}
-        self._box: PodBox | None = None
+        self.box: PodBox | None = None
         self._is_proxy_ready = False
         self._unready: Unready | None = None
         self._is_dirty = asyncio.Event()
@@ -90,7 +90,7 @@ class PodRun:
     @property
     def is_ready(self) -> bool:
         """Whether it takes requests."""
-        return self._is_proxy_ready and all(keeper.is_fine for keeper in _apps_of(self._keepers))
+        return self._is_proxy_ready and all(keeper.is_fine for keeper in _apps_of(self.keepers))
 
     @property
     def logs(self) -> Path:
@@ -100,14 +100,14 @@ class PodRun:
     @property
     def labels(self) -> Mapping[str, str]:
         """Its labels."""
-        return labels_of(self._manifest)
+        return labels_of(self.manifest)
 
     @property
     def sessions(self) -> Mapping[str, int]:
         """The session of each container that runs, which is the process id of its first process."""
         return {
             name: process.pid
-            for name, keeper in self._keepers.items()
+            for name, keeper in self.keepers.items()
             if (process := keeper.process) is not None and process.pid and not process.ended.done()
         }
 
@@ -116,7 +116,7 @@ class PodRun:
         make_folder(self._node.pods / self.id)
         make_folder(self.logs)
         async with asyncio.TaskGroup() as group:
-            warnings = PodWarnings(self._node.cluster, self._manifest, group)
+            warnings = PodWarnings(self._node.cluster, self.manifest, group)
             reporting = group.create_task(self._report_status(), name="status")
             explaining = group.create_task(self._explainer(warnings).run(), name="explain")
             starting = group.create_task(self._start(group, warnings), name="start")
@@ -130,11 +130,11 @@ class PodRun:
             reporting.cancel()
         self._node.runtime.forget(self.id)
         # What its containers shared, the folder, and last the object.
-        if self._box is not None:
-            await asyncio.to_thread(self._box.remove)
+        if self.box is not None:
+            await asyncio.to_thread(self.box.remove)
         await asyncio.to_thread(remove_folder, self._node.pods / self.id)
         try:
-            await self._node.cluster.delete(POD, *self.key, grace_s=0, uid=self._manifest["metadata"]["uid"])
+            await self._node.cluster.delete(POD, *self.key, grace_s=0, uid=self.manifest["metadata"]["uid"])
         except ClusterError as error:
             _log.debug("pod.forgotten", extra={"pod": self.key[1], "error": str(error)})
 
@@ -145,7 +145,7 @@ class PodRun:
         revision, sources = await self._setup.revision(), await self._sources()
         if sources is None:
             return
-        containers = self._manifest["spec"]["containers"]
+        containers = self.manifest["spec"]["containers"]
         if not await self._choose(warnings):
             return
         apps = [spec for container in containers if (spec := self._app(container, sources, warnings)) is not None]
@@ -155,16 +155,16 @@ class PodRun:
             return
         # The app first: it takes longer, and the queue-proxy is forked in the meantime.
         for spec in (*apps, self._proxy(revision, warnings)):
-            keeper = self._keepers[spec.start.name] = ContainerKeeper(self._node.runtime, spec, self.stop)
+            keeper = self.keepers[spec.start.name] = ContainerKeeper(self._node.runtime, spec, self.stop)
             if self._note is not None:
                 keeper.take_over()
             group.create_task(keeper.run(), name=spec.start.name)
-        if sources and self._manifest["spec"].get("volumes"):
+        if sources and self.manifest["spec"].get("volumes"):
             setup = self._setup
             following = follow_sources(setup.read_sources, setup.write_volumes, known=sources, stop=self.stop)
             group.create_task(following, name="volumes")
         if self._note is None:
-            refused = self._box.refused_limits if self._box else None
+            refused = self.box.refused_limits if self.box else None
             for warning in (one for container in containers for one in warnings_of(container, refused=refused)):
                 await warnings.send(*warning)
 
@@ -172,14 +172,14 @@ class PodRun:
         """Choose containers or processes, and prepare what all containers share; False if the pod cannot start."""
         host = self._node.containers
         is_process = self._note is not None and not self._note.is_boxed
-        if host is None or is_process or not runs_images(self._manifest):
+        if host is None or is_process or not runs_images(self.manifest):
             return True
         try:
-            images = await images_of(self._manifest, host.images, on_state=self._set_state, stop=self.stop)
+            images = await images_of(self.manifest, host.images, on_state=self._set_state, stop=self.stop)
             if images is None:
                 return False
-            self._box = self._setup.box(host, images)
-            await self._box.prepare()
+            self.box = self._setup.box(host, images)
+            await self.box.prepare()
         except ImageUnavailable as error:
             await warnings.send(
                 "ImageNotRun", f"{error}; the commands of the manifest run as processes of this machine"
@@ -188,7 +188,7 @@ class PodRun:
             state = ContainerState(
                 waiting_reason="CreatePodSandboxError", waiting_message=f"{error.filename}: {error.strerror}"
             )
-            self._set_state(container_name_of(self._manifest["spec"]["containers"][0]), state)
+            self._set_state(container_name_of(self.manifest["spec"]["containers"][0]), state)
             return False
         return True
 
@@ -203,7 +203,7 @@ class PodRun:
                 self._setup.write_volumes(found)
             except (InvalidValue, OSError) as error:
                 state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=str(error))
-                self._set_state(container_name_of(self._manifest["spec"]["containers"][0]), state)
+                self._set_state(container_name_of(self.manifest["spec"]["containers"][0]), state)
             else:
                 return found
             if await wait_for(self.stop, until_s=now_s() + _SOURCES_PAUSE_S):
@@ -213,14 +213,14 @@ class PodRun:
         """How a container of the app is kept running; None, with the reason in the status, if it cannot run here."""
         name = container_name_of(container)
         try:
-            start = self._setup.app(container, sources, self._box)
+            start = self._setup.app(container, sources, self.box)
         except (InvalidValue, OSError) as error:
             why = f"expected {error.expected}" if isinstance(error, InvalidValue) else str(error)
             message = f"container {name} cannot be run here; {why}"
             state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=message)
             self._set_state(name, state)
             return None
-        is_serving = serves(self._manifest, container)
+        is_serving = serves(self.manifest, container)
         return ContainerSpec(
             start=start,
             on_state=lambda state: self._set_state(name, state),
@@ -228,13 +228,13 @@ class PodRun:
             probes=tuple(probe_plans(container) if is_serving else sidecar_probe_plans(container)),
             listening=listening_probe(container) if is_serving else None,
             is_http2=speaks_http2(container),
-            port=self._box.port if self._box else self.location.port,
+            port=self.box.port if self.box else self.location.port,
             first=self._states.get(name, ContainerState()),
         )
 
     def _proxy(self, revision: Object, warnings: PodWarnings) -> ContainerSpec:
         return ContainerSpec(
-            start=self._setup.proxy(revision, self._box),
+            start=self._setup.proxy(revision, self.box),
             on_state=lambda state: self._set_state(QUEUE_PROXY, state),
             on_ready=self._set_proxy_ready,
             on_warning=warnings.send_later,
@@ -262,33 +262,33 @@ class PodRun:
             self._is_urgent.set()
 
     def _keep_note(self) -> None:
-        metadata = self._manifest["metadata"]
+        metadata = self.manifest["metadata"]
         kept = ("name", "generateName", "namespace", "labels", "annotations")
         manifest = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {key: metadata[key] for key in kept if key in metadata},
-            "spec": self._manifest["spec"],
+            "spec": self.manifest["spec"],
         }
         note = PodNote(
             manifest=manifest,
             location=self.location,
             states=self._states,
             is_draining=self.stop.is_set(),
-            is_boxed=self._box is not None,
+            is_boxed=self.box is not None,
         )
         self._node.runtime.keep(self.id, msgspec.to_builtins(note))
 
     def check_memory(self, resident_bytes: dict[int, int]) -> None:
         """Kill each container that holds more than its limit. ``resident_bytes`` is by session."""
-        for container in self._manifest["spec"]["containers"]:
-            limit, keeper = memory_limit_bytes(container), self._keepers.get(container_name_of(container))
+        for container in self.manifest["spec"]["containers"]:
+            limit, keeper = memory_limit_bytes(container), self.keepers.get(container_name_of(container))
             if limit and keeper and keeper.process and resident_bytes.get(keeper.process.pid, 0) > limit:
                 keeper.kill("OOMKilled")
 
     def has_memory_limit(self) -> bool:
         """Whether ``check_memory`` has anything to check."""
-        return any(memory_limit_bytes(container) for container in self._manifest["spec"]["containers"])
+        return any(memory_limit_bytes(container) for container in self.manifest["spec"]["containers"])
 
     async def _report_status(self) -> None:
         """Write the status after each change; readiness at once."""
@@ -300,7 +300,7 @@ class PodRun:
             self._is_urgent.clear()
             address = self._node.reported_network + self.location.address.removeprefix("127.")
             status = pod_status(
-                self._manifest,
+                self.manifest,
                 self._states,
                 address=address,
                 ready=self.is_ready,
@@ -309,7 +309,7 @@ class PodRun:
             )
             try:
                 written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")
-                self._manifest = {**self._manifest, "status": written["status"]}
+                self.manifest = {**self.manifest, "status": written["status"]}
             except NotFound:
                 self.stop.set()
                 return
@@ -320,7 +320,7 @@ class PodRun:
             self._is_dirty.set()
 
         return ReadinessExplainer(
-            lambda: _apps_of(self._keepers),
+            lambda: _apps_of(self.keepers),
             is_ready=lambda: self.is_ready,
             on_change=changed,
             on_event=warnings.send_later,
@@ -331,9 +331,9 @@ class PodRun:
         self._keep_note()
         grace_s = self.grace_s
         if grace_s is None:
-            grace_s = self._manifest["spec"].get("terminationGracePeriodSeconds", _GRACE_DEFAULT_S)
-        keeper = self._keepers.pop(QUEUE_PROXY, None)
-        apps = [app.process for app in self._keepers.values() if app.process is not None]
+            grace_s = self.manifest["spec"].get("terminationGracePeriodSeconds", _GRACE_DEFAULT_S)
+        keeper = self.keepers.pop(QUEUE_PROXY, None)
+        apps = [app.process for app in self.keepers.values() if app.process is not None]
         await drain(keeper.process if keeper else None, apps, grace_s=grace_s, is_draining=was_draining)
 
 

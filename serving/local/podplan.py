@@ -27,6 +27,7 @@ __all__ = [
     "pod_status",
     "proxy_environment",
     "serves",
+    "serving_ports",
     "speaks_http2",
 ]
 
@@ -129,6 +130,11 @@ def container_name_of(container: Object) -> str:
 def serves(pod: Object, container: Object) -> bool:
     """Whether a container is the one that takes requests: the only one, or the one with a port."""
     return len(_containers(pod)) == 1 or bool(container.get("ports"))
+
+
+def serving_ports(pod: Object) -> list[Object]:
+    """The declared ports of the container that serves."""
+    return [port for container in _containers(pod) if serves(pod, container) for port in container.get("ports") or ()]
 
 
 def _expanded(word: str, given: Mapping[str, str]) -> str:

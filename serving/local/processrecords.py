@@ -23,13 +23,14 @@ _Record = TypeVar("_Record")
 class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A process of a pod. ``start_ticks`` is when it was started, in clock ticks since boot.
 
-    ``mark`` is the variable in an app's environment that no other pod has; "" for a queue-proxy and for a container. ``exit_code`` is None
+    ``is_exec`` is a command beside the containers, which is not kept. ``mark`` is the variable in an app's environment that no other pod has; "" for a queue-proxy, a container and a command. ``exit_code`` is None
     while the process runs. ``is_heard``: a queue-proxy has reported its readiness to this template.
     """
 
     pod: str
     name: str
     is_app: bool = False
+    is_exec: bool = False
     mark: str = ""
     pid: int = 0
     start_ticks: int = 0
@@ -67,8 +68,11 @@ class ProcessRecords:
         return found
 
     def write(self, record: ProcessRecord) -> None:
-        """Write a process's record whole. Raises ``OSError``."""
-        self._write(f"{record.pod}.{record.name}.process", record)
+        """Write a process's record whole, or remove that of a command that has ended. Raises ``OSError``."""
+        if record.is_exec and record.exit_code is not None:
+            (self._folder / f"{record.pod}.{record.name}.process").unlink(missing_ok=True)
+        else:
+            self._write(f"{record.pod}.{record.name}.process", record)
 
     def write_note(self, pod: str, note: dict[str, Any]) -> None:
         """Write the note about a pod; it replaces the note before. Raises ``OSError``."""

@@ -191,9 +191,16 @@ class ProcessRuntime:
     def start(self, start: StartProcess, *, on_ready: Callable[[bool], None] | None = None) -> TemplateProcess:
         """As the protocol."""
         process = TemplateProcess(self, start.pod, start.name, on_ready=on_ready)
-        self._processes[start.pod, start.name] = process
+        key = (start.pod, start.name)
+        self._processes[key] = process
+        if start.is_exec:
+            process.ended.add_done_callback(lambda _: self._forget_exec(key, process))
         self.order(start)
         return process
+
+    def _forget_exec(self, key: tuple[str, str], process: TemplateProcess) -> None:
+        if self._processes.get(key) is process:
+            del self._processes[key]
 
     def take_over(
         self, pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None

@@ -13,10 +13,12 @@ the child has reset it would be lost, and the pod would stay for its whole grace
 
 import contextlib
 import encodings.idna  # noqa: F401 - loaded by the first connection otherwise, in each fork again
+import fcntl
 import json
 import os
 import signal
 import socket
+import termios
 import time
 import traceback
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ from serving.aio.netns import enter
 from serving.local.containers.launch import launch_container
 from serving.local.mounts import HOSTS_PATH, MountPoint, can_mount, show_at_own_paths, show_over, take_hostname
 from serving.local.orders import StartProcess
+from serving.local.orderstreams import open_streams
 from serving.local.process_lifetime import die_with_parent, name_process, start_ticks
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.model.errors import SettingsError
@@ -62,8 +65,9 @@ class Spawner:
         if order.launch is not None:
             return self._launch(order)
         # By its port, which no other pod has, what an app has left behind is found.
-        mark = f"PORT={order.environment.get('PORT', '')}" if order.arguments else ""
-        record = ProcessRecord(pod=order.pod, name=order.name, is_app=bool(order.arguments), mark=mark)
+        is_app = bool(order.arguments)
+        mark = f"PORT={order.environment.get('PORT', '')}" if is_app and not order.is_exec else ""
+        record = ProcessRecord(pod=order.pod, name=order.name, is_app=is_app, is_exec=order.is_exec, mark=mark)
         # Before the fork, so that the answer is kept.
         can_mount()
         mine, its = os.pipe()
@@ -89,7 +93,10 @@ class Spawner:
     def _launch(self, order: StartProcess) -> ProcessRecord:
         """Start a container. Its launcher ends, so that the supervisor adopts the container."""
         pid = launch_container(order)
-        record = ProcessRecord(pod=order.pod, name=order.name, is_app=True, pid=pid, start_ticks=start_ticks(pid) or 0)
+        ticks = start_ticks(pid) or 0
+        record = ProcessRecord(
+            pod=order.pod, name=order.name, is_app=True, is_exec=order.is_exec, pid=pid, start_ticks=ticks
+        )
         with contextlib.suppress(OSError):
             self._records.write(record)
         return record
@@ -115,7 +122,7 @@ class Spawner:
                 # Without a record, on a full disk, the process only lives as long as the template.
                 self._records.write(record)
             os.write(pipe, msgspec.json.encode(record) + b"\n")
-            _redirect(order.log)
+            _redirect(order)
             if order.arguments:
                 self._exec_app(order, pipe)
             else:
@@ -201,12 +208,12 @@ def _in_network(order: StartProcess) -> dict[str, str]:
     return {"SERVING_LISTEN_FDS": json.dumps(descriptors), "SERVING_POD_STATS_NETWORK": f"/proc/self/fd/{home}"}
 
 
-def _redirect(log: str) -> None:
-    """Read nothing, and write to the log."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _LOG_MODE)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+def _redirect(order: StartProcess) -> None:
+    """Use the streams of the order; a terminal becomes that of the session."""
+    for target, source in enumerate(open_streams(order)):
         os.dup2(source, target)
+    if order.has_terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _why(order: StartProcess, error: Exception) -> str:

@@ -154,6 +154,9 @@ class Template:
         del self._running[process.pid]
         process.exit_code, process.is_ready = exit_code, False
         if self._processes.get((process.pod, process.name)) is process:
+            if process.is_exec:
+                # Commands beside the containers are not kept: each has a name of its own.
+                del self._processes[process.pod, process.name]
             with contextlib.suppress(OSError):
                 self._records.write(process)
         self._end_leftovers(process)
@@ -169,6 +172,10 @@ class Template:
     def _connected(self) -> None:
         if self._client is not None:
             self._disconnected()
+        for process in [one for one in self._processes.values() if one.is_exec]:
+            # The other end of its streams is gone.
+            _signal(process, signal.SIGKILL)
+            self._ended(process, _KILLED)
         self._client, _ = self._listener.accept()
         self._client.setblocking(False)
         self._lines, self._unsent = Lines(), b""

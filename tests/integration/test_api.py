@@ -208,7 +208,7 @@ async def test_a_dry_run_deletes_nothing(client: Client) -> None:
         ("DELETE", "/api/v1/configmaps", None, {}, 405),
         ("GET", "/apis/batch/v1/jobs", None, {}, 404),
         ("GET", f"{MAPS}/m/scale", None, {}, 404),
-        ("GET", f"{PODS}/p/exec", None, {}, 501),
+        ("GET", f"{PODS}/p/exec", None, {}, 404),
         ("POST", f"{PODS}/p/eviction", {}, {}, 400),
         ("OPTIONS", MAPS, None, {}, 405),
         ("GET", f"{MAPS}?limit=x", None, {}, 400),

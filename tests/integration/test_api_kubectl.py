@@ -202,7 +202,7 @@ async def test_delete_removes_what_the_manifest_names(applied: Kubectl) -> None:
 async def test_what_is_not_served_is_said(applied: Kubectl) -> None:
     code, printed = await applied.tried("exec", "p", "--", "ls")
     assert code != 0
-    assert "pods/exec is not served here" in printed
+    assert "this server runs no pods" in printed
 
 
 async def test_what_there_is_is_listed(kubectl: Kubectl) -> None:

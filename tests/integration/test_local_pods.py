@@ -75,7 +75,7 @@ async def test_an_app_that_is_killed_is_started_again(machine: Machine) -> None:
 async def test_a_queue_proxy_that_is_killed_is_started_again(machine: Machine) -> None:
     await machine.start(manifest())
     pod = await machine.ready()
-    keeper = next(iter(machine.kubelet._running.values()))._keepers["queue-proxy"]
+    keeper = next(iter(machine.kubelet._running.values())).keepers["queue-proxy"]
     assert keeper.process is not None
     keeper.process.send(signal.SIGKILL)
     await machine.until(lambda one: not is_ready(one))

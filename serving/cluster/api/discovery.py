@@ -140,6 +140,13 @@ def _entries(kind: Kind) -> list[Object]:
         )
     if kind == POD:
         entries.append({"name": f"{kind.plural}/log", "singularName": "", **common, "verbs": ["get"]})
+        for name, answer in (
+            ("attach", "PodAttachOptions"),
+            ("exec", "PodExecOptions"),
+            ("portforward", "PodPortForwardOptions"),
+        ):
+            verbs = {"namespaced": True, "kind": answer, "verbs": ["create", "get"]}
+            entries.append({"name": f"{kind.plural}/{name}", "singularName": "", **verbs})
         eviction = {"group": "policy", "version": "v1", "kind": "Eviction"}
         entries.append(
             {"name": f"{kind.plural}/eviction", "singularName": "", **common, "verbs": ["create"]} | eviction,

@@ -11,7 +11,7 @@ import msgspec
 from serving.cluster.api.status import Fault
 from serving.cluster.port import Object
 
-__all__ = ["LogOptions", "PodLogs", "log_options"]
+__all__ = ["LogOptions", "PodLogs", "chosen_container", "log_options"]
 
 _TRUE = {"1", "true", "True"}
 # Runs beside the containers of a local pod; the pod's spec does not name it.
@@ -62,7 +62,7 @@ class PodLogs(Protocol):
 def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
     """Read the options of a request. Raises ``Fault`` 400."""
     return LogOptions(
-        container=_container(pod, query.get("container", "")),
+        container=chosen_container(pod, query.get("container", "")),
         follow=query.get("follow", "") in _TRUE,
         previous=query.get("previous", "") in _TRUE,
         timestamps=query.get("timestamps", "") in _TRUE,
@@ -73,7 +73,8 @@ def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
     )
 
 
-def _container(pod: Object, wanted: str) -> str:
+def chosen_container(pod: Object, wanted: str, *, with_proxy: bool = True) -> str:
+    """The container that a request names, or the pod's only or default one. Raises ``Fault`` 400."""
     metadata = pod.get("metadata", {})
     names = [one.get("name", "") for one in pod.get("spec", {}).get("containers", ())]
     name = metadata.get("name", "")
@@ -81,7 +82,7 @@ def _container(pod: Object, wanted: str) -> str:
     chosen = wanted or default or (names[0] if len(names) == 1 else "")
     if not chosen:
         raise Fault(400, f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
-    if chosen not in {*names, _QUEUE_PROXY}:
+    if chosen not in names and not (with_proxy and chosen == _QUEUE_PROXY):
         raise Fault(400, f"container {chosen} is not valid for pod {name}")
     return str(chosen)
 

@@ -7,6 +7,7 @@ unexpected exception becomes a 500 without details.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,14 +17,18 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from serving import __version__
-from serving.cluster.api import discovery, openapi, writing
+from serving.cluster.api import openapi, writing
 from serving.cluster.api.access import LOOPBACK_HOSTS, TOKEN_ROOT, check_host, check_token
 from serving.cluster.api.answers import JSON_TYPE, EncodedReads, json_answer, shaped_list, shaped_object, whole_list
 from serving.cluster.api.content import Shape, decode_body, wanted
+from serving.cluster.api.discoveryanswers import discovery_answer
 from serving.cluster.api.eviction import evict
 from serving.cluster.api.fieldmanager import field_manager
 from serving.cluster.api.logs import PodLogs, log_options
 from serving.cluster.api.paths import RequestTarget, target_of
+from serving.cluster.api.podstreams import PodStreams, exec_options
+from serving.cluster.api.portforward import forward_ports
+from serving.cluster.api.remotecommand import stream_session
 from serving.cluster.api.reviews import (
     RULES_REVIEW_PATH,
     SELF_REVIEW_PATH,
@@ -35,7 +40,7 @@ from serving.cluster.api.reviews import (
 from serving.cluster.api.status import Fault, refusal, refusal_code
 from serving.cluster.api.watching import stream_watch, watch_options
 from serving.cluster.kinds import POD
-from serving.cluster.port import Cluster, Object, Subresource
+from serving.cluster.port import Cluster, Subresource
 from serving.cluster.requester import ADMIN_USER, acting_as
 from serving.model.errors import ClusterError, NotFound, Unsupported
 
@@ -49,9 +54,10 @@ _HEALTH_PATHS = {"/healthz", "/livez", "/readyz"}
 _TRUE = {"1", "true", "True"}
 # Subresources of a real server that are missing here.
 _UNSERVED = {
-    *("attach", "binding", "ephemeralcontainers", "exec", "finalize", "portforward", "proxy", "resize"),
-    *("token", "approval"),
+    *("approval", "binding", "ephemeralcontainers", "finalize", "proxy", "resize", "token"),
 }
+_STREAMED = ("attach", "exec", "portforward")
+_OF_PODS = ("eviction", "log", *_STREAMED)
 _REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 # The version whose API this is; clients print it, and choose what they try by it.
 _VERSION = {
@@ -90,9 +96,11 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     here they carry no new version."""
 
 
-def application(cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None = None) -> web.Application:
+def application(
+    cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None = None, streams: PodStreams | None = None
+) -> web.Application:
     """Build the application; the caller binds the socket. Its watches end when it shuts down."""
-    api = _ApiHandlers(cluster, options, logs)
+    api = _ApiHandlers(cluster, options, logs=logs, pods=streams)
     app = web.Application(middlewares=[api.guard], client_max_size=options.body_bytes_max)
     for path in _HEALTH_PATHS:
         app.router.add_get(path, api.health)
@@ -111,11 +119,11 @@ def application(cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None =
 
 
 class _ApiHandlers:
-    def __init__(self, cluster: Cluster, options: ApiOptions, logs: PodLogs | None) -> None:
+    def __init__(self, cluster: Cluster, options: ApiOptions, *, logs: PodLogs | None, pods: PodStreams | None) -> None:
         self._cluster = cluster
         self._encoded = cluster if isinstance(cluster, EncodedReads) else None
         self._options = options
-        self._logs = logs
+        self._logs, self._pods = logs, pods
         self._streams: set[asyncio.Task[object]] = set()
 
     @property
@@ -197,7 +205,7 @@ class _ApiHandlers:
         """Everything below ``/api`` and ``/apis``."""
         raw_path = _path(request)
         if request.method == "GET":
-            found = _discovered(raw_path, request.headers.get("Accept", ""))
+            found = discovery_answer(raw_path, request.headers.get("Accept", ""))
             if found is not None:
                 return found
         target = target_of(raw_path)
@@ -205,6 +213,8 @@ class _ApiHandlers:
             _check_subresource(target)
         if target.subresource == "log":
             return await self._log(target, request)
+        if target.subresource in _STREAMED:
+            return await self._interact(target, request)
         if target.subresource == "eviction" and request.method != "POST":
             raise Fault(405, "an eviction is created")
         match request.method:
@@ -305,6 +315,19 @@ class _ApiHandlers:
                 await response.write_eof()
         return response
 
+    async def _interact(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
+        """exec, attach and port-forward."""
+        pods, place = self._pods, (target.one_namespace, target.name)
+        pod = await self._cluster.get(POD, *place)
+        if pods is None:
+            raise Unsupported(f"pods/{target.subresource}: this server runs no pods")
+        async with self._stream():
+            if target.subresource == "portforward":
+                return await forward_ports(request, functools.partial(pods.connect, *place))
+            options = exec_options(pod, request.query, subresource=target.subresource)
+            begin = pods.execute if target.subresource == "exec" else pods.attach
+            return await stream_session(request, functools.partial(begin, *place, options))
+
     @contextlib.asynccontextmanager
     async def _stream(self):  # type: ignore[no-untyped-def] # noqa: ANN202
         task = asyncio.current_task()
@@ -316,40 +339,9 @@ class _ApiHandlers:
             self._streams.discard(task)
 
 
-def _discovered(raw_path: str, accept: str) -> web.Response | None:
-    """The response to a discovery path; None for other paths."""
-    aggregated = discovery.aggregated_version(accept)
-    found: Object | None
-    match raw_path.strip("/").split("/"):
-        case ["api" | "apis" as root] if aggregated:
-            answer = json_answer(discovery.aggregated(aggregated, core=root == "api"))
-            kind = f"application/json;g=apidiscovery.k8s.io;v={aggregated};as=APIGroupDiscoveryList"
-            answer.headers["Content-Type"] = kind
-            return answer
-        case ["api"]:
-            found = discovery.api_versions()
-        case ["apis"]:
-            found = discovery.group_list()
-        case ["api", version]:
-            found = discovery.resource_list("", version)
-        case ["apis", group]:
-            found = discovery.group_of(group)
-        case ["apis", group, version]:
-            found = discovery.resource_list(group, version)
-        case [""]:
-            found = {
-                "paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-            }
-        case _:
-            return None
-    if found is None:
-        raise NotFound(_UNKNOWN)
-    return json_answer(found)
-
-
 def _check_subresource(target: RequestTarget) -> None:
     kind = target.kind
-    served = {"status": kind.has_status, "scale": kind.has_scale, "log": kind == POD, "eviction": kind == POD}
+    served = {"status": kind.has_status, "scale": kind.has_scale, **dict.fromkeys(_OF_PODS, kind == POD)}
     if target.subresource in _UNSERVED:
         raise Unsupported(f"{kind.plural}/{target.subresource} is not served here")
     if not served.get(target.subresource, False):

@@ -15,7 +15,7 @@ def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str
     ``name`` is that of the new process in its pod.
     """
     if start.launch is None:
-        return msgspec.structs.replace(start, name=name, arguments=command, log=log)
+        return msgspec.structs.replace(start, name=name, arguments=command, log=log, is_exec=True)
     folder = Path(start.launch.pid_file).parent
     pid_file = str(folder / f"{name}.pid")
     *options, _run, _detach, _option, _file, _bundle, _folder, container = start.arguments
@@ -23,4 +23,4 @@ def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str
     launch = Launch(
         pid_file=pid_file, error_log=start.launch.error_log, state=start.launch.state, cgroups=start.launch.cgroups
     )
-    return msgspec.structs.replace(start, name=name, arguments=arguments, log=log, launch=launch)
+    return msgspec.structs.replace(start, name=name, arguments=arguments, log=log, launch=launch, is_exec=True)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from serving.local.mounts import mount_overlay, own_mounts, unmount
 from serving.local.orders import Launch, StartProcess
+from serving.local.orderstreams import open_streams
 from serving.local.process_lifetime import die_with_parent
 
 __all__ = ["launch_container"]
 
 # crun refuses a machine that has cgroups of both versions, though it is not to manage them.
 _HYBRID_CGROUPS = Path("/sys/fs/cgroup/unified")
-_LOG_MODE = 0o600
 _LAUNCH_MAX_S = 30.0
 _ERROR_CHARACTERS_MAX = 500
 
@@ -36,17 +36,21 @@ def launch_container(order: StartProcess) -> int:
     pid_file, errors = Path(launch.pid_file), Path(launch.error_log)
     pid_file.unlink(missing_ok=True)
     errors.unlink(missing_ok=True)
-    with open(order.log, "ab", opener=_private) as log:
+    streams = open_streams(order)
+    try:
         process = subprocess.Popen(  # noqa: S603 - the runtime that was found at the start
             order.arguments,
             env={"PATH": os.environ.get("PATH", os.defpath)},
             cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
             start_new_session=True,
             preexec_fn=lambda: _prepare(launch),  # noqa: PLW1509 - one thread, by design
         )
+    finally:
+        for descriptor in streams:
+            os.close(descriptor)
     try:
         exit_code = process.wait(_LAUNCH_MAX_S)
     except subprocess.TimeoutExpired:
@@ -86,7 +90,3 @@ def _error_of(log: Path) -> str:
         line = log.read_text(errors="replace").strip().splitlines()[-1]
         return str(json.loads(line)["msg"])[:_ERROR_CHARACTERS_MAX]
     return ""
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, _LOG_MODE)

@@ -1,0 +1,106 @@
+"""exec and attach over websockets: the protocols ``v5.channel.k8s.io`` and ``v4.channel.k8s.io``.
+
+The first byte of each message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the final Status, 4 the size of the terminal;
+since v5, 255 ends a channel. Follows k8s.io/apimachinery/pkg/util/remotecommand.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from serving.cluster.api.podstreams import ExecSession
+from serving.cluster.api.status import Fault
+from serving.cluster.port import Object
+
+__all__ = ["stream_session", "upgraded"]
+
+_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_STDIN, _ERROR, _RESIZE, _CLOSE = 0, 3, 4, 255
+_FAILED = {"metadata": {}, "status": "Failure"}
+
+
+class _TerminalSize(msgspec.Struct, rename="pascal"):
+    width: int
+    height: int
+
+
+async def upgraded(request: web.Request, protocols: tuple[str, ...]) -> web.WebSocketResponse:
+    """The request as a websocket. Raises ``Fault`` 400 if it asks for none, or for none of these protocols."""
+    socket = web.WebSocketResponse(protocols=protocols, autoping=True, max_msg_size=0)
+    offered = request.headers.get("Sec-WebSocket-Protocol", "")
+    if not socket.can_prepare(request).ok:
+        raise Fault(
+            400,
+            "this server streams over websockets and not over SPDY: use kubectl 1.31 or newer, or 1.29 with "
+            "KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true",
+        )
+    if not any(one.strip() in protocols for one in offered.split(",")):
+        raise Fault(400, f"the websocket's protocol is one of {', '.join(protocols)}, not {offered or 'none'}")
+    await socket.prepare(request)
+    return socket
+
+
+async def stream_session(request: web.Request, begin: Callable[[], Awaitable[ExecSession]]) -> web.WebSocketResponse:
+    """Run a session over the websocket of a request until the command has ended or the client is gone."""
+    socket = await upgraded(request, _PROTOCOLS)
+    try:
+        session = await begin()
+    except OSError as error:
+        await _end(socket, {**_FAILED, "message": str(error), "reason": "InternalError", "code": 500})
+        return socket
+    with contextlib.suppress(ConnectionResetError):
+        await _stream(socket, session)
+    return socket
+
+
+async def _stream(socket: web.WebSocketResponse, session: ExecSession) -> None:
+    receiving = asyncio.create_task(_receive(socket, session), name="exec input")
+    sending = asyncio.create_task(_send(socket, session), name="exec output")
+    try:
+        await asyncio.wait([receiving, sending], return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            await sending
+            code = await session.exit_code()
+            await _end(socket, _failure(code) if code else {"metadata": {}, "status": "Success"})
+    finally:
+        for task in (receiving, sending):
+            task.cancel()
+        await asyncio.gather(receiving, sending, return_exceptions=True)
+        await session.close()
+
+
+async def _send(socket: web.WebSocketResponse, session: ExecSession) -> None:
+    async for channel, piece in session.output():
+        await socket.send_bytes(bytes([channel]) + piece)
+
+
+async def _receive(socket: web.WebSocketResponse, session: ExecSession) -> None:
+    async for message in socket:
+        if message.type is not WSMsgType.BINARY or not message.data:
+            continue
+        channel, data = message.data[0], message.data[1:]
+        if channel == _STDIN:
+            await session.write(data)
+        elif channel == _CLOSE and data == bytes([_STDIN]):
+            session.end_input()
+        elif channel == _RESIZE:
+            with contextlib.suppress(msgspec.MsgspecError):
+                size = msgspec.json.decode(data, type=_TerminalSize)
+                session.resize(columns=size.width, rows=size.height)
+
+
+async def _end(socket: web.WebSocketResponse, status: Object) -> None:
+    await socket.send_bytes(bytes([_ERROR]) + msgspec.json.encode(status))
+    await socket.close()
+
+
+def _failure(code: int) -> Object:
+    return {
+        **_FAILED,
+        "message": f"command terminated with non-zero exit code: exit status {code}",
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }

@@ -1,0 +1,44 @@
+"""Connections to the ports of a pod, and its containers by name, for exec and port-forward."""
+
+import asyncio
+
+from serving.aio import netns
+from serving.local.container import ContainerKeeper
+from serving.local.listening import listening_ports
+from serving.local.locations import QUEUE_PORTS
+from serving.local.pod import PodRun
+from serving.local.podplan import serving_ports
+from serving.local.podsetup import QUEUE_PROXY
+from serving.model.errors import NotFound
+
+__all__ = ["connect_to", "keeper_of"]
+
+
+def keeper_of(pod: PodRun, container: str) -> ContainerKeeper:
+    """What keeps a container running. Raises ``NotFound`` if it was not started."""
+    found = pod.keepers.get(container)
+    if found is None:
+        raise NotFound(f"container {container} of pod {pod.key[1]} does not run")
+    return found
+
+
+async def connect_to(pod: PodRun, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a port of the pod: a declared one, one that a container listens on, or one of the queue-proxy.
+
+    Raises:
+        OSError: when nothing of the pod listens there.
+    """
+    if port in QUEUE_PORTS:
+        return await asyncio.open_connection(pod.location.address, port)
+    if pod.box:
+        # A namespace of its own: nothing else listens there.
+        return await netns.open_connection("127.0.0.1", port, network=pod.box.network)
+    pids = [session for name, session in pod.sessions.items() if name != QUEUE_PROXY]
+    listening = await asyncio.to_thread(lambda: {one for pid in pids for one in listening_ports(pid)})
+    if port not in listening and port in {one.get("containerPort") for one in serving_ports(pod.manifest)}:
+        # A declared port is a wish here: the app listens on the one that it was given.
+        port = pod.location.port
+    if port not in listening:
+        found = ", ".join(map(str, sorted(listening))) or "no port"
+        raise ConnectionRefusedError(f"the pod listens on {found}, not on {port}")
+    return await asyncio.open_connection("127.0.0.1", port)

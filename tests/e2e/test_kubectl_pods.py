@@ -1,0 +1,171 @@
+"""What a user of kubectl types at the pods of one machine: exec, attach, port-forward, logs."""
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from tests.e2e.cli_stage import Stage, staged
+
+_KUBECTL = shutil.which("kubectl") or ""
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not _KUBECTL, reason="kubectl is not installed"),
+]
+_PATIENCE_S = 60.0
+APP = """
+import http.server, os
+
+class App(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        print("asked for", self.path, flush=True)
+        if self.path == "/exit":
+            print("bye", flush=True)
+            os._exit(1)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), App).serve_forever()
+"""
+# Typed in the pod.
+ASKING = """
+import contextlib, os, urllib.request
+with contextlib.suppress(OSError):
+    urllib.request.urlopen(f"http://127.0.0.1:{os.environ['PORT']}PATH")
+"""
+
+
+class Kubectl(msgspec.Struct, frozen=True):
+    """kubectl with the kubeconfig of a running system, and the pod of its one service."""
+
+    stage: Stage
+    pod: str = ""
+
+    def start(self, *words: str, **more: object) -> "subprocess.Popen[str]":
+        environment = {**os.environ, "KUBECONFIG": str(self.stage.state / "kubeconfig"), "HOME": str(self.stage.state)}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, **more}
+        return subprocess.Popen([_KUBECTL, *words], env=environment, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+    def __call__(self, *words: str, code: int = 0, stdin: str | None = None) -> str:
+        process = self.start(*words, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
+        printed, _ = process.communicate(stdin, timeout=_PATIENCE_S)
+        assert process.returncode == code, (words, printed)
+        return str(printed)
+
+
+@pytest.fixture(scope="module")
+def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    with staged(tmp_path_factory.mktemp("pods") / "state") as stage:
+        folder = tmp_path_factory.mktemp("app")
+        (folder / "app.py").write_text(APP, encoding="utf-8")
+        command = f"{sys.executable} app.py"
+        stage("deploy", "hello", str(folder), "--command", command, "--min-scale", "1", "--env", "COLOUR=red")
+        pods = Kubectl(stage)("get", "pods", "-o", "name").split()
+        yield Kubectl(stage, pods[0].removeprefix("pod/"))
+
+
+def test_exec_runs_a_command_with_the_environment_of_the_app(kubectl: Kubectl) -> None:
+    assert kubectl("exec", kubectl.pod, "--", "sh", "-c", "echo $COLOUR; hostname") == f"red\n{kubectl.pod}\n"
+
+
+def test_exec_passes_stdin_on_and_returns_the_exit_code(kubectl: Kubectl) -> None:
+    text = "line\n" * 100_000
+    assert kubectl("exec", "-i", kubectl.pod, "--", "cat", stdin=text) == text
+    printed = kubectl("exec", kubectl.pod, "--", "sh", "-c", "echo no >&2; exit 7", code=7)
+    assert "no" in printed
+    assert "exit code 7" in printed
+
+
+def test_exec_of_a_missing_command_says_so(kubectl: Kubectl) -> None:
+    assert "no-such-command" in kubectl("exec", kubectl.pod, "--", "no-such-command", code=1)
+    assert "not found" in kubectl("exec", "no-such-pod", "--", "ls", code=1)
+
+
+def test_exec_with_a_terminal(kubectl: Kubectl) -> None:
+    ours, theirs = os.openpty()
+    process = kubectl.start("exec", "-it", kubectl.pod, "--", "sh", stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    os.write(ours, b"test -t 0 && echo is-a-ter''minal\nexit 3\n")
+    assert process.wait(timeout=_PATIENCE_S) == 3
+    printed = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "is-a-terminal" in printed
+
+
+def test_a_command_ends_with_its_client(kubectl: Kubectl) -> None:
+    process = kubectl.start("exec", kubectl.pod, "--", "sh", "-c", "echo $$; exec sleep 1000")
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        assert select.select([descriptor], [], [], _PATIENCE_S)[0]
+        os.close(descriptor)
+
+
+def test_attach_follows_the_output(kubectl: Kubectl, tmp_path: Path) -> None:
+    with (tmp_path / "printed").open("wb") as printed:
+        process = kubectl.start("attach", kubectl.pod, stdout=printed)
+    try:
+        # kubectl does not say when it is attached: ask until it prints the app's line.
+        while "asked for /hear-me" not in (tmp_path / "printed").read_text():
+            assert process.poll() is None, (tmp_path / "printed").read_text()
+            kubectl("exec", kubectl.pod, "--", sys.executable, "-c", ASKING.replace("PATH", "/hear-me"))
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=_PATIENCE_S)
+
+
+@pytest.mark.parametrize("port", ["8080", "app"])
+def test_port_forward_reaches_the_app(kubectl: Kubectl, port: str) -> None:
+    wanted = port if port == "8080" else kubectl("exec", kubectl.pod, "--", "sh", "-c", "echo $PORT").strip()
+    process = kubectl.start("port-forward", f"pod/{kubectl.pod}", f":{wanted}")
+    assert process.stdout is not None
+    try:
+        found = re.search(r"127\.0\.0\.1:(\d+) ->", line := process.stdout.readline())
+        assert found, line
+        with httpx.Client(base_url=f"http://127.0.0.1:{found[1]}", timeout=_PATIENCE_S) as client:
+            for _ in range(3):
+                assert client.get("/").status_code == 200
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=_PATIENCE_S)
+
+
+def test_port_forward_to_a_port_without_listener_says_so(kubectl: Kubectl) -> None:
+    process = kubectl.start("port-forward", f"pod/{kubectl.pod}", ":9")
+    assert process.stdout is not None
+    try:
+        found = re.search(r"127\.0\.0\.1:(\d+) ->", process.stdout.readline())
+        assert found
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"http://127.0.0.1:{found[1]}/", timeout=_PATIENCE_S)
+        said = next(line for line in process.stdout if "of the pod" in line)
+        assert re.search(r"port 9 of the pod: the pod listens on \d+, not on 9", said)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=_PATIENCE_S)
+
+
+def test_logs_of_the_run_before_a_restart(kubectl: Kubectl) -> None:
+    assert "no previous run of container user-container" in kubectl("logs", "-p", kubectl.pod, code=1)
+    kubectl("exec", kubectl.pod, "--", sys.executable, "-c", ASKING.replace("PATH", "/exit"))
+    kubectl("wait", f"pod/{kubectl.pod}", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1")
+    kubectl("wait", f"pod/{kubectl.pod}", "--for=condition=Ready", "--timeout=60s")
+    assert "bye" in kubectl("logs", "-p", kubectl.pod)
+    assert "bye" not in kubectl("logs", kubectl.pod)

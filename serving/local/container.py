@@ -64,7 +64,9 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerKeeper:
     """Keeps one container running until ``stop`` is set. ``process`` is the present one, None between two."""
 
-    def __init__(self, runtime: PodRuntime, spec: ContainerSpec, stop: asyncio.Event) -> None:
+    def __init__(self, runtime: PodRuntime, spec: ContainerSpec, stop: asyncio.Event, *, niceness: int = 0) -> None:
+        # Of the first process alone: the end of a later start is not reported to what restores its weight.
+        self._niceness = niceness
         self._runtime, self._spec, self._stop = runtime, spec, stop
         self._exit_reason = ""
         self.log = Path(spec.start.log)
@@ -103,7 +105,9 @@ class ContainerKeeper:
                 if self.state.restart_count:
                     keep_previous(self.log)
                 self._log_bytes = size_of(self.log)
-                self.process = self._runtime.start(start, on_ready=self._spec.on_ready)
+                nice = msgspec.structs.replace(start, niceness=self._niceness)
+                self._niceness = 0
+                self.process = self._runtime.start(nice, on_ready=self._spec.on_ready)
             try:
                 await self.process.started
             except OSError as error:

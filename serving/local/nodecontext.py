@@ -7,6 +7,7 @@ import msgspec
 from serving.cluster.port import Cluster
 from serving.local.containers.podbox import ContainerHost
 from serving.local.runtime import PodRuntime
+from serving.local.startpace import StartPacer
 
 __all__ = ["NodeContext"]
 
@@ -14,13 +15,10 @@ __all__ = ["NodeContext"]
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """The store, the runtime, folders, where statistics go, and the cluster key.
 
-    <<<<<<< HEAD
-        ``name`` is the node's. ``reported_network`` replaces the "127." of a pod's address in its status, for servers that
-        refuse loopback addresses; activators undo it (``pod_address_override``). ``containers`` runs images, None where nothing can.
-    =======
-        ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's. ``reported_network`` replaces the "127." of a pod's address in its status, for servers that
-        refuse loopback addresses; activators undo it (``pod_address_override``).
-    >>>>>>> 37e2d66 (Apps find other services by name, in a hosts file that follows all routes)
+    ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's. ``reported_network`` replaces
+    the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
+    (``pod_address_override``). ``containers`` runs images, None where nothing can. ``pacer`` bounds how many pods start at
+    once.
     """
 
     cluster: Cluster
@@ -34,3 +32,4 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "local"
     reported_network: str = "127."
     containers: ContainerHost | None = None
+    pacer: StartPacer = msgspec.field(default_factory=StartPacer)

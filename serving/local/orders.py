@@ -63,6 +63,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     ``launch`` says that it is a container, and ``network`` the network namespace that a queue-proxy reaches its app in.
     ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what
     the process sees as its host's name, ``hosts`` the file that it sees as its hosts file.
+    ``niceness`` is how much less of a core it gets until its pod is ready (nice(2)).
 
     ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``has_terminal`` says
     that they are a terminal, which becomes the process's own. ``is_exec`` marks a command beside the containers of a pod:
@@ -86,6 +87,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     stderr: str = ""
     has_terminal: bool = False
     is_exec: bool = False
+    niceness: int = 0
 
 
 class SendSignal(_TemplateMessage, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ of this control process, and the next one takes it over under the same name and 
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -34,9 +34,11 @@ from serving.local.podsetup import QUEUE_PROXY, PodSetup
 from serving.local.podwarnings import PodWarnings
 from serving.local.probeplan import listening_probe, probe_plans, sidecar_probe_plans
 from serving.local.sources import Sources
+from serving.local.startpace import until_started
 from serving.local.unready import Unready
 from serving.local.volumes import follow_sources
 from serving.model.errors import ClusterError, InvalidValue, NotFound
+from serving.model.knative import REVISION_LABEL
 from serving.model.objects import labels_of
 
 __all__ = ["PodNote", "PodRun"]
@@ -48,6 +50,8 @@ _SOURCES_PAUSE_S = 1.0
 _GRACE_DEFAULT_S = 30.0
 # A change that is not about readiness waits for further changes.
 _STATUS_LAG_S = 0.05
+# A third of the weight of a process that is not nice (sched(7)).
+_STARTING_NICENESS = 5
 
 
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +85,8 @@ class PodRun:
         self.box: PodBox | None = None
         self._is_proxy_ready = False
         self._unready: Unready | None = None
+        # It is ready, has failed, or ends: its turn to start is over.
+        self._is_settled = asyncio.Event()
         self._is_dirty = asyncio.Event()
         self._is_urgent = asyncio.Event()
 
@@ -111,6 +117,9 @@ class PodRun:
             if (process := keeper.process) is not None and process.pid and not process.ended.done()
         }
 
+    def _process_ids(self) -> Iterable[int]:
+        return self.sessions.values()
+
     async def run(self) -> None:
         """Run until ``stop`` is set, then drain and remove the pod. On cancellation leave everything as it is."""
         make_folder(self._node.pods / self.id)
@@ -124,6 +133,7 @@ class PodRun:
                 # A pod is taken over before it can be ended.
                 await starting
             await self.stop.wait()
+            self._is_settled.set()
             starting.cancel()
             explaining.cancel()
             await self._drain()
@@ -153,9 +163,11 @@ class PodRun:
         if not apps:
             # Nothing can run: a queue-proxy alone would wait for ever.
             return
+        niceness = await self._take_turn(group)
         # The app first: it takes longer, and the queue-proxy is forked in the meantime.
         for spec in (*apps, self._proxy(revision, warnings)):
-            keeper = self.keepers[spec.start.name] = ContainerKeeper(self._node.runtime, spec, self.stop)
+            keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness)
+            self.keepers[spec.start.name] = keeper
             if self._note is not None:
                 keeper.take_over()
             group.create_task(keeper.run(), name=spec.start.name)
@@ -167,6 +179,19 @@ class PodRun:
             refused = self.box.refused_limits if self.box else None
             for warning in (one for container in containers for one in warnings_of(container, refused=refused)):
                 await warnings.send(*warning)
+
+    async def _take_turn(self, group: asyncio.TaskGroup) -> int:
+        """Wait until this pod may start; how nice its processes are then.
+
+        The next pod has a turn as soon as this one needs no core for its start any more. The first pod of a revision has
+        requests that wait for it; later ones leave the cores to those that are ready.
+        """
+        is_first = True
+        if self._note is None:
+            is_first = await self._node.pacer.take(f"{self.key[0]}/{self.labels.get(REVISION_LABEL)}")
+            turn = group.create_task(until_started(self._is_settled, self._process_ids), name="turn")
+            turn.add_done_callback(lambda _: self._node.pacer.give_back())
+        return 0 if is_first else _STARTING_NICENESS
 
     async def _choose(self, warnings: PodWarnings) -> bool:
         """Choose containers or processes, and prepare what all containers share; False if the pod cannot start."""
@@ -243,6 +268,8 @@ class PodRun:
 
     def _set_proxy_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - the shape of a callback
         self._is_proxy_ready = is_ready
+        if self.is_ready:
+            self._is_settled.set()
         self._is_dirty.set()
         self._is_urgent.set()
 
@@ -257,6 +284,8 @@ class PodRun:
                 self._is_proxy_ready = False
             if before is not None and before.restart_count != state.restart_count:
                 self._keep_note()
+        if self.is_ready or state.waiting_reason or state.restart_count:
+            self._is_settled.set()
         self._is_dirty.set()
         if before is not None or not state.is_running:
             self._is_urgent.set()

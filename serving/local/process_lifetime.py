@@ -17,6 +17,7 @@ __all__ = [
     "environment_of",
     "kill_group",
     "name_process",
+    "set_niceness",
     "start_ticks",
 ]
 
@@ -73,6 +74,16 @@ def environment_of(pid: int) -> frozenset[str]:
         return frozenset(Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0"))
     except OSError:
         return frozenset()
+
+
+def set_niceness(group: int, niceness: int) -> None:
+    """Set how nice all threads of a process group are, and their session where sessions share cores (sched(7), autogroup).
+
+    Raises ``OSError`` where that is not allowed: a process may become nicer, and without a right never less nice.
+    """
+    os.setpriority(os.PRIO_PGRP, group, niceness)
+    with contextlib.suppress(FileNotFoundError):
+        Path(f"/proc/{group or 'self'}/autogroup").write_text(str(niceness))
 
 
 def kill_group(pid: int, number: int) -> None:

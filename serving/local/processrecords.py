@@ -35,6 +35,7 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     pid: int = 0
     start_ticks: int = 0
     exit_code: int | None = None
+    niceness: int = 0
     is_heard: bool = False
     is_ready: bool = False
     is_drained: bool = False

@@ -16,6 +16,7 @@ import encodings.idna  # noqa: F401 - loaded by the first connection otherwise, 
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import termios
@@ -32,7 +33,7 @@ from serving.local.containers.launch import launch_container
 from serving.local.mounts import HOSTS_PATH, MountPoint, can_mount, show_at_own_paths, show_over, take_hostname
 from serving.local.orders import StartProcess
 from serving.local.orderstreams import open_streams
-from serving.local.process_lifetime import die_with_parent, name_process, start_ticks
+from serving.local.process_lifetime import die_with_parent, name_process, set_niceness, start_ticks
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.model.errors import SettingsError
 from serving.queueproxy.io.readiness import PUSH_AGAIN
@@ -50,6 +51,8 @@ _USAGE_EXIT = 2
 # Those for which the template has a handler, and those that Python ignores.
 _HANDLED = (signal.SIGTERM, signal.SIGINT)
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+# Whether a process may become less nice again, see getrlimit(2).
+_MAY_RESTORE_NICENESS = os.geteuid() == 0 or resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20
 # How often a child checks that its first parent has ended, which takes less than a millisecond.
 _ADOPTION_PAUSE_S = 0.0001
 
@@ -67,7 +70,10 @@ class Spawner:
         # By its port, which no other pod has, what an app has left behind is found.
         is_app = bool(order.arguments)
         mark = f"PORT={order.environment.get('PORT', '')}" if is_app and not order.is_exec else ""
-        record = ProcessRecord(pod=order.pod, name=order.name, is_app=is_app, is_exec=order.is_exec, mark=mark)
+        niceness = order.niceness if _MAY_RESTORE_NICENESS else 0
+        record = ProcessRecord(
+            pod=order.pod, name=order.name, is_app=is_app, is_exec=order.is_exec, mark=mark, niceness=niceness
+        )
         # Before the fork, so that the answer is kept.
         can_mount()
         mine, its = os.pipe()
@@ -114,6 +120,9 @@ class Spawner:
         code = 1
         try:
             os.setsid()
+            if record.niceness:
+                with contextlib.suppress(OSError):
+                    set_niceness(0, record.niceness)
             while os.getppid() == middle:
                 time.sleep(_ADOPTION_PAUSE_S)
             record.pid = os.getpid()

@@ -48,7 +48,7 @@ from serving.local.orders import (
     encode,
     read_order,
 )
-from serving.local.process_lifetime import children_of, environment_of, kill_group
+from serving.local.process_lifetime import children_of, environment_of, kill_group, set_niceness
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.local.spawn import Spawner
 from serving.queueproxy.io.readiness import PUSH_AGAIN
@@ -145,10 +145,20 @@ class Template:
                 continue
             process.is_heard = True
             process.is_ready, process.is_drained = bool(event["ready"]), bool(event.get("drained"))
+            if process.is_ready:
+                self._restore_weight(process.pod)
             report = ReadinessChanged(
                 pod=process.pod, name=process.name, is_ready=process.is_ready, is_drained=process.is_drained
             )
             self._report(report)
+
+    def _restore_weight(self, pod: str) -> None:
+        """Give a pod that is ready as much of the cores as others have."""
+        for process in self._running.values():
+            if process.pod == pod and process.niceness:
+                process.niceness = 0
+                with contextlib.suppress(OSError):
+                    set_niceness(process.pid, 0)
 
     def _ended(self, process: ProcessRecord, exit_code: int) -> None:
         del self._running[process.pid]

@@ -18,6 +18,7 @@ from serving.cluster.port import Object
 from serving.local.workloads import is_ready
 from tests.eventually import until
 from tests.integration.local_stage import (
+    HELLO,
     Machine,
     Template,
     controlled,
@@ -433,3 +434,17 @@ async def test_what_was_draining_goes_on_draining_when_control_restarts(tmp_path
         async with controlled(template.state) as machine:
             assert (await asked)[0] == 200
             await machine.until_gone()
+
+
+async def test_pods_beside_the_first_start_with_less_weight_and_get_it_back(machine: Machine) -> None:
+    program = (
+        "import os, time; print('nice', os.nice(0), flush=True)\n"
+        f"import runpy; runpy.run_path({str(HELLO)!r}, run_name='__main__')"
+    )
+    for name in ("p", "q"):
+        await machine.start(manifest(name, command=python(program)))
+    pods = [await machine.ready(name) for name in ("p", "q")]
+    began = {machine.log(name).split()[1] for name in ("p", "q")}
+    assert began == ({"0", "5"} if os.geteuid() == 0 else {"0"})
+    apps = await apps_of(machine, pods)
+    await until(lambda: [os.getpriority(os.PRIO_PROCESS, app) for app in apps] == [0, 0])

@@ -1,0 +1,90 @@
+"""Paces the starts of pods on one machine by its cores.
+
+Starting a program takes a core for tenths of a second. When many pods start at once, all are ready late, and those that are
+ready get no core meanwhile. So only a few pods have a turn at a time. A turn ends when its pod is ready or has failed, when it
+waits for something else than a core, or after ten seconds. The next turn goes to the revision that has had the fewest, so that
+a service that wakes up does not wait for another one that grows.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from serving.aio.clock import now_s
+from serving.aio.periodic import wait_for
+
+__all__ = ["StartPacer", "until_started"]
+
+_TURN_MAX_S = 10.0
+_LOOK_PERIOD_S = 0.25
+# A program that runs or waits for a core for less than this part of the time waits for something else.
+_DEMAND_MIN = 0.2
+# One more than there are cores: between two turns a core would be idle.
+_SPARE_TURNS = 1
+
+
+class StartPacer:
+    """Gives turns. ``turn_count`` is how many pods may start at once; None is one more than there are cores."""
+
+    def __init__(self, turn_count: int | None = None) -> None:
+        self._free_count = turn_count or len(os.sched_getaffinity(0)) + _SPARE_TURNS
+        self._had: Counter[str] = Counter()
+        self._waiting: list[tuple[str, asyncio.Future[bool]]] = []
+
+    def __repr__(self) -> str:
+        return f"StartPacer({self._free_count} free, {len(self._waiting)} waiting)"
+
+    async def take(self, revision: str) -> bool:
+        """Wait for a turn, which the caller ends with ``give_back``; whether it is the first of its revision in this storm."""
+        if self._free_count and not self._waiting:
+            return self._begin(revision)
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((revision, turn))
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back()
+            else:
+                self._waiting.remove((revision, turn))
+            raise
+
+    def give_back(self) -> None:
+        """End a turn."""
+        self._free_count += 1
+        if self._waiting:
+            following = min(self._waiting, key=lambda one: self._had[one[0]])
+            self._waiting.remove(following)
+            following[1].set_result(self._begin(following[0]))
+        else:
+            self._had.clear()
+
+    def _begin(self, revision: str) -> bool:
+        self._free_count -= 1
+        self._had[revision] += 1
+        return self._had[revision] == 1
+
+
+async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterable[int]]) -> None:
+    """Wait until a pod is ready or has failed, or needs no core for now, or ten seconds have passed."""
+    end_s = now_s() + _TURN_MAX_S
+    demand_s = 0.0
+    while now_s() < end_s:
+        before_s, demand_s = demand_s, sum(map(_core_demand_s, process_ids()))
+        if before_s and demand_s - before_s < _DEMAND_MIN * _LOOK_PERIOD_S:
+            return
+        if await wait_for(settled, until_s=now_s() + _LOOK_PERIOD_S):
+            return
+
+
+def _core_demand_s(process_id: int) -> float:
+    """How long the threads of a process have run or waited for a core, in seconds (schedstat of proc_pid(5))."""
+    total_ns = 0
+    for task in Path(f"/proc/{process_id}/task").glob("*"):
+        with contextlib.suppress(OSError, ValueError):
+            running_ns, waiting_ns, _ = (task / "schedstat").read_text().split()
+            total_ns += int(running_ns) + int(waiting_ns)
+    return total_ns / 1e9

@@ -39,7 +39,6 @@ from serving.autoscaler.decision_events import (
     DecisionPublisher,
 )
 from serving.autoscaler.follow import Followers
-from serving.autoscaler.hosts import host_names_of
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.events import ScaleEventWriter
 from serving.autoscaler.io.prober import Prober
@@ -55,6 +54,7 @@ from serving.cluster.port import Cluster
 from serving.cluster.shards import ShardOptions, Shards
 from serving.metrics.autoscaler import AutoscalerMetrics
 from serving.metrics.export import exporting
+from serving.metrics.hosts import host_names_of
 from serving.metrics.lag import watch_lag
 from serving.metrics.page import wanted_type
 from serving.model.errors import InvalidValue, SettingsError

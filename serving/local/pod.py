@@ -9,7 +9,7 @@ of this control process, and the next one takes it over under the same name and 
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -34,7 +34,7 @@ from serving.local.podsetup import QUEUE_PROXY, PodSetup
 from serving.local.podwarnings import PodWarnings
 from serving.local.probeplan import listening_probe, probe_plans, sidecar_probe_plans
 from serving.local.sources import Sources
-from serving.local.startpace import until_started
+from serving.local.startpace import begin_turn
 from serving.local.unready import Unready
 from serving.local.volumes import follow_sources
 from serving.model.errors import ClusterError, InvalidValue, NotFound
@@ -50,8 +50,6 @@ _SOURCES_PAUSE_S = 1.0
 _GRACE_DEFAULT_S = 30.0
 # A change that is not about readiness waits for further changes.
 _STATUS_LAG_S = 0.05
-# A third of the weight of a process that is not nice (sched(7)).
-_STARTING_NICENESS = 5
 
 
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,9 +115,6 @@ class PodRun:
             if (process := keeper.process) is not None and process.pid and not process.ended.done()
         }
 
-    def _process_ids(self) -> Iterable[int]:
-        return self.sessions.values()
-
     async def run(self) -> None:
         """Run until ``stop`` is set, then drain and remove the pod. On cancellation leave everything as it is."""
         make_folder(self._node.pods / self.id)
@@ -163,7 +158,13 @@ class PodRun:
         if not apps:
             # Nothing can run: a queue-proxy alone would wait for ever.
             return
-        niceness = await self._take_turn(group)
+        niceness = await begin_turn(
+            self._node.pacer if self._note is None else None,
+            f"{self.key[0]}/{self.labels.get(REVISION_LABEL)}",
+            group=group,
+            settled=self._is_settled,
+            process_ids=lambda: list(self.sessions.values()),
+        )
         # The app first: it takes longer, and the queue-proxy is forked in the meantime.
         for spec in (*apps, self._proxy(revision, warnings)):
             keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness)
@@ -179,19 +180,6 @@ class PodRun:
             refused = self.box.refused_limits if self.box else None
             for warning in (one for container in containers for one in warnings_of(container, refused=refused)):
                 await warnings.send(*warning)
-
-    async def _take_turn(self, group: asyncio.TaskGroup) -> int:
-        """Wait until this pod may start; how nice its processes are then.
-
-        The next pod has a turn as soon as this one needs no core for its start any more. The first pod of a revision has
-        requests that wait for it; later ones leave the cores to those that are ready.
-        """
-        is_first = True
-        if self._note is None:
-            is_first = await self._node.pacer.take(f"{self.key[0]}/{self.labels.get(REVISION_LABEL)}")
-            turn = group.create_task(until_started(self._is_settled, self._process_ids), name="turn")
-            turn.add_done_callback(lambda _: self._node.pacer.give_back())
-        return 0 if is_first else _STARTING_NICENESS
 
     async def _choose(self, warnings: PodWarnings) -> bool:
         """Choose containers or processes, and prepare what all containers share; False if the pod cannot start."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 
-__all__ = ["StartPacer", "until_started"]
+__all__ = ["StartPacer", "begin_turn", "until_started"]
 
 _TURN_MAX_S = 10.0
 _LOOK_PERIOD_S = 0.25
@@ -24,6 +24,8 @@ _LOOK_PERIOD_S = 0.25
 _DEMAND_MIN = 0.2
 # One more than there are cores: between two turns a core would be idle.
 _SPARE_TURNS = 1
+# A third of the weight of a process that is not nice (sched(7)).
+_STARTING_NICENESS = 5
 
 
 class StartPacer:
@@ -66,6 +68,27 @@ class StartPacer:
         self._free_count -= 1
         self._had[revision] += 1
         return self._had[revision] == 1
+
+
+async def begin_turn(
+    pacer: StartPacer | None,
+    revision: str,
+    *,
+    group: asyncio.TaskGroup,
+    settled: asyncio.Event,
+    process_ids: Callable[[], Iterable[int]],
+) -> int:
+    """Wait until a pod may start, and return how nice its processes are then; a task of ``group`` ends the turn.
+
+    The first pod of a revision has requests that wait for it; later ones leave the cores to those that are ready. A pod that
+    runs already has no pacer.
+    """
+    if pacer is None:
+        return 0
+    is_first = await pacer.take(revision)
+    turn = group.create_task(until_started(settled, process_ids), name="turn")
+    turn.add_done_callback(lambda _: pacer.give_back())
+    return 0 if is_first else _STARTING_NICENESS
 
 
 async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterable[int]]) -> None:

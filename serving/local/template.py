@@ -25,7 +25,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -146,19 +146,11 @@ class Template:
             process.is_heard = True
             process.is_ready, process.is_drained = bool(event["ready"]), bool(event.get("drained"))
             if process.is_ready:
-                self._restore_weight(process.pod)
+                _restore_weight(one for one in self._running.values() if one.pod == process.pod)
             report = ReadinessChanged(
                 pod=process.pod, name=process.name, is_ready=process.is_ready, is_drained=process.is_drained
             )
             self._report(report)
-
-    def _restore_weight(self, pod: str) -> None:
-        """Give a pod that is ready as much of the cores as others have."""
-        for process in self._running.values():
-            if process.pod == pod and process.niceness:
-                process.niceness = 0
-                with contextlib.suppress(OSError):
-                    set_niceness(process.pid, 0)
 
     def _ended(self, process: ProcessRecord, exit_code: int) -> None:
         del self._running[process.pid]
@@ -303,6 +295,15 @@ class Template:
 def _why(error: OSError) -> str:
     """The reason, which is all that an error of a child has."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+def _restore_weight(processes: Iterable[ProcessRecord]) -> None:
+    """Give the processes of a pod that is ready as much of the cores as others have."""
+    for process in processes:
+        if process.niceness:
+            process.niceness = 0
+            with contextlib.suppress(OSError):
+                set_niceness(process.pid, 0)
 
 
 def _signal(process: ProcessRecord, number: int) -> None:

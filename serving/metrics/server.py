@@ -1,7 +1,7 @@
 """The metrics page of a daemon that serves no other page, on a small listener of its own, never on the public port.
 
 ``/metrics`` is the page and ``/healthz`` shows that the loop runs; a daemon may add further paths. No token is needed. The page
-contains numbers and names of revisions, so it listens on loopback unless settings say otherwise.
+contains numbers and names of revisions, so it listens on loopback unless settings say otherwise, and checks the Host header.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from serving.cluster.api.running import running
+from serving.metrics.hosts import is_own_host
 from serving.metrics.lag import watch_lag
 from serving.metrics.page import MetricsPage, wanted_type
 from serving.model.errors import Problem, SettingsError
@@ -41,7 +42,7 @@ async def serve_page(
         SettingsError: when the address is none, or is taken.
     """
     listener = where if isinstance(where, socket.socket) else _bound(where)
-    app = web.Application()
+    app = web.Application(middlewares=[_check_host])
     app.router.add_get("/metrics", _PageAnswers(page).metrics)
     app.router.add_get("/healthz", _healthz)
     for path, answer in (answers or {}).items():
@@ -54,6 +55,16 @@ async def serve_page(
         lag.cancel()
         if listener is not where:
             listener.close()
+
+
+@web.middleware
+async def _check_host(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer 421 to a name that any site may point here; Prometheus uses an address, or the name of a Service."""
+    if not is_own_host(request.host, ()):
+        return web.Response(status=421, text=f"{request.host!r} is no name of this daemon; use its address\n")
+    return await handler(request)
 
 
 def measured(on_answer: Callable[[str, int, float], None]) -> Middleware:

@@ -87,3 +87,12 @@ async def test_a_request_from_zero_is_on_the_activators_page() -> None:
         "serving_requests_unmatched_total 1.0",
     ):
         assert line in page
+
+
+@pytest.mark.parametrize(("host", "status"), [("evil.example", 421), ("activator.ns.svc:9090", 200), ("[::1]:1", 200)])
+async def test_a_site_that_points_its_name_here_reads_nothing(host: str, status: int) -> None:
+    page = MetricsPage(ACTIVATOR_METRICS)
+    async with serve_page(page, "127.0.0.1:0") as (address, port), ClientSession() as session:
+        for path in ("metrics", "healthz"):
+            async with session.get(f"http://{address}:{port}/{path}", headers={"Host": host}) as answer:
+                assert answer.status == status

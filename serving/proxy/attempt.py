@@ -20,7 +20,8 @@ from serving.proxy.upstream import RequestCarrier
 __all__ = ["Attempt", "Attempted"]
 
 # Looked up once: an attribute of an enum costs 60 ns, and a request asks for fifteen.
-_CONNECTING, _ANSWERING, _TUNNEL = ExchangePhase.CONNECTING, ExchangePhase.ANSWERING, ExchangePhase.TUNNEL
+_CONNECTING = ExchangePhase.CONNECTING
+_ANSWERING, _TUNNEL = ExchangePhase.ANSWERING, ExchangePhase.TUNNEL
 _CHUNKED, _CLOSE = Framing.CHUNKED, Framing.CLOSE
 _ON_CONNECT, _ON_SEND = TRANSITIONS[ExchangeEvent.CONNECT], TRANSITIONS[ExchangeEvent.SEND]
 _ON_ANSWER, _ON_SWITCH = TRANSITIONS[ExchangeEvent.ANSWER], TRANSITIONS[ExchangeEvent.SWITCH]
@@ -186,7 +187,8 @@ class Attempt:
             self._is_chunked = self.is_end_visible = self.head.minor == 1
             framing = _CHUNKED if self._is_chunked else _CLOSE
         wire = render_forwarded_answer(head, framing=framing, close=not self._keep, extra=extra)
-        self._client.write(wire + self._framed(payload, done=done, trailers=trailers))
+        body = chunks(payload, done=done, trailers=trailers) if self._is_chunked else payload
+        self._client.write(wire + body)
 
     def on_piece(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """A piece of the answer's body has come, the last one if ``done``."""
@@ -194,7 +196,7 @@ class Attempt:
         if self._sink is not None:
             self._sink.send_piece(payload, done=done, trailers=trailers)
             return
-        wire = self._framed(payload, done=done, trailers=trailers)
+        wire = chunks(payload, done=done, trailers=trailers) if self._is_chunked else payload
         if wire:
             self._client.write(wire)
 
@@ -229,6 +231,18 @@ class Attempt:
             else:
                 exchange.give_back(reason)
 
+    def upstream_refused(self, reason: str, body: bytes) -> None:
+        """The upstream has not processed any of the request: it may go elsewhere, whatever its method.
+
+        ``body`` is what the upstream was given of the body.
+        """
+        exchange = self._exchange
+        self._upstream = None
+        if exchange.body is not NO_BODY:
+            exchange.body.restore(body)
+        self._client.resume(Pause.UPSTREAM_FULL)
+        exchange.give_back(ConnectionRefusedError(reason))
+
     def _connect(self) -> None:
         self._exchange.phase = _ON_CONNECT[self._exchange.phase]
         self._pool.connect(self.address, self)
@@ -248,6 +262,3 @@ class Attempt:
     def _end_tunnel(self) -> None:
         self.leave(flush=True)
         self._exchange.end(ExchangeOutcome.ANSWERED, keep=False)
-
-    def _framed(self, payload: bytes, *, done: bool, trailers: bytes) -> bytes:
-        return chunks(payload, done=done, trailers=trailers) if self._is_chunked else payload

@@ -66,12 +66,13 @@ class Handler(Protocol):
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     """What all exchanges of one listener share.
 
-    ``tunnel_limits`` are the longest silence and the longest life of a tunnel, in seconds. ``trusts`` says whether the
+    ``pool`` has connections to upstreams, ``stream_pool`` those that speak HTTP/2, whatever ``pool`` has. ``tunnel_limits`` are the longest silence and the longest life of a tunnel, in seconds. ``trusts`` says whether the
     X-Forwarded-* headers of the peer at an address are believed. ``on_end`` is called after each exchange.
     """
 
     handler: Handler
     pool: Pool
+    stream_pool: Callable[[], Pool]
     clock: Callable[[], float]
     listener: str
     held_bytes_max: int
@@ -180,6 +181,11 @@ class Exchange:
         return f"{host}:{port}"
 
     @property
+    def is_http2(self) -> bool:
+        """Whether the client speaks HTTP/2."""
+        return self._client.sink is not None
+
+    @property
     def is_done(self) -> bool:
         """Whether it has ended."""
         return self.phase is _DONE
@@ -202,19 +208,28 @@ class Exchange:
         self._wiring.handler.begin(self)
 
     def forward(
-        self, address: Address, *, host: bytes | None = None, extra: bytes = b"", trusted: bool = False
+        self,
+        address: Address,
+        *,
+        host: bytes | None = None,
+        extra: bytes = b"",
+        trusted: bool = False,
+        over_http2: bool = False,
     ) -> None:
         """Send the request to an address and its answer to the client.
 
         ``host`` replaces the client's Host; ``extra`` are further header lines, written with ``lines.header_lines``;
-        ``trusted`` says that the peer's X-Forwarded-* and Forwarded are to be believed.
+        ``trusted`` says that the peer's X-Forwarded-* and Forwarded are to be believed; ``over_http2`` that the upstream
+        is to be spoken to in HTTP/2, whatever the usual protocol of upstreams is.
         """
         if self.phase is not _WAITING:
             return
         if host is None:
             host = self.head.host or b"%b:%d" % (address[0].encode(), address[1])
         wire = render_request(self.head, peer=self.peer, host=host, extra=extra, trusted=trusted)
-        self._attempt = Attempt(self, self._client, self._wiring.pool, address=address, wire=wire)
+        wiring = self._wiring
+        pool = wiring.stream_pool() if over_http2 else wiring.pool
+        self._attempt = Attempt(self, self._client, pool, address=address, wire=wire)
         self._attempt.start()
 
     def answer(self, status: int, body: bytes = b"", headers: bytes = _TEXT, *, close: bool = False) -> None:

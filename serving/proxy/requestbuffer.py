@@ -46,6 +46,11 @@ class RequestBuffer:
             self._held, self.held_bytes = [self._sent], len(self._sent)
             self._sent = b""
 
+    def restore(self, body: bytes) -> None:
+        """Hold all that an upstream was given, which it has not looked at, for the next one."""
+        self._held, self._sent = [body], b""
+        self.held_bytes = len(body)
+
     def drop(self) -> None:
         """Forget all pieces: from now on the body is streamed, or is not needed."""
         self._held, self._sent, self.held_bytes = [], None, 0

@@ -46,6 +46,7 @@ class HttpServer:
         self.finishing = False
         self.clock = clock
         self.pool = Pool(settings, clock=clock) if pool is None else pool
+        self._streams: Pool | None = None
         self._listeners: list[asyncio.Server | Acceptor] = []
         self._connections: set[Member] = set()
         self._per_address: dict[str, int] = {}
@@ -130,9 +131,21 @@ class HttpServer:
         await self.wait_for_tunnels(grace_s=grace_s)
         cut_count = sum([connection.cut() for connection in list(self._connections)])
         self.pool.close()
+        if self._streams is not None:
+            self._streams.close()
         if self._sweep is not None:
             self._sweep.cancel()
         return cut_count
+
+    def stream_pool(self) -> Pool:
+        """Connections to upstreams that speak HTTP/2, made at the first request for one."""
+        from serving.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most daemons need none of it
+
+        if isinstance(self.pool, Http2Pool):
+            return self.pool
+        if self._streams is None:
+            self._streams = Http2Pool(self.settings, clock=self.clock)
+        return self._streams
 
     # What connections call.
 
@@ -187,6 +200,8 @@ class HttpServer:
         self.sweep_s = -math.inf
         due_s = min([connection.check(now_s) for connection in list(self._connections)], default=math.inf)
         due_s = min(due_s, self.pool.expire(now_s))
+        if self._streams is not None:
+            due_s = min(due_s, self._streams.expire(now_s))
         self._sweep = None
         self.sweep_s = math.inf
         if due_s < math.inf:
@@ -201,6 +216,7 @@ class HttpServer:
         return Wiring(
             handler=handler,
             pool=self.pool,
+            stream_pool=self.stream_pool,
             clock=self.clock,
             listener=listener,
             held_bytes_max=settings.body_held_bytes_max,

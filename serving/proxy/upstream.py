@@ -54,6 +54,9 @@ class Taker(Protocol):
     def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
         """The answer will not be completed."""
 
+    def upstream_refused(self, reason: str, body: bytes) -> None:
+        """The upstream has processed nothing of the request, of whose body it was given this."""
+
 
 class TunnelEnd(Protocol):
     """The tunnel, as the upstream's connection sees it."""

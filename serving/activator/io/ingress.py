@@ -55,12 +55,13 @@ _LOSSES_MAX = 2
 class _Visit:
     """What the activator knows of a request besides its head."""
 
-    __slots__ = ("cold_turn", "is_cold", "key", "losses", "rows", "trace", "traceparent", "tries")
+    __slots__ = ("cold_turn", "is_cold", "is_grpc", "key", "losses", "rows", "trace", "traceparent", "tries")
 
-    def __init__(self, key: RevisionKey, rows: RevisionRows, traceparent: bytes) -> None:
+    def __init__(self, key: RevisionKey, rows: RevisionRows, known: KnownHead) -> None:
         self.key = key
         self.rows = rows
-        self.traceparent = traceparent
+        self.traceparent = known.traceparent
+        self.is_grpc = known.is_grpc
         self.trace: RequestTrace | None = None
         self.cold_turn = 0
         self.tries = 1
@@ -132,7 +133,7 @@ class Ingress:
         session, headers = (known.session, b"") if not known.starts_session else _new_session(exchange)
         draw = self._draw if session is None else functools.partial(share_of, session)
         key = choose(known.site, tag=known.tag, draw=draw)
-        visit = exchange.context = _Visit(key, self.metrics.of(key), known.traceparent)
+        visit = exchange.context = _Visit(key, self.metrics.of(key), known)
         if self.tracer is not None:
             _begin_trace(self.tracer, exchange, visit)
         if self._settings.tell_revision:
@@ -312,7 +313,9 @@ class Ingress:
             if self._settings.tell_cold_start:
                 exchange.answer_headers += _COLD_START
         endpoint = self._endpoints.to(dispatch.pod, visit.key)
-        exchange.forward(endpoint.address, extra=endpoint.lines)
+        # Trailers, cancellation and flow control of a call pass from end to end.
+        over_http2 = visit.is_grpc and exchange.is_http2
+        exchange.forward(endpoint.address, extra=endpoint.lines, over_http2=over_http2)
 
     def _reject(self, rejection: Rejection[Exchange]) -> None:
         exchange = rejection.request

@@ -9,6 +9,7 @@ import msgspec
 from serving.activator.sessions import session_in_cookies, session_in_header
 from serving.activator.sites import Site
 from serving.model.routepolicy import SessionAffinity
+from serving.proxy.grpccall import is_grpc_call
 from serving.proxy.requesthead import RequestHead
 
 __all__ = ["KnownHead", "agent_of", "known_head"]
@@ -17,7 +18,8 @@ __all__ = ["KnownHead", "agent_of", "known_head"]
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
     """See the module. ``turn`` is that of the routes: after a change of routes a head is read again.
 
-    ``session`` is a ``session_number``, None without one; ``starts_session`` says that the client is to get a cookie.
+    ``session`` is a ``session_number``, None without one; ``starts_session`` says that the client is to get a cookie,
+    ``is_grpc`` that the request is a gRPC call.
     """
 
     head: RequestHead
@@ -27,6 +29,7 @@ class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: bytes
     session: int | None = None
     starts_session: bool = False
+    is_grpc: bool = False
 
 
 def known_head(head: RequestHead, site: Site, *, turn: int) -> KnownHead:
@@ -49,6 +52,7 @@ def known_head(head: RequestHead, site: Site, *, turn: int) -> KnownHead:
         tag=tag,
         traceparent=traceparent,
         session=session,
+        is_grpc=is_grpc_call(head),
         starts_session=affinity is not None and not affinity.header and session is None,
     )
 

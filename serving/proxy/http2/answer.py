@@ -7,10 +7,11 @@ from typing import Protocol
 
 from serving.proxy.answerhead import AnswerHead, Framing, read_answer_head
 from serving.proxy.exchange import Exchange, Wiring
+from serving.proxy.grpccall import GRPC_TYPE, is_grpc_call
 from serving.proxy.http2.codes import ErrorCode
 from serving.proxy.http2.engine import Http2Engine
 from serving.proxy.http2.flow import EngineStream
-from serving.proxy.http2.grpc import GrpcRefusal, is_grpc
+from serving.proxy.http2.grpc import GrpcRefusal
 from serving.proxy.http2.heads import answer_fields
 from serving.proxy.http2.hpack.statictable import Fields
 from serving.proxy.registry import Registry
@@ -20,7 +21,6 @@ from serving.proxy.requesthead import RequestRefusal
 __all__ = ["AnsweringStream", "StreamCarrier"]
 
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
-_GRPC = b"application/grpc"
 _NONE = Framing.NONE
 # The limits of an own answer were checked where its parts came from.
 _UNBOUNDED = 1_000_000
@@ -67,7 +67,7 @@ class AnsweringStream(EngineStream):
             lines = head.wire + extra
             return answer_fields(head.status, lines.splitlines(keepends=True), length=length)
 
-        if (head.status != 200 or _GRPC not in head.wire) and is_grpc(exchange.head):
+        if (head.status != 200 or GRPC_TYPE not in head.wire) and is_grpc_call(exchange.head):
             self._refusal = GrpcRefusal.of(head.status, fields())
             if self._refusal is not None:
                 self.send_piece(payload, done=done, trailers=trailers)

@@ -4,12 +4,11 @@ A refusal by a proxy is an HTTP status and a sentence. A client of gRPC maps the
 trailers in a trailers-only answer, it shows both. The mapping is gRPC's own (grpc/grpc, doc/http-grpc-status-mapping.md).
 """
 
+from serving.proxy.grpccall import GRPC_TYPE
 from serving.proxy.http2.hpack.statictable import Fields
-from serving.proxy.requesthead import RequestHead
 
-__all__ = ["GrpcRefusal", "is_grpc"]
+__all__ = ["GrpcRefusal"]
 
-_TYPE = b"application/grpc"
 _INTERNAL, _UNAUTHENTICATED, _PERMISSION_DENIED, _UNIMPLEMENTED, _UNAVAILABLE, _UNKNOWN = 13, 16, 7, 12, 14, 2
 _CODES = {400: _INTERNAL, 401: _UNAUTHENTICATED, 403: _PERMISSION_DENIED, 404: _UNIMPLEMENTED}
 _CODES |= dict.fromkeys((429, 502, 503, 504), _UNAVAILABLE)
@@ -17,11 +16,6 @@ _CODES |= dict.fromkeys((429, 502, 503, 504), _UNAVAILABLE)
 _MESSAGE_BYTES_MAX = 500
 _OK = 200
 _REPLACED = (b":status", b"content-type", b"content-length")
-
-
-def is_grpc(head: RequestHead) -> bool:
-    """Whether the request is a gRPC call."""
-    return (head.get(b"content-type") or b"").startswith(_TYPE)
 
 
 class GrpcRefusal:
@@ -38,7 +32,7 @@ class GrpcRefusal:
     def of(cls, status: int, fields: Fields) -> "GrpcRefusal | None":
         """For an answer with these fields; None if it is gRPC already, or no error."""
         kind = next((value for name, value in fields if name == b"content-type"), b"")
-        return None if status == _OK or kind.startswith(_TYPE) else cls(status, fields)
+        return None if status == _OK or kind.startswith(GRPC_TYPE) else cls(status, fields)
 
     def take(self, payload: bytes) -> None:
         """A piece of the body has come."""
@@ -51,7 +45,7 @@ class GrpcRefusal:
         message = self._body.strip()[:_MESSAGE_BYTES_MAX] if kind.startswith(b"text/plain") else b""
         return [
             (b":status", b"%d" % _OK),
-            (b"content-type", _TYPE),
+            (b"content-type", GRPC_TYPE),
             *[field for field in self._fields if field[0] not in _REPLACED],
             (b"grpc-status", b"%d" % _CODES.get(self._status, _UNKNOWN)),
             (b"grpc-message", _escaped(message or b"HTTP status %d" % self._status)),

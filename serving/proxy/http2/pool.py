@@ -84,7 +84,7 @@ class Http2Pool(Pool):
         try:
             link = await self._link(stream.address)
         except OSError as error:
-            stream.lost(f"the app takes no other connection: {error}")
+            stream.refused(f"no other connection is taken: {error}")
         else:
             stream.restart(link)
 

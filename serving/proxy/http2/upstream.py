@@ -179,9 +179,14 @@ class StreamUpstream(EngineStream):
 
     def refused(self, reason: str) -> None:
         """The app has not looked at it, and says so."""
-        taker = self._taker
-        if taker is None or self._kept is None or self._was_moved or self._heard:
+        taker, kept = self._taker, self._kept
+        if taker is None or kept is None or self._heard:
             self.lost(reason)
+            return
+        if self._was_moved:
+            # No other connection takes it: its taker may try elsewhere.
+            self._taker = None
+            taker.upstream_refused(reason, b"".join(kept))
             return
         self._is_moving = self._was_moved = True
         if not self._told_full:

@@ -28,6 +28,14 @@ def test_what_was_streamed_past_the_buffer_cannot_be_sent_again() -> None:
         buffer.rewind()
 
 
+def test_what_an_upstream_did_not_look_at_is_held_for_the_next() -> None:
+    buffer = RequestBuffer()
+    buffer.drop()
+    buffer.restore(b"abc")
+    buffer.hold(b"d")
+    assert (buffer.can_replay, buffer.held_bytes, buffer.send()) == (True, 4, b"abcd")
+
+
 def test_a_request_without_a_body_can_always_be_sent_again() -> None:
     NO_BODY.drop()
     NO_BODY.rewind()

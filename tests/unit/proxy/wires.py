@@ -68,6 +68,7 @@ class Bench:
         wiring = Wiring(
             handler=self,
             pool=self.pool,
+            stream_pool=lambda: self.pool,
             clock=lambda: self.now_s,
             listener="",
             held_bytes_max=self.settings.body_held_bytes_max,

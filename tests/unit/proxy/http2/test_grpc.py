@@ -2,8 +2,7 @@
 
 import pytest
 
-from serving.proxy.http2.grpc import GrpcRefusal, is_grpc
-from serving.proxy.requesthead import read_request_head
+from serving.proxy.http2.grpc import GrpcRefusal
 
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 
@@ -36,9 +35,3 @@ def test_a_page_is_no_sentence_and_a_long_text_is_cut() -> None:
 def test_what_is_grpcs_own_or_no_refusal_stays() -> None:
     assert GrpcRefusal.of(200, [TEXT]) is None
     assert GrpcRefusal.of(503, [(b"content-type", b"application/grpc")]) is None
-
-
-def test_a_client_of_grpc_says_so() -> None:
-    raw = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc+proto"
-    assert is_grpc(read_request_head(raw, header_count_max=9))
-    assert not is_grpc(read_request_head(b"GET / HTTP/1.1\r\nHost: h", header_count_max=9))

@@ -18,11 +18,10 @@ from serving.cluster.connect import connect
 from serving.cluster.kinds import SECRET
 from serving.cluster.port import Cluster
 from serving.model.errors import AlreadyExists
-from serving.wire.tokens import KEY_BYTES
+from serving.wire.tokens import KEY_BYTES, KEY_SECRET
 
-__all__ = ["NAME", "main", "make_dashboard_token", "make_key"]
+__all__ = ["main", "make_dashboard_token", "make_key"]
 
-NAME = "serving-key"
 _NAMESPACE_VARIABLE = "SERVING_SYSTEM_NAMESPACE"
 _TOKEN_VARIABLE = "SERVING_MAKEKEY_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 _NAMESPACE = "knative-serving"
@@ -31,7 +30,7 @@ _TOKEN_BYTES = 32
 
 async def make_key(cluster: Cluster, namespace: str) -> bool:
     """Create the Secret with the cluster key; False if it exists. A refusal of the cluster is raised."""
-    return await _create(cluster, namespace, NAME, key="key", value=secrets.token_bytes(KEY_BYTES))
+    return await _create(cluster, namespace, KEY_SECRET, key="key", value=secrets.token_bytes(KEY_BYTES))
 
 
 async def make_dashboard_token(cluster: Cluster, namespace: str, name: str) -> bool:

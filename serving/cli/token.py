@@ -8,7 +8,6 @@ import click
 
 from serving.cli.api import ApiClient, api_options, fail
 from serving.cli.completion import complete_service
-from serving.cli.makekey import NAME
 from serving.cli.objects import service_of
 from serving.cli.progress import say_aside
 from serving.cli.resources import path_of
@@ -19,7 +18,7 @@ from serving.model.errors import InvalidValue
 from serving.model.knative import ACCESS_TOKEN_VERSION_ANNOTATION
 from serving.model.objects import annotations_of, name_of, namespace_of
 from serving.model.routepolicy import route_policy
-from serving.wire.tokens import access_token, read_key
+from serving.wire.tokens import KEY_SECRET, access_token, read_key
 
 __all__ = ["token", "token_of"]
 
@@ -43,7 +42,7 @@ def _key(api: ApiClient, system_namespace: str) -> bytes:
             return read_key(path)
         except (OSError, InvalidValue) as error:
             fail(f"the key in {path} cannot be read: {error}")
-    secret = api.done("GET", f"{path_of(SECRET, system_namespace)}/{NAME}")
+    secret = api.done("GET", f"{path_of(SECRET, system_namespace)}/{KEY_SECRET}")
     return base64.b64decode(secret["data"]["key"])
 
 

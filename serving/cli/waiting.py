@@ -13,6 +13,7 @@ from serving.cli.resources import path_of
 from serving.cli.url import address_of
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
 from serving.cluster.port import Object
+from serving.local.unready import OTHER_PORT
 from serving.model.knative import REVISION_LABEL
 from serving.model.objects import labels_of, name_of, nested
 
@@ -24,6 +25,8 @@ _LOG_LINES = 10
 _IN_FORCE_WITHIN_S = 2.0
 # A route follows its configuration within milliseconds.
 _ROUTE_FAILS_S = 3.0
+# An app may open a port for administration a moment before the one for requests.
+_WRONG_PORT_S = 8.0
 
 
 def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Object:
@@ -31,6 +34,7 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
     service: Object = {}
     # Since when the route fails while the configuration is ready.
     route_failed_s: list[float] = []
+    wrong_port_s: list[float] = []
 
     def look() -> str | None:
         service.clear()
@@ -39,7 +43,16 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
             return None
         if not patient and _has_failed(service, route_failed_s, now_s=time.monotonic()):
             fail(failure_text(api, service))
-        return " ".join(_reason(api, service).split())
+        reason = " ".join(_reason(api, service).split())
+        if OTHER_PORT not in reason:
+            wrong_port_s.clear()
+        elif not patient:
+            wrong_port_s.append(time.monotonic())
+            if wrong_port_s[-1] - wrong_port_s[0] >= _WRONG_PORT_S:
+                fail(
+                    f"{failure_text(api, service)}\n{name} goes on trying; deploy it again with the port that it is given"
+                )
+        return reason
 
     def late(_: str) -> str:
         return f"{name} is not ready after {timeout_s:g} s\n{failure_text(api, service)}"

@@ -9,7 +9,10 @@ from collections.abc import Collection
 
 import msgspec
 
-__all__ = ["ObservedContainer", "Unready", "explain", "with_log"]
+__all__ = ["OTHER_PORT", "ObservedContainer", "Unready", "explain", "with_log"]
+
+OTHER_PORT = " and was given PORT="
+"""In the message of a container that listens on another port than the one that it was given."""
 
 _PORTS_SHOWN_MAX = 5
 
@@ -41,7 +44,7 @@ def explain(observed: ObservedContainer) -> Unready | None:
     if port and port not in observed.ports:
         if observed.ports:
             ports = _listed(observed.ports)
-            message = f"container {name} listens on {ports} and was given PORT={port}; it must listen on $PORT"
+            message = f"container {name} listens on {ports}{OTHER_PORT}{port}; it must listen on $PORT"
             return Unready(reason="WrongPort", message=message)
         message = f"container {name} does not listen yet; it was given PORT={port} and must listen there"
         return Unready(reason="NotListening", message=message)

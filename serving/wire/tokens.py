@@ -15,6 +15,7 @@ from serving.model.errors import InvalidValue
 
 __all__ = [
     "KEY_BYTES",
+    "KEY_SECRET",
     "access_token",
     "activator_token",
     "autoscaler_token",
@@ -28,6 +29,9 @@ __all__ = [
 
 # As long as the digest: a longer key adds nothing to HMAC-SHA256, a shorter one takes away.
 KEY_BYTES = 32
+
+KEY_SECRET = "serving-key"  # noqa: S105 - the name of a Secret
+"""The Secret of a cluster that has the cluster key."""
 
 
 def pod_token(key: bytes, *, namespace: str, revision: str, pod: str) -> str:

@@ -11,6 +11,9 @@ from serving.model.errors import Problem, SettingsError, Unavailable
 
 PLACES = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
 
+# They run the daemons' own code, or are daemons.
+HEAVY = {"up", "config", "dashboard", "install", "why", "replay", "simulate"}
+
 
 @pytest.mark.parametrize("name", PLACES)
 def test_every_line_of_the_table_names_a_command_that_helps(name: str) -> None:
@@ -26,6 +29,15 @@ def test_the_help_loads_no_command() -> None:
     loaded = set(done.stdout.splitlines()[-1].split())
     assert loaded & {"serving.cli.lazy", "serving.cli.api", "msgspec", "rich", "yaml", "numpy"} == {"serving.cli.lazy"}
     assert all(f"  {name} " in done.stdout for name in PLACES)
+
+
+@pytest.mark.parametrize("name", sorted(set(PLACES) - HEAVY))
+def test_a_command_that_people_often_type_loads_no_large_package(name: str) -> None:
+    module = PLACES[name].partition(":")[0]
+    program = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    loaded = set(done.stdout.split())
+    assert loaded & {"aiohttp", "asyncio", "kubernetes", "numpy", "uvloop"} == set()
 
 
 def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named() -> None:

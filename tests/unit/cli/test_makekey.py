@@ -1,11 +1,11 @@
 import base64
 from pathlib import Path
 
-from serving.cli.makekey import NAME, make_dashboard_token, make_key
+from serving.cli.makekey import make_dashboard_token, make_key
 from serving.cluster.kinds import SECRET
 from serving.cluster.memory import MemoryCluster
 from serving.dashboard.main import read_token
-from serving.wire.tokens import KEY_BYTES
+from serving.wire.tokens import KEY_BYTES, KEY_SECRET
 
 SPACE = "knative-serving"
 
@@ -17,10 +17,10 @@ async def value_of(cluster: MemoryCluster, name: str, key: str) -> bytes:
 async def test_a_key_is_made_once() -> None:
     cluster = MemoryCluster()
     assert await make_key(cluster, SPACE)
-    key = await value_of(cluster, NAME, "key")
+    key = await value_of(cluster, KEY_SECRET, "key")
     assert len(key) == KEY_BYTES
     assert not await make_key(cluster, SPACE)
-    assert await value_of(cluster, NAME, "key") == key
+    assert await value_of(cluster, KEY_SECRET, "key") == key
     await cluster.close()
 
 

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from serving import __version__
-from serving.cli.makekey import NAME as KEY_SECRET
 from serving.cli.tree import OUR_LABEL, InstallOptions, objects_of, tree_folder
 from serving.cluster.allotment import shard_name
 from serving.settings.daemons import DAEMONS
 from serving.settings.election import ElectionSettings
 from serving.settings.load import load
+from serving.wire.tokens import KEY_SECRET
 from tests.unit.config.strict import faults, model_of
 
 CONFIG = tree_folder()

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
+from serving.cli.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 from serving.cli.programpath import path_lines
 from serving.local.containers.gateway import bind_gateway, gateway_of
 from serving.local.ports import PORTS
@@ -60,6 +62,7 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     envvar="SERVING_ACTIVATOR_COUNT",
     help="Activator processes, which take requests from the same ports; more than there are busy cores does not help.",
 )
+@with_node_flags
 @click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
 def up(
     *,
@@ -68,18 +71,20 @@ def up(
     tls_keys: Sequence[Path],
     activator_count: int,
     sample: bool,
-    **ports: int,
+    **more: Any,  # noqa: ANN401 - ports and flags of nodes
 ) -> None:
     """Run everything on this machine until interrupted."""
     state = StateFolder((state_path or default_state_path()).absolute())
-    by_name = {name.removesuffix("_port").replace("_", "-"): port for name, port in ports.items()}
-    children = CHILDREN(activator_count)
-    # Those beyond the first have their pages of metrics at any free port.
+    by_name = {
+        name.removesuffix("_port").replace("_", "-"): port for name, port in more.items() if name not in NODE_FLAGS
+    }
+    children = CHILDREN(activator_count, has_node_groups=more["nodes"] is not None)
+    # Activators beyond the first, and node groups, have their pages of metrics at any free port.
     by_name |= {
-        name: 0 for child in children for name in child.sockets if name.startswith("activator-") and name not in by_name
+        name: 0 for child in children for name in child.sockets if name.endswith("-metrics") and name not in by_name
     }
     try:
-        environment = _tls_environment(tls_certificates, tls_keys)
+        environment = _tls_environment(tls_certificates, tls_keys) | nodes_environment(more)
         has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
         # First of all: who holds the state holds its ports too, and is the better answer.
         state.hold()

@@ -97,7 +97,8 @@ def _knative(name: str, plural: str, *short_names: str, categories: tuple[str, .
 NAMESPACE = msgspec.structs.replace(
     _core("Namespace", "namespaces", "ns", durable=True, has_status=True), namespaced=False
 )
-NODE = msgspec.structs.replace(_core("Node", "nodes", "no", has_status=True), namespaced=False)
+# Durable, because users cordon and taint.
+NODE = msgspec.structs.replace(_core("Node", "nodes", "no", has_status=True, durable=True), namespaced=False)
 POD = _core("Pod", "pods", "po", has_status=True)
 SERVICE = _core("Service", "services", "svc", has_status=True)
 CONFIG_MAP = _core("ConfigMap", "configmaps", "cm", durable=True)

@@ -19,6 +19,9 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
@@ -50,12 +53,17 @@ from serving.local.podlogs import FilePodLogs
 from serving.local.podstreams import LocalPodStreams
 from serving.local.processruntime import ProcessRuntime
 from serving.local.rebuild import until_rebuilt
+from serving.local.scheduler import PodScheduler
 from serving.local.snapshotgc import collect_snapshots
 from serving.local.state import StateFolder
+from serving.local.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
 from serving.metrics.controller import ControllerMetrics, LocalMetrics
 from serving.metrics.export import exporting
 from serving.metrics.server import measured, serve_page
 from serving.wire.tokens import read_key
+
+if TYPE_CHECKING:
+    from serving.local.placing import NodePlacing
 
 __all__ = ["main"]
 
@@ -77,6 +85,7 @@ async def _body(stop: asyncio.Event) -> None:
     containers, no_containers = await asyncio.to_thread(container_host, state.path)
     if containers is None:
         _log.warning("containers.unavailable", extra={"reason": no_containers})
+    virtual = _virtual_nodes()
     node = NodeContext(
         cluster=cluster,
         runtime=runtime,
@@ -87,10 +96,12 @@ async def _body(stop: asyncio.Event) -> None:
         key=read_key(state.key),
         containers=containers,
         hosts=state.hosts,
+        virtual=virtual,
     )
-    kubelet, manager = Kubelet(node), Manager(cluster)
     hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)
     hosts.write()
+    scheduler = PodScheduler(cluster, _placing(virtual))
+    kubelet, manager = Kubelet(node), Manager(cluster, scheduler)
     reviews = TokenReviews(functools.partial(read_account_token, node.key))
     options = ApiOptions(token=state.token.read_text(), token_reviews=reviews, runs_images=containers is not None)
     pod_logs = FilePodLogs(logs)
@@ -107,6 +118,7 @@ async def _body(stop: asyncio.Event) -> None:
             if containers is not None:
                 await asyncio.to_thread(containers.sweep, [one.pod for one in runtime.held])
             tasks.append(group.create_task(kubelet.run(), name="kubelet"))
+            tasks.append(group.create_task(scheduler.run(), name="scheduler"))
             tasks.append(group.create_task(manager.run(), name="manager"))
             tasks.append(group.create_task(collect_garbage(cluster), name="garbage"))
             tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))
@@ -139,6 +151,19 @@ def _name_server(
         group.create_task(server.run(), name="names"),
         *(group.create_task(one.run(), name="hosts") for one in hosts.reflectors),
     ]
+
+
+def _virtual_nodes() -> VirtualNodes | None:
+    written = os.environ.get(VIRTUAL_NODES_VARIABLE)
+    return msgspec.json.decode(written, type=VirtualNodes) if written else None
+
+
+def _placing(virtual: VirtualNodes | None) -> "NodePlacing | None":
+    if virtual is None:
+        return None
+    from serving.local.placing import NodePlacing  # noqa: PLC0415 - numpy, where there are virtual nodes only
+
+    return NodePlacing(virtual.policy)
 
 
 def main() -> int:

@@ -46,7 +46,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
             "metadata.name": metadata["name"],
             "metadata.namespace": metadata["namespace"],
             "metadata.uid": metadata.get("uid", ""),
-            "spec.nodeName": "local",
+            "spec.nodeName": self.pod["spec"].get("nodeName", ""),
             "spec.serviceAccountName": self.pod["spec"].get("serviceAccountName", "default"),
             "status.podIP": self.address,
             "status.podIPs": self.address,

@@ -12,18 +12,19 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.clock import stamp
-from serving.cluster.kinds import NODE, POD, REVISION
+from serving.cluster.kinds import POD, REVISION
 from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.local.localnodes import LocalNodes
 from serving.local.locations import PodLocations
-from serving.local.machine import node_status, read_machine
+from serving.local.machine import read_machine
 from serving.local.nodecontext import NodeContext
 from serving.local.orders import HeldPod
 from serving.local.pod import PodNote, PodRun
 from serving.local.podfolder import remove_folder, rotate
 from serving.local.resident_memory import resident_bytes_by_session
 from serving.local.usage import UsageReporter
-from serving.model.errors import AlreadyExists, ClusterError, NotFound
+from serving.local.virtualnodes import network_of
+from serving.model.errors import ClusterError, NotFound
 from serving.model.knative import REVISION_LABEL
 
 __all__ = ["Kubelet"]
@@ -42,11 +43,20 @@ class Kubelet:
     def __init__(self, node: NodeContext, *, dice: random.Random | None = None) -> None:
         self._node = node
         self._locations = PodLocations(dice or random.Random())  # noqa: S311 - spreads addresses
-        self._pods = Reflector(node.cluster, POD, field_selector=f"spec.nodeName={node.name}")
+        # All pods of virtual nodes run here: every pod that has a node.
+        bound = "spec.nodeName!=" if node.virtual else f"spec.nodeName={node.name}"
+        self._pods = Reflector(node.cluster, POD, field_selector=bound)
         self._pods.on_change(self._changed)
         self._running: dict[str, PodRun] = {}
         self._machine = read_machine()
-        self._usage = UsageReporter(node.cluster, self._running.values, machine=self._machine, node_name=node.name)
+        self._usage = UsageReporter(
+            node.cluster,
+            self._running.values,
+            machine=self._machine,
+            node_name=node.name,
+            is_per_node=node.virtual is not None,
+        )
+        self._nodes = LocalNodes(node.cluster, self._machine, name=node.name, virtual=node.virtual)
         self._group: asyncio.TaskGroup | None = None
 
     def __repr__(self) -> str:
@@ -88,25 +98,16 @@ class Kubelet:
 
     async def run(self) -> None:
         """Run pods until cancelled; they go on without us."""
-        await self._register()
+        await self._nodes.register()
         async with asyncio.TaskGroup() as group:
             self._group = group
             for uid, pod in self._running.items():
                 group.create_task(self._run_pod(uid, pod), name=f"pod {pod.key[0]}/{pod.key[1]}")
+            group.create_task(self._nodes.run(), name="nodes")
             group.create_task(self._watch_memory(), name="memory")
             group.create_task(self._rotate_logs(), name="logs")
             group.create_task(self._usage.run(), name="usage")
             await self._pods.run()
-
-    async def _register(self) -> None:
-        """This machine as a node."""
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node.name}}
-        try:
-            await self._node.cluster.create(NODE, node)
-            patch = {"status": node_status(self._machine, at=stamp())}
-            await self._node.cluster.patch(NODE, "", self._node.name, patch=patch, subresource="status")
-        except AlreadyExists:
-            return
 
     def _changed(self, change: CacheChange) -> None:
         metadata = change.new["metadata"]
@@ -116,7 +117,12 @@ class Kubelet:
         is_there = key in self._pods.cache
         if pod is None and is_there:
             assert self._group is not None, "changes come while it runs"
-            pod = PodRun(self._node, change.new, pod_id=uid, location=self._locations.take())
+            pod = PodRun(
+                self._node,
+                change.new,
+                pod_id=uid,
+                location=self._locations.take(network_of(change.new["spec"]["nodeName"])),
+            )
             self._running[uid] = pod
             self._group.create_task(self._run_pod(uid, pod), name=f"pod {key[0]}/{key[1]}")
         if pod is not None and (metadata.get("deletionTimestamp") or not is_there):

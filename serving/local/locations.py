@@ -1,6 +1,6 @@
 """Assigns a loopback address to each queue-proxy and a port to each app.
 
-Addresses are 127.64.x.y. Ports are below those that the kernel gives to outgoing connections, which could take an app's
+Addresses are 127.64.x.y, or those of the virtual node that the pod is on. Ports are below those that the kernel gives to outgoing connections, which could take an app's
 port between two of its starts. Both begin at random, so that two systems on one machine rarely collide, and those in use
 are skipped.
 """
@@ -13,6 +13,7 @@ import msgspec
 
 __all__ = ["QUEUE_PORTS", "PodLocation", "PodLocations"]
 
+_NETWORK = "127.64"
 _ADDRESSES = 2**16
 QUEUE_PORTS = (8012, 8022)
 """Ports of a queue-proxy, on its pod's address."""
@@ -41,9 +42,9 @@ class PodLocations:
     def __repr__(self) -> str:
         return f"PodLocations({len(self._taken) // 2} taken)"
 
-    def take(self) -> PodLocation:
-        """Reserve a free location. Raises ``OSError`` if there is none."""
-        return self.occupy(PodLocation(address=self._free_address(), port=self._free_port()))
+    def take(self, network: str = _NETWORK) -> PodLocation:
+        """Reserve a free location; ``network`` is the beginning of its address. Raises ``OSError`` if there is none."""
+        return self.occupy(PodLocation(address=self._free_address(network), port=self._free_port()))
 
     def occupy(self, place: PodLocation) -> PodLocation:
         """Mark a location as used."""
@@ -54,10 +55,10 @@ class PodLocations:
         """Release a location."""
         self._taken -= {place.address, place.port}
 
-    def _free_address(self) -> str:
+    def _free_address(self, network: str) -> str:
         for _ in range(_TRIES):
             number = self._next_address = (self._next_address + 1) % _ADDRESSES
-            address = f"127.64.{number >> 8}.{number & 255}"
+            address = f"{network}.{number >> 8}.{number & 255}"
             # .0 and .255 work, but look like a network and a broadcast address.
             if 0 < number & 255 < 255 and address not in self._taken and _is_free(address, *QUEUE_PORTS):
                 return address

@@ -11,6 +11,7 @@ from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, SERVICE
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.cluster.workqueue import WorkQueue
+from serving.local.scheduler import PodScheduler
 from serving.local.workloads import adoptable, deployment_status, desired_slice, new_pod, owner_of_pods, plan_pods
 from serving.model.errors import NotFound
 
@@ -31,8 +32,9 @@ _Selector = tuple[str, str, str]
 class Manager:
     """Runs until cancelled."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, scheduler: PodScheduler | None = None) -> None:
         self._cluster = cluster
+        self._scheduler = scheduler or PodScheduler(cluster)
         self._deployments = Reflector(cluster, DEPLOYMENT)
         self._services = Reflector(cluster, SERVICE)
         self._pods = Reflector(cluster, POD)
@@ -102,7 +104,7 @@ class Manager:
         pods = self._pods_owned_by(metadata["uid"])
         plan = plan_pods(deployment, pods)
         for _ in range(plan.create_count):
-            pod = await self._cluster.create(POD, new_pod(deployment))
+            pod = await self._create_pod(deployment)
             key = (metadata["namespace"], pod["metadata"]["name"])
             if key not in self._pods.cache:
                 # Known at once: a pod that the watch has not brought yet would be made again.
@@ -118,6 +120,15 @@ class Manager:
             await self._cluster.patch(
                 DEPLOYMENT, metadata["namespace"], metadata["name"], patch={"status": status}, subresource="status"
             )
+
+    async def _create_pod(self, deployment: Object) -> Object:
+        """Create a pod on the node that the scheduler chooses."""
+        placed, pod = self._scheduler.place(new_pod(deployment)), None
+        try:
+            pod = await self._cluster.create(POD, placed.pod)
+        finally:
+            self._scheduler.created(placed, pod)
+        return pod
 
     async def _adopt(self, deployment: Object) -> bool:
         """Take the pods that were there before their Deployment was made again; whether there were any.

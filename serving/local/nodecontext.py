@@ -8,6 +8,7 @@ from serving.cluster.port import Cluster
 from serving.local.containers.podbox import ContainerHost
 from serving.local.runtime import PodRuntime
 from serving.local.startpace import StartPacer
+from serving.local.virtualnodes import VirtualNodes
 
 __all__ = ["NodeContext"]
 
@@ -19,6 +20,9 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
     (``pod_address_override``). ``containers`` runs images, None where nothing can. ``pacer`` bounds how many pods start at
     once.
+    ``name`` is the node's. ``reported_network`` replaces the "127." of a pod's address in its status, for servers that
+    refuse loopback addresses; activators undo it (``pod_address_override``). ``containers`` runs images, None where nothing can.
+    ``virtual`` are the virtual nodes whose pods run here, None where this machine is one node.
     """
 
     cluster: Cluster
@@ -33,3 +37,4 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     reported_network: str = "127."
     containers: ContainerHost | None = None
     pacer: StartPacer = msgspec.field(default_factory=StartPacer)
+    virtual: VirtualNodes | None = None

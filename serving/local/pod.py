@@ -74,6 +74,7 @@ class PodRun:
         metadata = manifest["metadata"]
         self.id, self.location = pod_id, location
         self.key: Key = (metadata["namespace"], metadata["name"])
+        self.node_name: str = manifest["spec"].get("nodeName", "")
         self.stop = asyncio.Event()
         self.grace_s: float | None = None
         self._node, self.manifest, self._note = node, manifest, note

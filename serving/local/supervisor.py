@@ -29,6 +29,8 @@ __all__ = ["CHILDREN", "Child", "Ports", "Supervisor", "bind"]
 # A child that lived this long was sound; its next end is answered at once.
 _SOUND_S = 10.0
 _PAUSE_FIRST_S = 0.1
+# Virtual nodes boot in seconds; the minute of a cluster would only hide what happens.
+_SCAN_INTERVAL_S = "2"
 _PAUSE_MAX_S = 5.0
 # Each child has this long to finish; then it is killed.
 _STOP_S = 10.0
@@ -65,11 +67,17 @@ class Child:
         self.pause_s = 0.0
 
 
-def CHILDREN(activator_count: int = 1) -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
+def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False) -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
     """The children, in the order of their start."""
+    groups = {"SERVING_NODEGROUP_CLOUD_PROVIDER": "local", "SERVING_NODEGROUP_SCAN_INTERVAL_S": _SCAN_INTERVAL_S}
     return [
         Child(_TEMPLATE, "serving.local.template", _TEMPLATE),
         Child("control", "serving.local.control", "api", "control-metrics"),
+        *(
+            [Child("nodegroup", "serving.nodegroup.main", "nodegroup-metrics", environment=groups)]
+            if has_node_groups
+            else []
+        ),
         Child("autoscaler", "serving.autoscaler.main", "stats"),
         Child("dashboard", "serving.dashboard.main", "dashboard"),
         *(_activator(index, activator_count) for index in range(activator_count)),

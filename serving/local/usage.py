@@ -9,14 +9,14 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
 from serving.aio.clock import now_s, stamp
-from serving.cluster.kinds import NODE_METRICS, POD_METRICS, SCALING_POLICY, Kind
+from serving.cluster.kinds import NODE, NODE_METRICS, POD_METRICS, SCALING_POLICY, Kind
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import Key, Reflector
 from serving.local.machine import Machine, MachineReading, node_metrics
@@ -29,6 +29,7 @@ __all__ = [
     "UsageReporter",
     "pod_metrics",
     "read_sessions",
+    "sum_metrics",
     "used_between",
 ]
 
@@ -70,6 +71,11 @@ class PodSessions(Protocol):
     @property
     def labels(self) -> Mapping[str, str]:
         """Its labels."""
+        ...
+
+    @property
+    def node_name(self) -> str:
+        """The node that it is on."""
         ...
 
     @property
@@ -118,10 +124,26 @@ def pod_metrics(pod: PodSessions, used: Mapping[str, SessionUsage], *, at: str, 
     }
 
 
+def sum_metrics(name: str, used: Sequence[SessionUsage], *, at: str, window_s: float) -> Object:
+    """NodeMetrics of a node that uses what its pods use."""
+    return {
+        "apiVersion": NODE_METRICS.api_version,
+        "kind": NODE_METRICS.name,
+        "metadata": {"name": name},
+        "timestamp": at,
+        "window": f"{window_s:.3f}s",
+        "usage": {
+            "cpu": f"{sum(one.cpu_m for one in used)}m",
+            "memory": f"{sum(one.memory_bytes for one in used) // 1024}Ki",
+        },
+    }
+
+
 class UsageReporter:
     """Measures and reports. ``pods`` are those of this machine; ``run`` lasts until cancelled.
 
-    ``machine`` is reported as the node ``node_name``; None reports pods only.
+    ``machine`` is reported as the node ``node_name``; None reports pods only. With ``is_per_node`` each node uses what its pods
+    use together, as virtual nodes do, and the machine is not reported.
     """
 
     def __init__(
@@ -131,11 +153,14 @@ class UsageReporter:
         *,
         machine: Machine | None = None,
         node_name: str = "local",
+        is_per_node: bool = False,
     ) -> None:
         self._cluster = cluster
         self._pods = pods
         self._machine = machine
         self._node_name = node_name
+        self._is_per_node = is_per_node
+        self._reported_nodes: set[str] = set()
         self._reading: MachineReading | None = None
         self._is_node_told = False
         self._policies = Reflector(cluster, SCALING_POLICY)
@@ -169,7 +194,9 @@ class UsageReporter:
         at_s, at = now_s(), stamp()
         window_s, before = at_s - self._at_s, self._sessions
         self._at_s, self._sessions = at_s, sessions
-        await self._tell_node(at, window_s)
+        by_node: dict[str, list[SessionUsage]] = {}
+        if not self._is_per_node:
+            await self._tell_node(at, window_s)
         reported: set[Key] = set()
         for number, pod in enumerate(list(self._pods())):
             used = {
@@ -177,6 +204,7 @@ class UsageReporter:
                 for name, session in pod.sessions.items()
                 if session in before and session in sessions
             }
+            by_node.setdefault(pod.node_name, []).extend(used.values())
             if used and await self._write(
                 POD_METRICS, pod_metrics(pod, used, at=at, window_s=window_s), is_there=pod.key in self._reported
             ):
@@ -187,6 +215,19 @@ class UsageReporter:
             with contextlib.suppress(NotFound):
                 await self._cluster.delete(POD_METRICS, *key)
         self._reported = reported
+        if self._is_per_node:
+            await self._report_nodes(by_node, at, window_s)
+
+    async def _report_nodes(self, by_node: Mapping[str, Sequence[SessionUsage]], at: str, window_s: float) -> None:
+        """What the pods of each node use together; nothing on a node without pods."""
+        names = {one["metadata"]["name"] for one in (await self._cluster.list(NODE)).items}
+        for name in names:
+            metrics = sum_metrics(name, by_node.get(name, ()), at=at, window_s=window_s)
+            await self._write(NODE_METRICS, metrics, is_there=name in self._reported_nodes)
+        for name in self._reported_nodes - names:
+            with contextlib.suppress(NotFound):
+                await self._cluster.delete(NODE_METRICS, "", name)
+        self._reported_nodes = names
 
     async def _tell_node(self, at: str, window_s: float) -> None:
         if self._machine is None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from serving.cluster.port import Object
+from serving.model.objects import nested
 
 __all__ = [
     "PodPlan",
@@ -52,7 +53,7 @@ def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
 
 
 def new_pod(deployment: Object) -> Object:
-    """A pod of a Deployment's template; the store gives it its name."""
+    """A pod of a Deployment's template; the store gives it its name, the scheduler its node."""
     metadata, template = deployment["metadata"], deployment["spec"]["template"]
     return {
         "apiVersion": "v1",
@@ -63,7 +64,7 @@ def new_pod(deployment: Object) -> Object:
             "generateName": metadata["name"] + "-",
             "ownerReferences": [owner_of_pods(deployment)],
         },
-        "spec": {**template["spec"], "nodeName": "local"},
+        "spec": template["spec"],
     }
 
 
@@ -167,7 +168,7 @@ def _endpoint(pod: Object) -> Object:
             "namespace": pod["metadata"]["namespace"],
             "uid": pod["metadata"]["uid"],
         },
-        "nodeName": "local",
+        "nodeName": nested(pod, "spec", "nodeName") or "",
     }
 
 

@@ -26,6 +26,7 @@ class Pod(msgspec.Struct):
 
     key: tuple[str, str]
     sessions: Mapping[str, int]
+    node_name: str = "local"
     labels: Mapping[str, str] = msgspec.field(default_factory=lambda: {"app": "a"})
 
 

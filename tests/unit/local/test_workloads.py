@@ -60,12 +60,12 @@ def test_who_goes_first(pods: list[Object], goes: str) -> None:
     assert plan_pods(deployment(1), pods).delete_names == (goes,)
 
 
-def test_a_new_pod_belongs_to_its_deployment_and_has_a_node() -> None:
+def test_a_new_pod_belongs_to_its_deployment_and_has_no_node_yet() -> None:
     made = new_pod(deployment())
     assert made["metadata"]["generateName"] == "d-"
     assert made["metadata"]["labels"] == {"app": "a"}
     assert made["metadata"]["ownerReferences"][0]["uid"] == "u"
-    assert made["spec"]["nodeName"] == "local"
+    assert "nodeName" not in made["spec"]
 
 
 def test_a_deployment_is_available_when_all_its_pods_are_ready() -> None:

@@ -1,0 +1,85 @@
+"""The flags of ``serving up`` about virtual nodes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from serving.local.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
+from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.model.quantity import parse_bytes, parse_duration_s, parse_millicores
+
+__all__ = ["NODE_FLAGS", "nodes_environment", "with_node_flags"]
+
+# As ``serving.local.placing`` names them, which takes numpy to import.
+_POLICIES = ("spread", "pack", "low-risk")
+_NODES_MAX = 64
+
+NODE_FLAGS = ("nodes", "node_cpu", "node_memory", "nodes_max", "node_boot", "node_policy")
+
+
+def with_node_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags to a command."""
+    options = (
+        click.option(
+            "--nodes",
+            type=click.IntRange(1, _NODES_MAX),
+            help="Virtual nodes between which pods are scheduled; without it this machine is one node.",
+        ),
+        click.option("--node-cpu", default="1", show_default=True, help="Cpu of each virtual node, as 2 or 500m."),
+        click.option("--node-memory", default="512Mi", show_default=True, help="Memory of each virtual node."),
+        click.option(
+            "--nodes-max", type=click.IntRange(1, _NODES_MAX), help="Most virtual nodes; --nodes if not given."
+        ),
+        click.option(
+            "--node-boot", default="8s", show_default=True, help="Time that a new virtual node takes to boot."
+        ),
+        click.option(
+            "--node-policy",
+            type=click.Choice(_POLICIES),
+            default="spread",
+            show_default=True,
+            help="How pods are placed on virtual nodes.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def nodes_environment(flags: Mapping[str, Any]) -> dict[str, str]:
+    """The environment of the daemons; {} without virtual nodes. Raises ``SettingsError`` with every problem."""
+    count = flags["nodes"]
+    if count is None:
+        return {}
+    problems: list[Problem] = []
+
+    def read(flag: str, parse: Callable[[str], float], expected: str) -> float:
+        try:
+            value = parse(flags[flag])
+        except InvalidValue:
+            value = 0.0
+        if value <= 0:
+            where = f"--{flag.replace('_', '-')}"
+            problems.append(Problem(where=where, what=f"{flags[flag]!r} is not right", expected=expected))
+        return value
+
+    read("node_cpu", parse_millicores, "an amount of cpu above 0, as 2 or 500m")
+    read("node_memory", parse_bytes, "an amount of memory above 0, as 512Mi")
+    boot_s = read("node_boot", parse_duration_s, "a duration above 0, as 8s")
+    count_max = flags["nodes_max"] or count
+    if count_max < count:
+        what = f"{count_max} is below --nodes {count}"
+        problems.append(Problem(where="--nodes-max", what=what, expected=f"at least {count}"))
+    if problems:
+        raise SettingsError(problems)
+    nodes = VirtualNodes(
+        count=count,
+        count_max=count_max,
+        cpu=flags["node_cpu"],
+        memory=flags["node_memory"],
+        boot_s=boot_s,
+        policy=flags["node_policy"],
+    )
+    return {VIRTUAL_NODES_VARIABLE: msgspec.json.encode(nodes).decode()}

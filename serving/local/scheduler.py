@@ -1,0 +1,185 @@
+"""The scheduler of one machine: binds each pod to a node, or says why none takes it.
+
+A pod of a Deployment gets its node when it is created (``place``), without a second write. A pod that no node takes is created
+without one: it stays Pending, with ``PodScheduled`` False and the Event FailedScheduling, and is tried again whenever a node or
+a pod changes. Without virtual nodes there is one node, which takes what it does not refuse (cordon, taints, selector) and whose
+room is not counted.
+"""
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from serving.aio.clock import now_s, stamp
+from serving.cluster.kinds import EVENT, NODE, POD
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.local.scheduling import refusal, unschedulable_message
+from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from serving.model.event import Words, about, digest, new_event
+from serving.model.objects import condition_of, is_being_deleted, nested, version_of
+
+if TYPE_CHECKING:
+    from serving.local.placing import NodePlacing
+
+__all__ = ["PlacedCreation", "PodScheduler"]
+
+_log = logging.getLogger("scheduler")
+
+_COMPONENT = "default-scheduler"
+_UNSCHEDULABLE = "Unschedulable"
+_ONE_NODE = "local"
+
+
+class PlacedCreation(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod as it is to be created, and the room that is kept for it meanwhile."""
+
+    pod: Object
+    token: str
+
+
+class PodScheduler:
+    """``placing`` has the room of virtual nodes; None for the one node that this machine is."""
+
+    def __init__(self, cluster: Cluster, placing: "NodePlacing | None" = None) -> None:
+        self._cluster = cluster
+        self._placing = placing
+        self._nodes, self._pods = Reflector(cluster, NODE), Reflector(cluster, POD)
+        self._nodes.on_change(self._node_changed)
+        self._pods.on_change(self._pod_changed)
+        self._waiting: dict[Key, Object] = {}
+        self._wake = asyncio.Event()
+        self._tokens = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"PodScheduler({len(self._waiting)} waiting)"
+
+    async def run(self) -> None:
+        """Follow nodes and pods and bind what waits, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for one in (self._nodes, self._pods):
+                group.create_task(one.run(), name=f"scheduler {one.kind.plural}")
+            for one in (self._nodes, self._pods):
+                await one.synced.wait()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                for key in list(self._waiting):
+                    await self._try(key)
+
+    def place(self, pod: Object) -> PlacedCreation:
+        """The pod with its node, or without one where none takes it. Follow with ``created``."""
+        token = str(next(self._tokens))
+        name, _ = self._choose(pod)
+        if not name:
+            return PlacedCreation(pod=pod, token=token)
+        if self._placing is not None:
+            self._placing.reserve(token, name, pod)
+        return PlacedCreation(pod={**pod, "spec": {**pod["spec"], "nodeName": name}}, token=token)
+
+    def created(self, placed: PlacedCreation, pod: Object | None) -> None:
+        """The pod is there, or could not be created: its room is counted by its object now."""
+        if self._placing is None:
+            return
+        self._placing.release(placed.token)
+        if pod is not None:
+            self._placing.take_pod(_key_of(pod), pod)
+
+    def _choose(self, pod: Object) -> tuple[str, str]:
+        if self._placing is not None:
+            return self._placing.choose(pod, now_s=now_s())
+        nodes = self._nodes.cache.values()
+        if not nodes and not self._nodes.synced.is_set():
+            # The first pods of a restart: this machine is about to register.
+            return _ONE_NODE, ""
+        reasons = {node["metadata"]["name"]: refusal(node, pod) for node in nodes}
+        free = next((name for name, reason in reasons.items() if not reason), "")
+        return free, "" if free else unschedulable_message(reasons.values())
+
+    async def _try(self, key: Key) -> None:
+        pod = self._waiting.get(key)
+        if pod is None:
+            return
+        name, message = self._choose(pod)
+        try:
+            if name:
+                await self._bind(pod, name)
+            else:
+                await self._refuse(pod, message)
+        except (Conflict, NotFound):
+            # It has changed or is gone; its change wakes this loop.
+            return
+        except ClusterError as error:
+            _log.warning("pod.unscheduled", extra={"pod": key[1], "namespace": key[0], "error": str(error)})
+
+    async def _bind(self, pod: Object, name: str) -> None:
+        namespace, pod_name = _key_of(pod)
+        version = {"resourceVersion": version_of(pod)}
+        patch = {"metadata": version, "spec": {"nodeName": name}}
+        bound = await self._cluster.patch(POD, namespace, pod_name, patch=patch)
+        self._waiting.pop((namespace, pod_name), None)
+        if self._placing is not None:
+            self._placing.take_pod((namespace, pod_name), bound)
+
+    async def _refuse(self, pod: Object, message: str) -> None:
+        if condition_of(pod, "PodScheduled").get("message") == message:
+            return
+        namespace, name = _key_of(pod)
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": _UNSCHEDULABLE,
+            "message": message,
+            "lastTransitionTime": stamp(),
+        }
+        status = {"phase": "Pending", "conditions": [condition]}
+        self._waiting[namespace, name] = await self._cluster.patch(
+            POD, namespace, name, patch={"status": status}, subresource="status"
+        )
+        words = Words(reason="FailedScheduling", message=message, is_warning=True)
+        event = new_event(
+            about(pod), words, suffix=digest(message), component=_COMPONENT, now=stamp(), instance=_COMPONENT
+        )
+        try:
+            await self._cluster.create(EVENT, event)
+        except AlreadyExists:
+            return
+
+    def _node_changed(self, change: CacheChange) -> None:
+        if self._placing is not None:
+            if change.type is EventType.DELETED:
+                self._placing.drop_node(change.key[1])
+            else:
+                self._placing.take_node(change.new)
+        self._retry()
+
+    def _pod_changed(self, change: CacheChange) -> None:
+        is_gone = change.type is EventType.DELETED
+        if self._placing is not None:
+            self._placing.take_pod(change.key, None if is_gone else change.new)
+        if not is_gone and _waits(change.new):
+            self._waiting[change.key] = change.new
+            if change.old is None or nested(change.old, "spec") != nested(change.new, "spec"):
+                self._wake.set()
+            return
+        self._waiting.pop(change.key, None)
+        if is_gone:
+            # Its room may be what another pod waits for.
+            self._retry()
+
+    def _retry(self) -> None:
+        if self._waiting:
+            self._wake.set()
+
+
+def _waits(pod: Object) -> bool:
+    """Whether a pod is to be bound: it has no node, and a controller made it, which replaces it when its node goes."""
+    has_owner = bool(nested(pod, "metadata", "ownerReferences"))
+    return has_owner and not nested(pod, "spec", "nodeName") and not is_being_deleted(pod)
+
+
+def _key_of(pod: Object) -> Key:
+    return pod["metadata"].get("namespace", ""), pod["metadata"].get("name", "")

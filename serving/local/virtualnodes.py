@@ -1,0 +1,93 @@
+"""Virtual nodes of one machine: how many, how large, and what of them the API shows.
+
+Input: the flags of ``serving up``, the machines of the local cloud; output: Nodes, and the NodeGroup that grows and shrinks them.
+"""
+
+import msgspec
+
+from serving.cluster.port import Object
+from serving.model.knative import OWN_GROUP
+from serving.nodegroup.localmachines import LOCAL_GROUP, LocalMachines
+
+__all__ = [
+    "VIRTUAL_NODES_VARIABLE",
+    "VirtualNodes",
+    "default_group",
+    "due_names",
+    "network_of",
+    "node_status_of",
+    "virtual_node",
+]
+
+VIRTUAL_NODES_VARIABLE = "SERVING_LOCAL_NODES"
+"""Environment variable with the ``VirtualNodes`` as JSON; missing where this machine is one node."""
+
+_POOL_LABEL = f"{OWN_GROUP}/pool"
+# As a kubelet's default.
+_PODS_MAX = 110
+# 127.65.0.0/16 is the first node's; 127.64 is that of a machine that is one node.
+_NETWORK_FIRST = 65
+_NETWORKS = 190
+
+
+class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the flags ask for. ``cpu`` and ``memory`` are quantities of each node, ``boot_s`` is from asking to Ready."""
+
+    count: int
+    count_max: int
+    cpu: str
+    memory: str
+    boot_s: float
+    policy: str
+
+
+def due_names(machines: LocalMachines, *, boot_s: float, now_s: float) -> dict[str, float]:
+    """Seconds until each machine is a node, 0 for those that are: asked for 3 s ago with a boot time of 8 s it is 5."""
+    return {name: max(0.0, at_s + boot_s - now_s) for name, at_s in machines.asked_at_s.items()}
+
+
+def network_of(node_name: str) -> str:
+    """The first two numbers of the addresses of a node's pods: "127.66" for node-2."""
+    number = node_name.rpartition("-")[2]
+    return f"127.{_NETWORK_FIRST + int(number) % _NETWORKS}" if number.isdecimal() else "127.64"
+
+
+def virtual_node(name: str) -> Object:
+    """The Node without its status."""
+    labels = {"kubernetes.io/hostname": name, _POOL_LABEL: LOCAL_GROUP}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"providerID": f"local:///{name}", "podCIDR": f"{network_of(name)}.0.0/16", "taints": []},
+    }
+
+
+def node_status_of(nodes: VirtualNodes, *, at: str) -> Object:
+    """The status of a virtual node, ready since ``at``."""
+    amounts = {"cpu": nodes.cpu, "memory": nodes.memory, "pods": str(_PODS_MAX)}
+    condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": at}
+    return {"capacity": amounts, "allocatable": amounts, "conditions": [condition]}
+
+
+def default_group(nodes: VirtualNodes) -> Object:
+    """The NodeGroup of the virtual nodes. Its bounds are the cloud's, so the flags of the next start apply.
+
+    Times are those of a demonstration: a node boots in seconds here, so a cluster's minutes would only hide what happens.
+    """
+    spec = {
+        "labelKey": _POOL_LABEL,
+        "labelValue": LOCAL_GROUP,
+        "cloudProviderGroupName": LOCAL_GROUP,
+        "taintLowerCapacityThresholdPercent": 25,
+        "taintUpperCapacityThresholdPercent": 45,
+        "scaleUpThresholdPercent": 80,
+        "slowNodeRemovalRate": 1,
+        "fastNodeRemovalRate": 2,
+        "softDeleteGracePeriod": "2s",
+        "hardDeleteGracePeriod": "6s",
+        "drainGracePeriod": "60s",
+        "scaleUpCoolDownPeriod": f"{nodes.boot_s + 2:g}s",
+        "scaleOnStarve": True,
+    }
+    return {"metadata": {"name": "default"}, "spec": spec}

@@ -1,0 +1,71 @@
+"""The machines of the local cloud, as the ConfigMap ``local-nodes`` holds them.
+
+Input: the ConfigMap's data, and what is asked for; output: the data after it. The number of machines is the target of the one
+group, named ``local``. Machines have names with numbers that are never used again; ``asked_at_s`` is when each was asked for, in
+unix seconds: its node is there once the boot time is over.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from serving.model.errors import CloudRefused, CloudUnavailable
+from serving.nodegroup.records import CloudGroup
+
+__all__ = ["LOCAL_GROUP", "LOCAL_MACHINES", "LocalMachines", "machines_of"]
+
+LOCAL_MACHINES: Final = "local-nodes"
+"""Name of the ConfigMap."""
+
+LOCAL_GROUP: Final = "local"
+_KEY = "machines.json"
+
+
+class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
+    """All machines by the names of their nodes, the bounds, and the number of the next machine."""
+
+    asked_at_s: Mapping[str, float]
+    min_size: int
+    max_size: int
+    next_number: int
+
+    @property
+    def group(self) -> CloudGroup:
+        """As the cloud port describes it."""
+        return CloudGroup(target_size=len(self.asked_at_s), min_size=self.min_size, max_size=self.max_size)
+
+    def increased(self, count: int, *, now_s: float) -> "LocalMachines":
+        """With ``count`` machines more. Raises ``CloudRefused`` above the maximum."""
+        if count < 1 or len(self.asked_at_s) + count > self.max_size:
+            raise CloudRefused(f"{len(self.asked_at_s)} + {count} machines are above the maximum {self.max_size}")
+        numbers = range(self.next_number, self.next_number + count)
+        more = {f"node-{number}": now_s for number in numbers}
+        return msgspec.structs.replace(
+            self, asked_at_s={**self.asked_at_s, **more}, next_number=self.next_number + count
+        )
+
+    def without(self, names: Collection[str]) -> "LocalMachines":
+        """Without some machines; names of others change nothing. Raises ``CloudRefused`` below the minimum."""
+        left = {name: at_s for name, at_s in self.asked_at_s.items() if name not in names}
+        if len(left) < min(self.min_size, len(self.asked_at_s)):
+            raise CloudRefused(f"{len(left)} machines are below the minimum {self.min_size}")
+        return msgspec.structs.replace(self, asked_at_s=left)
+
+    def bounded(self, *, min_size: int, max_size: int, now_s: float) -> "LocalMachines":
+        """With other bounds, and with as many machines as the minimum asks for."""
+        moved = msgspec.structs.replace(self, min_size=min_size, max_size=max_size)
+        missing = min_size - len(self.asked_at_s)
+        return moved.increased(missing, now_s=now_s) if missing > 0 else moved
+
+    def data(self) -> dict[str, str]:
+        """The ConfigMap's data."""
+        return {_KEY: msgspec.json.encode(self).decode()}
+
+
+def machines_of(data: Mapping[str, str]) -> LocalMachines:
+    """The machines in a ConfigMap's data. Raises ``CloudUnavailable`` where they cannot be read."""
+    try:
+        return msgspec.json.decode(data.get(_KEY, "").encode(), type=LocalMachines)
+    except msgspec.MsgspecError as error:
+        raise CloudUnavailable(f"the ConfigMap {LOCAL_MACHINES} has no machines that can be read: {error}") from error

@@ -1,0 +1,162 @@
+"""Pods get nodes: at their creation, or later when a node has room."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from serving.cluster.kinds import EVENT, NODE, POD
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object
+from serving.local.placing import NodePlacing
+from serving.local.scheduler import PodScheduler
+from serving.model.objects import condition_of, nested
+from tests.eventually import until
+
+OWNER = [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "d"}]
+
+
+def pod(name: str, cpu: str = "400m", **spec: object) -> Object:
+    metadata = {"namespace": "default", "name": name, "ownerReferences": OWNER}
+    containers = [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
+
+
+async def put_node(cluster: MemoryCluster, name: str, *, cpu: str = "1", pods: str = "110") -> None:
+    await cluster.create(NODE, {"metadata": {"name": name}, "spec": {}})
+    allocatable = {"cpu": cpu, "memory": "1Gi", "pods": pods}
+    await cluster.patch(NODE, "", name, patch={"status": {"allocatable": allocatable}}, subresource="status")
+
+
+class Stage:
+    def __init__(self, cluster: MemoryCluster, scheduler: PodScheduler) -> None:
+        self.cluster, self.scheduler = cluster, scheduler
+
+    async def create(self, one: Object) -> Object:
+        """As the manager does."""
+        placed = self.scheduler.place(one)
+        made = await self.cluster.create(POD, placed.pod)
+        self.scheduler.created(placed, made)
+        return made
+
+    async def node_of(self, name: str) -> str:
+        return nested(await self.cluster.get(POD, "default", name), "spec", "nodeName") or ""
+
+    async def scheduled(self, name: str) -> Object:
+        return condition_of(await self.cluster.get(POD, "default", name), "PodScheduled")
+
+
+@contextlib.asynccontextmanager
+async def staged(placing: NodePlacing | None, *nodes: str, cpu: str = "1", pods: str = "110") -> AsyncIterator[Stage]:
+    cluster = MemoryCluster()
+    for name in nodes:
+        await put_node(cluster, name, cpu=cpu, pods=pods)
+    scheduler = PodScheduler(cluster, placing)
+    running = asyncio.create_task(scheduler.run())
+    await until(lambda: len(scheduler._nodes.cache) == len(nodes) and scheduler._pods.synced.is_set())
+    try:
+        yield Stage(cluster, scheduler)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await cluster.close()
+
+
+async def until_scheduled(stage: Stage, name: str) -> str:
+    async with asyncio.timeout(60):
+        while not (found := await stage.node_of(name)):  # noqa: ASYNC110 - the store is asked
+            await asyncio.sleep(0.01)
+    return found
+
+
+async def until_refused(stage: Stage, name: str, message: str) -> None:
+    async with asyncio.timeout(60):
+        while (await stage.scheduled(name)).get("message") != message:  # noqa: ASYNC110 - the store is asked
+            await asyncio.sleep(0.01)
+
+
+async def test_pods_spread_over_nodes_and_wait_when_none_has_room() -> None:
+    async with staged(NodePlacing("spread"), "a", "b") as stage:
+        made = [await stage.create(pod(f"p{number}")) for number in range(5)]
+        nodes = [nested(one, "spec", "nodeName") for one in made]
+        assert sorted(nodes[:4]) == ["a", "a", "b", "b"]
+        assert nodes[4] is None
+        await until_refused(stage, "p4", "0/2 nodes are available: 2 Insufficient cpu.")
+        found = await stage.scheduled("p4")
+        assert (found["status"], found["reason"]) == ("False", "Unschedulable")
+        async with asyncio.timeout(60):
+            while not (events := (await stage.cluster.list(EVENT, "default")).items):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+        (event,) = events
+        assert (event["reason"], event["involvedObject"]["name"]) == ("FailedScheduling", "p4")
+        await put_node(stage.cluster, "c")
+        assert await until_scheduled(stage, "p4") == "c"
+
+
+async def test_a_pod_that_goes_makes_room() -> None:
+    async with staged(NodePlacing("pack"), "a") as stage:
+        for name in ("p0", "p1", "p2"):
+            await stage.create(pod(name))
+        await until_refused(stage, "p2", "0/1 nodes are available: 1 Insufficient cpu.")
+        await stage.cluster.delete(POD, "default", "p0", grace_s=0)
+        assert await until_scheduled(stage, "p2") == "a"
+
+
+async def test_packing_fills_a_node_before_the_next() -> None:
+    async with staged(NodePlacing("pack"), "a", "b") as stage:
+        made = [await stage.create(pod(f"p{number}")) for number in range(4)]
+        first, second, third, fourth = (nested(one, "spec", "nodeName") for one in made)
+        assert first == second != third == fourth
+
+
+async def test_reserved_room_is_not_given_twice() -> None:
+    async with staged(NodePlacing("spread"), "a") as stage:
+        one = stage.scheduler.place(pod("p0", cpu="600m"))
+        other = stage.scheduler.place(pod("p1", cpu="600m"))
+        assert (nested(one.pod, "spec", "nodeName"), nested(other.pod, "spec", "nodeName")) == ("a", None)
+        stage.scheduler.created(one, None)
+        again = stage.scheduler.place(pod("p1", cpu="600m"))
+        assert nested(again.pod, "spec", "nodeName") == "a"
+
+
+async def test_a_node_runs_no_more_pods_than_it_says() -> None:
+    async with staged(NodePlacing("spread"), "a", pods="1") as stage:
+        await stage.create(pod("p0"))
+        await stage.create(pod("p1"))
+        await until_refused(stage, "p1", "0/1 nodes are available: 1 Too many pods.")
+
+
+async def test_the_one_node_takes_any_number_of_pods_unless_it_is_cordoned() -> None:
+    async with staged(None, "local") as stage:
+        assert nested(await stage.create(pod("p0", cpu="100")), "spec", "nodeName") == "local"
+        await stage.cluster.patch(NODE, "", "local", patch={"spec": {"unschedulable": True}})
+        await until(lambda: stage.scheduler._nodes.cache["", "local"]["spec"].get("unschedulable") is True)
+        assert nested(await stage.create(pod("p1")), "spec", "nodeName") is None
+        await until_refused(stage, "p1", "0/1 nodes are available: 1 node(s) were unschedulable.")
+        await stage.cluster.patch(NODE, "", "local", patch={"spec": {"unschedulable": None}})
+        assert await until_scheduled(stage, "p1") == "local"
+
+
+async def test_a_pod_without_an_owner_is_left_to_whom_it_belongs() -> None:
+    async with staged(None, "local") as stage:
+        bare = pod("bare")
+        del bare["metadata"]["ownerReferences"]
+        await stage.cluster.create(POD, bare)
+        await stage.create(pod("p0", nodeSelector={"no": "such"}))
+        await until_refused(
+            stage, "p0", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+        )
+        assert await stage.node_of("bare") == ""
+
+
+def test_before_the_node_is_known_pods_go_to_this_machine() -> None:
+    scheduler = PodScheduler(MemoryCluster())
+    assert nested(scheduler.place(pod("p0")).pod, "spec", "nodeName") == "local"
+
+
+@pytest.mark.parametrize("policy", ["spread", "pack", "low-risk"])
+async def test_every_policy_places_a_pod(policy: str) -> None:
+    async with staged(NodePlacing(policy), "a") as stage:
+        assert nested(await stage.create(pod("p0")), "spec", "nodeName") == "a"

@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry curl $(if $(shell command -v kubectl),,kubernetes-client)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock run demo test test-all check format config bench soak clean
+.PHONY: help setup system-packages lock run demo demo-nodes test test-all check format config bench soak clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -48,6 +48,9 @@ run: $(VENV)/.runtime  ## The whole system on this machine, with a sample servic
 
 demo: $(VENV)/.runtime  ## Zero, one, many, zero with real requests, and killed daemons; about a minute
 	$(BIN)/python bench/demo.py
+
+demo-nodes: $(VENV)/.runtime  ## Requests, pods, nodes and back, on virtual nodes of this machine; about a minute
+	$(BIN)/python bench/demo_nodes.py
 
 test: $(VENV)/.ready  ## Every test but the slow ones (below 8 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 -m 'not slow' --cov --cov-report=term

@@ -14,7 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ _POLL_S = 0.2
 class System:
     """A system that runs. ``port`` is the public one; ``server`` is the URL of its API, with its token."""
 
-    def __init__(self, state: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, state: Path, environment: Mapping[str, str], flags: Sequence[str] = ()) -> None:
         self.state = state
-        command = [sys.executable, "-m", "serving", "up", "--state", str(state)]
+        command = [sys.executable, "-m", "serving", "up", "--state", str(state), *flags]
         self.process = subprocess.Popen(
             [*command, *(f"--{port.name}-port=0" for port in PORTS)],
             stdout=subprocess.PIPE,
@@ -102,10 +102,10 @@ class System:
 
 
 @contextlib.contextmanager
-def running_system(**environment: str) -> Iterator[System]:
-    """A system that ends with the block. ``environment`` is added to ours."""
+def running_system(*flags: str, **environment: str) -> Iterator[System]:
+    """A system that ends with the block. ``flags`` are of ``serving up``, ``environment`` is added to ours."""
     with tempfile.TemporaryDirectory() as folder:
-        system = System(Path(folder), environment)
+        system = System(Path(folder), environment, flags)
         try:
             yield system
         finally:

@@ -34,7 +34,8 @@ SECTIONS: dict[str, Section] = {
         "delete": ("serving.cli.delete:delete", "Delete services with their revisions and pods."),
     },
     "Decisions": {
-        "why": ("serving.cli.why:why", "Why a service has as many pods as it has."),
+        "why": ("serving.cli.why:why", "Why a service has its pods, or a node group its nodes."),
+        "nodegroups": ("serving.cli.nodegroups:nodegroups", "Node groups: what they are and what they did."),
         "replay": ("serving.cli.replay:replay", "Decide again what the decision log has."),
         "simulate": ("serving.cli.simulate:simulate", "Run a service on the virtual clock."),
     },

@@ -19,6 +19,7 @@ from serving.cli.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.progress import say_aside
 from serving.cli.stats import Stats, autoscaler_option
 from serving.cli.whyevents import ScaleEvent, said_by_events, said_from_now_on
+from serving.cli.whynodes import print_why_of_nodes
 from serving.cli.whyunready import unready_lines
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.knative import SERVICE_LABEL
@@ -41,11 +42,13 @@ _NUMBER = r"\d{5,}"
 @autoscaler_option
 @api_options
 def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, autoscaler: str | None) -> None:
-    """Why the service or revision NAME has as many pods as it has."""
+    """Why the service or revision NAME has as many pods as it has; nodegroup/NAME and node/NAME tell the story of nodes."""
     try:
         since_s = time.time() - parse_duration_s(since)
     except InvalidValue as error:
         fail_usage(f"--since: {error}")
+    if print_why_of_nodes(api, name, since_s=since_s):
+        return
     ours = _Ours(api, name)
     if api.state_path is None and autoscaler is None:
         _tell_by_events(api, ours, since_s=since_s, follow=follow, output=output)

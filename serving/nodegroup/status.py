@@ -28,6 +28,7 @@ __all__ = [
     "sentence_of",
     "state_from",
     "status_of",
+    "why_of",
     "written_state",
 ]
 
@@ -157,6 +158,18 @@ def sentence_of(effect: Effect) -> str:
             return f"ask the cloud for {effect.count} {'node' if effect.count == 1 else 'nodes'}"
         case _:
             assert_never(effect)
+
+
+def why_of(plan: GroupPlan) -> str:
+    """The rule that asked for the effects, with its numbers: "taint-lower asks for -1; cpu 20 %, memory 6 % requested"."""
+    asked = f"{plan.decided_by.value} asks for {plan.requested_delta:+d}"
+    match plan.usage:
+        case Utilisation(cpu_percent=cpu, memory_percent=memory):
+            return f"{asked}; cpu {cpu:.0f} %, memory {memory:.0f} % requested"
+        case None:
+            return asked
+        case _:
+            return f"{asked}; pods wait and there is no node"
 
 
 def _without_null(value: Object) -> Object:

@@ -92,8 +92,12 @@ class Actor:
         *,
         pod_counts: Mapping[str, int],
         about: Object,
+        why: str = "",
     ) -> Done:
-        """All effects in their order. ``pod_counts`` is what the pass knew; ``about`` is the NodeGroup, for Events."""
+        """All effects in their order. ``pod_counts`` is what the pass knew; ``about`` is the NodeGroup, for Events.
+
+        ``why`` is the reason that the Events give.
+        """
         done = Done()
         for batch in _batches(effects):
             match batch[0]:
@@ -108,7 +112,7 @@ class Actor:
                 case IncreaseSize() as growth:
                     await self._grow(settings, growth, done)
         for text in done.sentences:
-            await self._notes.write(about, Words(reason=_reason(text), message=text))
+            await self._notes.write(about, Words(reason=_reason(text), message=f"{text} ({why})" if why else text))
         for text in done.problems:
             await self._notes.write(about, Words(reason="EffectFailed", message=text, is_warning=True))
         return done

@@ -36,6 +36,7 @@ from serving.nodegroup.status import (
     refused_status,
     state_from,
     status_of,
+    why_of,
     written_state,
 )
 from serving.settings.nodegroup import NodeGroupSettings
@@ -165,7 +166,7 @@ class NodeGroupPasses:
         if any(isinstance(effect, IncreaseSize) for effect in plan.effects):
             about = await self._write_state(about, state)
         self._memories[name] = _GroupMemory(state=state)
-        done = await self._actor.carry_out(settings, plan.effects, pod_counts=pod_counts, about=about)
+        done = await self._actor.carry_out(settings, plan.effects, pod_counts=pod_counts, about=about, why=why_of(plan))
         self._memories[name] = _GroupMemory(
             state=state, failures=done.failures(), unsure_target=_unsure_target(plan.effects, cloud, done)
         )

@@ -1,0 +1,146 @@
+"""Passes of the node group daemon over a store and the memory cloud, one at a time, at times that the test says."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from serving.cluster.kinds import NODE, NODE_GROUP, POD
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Cluster, Object
+from serving.model.knative import REMOVAL_TAINT
+from serving.model.objects import condition_of, name_of, nested
+from serving.nodegroup.groups import GroupReading
+from serving.nodegroup.io.clouds.memory import MemoryCloud
+from serving.nodegroup.io.passes import GroupPass, NodeGroupPasses
+from serving.nodegroup.records import CloudGroup
+from tests.eventually import until
+from tests.unit.nodegroup.objects import GROUP_SPEC, node_object, pod_object
+
+__all__ = ["BEGIN_S", "NodeGroupStage", "staged_groups"]
+
+BEGIN_S = 1_700_000_000.0
+
+
+class NodeGroupStage:
+    """``now_s`` is the time of the store and of the passes."""
+
+    def __init__(self, cluster: MemoryCluster, cloud: MemoryCloud) -> None:
+        self.cluster, self.cloud = cluster, cloud
+        self.now_s = BEGIN_S
+        self.through: Cluster = cluster
+        self.check: Callable[[], None] = lambda: None
+        self.reading = GroupReading()
+        self.is_dry = False
+        self.passes = self._passes()
+        self._following: asyncio.Task[None] | None = None
+
+    def _passes(self) -> NodeGroupPasses:
+        return NodeGroupPasses(
+            self.through,
+            self.cloud,
+            written=lambda: self.reading,
+            check=self.check,
+            dry_mode=lambda: self.is_dry,
+            clock=lambda: self.now_s,
+        )
+
+    async def restart(self) -> None:
+        """Another process: all that was remembered is gone."""
+        await self.stop()
+        self.passes = self._passes()
+        self._following = asyncio.create_task(self.passes.follow())
+        await self.passes.synced()
+
+    async def stop(self) -> None:
+        """Follow no more: what a pass sees grows old."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait({self._following})
+            self._following = None
+
+    async def group(self, name: str = "shared", **spec: Any) -> None:  # noqa: ANN401 - JSON
+        """A NodeGroup, and the cloud's group."""
+        await self.cluster.create(NODE_GROUP, {"metadata": {"name": name}, "spec": {**GROUP_SPEC, **spec}})
+
+    async def node(self, name: str, **more: Any) -> None:  # noqa: ANN401 - of the builder
+        """A node of 4 cores that is Ready."""
+        body = node_object(name, **more)
+        status = body.pop("status")
+        await self.cluster.create(NODE, body)
+        await self.cluster.patch(NODE, "", name, patch={"status": status}, subresource="status")
+
+    async def pod(self, name: str, **more: Any) -> None:  # noqa: ANN401 - of the builder
+        """A pod that runs on a node, or waits for one."""
+        body = pod_object(name, **more)
+        status = body.pop("status")
+        await self.cluster.create(POD, body)
+        await self.cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")
+
+    async def run(self, *, after_s: float = 0.0) -> list[GroupPass]:
+        """A pass, some time later, when the reflectors have seen everything."""
+        self.now_s += after_s
+        if self._following is not None:
+            await self._seen_all()
+        return await self.passes.run_once()
+
+    async def run_one(self, *, after_s: float = 0.0) -> GroupPass:
+        """The pass of the only group."""
+        (found,) = await self.run(after_s=after_s)
+        return found
+
+    async def _seen_all(self) -> None:
+        for one in (self.passes._nodes, self.passes._pods, self.passes._groups):
+            items = (await self.cluster.list(one.kind)).items
+            wanted = {name_of(item): item["metadata"]["resourceVersion"] for item in items}
+            await until(lambda one=one, wanted=wanted: _versions(one.cache) == wanted)  # type: ignore[misc]
+
+    async def tainted(self) -> set[str]:
+        """Names of nodes with the removal taint."""
+        nodes = (await self.cluster.list(NODE)).items
+        return {
+            name_of(one)
+            for one in nodes
+            if any(taint["key"] == REMOVAL_TAINT for taint in nested(one, "spec", "taints") or ())
+        }
+
+    async def names(self) -> set[str]:
+        """Names of all nodes."""
+        return {name_of(one) for one in (await self.cluster.list(NODE)).items}
+
+    async def condition(self, kind: str, name: str = "shared") -> Object:
+        """A condition of a NodeGroup."""
+        return condition_of(await self.cluster.get(NODE_GROUP, "", name), kind)
+
+    async def status(self, name: str = "shared") -> Object:
+        """The status of a NodeGroup."""
+        return (await self.cluster.get(NODE_GROUP, "", name)).get("status") or {}
+
+
+def _versions(cache: Any) -> dict[str, str]:  # noqa: ANN401 - a cache of a reflector
+    return {key[1]: one["metadata"]["resourceVersion"] for key, one in cache.items()}
+
+
+@contextlib.asynccontextmanager
+async def staged_groups(
+    *,
+    target: int = 3,
+    low: int = 0,
+    high: int = 10,
+    group: bool = True,
+    **spec: Any,  # noqa: ANN401 - JSON
+) -> AsyncIterator[NodeGroupStage]:
+    """A store, the cloud's group ``asg``, and the NodeGroup ``shared`` unless it is not wanted."""
+    wall: list[NodeGroupStage] = []
+    cluster = MemoryCluster(wall_s=lambda: wall[0].now_s if wall else BEGIN_S)
+    cloud = MemoryCloud({"asg": CloudGroup(target_size=target, min_size=low, max_size=high)})
+    stage = NodeGroupStage(cluster, cloud)
+    wall.append(stage)
+    if group:
+        await stage.group(**spec)
+    await stage.restart()
+    try:
+        yield stage
+    finally:
+        await stage.stop()
+        await cluster.close()

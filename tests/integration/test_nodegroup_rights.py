@@ -1,0 +1,69 @@
+"""The Role of the node group daemon grants what it uses: nothing is missing, and nothing is unused."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.election import LeaseTimes
+from serving.cluster.fenced import FencedCluster
+from serving.cluster.identity import system_namespace
+from serving.cluster.kinds import NODE_GROUP, POD
+from serving.cluster.kube import KubeCluster
+from serving.cluster.leader import Leader
+from serving.cluster.lease import LeaseClient, LeaseName
+from serving.nodegroup.groups import groups_of_text
+from tests.cluster_e2e.test_rights import granted
+from tests.integration.api_server import served
+from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
+from tests.unit.nodegroup.test_groups import ESCALATOR_FILE
+
+# Only read where another holder may be.
+RARE = {"get leases.coordination.k8s.io"}
+
+
+async def everything(stage: NodeGroupStage) -> None:
+    """Each write that a pass ever makes."""
+    stage.reading = groups_of_text(ESCALATOR_FILE, where="file")
+    for name in ("a", "b", "c"):
+        await stage.node(name)
+    await stage.pod("x", on="a", cpu="100m")
+    # One that is wrong: the same Event each time, also of another process.
+    await stage.cluster.create(NODE_GROUP, {"metadata": {"name": "wrong"}, "spec": {}})
+    await stage.run()
+    await stage.restart()
+    # Drains one and deletes another.
+    await stage.run(after_s=601)
+    await stage.cluster.delete(POD, "default", "x", grace_s=0)
+    await stage.cluster.patch(NODE_GROUP, "", "shared", patch={"spec": {"maxNodes": 99}})
+    await stage.run(after_s=1)
+    stage.reading = groups_of_text("", where="file")
+    await stage.run(after_s=1)
+
+
+async def test_the_daemon_calls_what_its_role_allows_and_its_role_allows_what_it_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "calls"
+    async with staged_groups(group=False) as stage, served(stage.cluster, tmp_path) as api:
+        monkeypatch.setenv("SERVING_KUBE_RECORD", str(record))
+        async with KubeCluster.from_kubeconfig(api.kubeconfig) as kube:
+            lease = LeaseClient(kube, LeaseName(namespace=system_namespace(), name="nodegroup"))
+            times = LeaseTimes(duration_s=60, renew_deadline_s=40, retry_period_s=0.05)
+            leader = Leader(lease, "me", times=times)
+
+            async def work() -> None:
+                stage.check, stage.through = leader.check, FencedCluster(kube, leader.check)
+                await stage.restart()
+                await everything(stage)
+                calls = record.read_text
+                async with asyncio.timeout(60):
+                    while "update leases" not in calls():  # noqa: ASYNC110 - a file is polled
+                        await asyncio.sleep(0.01)
+                await stage.stop()
+
+            await leader.run(work, asyncio.Event())
+    calls = set(record.read_text().splitlines())
+    allowed = granted("nodegroup")
+    settings = {"list configmaps", "watch configmaps"}
+    assert (calls - allowed, allowed - calls - settings - RARE) == (set(), set())

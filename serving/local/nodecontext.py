@@ -19,10 +19,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's. ``reported_network`` replaces
     the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
     (``pod_address_override``). ``containers`` runs images, None where nothing can. ``pacer`` bounds how many pods start at
-    once.
-    ``name`` is the node's. ``reported_network`` replaces the "127." of a pod's address in its status, for servers that
-    refuse loopback addresses; activators undo it (``pod_address_override``). ``containers`` runs images, None where nothing can.
-    ``virtual`` are the virtual nodes whose pods run here, None where this machine is one node.
+    once. ``virtual`` are the virtual nodes whose pods run here, None where this machine is one node.
     """
 
     cluster: Cluster

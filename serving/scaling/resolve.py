@@ -16,7 +16,7 @@ from serving.model.load.requests import CONCURRENCY
 from serving.model.load.table import LOAD_METRICS
 from serving.scaling.spec import ScalingSpec, WindowKind, panic_window_s
 from serving.settings.annotations import ScalingAnnotations, read_annotations
-from serving.settings.autoscaler import TARGET_MIN, AutoscalerSettings
+from serving.settings.autoscaler import KNATIVE_POLICY, TARGET_MIN, AutoscalerSettings
 
 __all__ = ["classic_target", "resolve", "resolve_annotations"]
 
@@ -78,7 +78,7 @@ def resolve(
             scaling.scale_to_zero_pod_retention_period_s, settings.scale_to_zero_pod_retention_period_s
         ),
         container_concurrency=container_concurrency,
-        policy=scaling.policy or settings.policy,
+        policy=scaling.policy or _usual_policy(settings, scaling),
         cold_start_worth_s=_or(scaling.cold_start_worth_s, settings.cold_start_worth_s),
     )
 
@@ -112,6 +112,12 @@ def _target_concurrency(
     total_value = _total_value(settings, scaling, CONCURRENCY, container_concurrency=container_concurrency)
     ratio = _or(scaling.target_utilization_ratio, settings.container_concurrency_target_ratio)
     return max(TARGET_MIN, total_value * ratio)
+
+
+def _usual_policy(settings: AutoscalerSettings, scaling: ScalingAnnotations) -> str:
+    """A revision that says by itself for how long its last pod stays means that, not what is learnt."""
+    is_said = scaling.stable_window_s is not None or scaling.scale_to_zero_pod_retention_period_s is not None
+    return KNATIVE_POLICY if is_said else settings.policy
 
 
 def _or(asked: T | None, default: T) -> T:

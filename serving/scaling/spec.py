@@ -114,7 +114,7 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = KNATIVE_POLICY
     """Who decides on the last pod and on the room of the others. Source: annotation ``policy``."""
 
-    cold_start_worth_s: float = 120.0
+    cold_start_worth_s: float = 60.0
     """What a cold start is worth under ``policy: adaptive``, in pod-seconds. At least 1."""
 
     @property

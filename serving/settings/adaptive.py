@@ -27,9 +27,9 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     keep_alive_max_s: Annotated[float, Knob(key="keep-alive-max", unit=DURATION, low=6, high=86400)] = 1800.0
     """Longest time for which the last pod stays after the last request, in seconds. Range: 6s to 24h. Default: ours, 30m."""
 
-    keep_alive_bridge_s: Annotated[float, Knob(key="keep-alive-bridge", unit=DURATION, low=0, high=600)] = 60.0
+    keep_alive_bridge_s: Annotated[float, Knob(key="keep-alive-bridge", unit=DURATION, low=0, high=600)] = 45.0
     """Longest time of few expected requests, between two of many, through which the pod stays all the same, in seconds.
-    Range: 0 to 10m. Default: ours, 60s: a pod that goes for less costs more in churn than it saves."""
+    Range: 0 to 10m. Default: ours, 45s: a pod that goes for less costs more in churn than it saves."""
 
     pre_warming: Annotated[bool, Knob(key="pre-warming", unit=FLAG)] = True
     """Whether a pod is started shortly before the time at which a periodic request is expected. Default: ours, true."""

@@ -85,7 +85,8 @@ class Decisions:
     @property
     def capacity(self) -> float:
         """Requests inside that the pods wanted last are for."""
-        return (self.latest_count or 0) * self._spec.target_value
+        has_room = self._policy is not None and self._policy.has_room
+        return (self.latest_count or 0) * (self._spec.total_value if has_room else self._spec.target_value)
 
     def wake(self, now_s: float) -> None:
         """The activator sets the revision Active for a request that waits, and reports it.

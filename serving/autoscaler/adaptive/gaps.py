@@ -31,8 +31,8 @@ _GROWTH = 2.0 ** (1.0 / _HALF_LIFE_GAPS)
 # Weights grow with each gap, so that no old one has to be touched; here they are scaled back, far below what a double holds.
 _WEIGHT_MAX = 1e9
 # How many gaps the belief of a group, and of the population, counts for.
-_FINE_STRENGTH = 1.0
-_GROUP_STRENGTH = 1.0
+_FINE_STRENGTH = 2.0
+_GROUP_STRENGTH = 2.0
 # Part of the population's counts that the shipped prior stands for, in gaps.
 _SHIPPED_STRENGTH = 200.0
 

@@ -1,7 +1,7 @@
 """How many pods a load needs that varies: room for its mean at the time when a new pod is ready, and for a margin.
 
-The margin is z standard deviations, where the load exceeds the room in one second of as many as a cold start is worth: at 120
-pod-seconds z is 2.39. More pods come as soon as the room is too small. Fewer come only when it would be too large by some
+The margin is z standard deviations, where the load exceeds the room in one second of as many as a wait is worth, a sixth of a
+cold start: at 60 pod-seconds one second of 10, so that z is 1.28. More pods come as soon as the room is too small. Fewer come only when it would be too large by some
 deviations more, and has been for a while, so that noise around a whole number of pods moves nothing.
 """
 
@@ -16,9 +16,12 @@ from serving.scaling.spec import ScalingSpec
 
 __all__ = ["PodRoom", "Room", "deviations_of", "quiet_load"]
 
+# A cold start is worth as much as so many waits for a slot in a pod that runs: those are shorter. At this ratio a dial that
+# spends what Knative does on sparse loads spends as much on heavy ones.
+_WAITS_PER_COLD_START = 6.0
 # Deviations beyond the margin that a load has to stay below before a pod goes.
 _BAND_DEVIATIONS = 0.45
-# Time for which fewer pods must be enough before one goes, in seconds, where a cold start is worth 120 pod-seconds; and its
+# Time for which fewer pods must be enough before one goes, in seconds, where a wait is worth 120 pod-seconds; and its
 # bound. It follows the square root of the worth: the dial moves the margin and the patience together.
 _PATIENCE_S = 30.0
 _PATIENCE_WORTH_S = 120.0
@@ -72,7 +75,7 @@ class PodRoom:
     ) -> Room | None:
         """The pods wanted now; None while the load was seen for less than the stable window.
 
-        27 in flight, of deviation 5.2, at 4 a pod: (27 + 2.39 x 5.2) / 4 = 9.9, so 10 pods.
+        27 in flight, of deviation 5.2, at 4 a pod: (27 + 1.28 x 5.2) / 4 = 8.4, so 9 pods.
         """
         if self._forecast.seen_s(now_s) < spec.stable_window_s:
             return None
@@ -94,19 +97,23 @@ class PodRoom:
 
 
 def deviations_of(spec: ScalingSpec) -> float:
-    """Standard deviations of margin: the load is above it in one of ``cold_start_worth_s`` seconds. 120 gives 2.39."""
-    return NormalDist().inv_cdf(1.0 - 1.0 / max(_WORTH_MIN_S, spec.cold_start_worth_s))
+    """Standard deviations of margin: the load is above it in one of as many seconds as a wait is worth. 60 / 6 gives 1.28."""
+    return NormalDist().inv_cdf(1.0 - 1.0 / max(_WORTH_MIN_S, _wait_worth_s(spec)))
 
 
 def quiet_load(spec: ScalingSpec) -> float:
     """Requests in flight up to which one pod is enough as long as no second has more.
 
-    The variance of a load up to h is h squared / 4 at most, or h: h + z x sqrt(h) = limit. At 10 a pod and z = 2.39, 4.8.
+    The variance of a load up to h is h squared / 4 at most, or h: h + z x sqrt(h) = limit. At 10 a pod and z = 1.28, 6.7.
     """
     z = deviations_of(spec)
     poisson = ((math.sqrt(max(0.0, z * z + 4.0 * spec.total_value)) - z) / 2.0) ** 2
     bounded = spec.total_value / (1.0 + max(0.0, z) / 2.0)
     return max(0.0, min(spec.target_value, _CLIMB_RATIO * poisson, _CLIMB_RATIO * bounded))
+
+
+def _wait_worth_s(spec: ScalingSpec) -> float:
+    return spec.cold_start_worth_s / _WAITS_PER_COLD_START
 
 
 def _pods(load: float, spec: ScalingSpec) -> int:
@@ -122,5 +129,5 @@ def _limited(count: int, spec: ScalingSpec, *, ready_count: int) -> int:
 
 def _patience(spec: ScalingSpec, start_s: float) -> int:
     """Slots for which a count must be lower. A pod that takes long to start is given up later."""
-    patience_s = _PATIENCE_S * math.sqrt(spec.cold_start_worth_s / _PATIENCE_WORTH_S)
+    patience_s = _PATIENCE_S * math.sqrt(_wait_worth_s(spec) / _PATIENCE_WORTH_S)
     return max(1, slot_count(min(_PATIENCE_MAX_S, max(start_s, patience_s))))

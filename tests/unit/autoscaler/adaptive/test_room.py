@@ -1,5 +1,6 @@
 """Pods for a load that varies."""
 
+import msgspec
 import pytest
 
 from serving.autoscaler.adaptive.room import PodRoom, Room, deviations_of, quiet_load
@@ -33,7 +34,7 @@ def room_at(
 def test_there_is_room_for_the_mean_and_a_margin() -> None:
     found = room_at(loaded(*[27.0] * 200), 200.0, ready=4)
 
-    assert found.margin == pytest.approx(2.39 * 27.0**0.5, rel=0.01)
+    assert found.margin == pytest.approx(1.28 * 27.0**0.5, rel=0.01)
     assert found.count == 4
 
 
@@ -42,22 +43,23 @@ def test_a_load_that_was_seen_for_too_short_says_nothing() -> None:
 
 
 def test_a_higher_worth_gives_a_wider_margin() -> None:
-    worths = [deviations_of(spec_with(cold_start_worth_s=worth_s)) for worth_s in (1.0, 2.0, 120.0, 10_000.0)]
+    worths = [deviations_of(spec_with(cold_start_worth_s=worth_s)) for worth_s in (1.0, 12.0, 60.0, 10_000.0)]
 
     assert worths == sorted(worths)
     assert worths[1] == pytest.approx(0.0)
-    assert worths[2] == pytest.approx(2.39, rel=0.01)
+    assert worths[2] == pytest.approx(1.28, rel=0.01)
 
 
 def test_pods_go_only_after_a_while() -> None:
+    patient = msgspec.structs.replace(TEN, cold_start_worth_s=720.0)
     room = loaded(*[40.0] * 200)
-    found = [room_at(room, 200.0, ready=6)]
+    found = [room_at(room, 200.0, patient, ready=6)]
     for second in range(200, 400, 2):
         room.take(second, 5.0)
         room.take(second + 1, 5.0)
-        found.append(room_at(room, second + 2.0, ready=6))
-    lower = next(index for index, one in enumerate(found) if one.enough_count < 6)
-    followed = next(index for index, one in enumerate(found) if one.count < 6)
+        found.append(room_at(room, second + 2.0, patient, ready=6))
+    lower = next(index for index, one in enumerate(found) if one.enough_count < found[0].count)
+    followed = next(index for index, one in enumerate(found) if one.count < found[0].count)
 
     assert followed >= lower + 14
     assert found[-1].count < 4

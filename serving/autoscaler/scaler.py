@@ -284,9 +284,8 @@ class Scaler:
         return inputs.inside.present.concurrency
 
     def _target(self) -> float:
-        if self.policy is not None and self.policy.has_room:
-            return self._spec.total_value
-        return self._decider.target(self._spec)
+        target = self._decider.target(self._spec)
+        return target if self.policy is None else max(target, self.policy.pod_capacity)
 
 
 def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, ScalerOutcome]:

@@ -85,8 +85,8 @@ class Decisions:
     @property
     def capacity(self) -> float:
         """Requests inside that the pods wanted last are for."""
-        has_room = self._policy is not None and self._policy.has_room
-        return (self.latest_count or 0) * (self._spec.total_value if has_room else self._spec.target_value)
+        each = self._spec.target_value if self._policy is None else self._policy.pod_capacity
+        return (self.latest_count or 0) * each
 
     def wake(self, now_s: float) -> None:
         """The activator sets the revision Active for a request that waits, and reports it.

@@ -78,13 +78,14 @@ class LoadForecast:
     def level(self, *, ahead_s: float, now_s: float) -> LoadLevel:
         """The load in ``ahead_s`` seconds. On a climb of 2 a second, seen for long, the mean ahead of 10 s is 20 above now."""
         silent = 0 if self._first is None else max(0, math.floor(now_s) - self._second - 1)
-        fast, slow = self._fast * _FAST_KEPT**silent, self._slow * _SLOW_KEPT**silent
+        faded = _SLOW_KEPT**silent
+        fast, slow, variance = self._fast * _FAST_KEPT**silent, self._slow * faded, self._variance * faded
         difference = fast - slow
-        certain = max(0.0, abs(difference) - _SIGNIFICANCE * math.sqrt(self._variance * _DIFFERENCE_VARIANCE))
+        certain = max(0.0, abs(difference) - _SIGNIFICANCE * math.sqrt(variance * _DIFFERENCE_VARIANCE))
         slope = math.copysign(certain, difference) / _LAG_S
         # A fall is followed, but not extrapolated.
         mean = max(0.0, slow + slope * (_SLOW_S + (ahead_s if slope > 0 else 0.0)))
-        return LoadLevel(mean=mean, deviation=math.sqrt(max(self._variance, mean)), recent=fast, slope=slope)
+        return LoadLevel(mean=mean, deviation=math.sqrt(max(variance, mean)), recent=fast, slope=slope)
 
     def _decay(self, silent: int) -> None:
         self._fast *= _FAST_KEPT**silent

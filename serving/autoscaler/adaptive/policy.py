@@ -53,6 +53,7 @@ class RevisionPolicy:
 
     __slots__ = (
         "_budget",
+        "_counts_pods",
         "_gaps",
         "_idle",
         "_idle_since_s",
@@ -71,6 +72,7 @@ class RevisionPolicy:
         self._prior, self._budget = prior, budget
         self._gaps = GapHistory()
         self._room = PodRoom()
+        self._counts_pods = False
         self._idle_since_s: float | None = None
         self._idle: _Idle | None = None
         self._start_s = _START_S
@@ -94,6 +96,11 @@ class RevisionPolicy:
     def quiet_load(self) -> float:
         """Requests in flight up to which one pod is enough, if no second of the last minutes had more."""
         return quiet_load(self._spec) if self.has_room else self._spec.target_value
+
+    @property
+    def pod_capacity(self) -> float:
+        """Requests in flight that each pod wanted last is for, without a margin."""
+        return self._spec.total_value if self._counts_pods else self._spec.target_value
 
     def follow(self, spec: ScalingSpec) -> None:
         """Take over numbers of the revision that have changed."""
@@ -132,12 +139,17 @@ class RevisionPolicy:
         if in_flight is None:
             return NEUTRAL
         room = None
-        if self.has_room and not isinstance(algorithm.desired, NoData) and (in_flight > 0 or algorithm.desired > 0):
+        self._counts_pods = False
+        wanted = algorithm.desired
+        if self.has_room and not isinstance(wanted, NoData) and (in_flight > 0 or wanted > 0):
             room = self._room.want(
                 self._spec, in_flight=in_flight, ready_count=ready_count, start_s=self._start_s, now_s=now_s
             )
-        if room is not None:
-            algorithm = Proposal(decider=FORECAST, desired=room.count, reason="expected load")
+            if room is not None:
+                self._counts_pods = True
+                # Without load the forecast keeps nothing for longer than Knative would.
+                count = room.count if in_flight > 0 else min(room.count, wanted)
+                algorithm = Proposal(decider=FORECAST, desired=count, reason="expected load")
         if in_flight > 0 or not self._gaps.gap_count or not self._settings.keep_alive:
             return NEUTRAL if room is None else Advice(proposals=(algorithm,), room=room)
         age_s = max(0.0, now_s - self._idle_since_s)

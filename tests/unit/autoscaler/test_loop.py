@@ -14,7 +14,7 @@ from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object, PatchType, Subresource
 from serving.model.errors import Unavailable
 from serving.model.stat import Stat
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.virtual_time import run_virtually
 
@@ -91,7 +91,7 @@ async def staged(
     pods: Sequence[str] = (),
     settings: AutoscalerSettings | None = None,
 ) -> AsyncIterator[Stage]:
-    stage, stop = Stage(settings or AutoscalerSettings()), asyncio.Event()
+    stage, stop = Stage(settings or AutoscalerSettings(policy=KNATIVE_POLICY)), asyncio.Event()
     await stage.store.fill(scale=scale, serving_state=serving_state)
     for name in pods:
         await stage.store.add_pod(name)

@@ -37,7 +37,8 @@ SECTIONS: dict[str, Section] = {
         "why": ("serving.cli.why:why", "Why a service has its pods, or a node group its nodes."),
         "nodegroups": ("serving.cli.nodegroups:nodegroups", "Node groups: what they are and what they did."),
         "replay": ("serving.cli.replay:replay", "Decide again what the decision log has."),
-        "simulate": ("serving.cli.simulate:simulate", "Run a service on the virtual clock."),
+        "simulate": ("serving.cli.simulate:simulate", "Run a service, or a recorded workload, on the virtual clock."),
+        "tune": ("serving.cli.tune:tune", "Settings that fit a recorded workload and a budget."),
     },
 }
 

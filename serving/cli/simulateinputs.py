@@ -8,19 +8,23 @@ from typing import Any
 
 import msgspec
 
+from serving.cli.simulatetrace import PolicyRunner
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.settings.annotations import GROUP, ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.knob import fields_of
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.durations import DurationModel, Quantiles
+from serving.simulator.logs import read_logs
 from serving.simulator.policies import POLICIES
-from serving.simulator.trace import ArrivalPlacement, TraceWindow, read_trace
+from serving.simulator.trace import ArrivalPlacement, FunctionTrace, TraceWindow, read_trace
 from serving.simulator.workload_run import Workload
 
-__all__ = ["changed_settings", "known_policies", "read_durations", "read_scaling", "read_workload", "settings_pairs"]
+__all__ = ["changed_settings", "known_policies", "read_durations", "read_scaling", "runner_of", "settings_pairs"]
 
 _DURATION_HEADER = ["function", "mean_s", "p50_s", "p99_s"]
+# Start of a pod where nothing is said: that of the published studies.
+_TRACE_START = "2"
 _DURATION_FORMS = "seconds, MEDIAN:P99 in seconds, or a CSV file: " + ",".join(_DURATION_HEADER)
 
 
@@ -94,30 +98,44 @@ def read_durations(text: str, option: str) -> DurationModel:
     return _read_quantiles(path, option)
 
 
-def read_workload(path: Path, options: Mapping[str, Any], *, settings: AutoscalerSettings) -> Workload:
-    """The workload that the options describe. Raises ``SettingsError``."""
+def runner_of(options: Mapping[str, Any], *, settings: AutoscalerSettings) -> PolicyRunner:
+    """The workload that the options describe, to be run with their seeds and processes. Raises ``SettingsError``."""
+    if (options["trace"] is None) is (options["from_log"] is None):
+        raise _refused("--trace", "one workload is needed", "--trace FILE or --from-log PATH")
+    seeds = range(options["seed"], options["seed"] + options["seeds"])
+    return PolicyRunner(workload=_workload(options, settings), seeds=seeds, jobs=options["jobs"])
+
+
+def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workload:
     until_s = math.inf if options["until_s"] is None else options["until_s"]
     if not 0 <= options["from_s"] < until_s:
         raise _refused("--from", f"{options['from_s']:g} is not right", "0 or more, and less than --until")
-    queue_proxy = msgspec.structs.replace(
-        QueueProxySettings(), container_concurrency=options["concurrency"], drain_lag_s=options["drain_s"]
-    )
-    functions, length_s = read_trace(
-        path,
-        placement=ArrivalPlacement(options["placement"]),
-        window=TraceWindow(from_s=options["from_s"], until_s=until_s),
-    )
+    window = TraceWindow(from_s=options["from_s"], until_s=until_s)
+    service = read_durations(options["service_time"], "--service-time")
+    start = read_durations(options["start_time"] or _TRACE_START, "--start-time")
+    functions: list[FunctionTrace]
+    if options["from_log"] is not None:
+        logs = read_logs(options["from_log"], window=window)
+        functions, length_s, service = logs.functions, logs.length_s, logs.service
+        if logs.start is not None and not options["start_time"]:
+            start = DurationModel(default=logs.start)
+    else:
+        placement = ArrivalPlacement(options["placement"])
+        functions, length_s = read_trace(options["trace"], placement=placement, window=window)
     if not any(one.request_count for one in functions):
-        raise _refused(str(path), "no request in this part of the trace", "a trace with requests")
+        raise _refused("--from", "this part of the trace has no request", "a part with requests")
+    concurrency = options["concurrency"]
     return Workload(
         functions=functions,
         length_s=length_s,
         settings=settings,
         scaling=read_scaling(options["annotate"], settings),
-        queue_proxy=queue_proxy,
-        service=read_durations(options["service_time"], "--service-time"),
-        start=read_durations(options["start_time"], "--start-time"),
-        concurrency=options["concurrency"],
+        queue_proxy=msgspec.structs.replace(
+            QueueProxySettings(), container_concurrency=concurrency, drain_lag_s=options["drain_s"]
+        ),
+        service=service,
+        start=start,
+        concurrency=concurrency,
         failing_starts=options["failing_starts"],
         has_burst_switch=options["burst_switch"],
     )

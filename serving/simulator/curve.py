@@ -11,7 +11,7 @@ import msgspec
 from serving.simulator.policies import DialPosition
 from serving.simulator.report import PolicyReport
 
-__all__ = ["CurvePoint", "EqualPodSeconds", "at_equal_pod_seconds", "points_around"]
+__all__ = ["CurvePoint", "EqualPodSeconds", "at_equal_pod_seconds", "best_within", "points_around"]
 
 # A hair beside a point is on it: the sums of two runs differ in their last bits.
 _SLACK = 1e-6
@@ -90,3 +90,13 @@ def at_equal_pod_seconds(first: PolicyReport, points: Sequence[CurvePoint]) -> E
         pod_seconds_change=change(lambda one: one.pod_seconds),
         dial=left.name if left is right else f"{left.name} to {right.name}",
     )
+
+
+def best_within(points: Sequence[CurvePoint], pod_seconds: float) -> CurvePoint | None:
+    """The point with the fewest cold requests, then the fewest late ones, that costs no more; None if all cost more."""
+    within = [point for point in points if point.report.pod_seconds <= pod_seconds * (1 + _SLACK)]
+
+    def order(point: CurvePoint) -> tuple[float, float, float]:
+        return point.report.cold_requests, point.report.late_share, point.report.pod_seconds
+
+    return min(within, key=order, default=None)

@@ -28,6 +28,8 @@ __all__ = ["Decisions", "RevisionCounts"]
 _PAUSE_MIN_S = 0.05
 # Share of a period by which sums of floating-point times may be off.
 _PERIOD_SLACK = 1e-9
+# Seconds of waiting for a first pod after which each period is decided on again, so that none of them is dropped.
+_PENDING_STARTING_MAX = 10
 # The gate waits for nothing but the clock, as long as there is no load.
 _CLOCK_REASONS = (GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateReason.GRACE)
 
@@ -144,11 +146,15 @@ class Decisions:
             return
         recheck_s = math.inf if outcome.recheck_in_s is None else self._made_at_s + outcome.recheck_in_s
         due_s = min(self._period_at(now_s), recheck_s)
-        if self._skips and outcome.apply_count is None and (self._policy is None or self._is_silent(counts)):
-            if not counts.inside and (not counts.scale or (not self._pending and self._is_clock_alone(outcome))):
+        if self._skips and (self._policy is None or self._is_silent(counts)):
+            if (not counts.scale and not counts.inside) or (
+                outcome.apply_count is None and self._is_clock_alone(counts, outcome)
+            ):
                 due_s = min(recheck_s, self._panic_end_s)
             elif counts.scale == counts.ready == 1 and self._is_one_pod_enough(counts):
                 due_s = math.inf if counts.inside else self._period_at(max(now_s, self._window_end_s))
+        if self._skips and self._is_one_pod_starting(counts):
+            due_s = recheck_s
         self.due_s = min(self._asked_s, max(due_s, self._made_at_s + _PAUSE_MIN_S))
 
     @property
@@ -173,10 +179,22 @@ class Decisions:
         """Whether the policy has seen all load: its advice then changes with the clock alone, which it announces."""
         return not counts.inside and not self._pending and counts.scale == counts.ready <= 1
 
-    def _is_clock_alone(self, outcome: ScalerOutcome) -> bool:
-        """Whether nothing but the announced time changes the answer, while nothing is inside."""
+    def _is_clock_alone(self, counts: RevisionCounts, outcome: ScalerOutcome) -> bool:
+        """Whether nothing but an announced time changes the answer."""
+        if counts.inside or self._pending:
+            return False
         is_kept = outcome.inputs.advice.keep is not None and bool(self.latest_count)
         return is_kept or outcome.gate.reason in _CLOCK_REASONS
+
+    def _is_one_pod_starting(self, counts: RevisionCounts) -> bool:
+        """Whether the first pod is on its way, and enough for what waits: its readiness is decided on at once."""
+        return (
+            (counts.scale, counts.ready, self.latest_count) == (1, 0, 1)
+            and 0 < counts.inside <= self.quiet_load
+            and math.isinf(self._panic_end_s)
+            and self._hot_number < 0
+            and len(self._pending) < _PENDING_STARTING_MAX
+        )
 
     def _is_one_pod_enough(self, counts: RevisionCounts) -> bool:
         """Whether each decision until the load leaves the window wants the one pod that is there."""
@@ -218,10 +236,13 @@ class Decisions:
             self._taken_number = over
 
     def _take_silence(self, until: int) -> None:
-        """Seconds without load up to a number: as many as keep both windows from counting as unseen."""
-        first = max(self._taken_number + 1, until - math.ceil(self._spec.stable_window_s))
-        for number in range(first, until, max(1, int(self._spec.panic_window_s) - 1)):
-            self._decider.take(_second(number, 0.0, 0))
+        """Seconds without load up to a number: two of them keep both windows from counting the silence as unseen."""
+        stable, panic = math.ceil(self._spec.stable_window_s), math.ceil(self._spec.panic_window_s)
+        first = self._taken_number + 1
+        for number in (max(first, until - stable + 1), max(first, until - panic + 1)):
+            if self._taken_number < number < until:
+                self._decider.take(_second(number, 0.0, 0))
+                self._taken_number = number
 
     def _decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
         self.count += 1

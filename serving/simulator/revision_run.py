@@ -316,7 +316,7 @@ class RevisionRun:
             return
         self._latest_ready_s = at_s
         self._decisions.started(at_s - pod.created_s)
-        if not self._config.is_knative:
-            self._decisions.decide_by(at_s)
+        # The pods' endpoints change: the gate and the path are looked at again.
+        self._decisions.decide_by(at_s)
         if self._queue:
             self._grant(at_s)

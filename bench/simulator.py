@@ -1,0 +1,107 @@
+"""How fast the simulator runs recorded workloads, and how much memory it takes.
+
+    python bench/simulator.py [--trace FILE] [--policy NAME]
+
+Goals: a revision with 0.02 requests a second at least 500,000 times as fast as real time; a million requests of one revision
+in 10 s; 1,350 functions over a day with a million requests in 60 s on two cores; 500 MB of memory. The peer in the same run
+is the simulator of ``serving simulate --load``, which decides in every period. Without ``--trace`` the 1,350 functions are made
+up, with the skew of recorded ones: a few have most of the requests.
+"""
+
+import argparse
+import array
+import math
+import os
+import random
+import resource
+import time
+from pathlib import Path
+
+from serving.simulator.durations import DurationModel, Quantiles
+from serving.simulator.engine import Engine
+from serving.simulator.policies import POLICIES
+from serving.simulator.report import report_of
+from serving.simulator.trace import FunctionTrace, RecordedFunction, read_trace
+from serving.simulator.workload_run import Workload, run_workload
+from serving.simulator.world import Plan, World
+
+DAY_S = 86_400.0
+SERVICE_S = 0.1
+SPARSE_RATE = 0.02
+FUNCTIONS, REQUESTS = 1350, 1_000_000
+
+
+def function(name: str, count: int, length_s: float) -> RecordedFunction:
+    """A function whose requests come at random times."""
+    dice = random.Random(name)
+    arrivals_s = array.array("d", sorted(dice.random() * length_s for _ in range(count)))
+    return RecordedFunction(name=name, arrivals_s=arrivals_s, durations_s=array.array("d", [math.nan]) * count)
+
+
+def workload(functions: list[FunctionTrace], length_s: float) -> Workload:
+    """Functions with one service time."""
+    service = DurationModel(default=Quantiles(p50_s=SERVICE_S, p99_s=SERVICE_S))
+    return Workload(functions=functions, length_s=length_s, service=service)
+
+
+def timed(given: Workload, policy: str, jobs: int = 1) -> float:
+    """Seconds of CPU with one process, of the clock with several; prints what came out."""
+    begun_s = time.process_time() if jobs == 1 else time.perf_counter()
+    report = report_of(run_workload(given, POLICIES[policy], jobs=jobs), given.length_s)
+    took_s = (time.process_time() if jobs == 1 else time.perf_counter()) - begun_s
+    print(
+        f"  {report.requests:,.0f} requests, {report.decisions:,.0f} decisions, {report.cold_requests:,.0f} cold, "
+        f"{report.pod_seconds / 3600:,.0f} pod-hours: {took_s:.1f} s"
+    )
+    return took_s
+
+
+def peer_s(sparse: RecordedFunction, length_s: float) -> float:
+    """CPU seconds of the simulator that decides in every period."""
+    engine = Engine()
+    world = World(Plan(service_s=SERVICE_S, start_s=2.0), engine)
+    for at_s, _ in sparse.arrivals(1):
+        if at_s < length_s:
+            engine.at(at_s, world.arrive)
+    begun_s = time.process_time()
+    engine.run(length_s)
+    return time.process_time() - begun_s
+
+
+def day(path: Path | None) -> Workload:
+    """The functions of a trace, or made-up ones."""
+    if path is not None:
+        functions, length_s = read_trace(path)
+        return workload(functions, length_s)
+    weights = [1 / (rank + 1) for rank in range(FUNCTIONS)]
+    scale = REQUESTS / sum(weights)
+    made: list[FunctionTrace] = [
+        function(f"f{rank}", int(weight * scale), DAY_S) for rank, weight in enumerate(weights)
+    ]
+    return workload(made, DAY_S)
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--trace", type=Path, help="a trace of many functions")
+    parser.add_argument("--policy", default="default", choices=list(POLICIES))
+    given = parser.parse_args()
+    policy = given.policy
+    print(f"policy {policy}")
+    length_s = 200_000.0
+    sparse = function("sparse", int(length_s * SPARSE_RATE), length_s)
+    speed = length_s / timed(workload([sparse], length_s), policy)
+    peer = DAY_S / 10 / peer_s(sparse, DAY_S / 10)
+    print(f"0.02 requests a second: {speed:,.0f} times real time (goal 500,000), {speed / peer:.0f} times the peer")
+    took_s = timed(workload([function("busy", REQUESTS, DAY_S)], DAY_S), policy)
+    print(f"a million requests of one revision: {took_s:.1f} s (goal 10 s)")
+    cores = os.cpu_count() or 1
+    took_s = timed(day(given.trace), policy, jobs=min(2, cores))
+    print(f"many functions over a day, two processes: {took_s:.1f} s (goal 60 s)")
+    usage = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    print(f"memory: {usage[0]:.0f} MB, and {usage[1]:.0f} MB in the largest process of the pool (goal 500 MB)")
+
+
+if __name__ == "__main__":
+    main()

@@ -83,6 +83,9 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--h2c", is_flag=True, help="The app speaks HTTP/2 with prior knowledge, as gRPC does.")
 @click.option("--image", help="The image that the manifest names, for a cluster.")
 @click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template.")
+@click.option(
+    "--preload", is_flag=True, help="Fork pods from a process that has imported the app, which must be Python."
+)
 @click.option("--access", type=click.Choice(["public", "private"]), help="Who may call: all, or who has its token.")
 @click.option("--session-affinity", metavar="HOW", help="Keep a session on one pod: cookie, header:NAME or none.")
 @click.option("--route-by-header", metavar="RULES", help="Tags by header, as in 'X-Beta=yes:candidate'.")

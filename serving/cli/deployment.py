@@ -17,6 +17,7 @@ from serving.model.knative import (
     FOLDER_ANNOTATION,
     SERVING_API_VERSION,
     SNAPSHOT_ANNOTATION,
+    TEMPLATE_ANNOTATION,
 )
 from serving.model.objects import Object, annotations_of, nested
 
@@ -47,6 +48,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     policy: Mapping[str, str] = {}
     """Annotations of the service itself, which its Route gets (``serving.model.routepolicy``)."""
     snapshot: str = ""
+    preload: bool = False
 
 
 def check_name(name: str) -> None:
@@ -73,6 +75,7 @@ def manifest_of(asked: Deployment) -> Object:
         COMMAND_ANNOTATION: asked.command,
         FOLDER_ANNOTATION: str(asked.folder.absolute()),
         **({SNAPSHOT_ANNOTATION: asked.snapshot} if asked.snapshot else {}),
+        **({TEMPLATE_ANNOTATION: "preload"} if asked.preload else {}),
         **{f"{AUTOSCALING_GROUP}/{key.replace('_', '-')}": text for key, text in asked.scaling.items()},
         **asked.annotations,
     }

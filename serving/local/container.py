@@ -91,7 +91,9 @@ class ContainerKeeper:
     def take_over(self) -> None:
         """Adopt the process that an earlier control process started, if the template still has it."""
         start = self._spec.start
-        self.process = self._runtime.take_over(start.pod, start.name, on_ready=self._spec.on_ready)
+        self.process = self._runtime.take_over(
+            start.pod, start.name, on_ready=self._spec.on_ready, on_warning=self._spec.on_warning
+        )
 
     async def run(self) -> None:
         """Keep it running until ``stop`` is set. The caller ends the process that runs then."""
@@ -107,7 +109,7 @@ class ContainerKeeper:
                 self._log_bytes = size_of(self.log)
                 nice = msgspec.structs.replace(start, niceness=self._niceness)
                 self._niceness = 0
-                self.process = self._runtime.start(nice, on_ready=self._spec.on_ready)
+                self.process = self._runtime.start(nice, on_ready=self._spec.on_ready, on_warning=self._spec.on_warning)
             try:
                 await self.process.started
             except OSError as error:

@@ -28,6 +28,7 @@ __all__ = [
     "SendSignal",
     "StartFailed",
     "StartProcess",
+    "Warned",
     "encode",
     "read_order",
     "read_report",
@@ -64,6 +65,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what
     the process sees as its host's name, ``hosts`` the file that it sees as its hosts file.
     ``niceness`` is how much less of a core it gets until its pod is ready (nice(2)).
+    ``preload`` names the revision whose warm process may fork it, which imports ``modules``, or what the command names.
 
     ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``has_terminal`` says
     that they are a terminal, which becomes the process's own. ``is_exec`` marks a command beside the containers of a pod:
@@ -88,6 +90,8 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     has_terminal: bool = False
     is_exec: bool = False
     niceness: int = 0
+    preload: str = ""
+    modules: tuple[str, ...] = ()
 
 
 class SendSignal(_TemplateMessage, frozen=True, kw_only=True):
@@ -160,6 +164,15 @@ class ReadinessChanged(_TemplateMessage, frozen=True, kw_only=True):
     is_drained: bool = False
 
 
+class Warned(_TemplateMessage, frozen=True, kw_only=True):
+    """Something about a process that an Event of its pod reports."""
+
+    pod: str
+    name: str
+    reason: str
+    message: str
+
+
 class ProcessEnded(_TemplateMessage, frozen=True, kw_only=True):
     """A process has ended, and its group with it."""
 
@@ -169,7 +182,7 @@ class ProcessEnded(_TemplateMessage, frozen=True, kw_only=True):
 
 
 Order = StartProcess | SendSignal | KeepNote | ForgetPod
-Report = Inventory | ProcessStarted | StartFailed | ReadinessChanged | ProcessEnded
+Report = Inventory | ProcessStarted | StartFailed | ReadinessChanged | Warned | ProcessEnded
 
 _encoder = msgspec.json.Encoder()
 _orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)

@@ -21,12 +21,17 @@ from serving.local.machine import node_status, read_machine
 from serving.local.nodecontext import NodeContext
 from serving.local.orders import StartProcess
 from serving.local.podfolder import mount, mount_points, root_folder
-from serving.local.podplan import app_plan, container_name_of, proxy_environment
+from serving.local.podplan import app_plan, container_name_of, proxy_environment, serves
 from serving.local.snapshot import path_of_snapshot
 from serving.local.sources import Reference, Sources, container_environment, references, volume_files
 from serving.local.volumes import read_sources
 from serving.model.errors import NotFound
-from serving.model.knative import REVISION_LABEL, SNAPSHOT_ANNOTATION
+from serving.model.knative import (
+    PRELOAD_MODULES_ANNOTATION,
+    REVISION_LABEL,
+    SNAPSHOT_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+)
 from serving.model.objects import annotations_of, labels_of, name_of, namespace_of, nested
 from serving.wire.tokens import pod_secret, pod_token
 
@@ -105,6 +110,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             given=given,
             snapshot=str(path_of_snapshot(self.node.snapshots, snapshot)) if snapshot else "",
         )
+        named = annotations_of(self.manifest).get(PRELOAD_MODULES_ANNOTATION, "")
         return StartProcess(
             pod=self.pod_id,
             name=container_name_of(container),
@@ -116,7 +122,15 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             new_root=str(root_folder(folder)),
             hostname=name_of(self.manifest),
             hosts=str(self.node.hosts or ""),
+            preload=self._preload() if serves(self.manifest, container) else "",
+            modules=tuple(one.strip() for one in named.split(",") if one.strip()),
         )
+
+    def _preload(self) -> str:
+        """The name of the revision if its pods are forked from a warm process."""
+        is_wanted = annotations_of(self.manifest).get(TEMPLATE_ANNOTATION) == "preload"
+        revision = labels_of(self.manifest).get(REVISION_LABEL, "")
+        return f"{namespace_of(self.manifest)}/{revision}" if is_wanted else ""
 
     def proxy(self, revision: Object, box: PodBox | None) -> StartProcess:
         """The order that starts the queue-proxy, in the network of the pod's containers if there is one."""

@@ -73,7 +73,11 @@ class ProcessRecords:
         if record.is_exec and record.exit_code is not None:
             (self._folder / f"{record.pod}.{record.name}.process").unlink(missing_ok=True)
         else:
-            self._write(f"{record.pod}.{record.name}.process", record)
+            self._write(self.path_of(record).name, record)
+
+    def path_of(self, record: ProcessRecord) -> Path:
+        """The file of a process."""
+        return self._folder / f"{record.pod}.{record.name}.process"
 
     def write_note(self, pod: str, note: dict[str, Any]) -> None:
         """Write the note about a pod; it replaces the note before. Raises ``OSError``."""

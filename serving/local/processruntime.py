@@ -29,6 +29,7 @@ from serving.local.orders import (
     SendSignal,
     StartFailed,
     StartProcess,
+    Warned,
     encode,
     read_report,
 )
@@ -47,11 +48,17 @@ class TemplateProcess:
     """A process of a pod that the template started; see ``PodProcess``."""
 
     def __init__(
-        self, host: "ProcessRuntime", pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None
+        self,
+        host: "ProcessRuntime",
+        pod: str,
+        name: str,
+        *,
+        on_ready: Callable[[bool], None] | None = None,
+        on_warning: Callable[[str, str], None] | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._host, self._pod, self._name = host, pod, name
-        self._on_ready = on_ready
+        self._on_ready, self._on_warning = on_ready, on_warning
         self.pid = 0
         self.started: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[int] = loop.create_future()
@@ -99,6 +106,9 @@ class TemplateProcess:
                     _settle(self.drained, None)
                 if self._on_ready is not None:
                     self._on_ready(is_ready)
+            case Warned(reason=reason, message=message):
+                if self._on_warning is not None:
+                    self._on_warning(reason, message)
             case _:
                 return
 
@@ -188,9 +198,15 @@ class ProcessRuntime:
         else:
             self._writer.write(encode(order))
 
-    def start(self, start: StartProcess, *, on_ready: Callable[[bool], None] | None = None) -> TemplateProcess:
+    def start(
+        self,
+        start: StartProcess,
+        *,
+        on_ready: Callable[[bool], None] | None = None,
+        on_warning: Callable[[str, str], None] | None = None,
+    ) -> TemplateProcess:
         """As the protocol."""
-        process = TemplateProcess(self, start.pod, start.name, on_ready=on_ready)
+        process = TemplateProcess(self, start.pod, start.name, on_ready=on_ready, on_warning=on_warning)
         key = (start.pod, start.name)
         self._processes[key] = process
         if start.is_exec:
@@ -203,13 +219,18 @@ class ProcessRuntime:
             del self._processes[key]
 
     def take_over(
-        self, pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None
+        self,
+        pod: str,
+        name: str,
+        *,
+        on_ready: Callable[[bool], None] | None = None,
+        on_warning: Callable[[str, str], None] | None = None,
     ) -> TemplateProcess | None:
         """As the protocol."""
         held = self._held.get((pod, name))
         if held is None:
             return None
-        process = TemplateProcess(self, pod, name, on_ready=on_ready)
+        process = TemplateProcess(self, pod, name, on_ready=on_ready, on_warning=on_warning)
         self._processes[pod, name] = process
         _catch_up(process, held)
         return process

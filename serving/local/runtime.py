@@ -48,11 +48,27 @@ class PodRuntime(Protocol):
     connected: asyncio.Event
     held: list[HeldPod]
 
-    def start(self, start: StartProcess, *, on_ready: Callable[[bool], None] | None = None) -> PodProcess:
-        """Start a container. ``on_ready`` gets each change of readiness that a queue-proxy reports."""
+    def start(
+        self,
+        start: StartProcess,
+        *,
+        on_ready: Callable[[bool], None] | None = None,
+        on_warning: Callable[[str, str], None] | None = None,
+    ) -> PodProcess:
+        """Start a container.
+
+        ``on_ready`` gets each change of readiness that a queue-proxy reports, ``on_warning`` reasons and texts of Events.
+        """
         ...
 
-    def take_over(self, pod: str, name: str, *, on_ready: Callable[[bool], None] | None = None) -> PodProcess | None:
+    def take_over(
+        self,
+        pod: str,
+        name: str,
+        *,
+        on_ready: Callable[[bool], None] | None = None,
+        on_warning: Callable[[str, str], None] | None = None,
+    ) -> PodProcess | None:
         """The process of a container that an earlier control process started; None if there is none."""
         ...
 

@@ -63,17 +63,20 @@ class Spawner:
     def __init__(self, records: ProcessRecords, *, owner: int, events: int) -> None:
         self._records, self._owner, self._events = records, owner, events
 
-    def start(self, order: StartProcess) -> ProcessRecord:
-        """Start a process, and return its record. Raises ``OSError`` with the reason when it cannot be started."""
-        if order.launch is not None:
-            return self._launch(order)
+    def record_of(self, order: StartProcess) -> ProcessRecord:
+        """The record of a process that is to be started."""
         # By its port, which no other pod has, what an app has left behind is found.
         is_app = bool(order.arguments)
         mark = f"PORT={order.environment.get('PORT', '')}" if is_app and not order.is_exec else ""
         niceness = order.niceness if _MAY_RESTORE_NICENESS else 0
-        record = ProcessRecord(
+        return ProcessRecord(
             pod=order.pod, name=order.name, is_app=is_app, is_exec=order.is_exec, mark=mark, niceness=niceness
         )
+
+    def start(self, order: StartProcess, record: ProcessRecord) -> ProcessRecord:
+        """Start a process, and return its whole record. Raises ``OSError`` with the reason when it cannot be started."""
+        if order.launch is not None:
+            return self._launch(order)
         # Before the fork, so that the answer is kept.
         can_mount()
         mine, its = os.pipe()

@@ -45,9 +45,11 @@ from serving.local.orders import (
     SendSignal,
     StartFailed,
     StartProcess,
+    Warned,
     encode,
     read_order,
 )
+from serving.local.preload.apps import LOOK_PERIOD_S, PreloadedApps
 from serving.local.process_lifetime import children_of, environment_of, kill_group, set_niceness
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.local.spawn import Spawner
@@ -75,6 +77,15 @@ class Template:
         self._owner = os.getppid()
         self._spawner = Spawner(records, owner=self._owner, events=events[1])
         self._selector = selectors.DefaultSelector()
+        self._preloaded = PreloadedApps(
+            records,
+            owner=self._owner,
+            follow=self._follow,
+            unfollow=self._selector.unregister,
+            warn=lambda order, reason, message: self._report(
+                Warned(pod=order.pod, name=order.name, reason=reason, message=message)
+            ),
+        )
         self._client: socket.socket | None = None
         self._lines = Lines()
         self._unsent = b""
@@ -95,7 +106,9 @@ class Template:
         self._take_over()
         self._follow(self._listener, self._connected)
         while not self._is_stopping:
-            self._turn(None)
+            self._turn(None if self._preloaded.is_empty else LOOK_PERIOD_S)
+            self._preloaded.drop_unused(time.monotonic())
+        self._preloaded.end()
         self._end_all()
 
     def _take_over(self) -> None:
@@ -146,6 +159,7 @@ class Template:
             process.is_heard = True
             process.is_ready, process.is_drained = bool(event["ready"]), bool(event.get("drained"))
             if process.is_ready:
+                self._preloaded.pod_ready(process.pod, time.monotonic())
                 _restore_weight(one for one in self._running.values() if one.pod == process.pod)
             report = ReadinessChanged(
                 pod=process.pod, name=process.name, is_ready=process.is_ready, is_drained=process.is_drained
@@ -238,7 +252,8 @@ class Template:
             self._report(StartFailed(pod=order.pod, name=order.name, why="it runs already"))
             return
         try:
-            process = self._spawner.start(order)
+            record = self._spawner.record_of(order)
+            process = self._preloaded.start(order, record, time.monotonic()) or self._spawner.start(order, record)
         except OSError as error:
             self._report(StartFailed(pod=order.pod, name=order.name, why=_why(error)))
             return
@@ -260,6 +275,7 @@ class Template:
             if process.exit_code is None:
                 _signal(process, signal.SIGKILL)
         self._records.forget(pod)
+        self._preloaded.forget(pod)
 
     def _report(self, report: Report) -> None:
         if self._client is not None:

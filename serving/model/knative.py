@@ -36,6 +36,7 @@ __all__ = [
     "OWN_GROUP",
     "PLACEHOLDER_PAGE_ANNOTATION",
     "POD_DELETION_COST_ANNOTATION",
+    "PRELOAD_MODULES_ANNOTATION",
     "PROGRESS_DEADLINE_ANNOTATION",
     "REMOVAL_TAINT",
     "REVISION_LABEL",
@@ -53,6 +54,7 @@ __all__ = [
     "SERVING_GROUP",
     "SESSION_AFFINITY_ANNOTATION",
     "SNAPSHOT_ANNOTATION",
+    "TEMPLATE_ANNOTATION",
     "TRAFFIC_PATH_ANNOTATION",
     "VISIBILITY_LABEL",
     "ConditionStatus",
@@ -125,6 +127,10 @@ SESSION_AFFINITY_ANNOTATION = f"{OWN_GROUP}/session-affinity"
 """On a Service or Route: "cookie" or "header:X-User" keeps the requests of a session on one pod."""
 PLACEHOLDER_PAGE_ANNOTATION = f"{OWN_GROUP}/placeholder-page"
 """On a Service or Route: "true" shows browsers a page that reloads itself while a pod starts."""
+TEMPLATE_ANNOTATION = f"{OWN_GROUP}/template"
+"""On a template: "preload" forks pods from a process that has imported the app."""
+PRELOAD_MODULES_ANNOTATION = f"{OWN_GROUP}/preload-modules"
+"""The modules that it imports, separated by commas; without it those that the command names."""
 SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
 """The digest of a copy of that directory, in which the command runs instead: an old revision keeps its files."""
 

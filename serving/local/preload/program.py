@@ -1,0 +1,257 @@
+"""The warm process of one revision: imports the modules of an app, then forks a pod from itself for each order.
+
+It is run by the app's own interpreter, so it uses the standard library only and imports nothing of ``serving``. It reads orders from
+a socket, one JSON object a line: first the import, then forks. It answers each with one object: ``ready`` or ``refused`` with
+the reason, then the record of the process. When the socket closes, it ends.
+
+A forked process is like one that was executed: a session, environment, folder, log, signals and random numbers of its own; the
+supervisor is its parent (``spawn``). Then the command runs as ``python`` runs it, and finds its modules imported.
+"""
+
+# A process that many are forked from imports little.
+# ruff: noqa: PTH100, PTH104, PTH109, PTH115, PTH119, PTH120, PTH123, PTH208
+
+import ast
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+__all__ = ["main"]
+
+_PR_SET_NAME, _PR_SET_PDEATHSIG = 15, 1
+_CLONE_NEWNS, _CLONE_NEWUTS = 0x00020000, 0x04000000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_START_TIME_FIELD = 19
+# What a pod has of its own: code that reads them while it is imported would keep the values of this process.
+_OF_A_POD = frozenset({"PORT", "HOSTNAME"})
+# Descriptors that a fork would share: another process would take part in them.
+_UNSHARED = ("socket:", "anon_inode:[eventpoll]", "anon_inode:[io_uring]", "pipe:")
+# What servers import when they run.
+_LATE = {
+    "uvicorn": (
+        *("uvicorn.main", "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.loops.asyncio"),
+        *("uvicorn.protocols.http.auto", "uvicorn.protocols.http.h11_impl", "uvicorn.protocols.websockets.auto"),
+        *("uvicorn.logging", "uvicorn.middleware.proxy_headers", "uvicorn.server", "encodings.idna"),
+    ),
+    "gunicorn": ("gunicorn.app.wsgiapp", "gunicorn.workers.sync", "gunicorn.workers.gthread", "gunicorn.glogging"),
+    "hypercorn": ("hypercorn.__main__", "hypercorn.asyncio.run", "hypercorn.protocol.h11"),
+    "waitress": ("waitress.runner", "waitress.server", "waitress.task", "waitress.channel"),
+    "flask": ("flask.cli", "werkzeug.serving", "werkzeug.debug"),
+    "django": ("django.core.management", "django.core.handlers.wsgi", "django.core.handlers.asgi"),
+}
+
+
+class _RefusedError(Exception):
+    """The app cannot be forked; the text is the reason."""
+
+
+def main(descriptor: int) -> None:
+    """Serve the orders of the socket ``descriptor``; returns in each forked process when its command has ended."""
+    control = socket.socket(fileno=descriptor)
+    lines = control.makefile("r")
+    own = {os.readlink(f"/proc/self/fd/{descriptor}")}
+    try:
+        _prepare(json.loads(lines.readline()), own)
+    except _RefusedError as error:
+        _answer(control, {"refused": str(error)})
+        return
+    gc.collect()
+    gc.freeze()
+    _answer(control, {"ready": True})
+    for line in lines:
+        order = json.loads(line)
+        if _forked(order, control):
+            _run(order["arguments"])
+
+
+def _answer(control: socket.socket, answer: object) -> None:
+    control.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _prepare(order: dict[str, Any], own: set[str]) -> None:
+    """Import everything, and check that a fork is safe afterwards."""
+    reads = set()
+    encode: Any = os.environ.encodekey
+
+    def encode_and_note(key: str) -> Any:  # noqa: ANN401 - bytes, whatever the stubs say
+        if key in _OF_A_POD:
+            reads.add(key)
+        return encode(key)
+
+    os.environ.encodekey = encode_and_note
+    arguments = order["arguments"]
+    sys.argv = list(arguments)
+    sys.path[0] = _first_path(arguments)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in order["modules"] or _modules_of(arguments):
+        _import(name)
+    for server, late in _LATE.items():
+        if server in sys.modules:
+            for name in late:
+                # Which of them there are depends on what is installed.
+                with contextlib.suppress(ImportError, AttributeError):
+                    importlib.import_module(name)
+    os.environ.encodekey = encode
+    _check(reads, own)
+
+
+def _import(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        message = f"importing {name} fails without a pod: {type(error).__name__}: {error}"
+        raise _RefusedError(message) from error
+
+
+def _check(reads: set[str], own: set[str]) -> None:
+    """Raise ``_RefusedError`` with the reason if a process that is forked now would not be as one that was executed."""
+    if reads:
+        message = f"a module reads {', '.join(sorted(reads))} while it is imported, which differs from pod to pod"
+        raise _RefusedError(message)
+    if len(os.listdir("/proc/self/task")) > 1:
+        names = ", ".join(one.name for one in threading.enumerate()[1:]) or "of a library"
+        raise _RefusedError(f"a module starts threads while it is imported ({names}), which a fork does not copy")
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            is_shared = target.startswith(_UNSHARED) or (target.startswith("/") and int(name) > 2 and _is_written(name))
+            if is_shared and target not in own:
+                raise _RefusedError(f"a module opens {target} while it is imported, which forked processes would share")
+    if _has_children():
+        raise _RefusedError("a module starts a process while it is imported")
+
+
+def _is_written(descriptor: str) -> bool:
+    with open(f"/proc/self/fdinfo/{descriptor}") as file:
+        flags = next(int(line.split()[1], 8) for line in file if line.startswith("flags:"))
+    return bool(flags & os.O_ACCMODE)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _modules_of(arguments: list[str]) -> list[str]:
+    """The modules that a command needs: ``-m`` MODULE, a script's own imports, and each MODULE:APP that is a file here."""
+    found = []
+    if arguments[1] == "-m":
+        found.append(arguments[2])
+        rest = arguments[3:]
+    else:
+        found += _imports_of(arguments[1])
+        rest = arguments[2:]
+    for word in rest:
+        name = word.partition(":")[0]
+        if ":" in word and all(part.isidentifier() for part in name.split(".")):
+            found.append(name)
+    return found
+
+
+def _imports_of(script: str) -> list[str]:
+    """What a script imports at its top level. The script itself is not run."""
+    with open(script, "rb") as file:
+        tree = ast.parse(file.read())
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found += [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.append(node.module)
+    return found
+
+
+def _first_path(arguments: list[str]) -> str:
+    return os.getcwd() if arguments[1] == "-m" else os.path.dirname(os.path.abspath(arguments[1]))
+
+
+def _forked(order: dict[str, Any], control: socket.socket) -> bool:
+    """Fork the process of an order. True in that process; False here, when it has been answered."""
+    mine, its = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        middle = os.getpid()
+        if os.fork():
+            os._exit(0)
+        try:
+            control.close()
+            os.close(mine)
+            _become(order, its, middle)
+        except BaseException as error:  # noqa: BLE001 - no exception may reach the frames of the warm process
+            os.write(its, json.dumps({"failed": str(error)}).encode())
+            os._exit(1)
+        return True
+    os.close(its)
+    os.waitpid(middle, 0)
+    with os.fdopen(mine, "r") as pipe:
+        answer = pipe.read()
+    _answer(control, json.loads(answer or '{"failed": "it ended before it began"}'))
+    return False
+
+
+def _become(order: dict[str, Any], pipe: int, middle: int) -> None:
+    """Become the process of a pod, and answer with its record."""
+    os.setsid()
+    while os.getppid() == middle:
+        time.sleep(0.0001)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != order["owner"]:
+        os._exit(1)
+    with open("/proc/self/stat") as file:
+        ticks = int(file.read().rpartition(")")[2].split()[_START_TIME_FIELD])
+    record = json.dumps({**order["record"], "pid": os.getpid(), "start_ticks": ticks})
+    with contextlib.suppress(OSError):
+        descriptor = os.open(order["path"] + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.write(descriptor, record.encode())
+        os.close(descriptor)
+        os.rename(order["path"] + ".new", order["path"])
+    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for target in (1, 2):
+        os.dup2(log, target)
+    os.close(log)
+    _take_names(order["hostname"].encode(), order["hosts"].encode())
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    random.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    _LIBC.prctl(_PR_SET_NAME, os.path.basename(order["arguments"][0]).encode(), 0, 0, 0)
+    os.write(pipe, record.encode())
+    os.close(pipe)
+
+
+def _take_names(hostname: bytes, hosts: bytes) -> None:
+    """Have the pod's hostname and its hosts file, as root; without it the hosts file is the machine's."""
+    if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWUTS) == 0:
+        _LIBC.sethostname(hostname, len(hostname))
+    if os.geteuid() == 0 and hosts and _LIBC.unshare(_CLONE_NEWNS) == 0:
+        _LIBC.mount(b"none", b"/", b"none", ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None)
+        _LIBC.mount(hosts, b"/etc/hosts", b"none", ctypes.c_ulong(_MS_BIND), None)
+
+
+def _run(arguments: list[str]) -> None:
+    """Run a command as the interpreter would. What ends it ends the interpreter: exit codes, tracebacks, exit handlers."""
+    sys.path[0] = _first_path(arguments)
+    if arguments[1] == "-m":
+        sys.argv = ["-m", *arguments[3:]]
+        runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments[1:]
+        runpy.run_path(arguments[1], run_name="__main__")

@@ -1,0 +1,142 @@
+"""Pods that are forked from a warm process of their revision, and apps that cannot be."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.kinds import EVENT, POD
+from serving.cluster.port import Object
+from tests.eventually import until
+from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
+
+# Answers with what each pod must have for itself, and with the process that imported the module.
+SLOW = """
+import os, random, sys
+IMPORTED_BY = os.getpid()
+sys.stderr.write("imported\\n")
+{more}
+def answer():
+    return [os.getpid(), IMPORTED_BY, os.environ["PORT"], random.random(), os.getcwd(), os.environ["HOSTNAME"]]
+"""
+APP = """
+import os
+from http.server import BaseHTTPRequestHandler, HTTPServer
+import slow
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = " ".join(map(str, slow.answer())).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args):
+        print("asked", flush=True)
+HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as made:
+            yield made
+
+
+def preloaded(folder: Path, name: str, *, more: str = "") -> Object:
+    """A pod of an app in a folder, which is to be preloaded."""
+    (folder / "slow.py").write_text(SLOW.format(more=more))
+    (folder / "app.py").write_text(APP)
+    pod = manifest(name, command=f"{sys.executable} app.py", workingDir=str(folder))
+    pod["metadata"]["annotations"]["serving.dev/template"] = "preload"
+    return pod
+
+
+async def told(machine: Machine, reason: str) -> str:
+    """The message of the event with a reason, once there is one."""
+    while True:
+        for event in (await machine.cluster.list(EVENT)).items:
+            if event["reason"] == reason:
+                return str(event["message"])
+        await asyncio.sleep(0.05)
+
+
+async def answer_of(machine: Machine, name: str) -> list[str]:
+    status, body = await machine.get(await machine.ready(name))
+    assert status == 200
+    return body.split()
+
+
+async def test_pods_are_forked_from_a_warm_process_and_share_nothing_that_is_a_pods_own(
+    machine: Machine, tmp_path: Path
+) -> None:
+    await machine.start(preloaded(tmp_path, "p"))
+    first = await answer_of(machine, "p")
+    assert first[0] == first[1]
+    assert "MiB" in await told(machine, "Preloaded")
+    for name in ("q", "r"):
+        await machine.start(preloaded(tmp_path, name))
+    answers = [first, *[await answer_of(machine, name) for name in ("q", "r")]]
+    importers = {one[1] for one in answers[1:]}
+    assert len(importers) == 1
+    assert importers.isdisjoint(one[0] for one in answers)
+    processes, _, ports, numbers, folders, names = zip(*answers, strict=True)
+    assert all(len(set(own)) == 3 for own in (processes, ports, numbers))
+    assert set(folders) == {str(tmp_path)}
+    assert names == ("p", "q", "r")
+    assert "asked" in machine.log("q")
+    assert "imported" not in machine.log("q")
+
+
+async def test_a_forked_pod_is_restarted_and_deleted_as_any_other(machine: Machine, tmp_path: Path) -> None:
+    await machine.start(preloaded(tmp_path, "p"))
+    await machine.ready()
+    await told(machine, "Preloaded")
+    await machine.start(preloaded(tmp_path, "q"))
+    os.kill(int((await answer_of(machine, "q"))[0]), signal.SIGKILL)
+    pod = await machine.until(
+        lambda one: status_of(one).get("restartCount") == 1 and "running" in status_of(one).get("state", {}), "q"
+    )
+    assert status_of(pod)["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
+    process = int((await answer_of(machine, "q"))[0])
+    await machine.cluster.delete(POD, "default", "q")
+    await machine.until_gone("q")
+    await until(lambda: not Path(f"/proc/{process}").exists())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("import threading, time; threading.Thread(target=time.sleep, args=(999,), daemon=True).start()", "threads"),
+        ("import socket; kept = socket.create_server(('127.0.0.1', 0))", "socket:"),
+        ("port = os.environ.get('PORT')", "reads PORT"),
+        ("if 'PORT' not in os.environ: raise ValueError('no pod')", "no pod"),
+    ],
+)
+async def test_an_app_that_cannot_be_forked_is_reported_and_starts_without(
+    machine: Machine, tmp_path: Path, more: str, why: str
+) -> None:
+    await machine.start(preloaded(tmp_path, "p", more=more))
+    await machine.ready()
+    assert why in await told(machine, "PreloadRefused")
+    await machine.start(preloaded(tmp_path, "q", more=more))
+    answer = await answer_of(machine, "q")
+    assert answer[0] == answer[1]
+
+
+async def test_pods_survive_their_warm_process(machine: Machine, tmp_path: Path) -> None:
+    await machine.start(preloaded(tmp_path, "p"))
+    await machine.ready()
+    await told(machine, "Preloaded")
+    await machine.start(preloaded(tmp_path, "q"))
+    answer = await answer_of(machine, "q")
+    os.kill(int(answer[1]), signal.SIGKILL)
+    await machine.start(preloaded(tmp_path, "r"))
+    later = await answer_of(machine, "r")
+    assert later[0] == later[1]
+    assert "did not fork" in await told(machine, "PreloadFailed")
+    assert (await answer_of(machine, "q"))[0] == answer[0]

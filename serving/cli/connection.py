@@ -5,10 +5,12 @@ expiring tokens or credential plug-ins, which that package supports. It takes ha
 demand.
 """
 
+import base64
 import contextlib
 import http.client
 import json
 import socket
+import ssl
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ from serving.model.errors import Problem, SettingsError, Unavailable
 __all__ = ["ApiConnection", "ApiRequest", "ApiResponse", "connect"]
 
 _PIECE_BYTES = 65536
+_OWN_SERVERS = ("https://127.0.0.1:", "http://127.0.0.1:")
 _KUBECONFIG_EXPECTED = "a kubeconfig, as `serving up` or a cluster's tool writes it"
 
 
@@ -92,7 +95,7 @@ def _read_own(text: str) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError, LookupError, TypeError):
         found: dict[str, Any] = json.loads(text)
         if isinstance(found["users"][0]["user"]["token"], str) and isinstance(found["current-context"], str):
-            is_ours = found["clusters"][0]["cluster"]["server"].startswith("http://127.0.0.1:")
+            is_ours = found["clusters"][0]["cluster"]["server"].startswith(_OWN_SERVERS)
             return found if is_ours and len(found["clusters"]) == 1 else None
     return None
 
@@ -101,16 +104,25 @@ class _Local:
     """Our own API, by ``http.client``, a connection each."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        url = urllib.parse.urlsplit(config["clusters"][0]["cluster"]["server"])
+        cluster = config["clusters"][0]["cluster"]
+        url = urllib.parse.urlsplit(cluster["server"])
         self._host, self._port = url.hostname or "", url.port or 80
+        self._tls: ssl.SSLContext | None = None
+        if url.scheme == "https":
+            authority = base64.b64decode(cluster.get("certificate-authority-data", "")).decode()
+            self._tls = ssl.create_default_context(cadata=authority or None)
         self._token = str(config["users"][0]["user"]["token"])
         context = config["contexts"][0].get("context") or {}
         self.namespace: str = context.get("namespace") or "default"
-        self.server = f"http://{self._host}:{self._port}"
+        self.server = f"{url.scheme}://{self._host}:{self._port}"
 
     def send(self, request: ApiRequest) -> ApiResponse:
         """As the protocol."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=request.timeout_s)
+        connection = (
+            http.client.HTTPConnection(self._host, self._port, timeout=request.timeout_s)
+            if self._tls is None
+            else http.client.HTTPSConnection(self._host, self._port, timeout=request.timeout_s, context=self._tls)
+        )
         headers = {"Authorization": f"Bearer {self._token}", **request.headers}
         try:
             connection.request(request.method, request.path, body=request.body, headers=headers)

@@ -91,7 +91,7 @@ def up(
         # Until there is a certificate, of a DomainMapping, connections are refused.
         sockets = bind(by_name, unheard=() if has_certificate else ("tls",))
         api_host, api_port = sockets["api"].getsockname()
-        state.open(f"http://{api_host}:{api_port}")
+        state.open(f"https://{api_host}:{api_port}")
         state.write_ports({name: one.getsockname()[1] for name, one in sockets.items()})
         sockets["template"] = state.listen_template()
         inner_port, public_port = (sockets[name].getsockname()[1] for name in ("inner", "public"))

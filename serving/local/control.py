@@ -131,7 +131,7 @@ async def _body(stop: asyncio.Event) -> None:
             await until_rebuilt(cluster, within_s=_REBUILD_S)
             page = serve_page(metrics.page, sockets.get("control-metrics") or settings.metrics_address)
             sending = exporting(settings.otlp, metrics.page, service="control")
-            async with page, sending, running(api, sockets["api"]):
+            async with page, sending, running(api, sockets["api"], tls=state.certificate.server_context()):
                 await controlling
             for task in tasks:
                 task.cancel()

@@ -1,4 +1,4 @@
-"""The state folder of ``serving up``: its lock, its secrets and its paths. Standard library only.
+"""The state folder of ``serving up``: its lock, its secrets and its paths. Standard library only, but for a first certificate.
 
 The folder is 0700 and everything secret in it 0600: the API's token is the right to run code on this machine.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from serving.cluster.api.kubeconfig import kubeconfig
+from serving.local.certificates import ApiCertificate
 from serving.model.errors import Problem, SettingsError
 
 __all__ = ["StateFolder", "default_state_path", "short_path"]
@@ -36,6 +37,7 @@ class StateFolder:
         self.token = path / "token"
         self.dashboard_token = path / "dashboard-token"
         self.kubeconfig = path / "kubeconfig"
+        self.certificate = ApiCertificate(path / "certificates")
         self.ports = path / "ports.json"
         self.journal = path / "journal.db"
         self.logs = path / "logs"
@@ -69,14 +71,15 @@ class StateFolder:
                 record.unlink()
 
     def open(self, api_url: str) -> None:
-        """Make key, token and kubeconfig where they are missing, in a folder that is held. Raises as ``hold``."""
+        """Make key, tokens, certificate and kubeconfig where they are missing, in a folder that is held. Raises as ``hold``."""
         self.hold()
         if not self.key.exists():
             _write_private(self.key, secrets.token_bytes(_KEY_BYTES))
         for token in (self.token, self.dashboard_token):
             if not token.exists():
                 _write_private(token, secrets.token_urlsafe(_KEY_BYTES).encode())
-        _write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text()).encode())
+        authority = self.certificate.make()
+        _write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text(), authority=authority).encode())
 
     def write_ports(self, ports: Mapping[str, int]) -> None:
         """Note the ports by name, for those who look for a daemon later."""

@@ -4,6 +4,7 @@ import itertools
 import re
 import shlex
 import signal
+import ssl
 import subprocess
 import sys
 import venv
@@ -304,7 +305,8 @@ def posted(serving: Stage, path: str, body: Object) -> Object:
     credential = (serving.state / "token").read_text()
     port = msgspec.json.decode((serving.state / "ports.json").read_bytes())["api"]
     headers = {"Authorization": f"Bearer {credential}", "Content-Type": "application/json"}
-    answer = httpx.post(f"http://127.0.0.1:{port}{path}", json=body, headers=headers, timeout=60)
+    trusted = ssl.create_default_context(cafile=serving.state / "certificates" / "authority.crt")
+    answer = httpx.post(f"https://127.0.0.1:{port}{path}", json=body, headers=headers, timeout=60, verify=trusted)
     found: Object = answer.raise_for_status().json()
     return found
 

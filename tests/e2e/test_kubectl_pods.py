@@ -78,6 +78,18 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
         yield Kubectl(stage, pods[0].removeprefix("pod/"))
 
 
+def test_no_command_prints_the_token(kubectl: Kubectl) -> None:
+    token = (kubectl.stage.state / "token").read_text()
+    for words in (("config", "view"), ("cluster-info",), ("get", "pods", "-v=6"), ("version", "-o", "yaml")):
+        assert token not in kubectl(*words)
+    assert "is running at" in kubectl("cluster-info")
+    assert token in kubectl("config", "view", "--raw")
+
+
+def test_a_client_that_does_not_know_the_authority_is_warned(kubectl: Kubectl) -> None:
+    assert "certificate" in kubectl("get", "pods", "--certificate-authority=/etc/hostname", code=1)
+
+
 def test_exec_runs_a_command_with_the_environment_of_the_app(kubectl: Kubectl) -> None:
     assert kubectl("exec", kubectl.pod, "--", "sh", "-c", "echo $COLOUR; hostname") == f"red\n{kubectl.pod}\n"
 

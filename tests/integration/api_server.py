@@ -14,6 +14,7 @@ from serving.cluster.api.reviews import TokenReviews
 from serving.cluster.api.running import running
 from serving.cluster.api.server import ApiOptions, application
 from serving.cluster.port import Cluster
+from serving.local.certificates import ApiCertificate
 
 __all__ = ["TOKEN", "Served", "served"]
 
@@ -35,13 +36,17 @@ async def served(
     logs: PodLogs | None = None,
     token_reviews: TokenReviews | None = None,
     bookmark_period_s: float = math.inf,
+    has_tls: bool = False,
 ) -> AsyncIterator[Served]:
-    """Serve a store on a free port of 127.0.0.1."""
+    """Serve a store on a free port of 127.0.0.1; over TLS for kubectl, which sends no token without it."""
     reviews = token_reviews or TokenReviews()
     options = ApiOptions(token=TOKEN, token_reviews=reviews, bookmark_period_s=bookmark_period_s)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        certificate = ApiCertificate(folder / "certificates")
+        authority = certificate.make() if has_tls else ""
+        url = f"{'https' if has_tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
         path = folder / "kubeconfig"
-        path.write_text(kubeconfig(url, TOKEN), encoding="utf-8")
-        async with running(application(cluster, options, logs=logs), listener):
+        path.write_text(kubeconfig(url, TOKEN, authority=authority), encoding="utf-8")
+        tls = certificate.server_context() if has_tls else None
+        async with running(application(cluster, options, logs=logs), listener, tls=tls):
             yield Served(url=url, kubeconfig=path)

@@ -79,7 +79,7 @@ class Kubectl:
 async def serve_kubectl(program: str, folder: Path) -> AsyncGenerator[Kubectl, None]:
     """A kubectl with a server."""
     cluster = Observed()
-    async with served(cluster, folder, logs=Lines()) as api:
+    async with served(cluster, folder, logs=Lines(), has_tls=True) as api:
         one = Kubectl(program, folder, api.kubeconfig)
         one.cluster = cluster
         yield one

@@ -2,18 +2,14 @@
 
 The token grants the right to run code on this machine. The Host list rejects a web page whose own name points at 127.0.0.1
 (DNS rebinding) before the token is checked.
-
-The token may also be in the path, ``/token/TOKEN/api/...``: kubectl and every other client of client-go sends no bearer token
-to a server without TLS, even on loopback, and a kubeconfig's server may have a path.
 """
 
 import hmac
 from collections.abc import Collection
 
-from serving.cluster.api.kubeconfig import TOKEN_ROOT
 from serving.cluster.api.status import Fault
 
-__all__ = ["LOOPBACK_HOSTS", "TOKEN_ROOT", "check_host", "check_token"]
+__all__ = ["LOOPBACK_HOSTS", "check_host", "check_token"]
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -26,10 +22,10 @@ def check_host(header: str, allowed: Collection[str]) -> None:
         raise Fault(403, f"the Host header names {name or 'nothing'}; this server is {', '.join(sorted(allowed))}")
 
 
-def check_token(header: str, in_path: str, *, token: str) -> None:
-    """Raise ``Fault`` 401 unless an Authorization header, or the beginning of the path, carries the token."""
+def check_token(header: str, *, token: str) -> None:
+    """Raise ``Fault`` 401 unless an Authorization header carries the token."""
     scheme, _, given = header.partition(" ")
-    offered = given.strip() if scheme.lower() == "bearer" else in_path
+    offered = given.strip() if scheme.lower() == "bearer" else ""
     # Bytes: compare_digest rejects texts beyond ASCII, which a client may send.
     if not hmac.compare_digest(offered.encode("utf-8", "surrogateescape"), token.encode()):
         raise Fault(401, "Unauthorized: a bearer token is needed; the kubeconfig has it")

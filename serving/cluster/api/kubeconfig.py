@@ -1,26 +1,26 @@
 """The kubeconfig that names this server, for kubectl and for the kube adapter.
 
-Standard library only: the supervisor writes it before anything else is imported. The token stands twice: as a bearer token, and in the server's path, because client-go sends no bearer token without TLS.
-So the file is a secret (0600), as every kubeconfig is.
+Standard library only: the supervisor writes it before anything else is imported. The file has the token, so it is a secret
+(0600), as every kubeconfig is. client-go sends a token over TLS only, so kubectl needs a URL with https and its authority.
 """
 
+import base64
 import json
 
-__all__ = ["TOKEN_ROOT", "kubeconfig"]
-
-# Below it the first part of a path is the token.
-TOKEN_ROOT = "/token"  # noqa: S105 - a path
+__all__ = ["kubeconfig"]
 
 
-def kubeconfig(url: str, token: str, *, namespace: str = "default") -> str:
-    """The text of the file, JSON, which is YAML. ``url`` is "http://127.0.0.1:6080", the token of URL-safe letters."""
-    if not token.replace("-", "").replace("_", "").isalnum() or not token.isascii():
-        raise ValueError("the token must be of letters, digits, '-' and '_': it stands in a path")
+def kubeconfig(url: str, token: str, *, authority: str = "", namespace: str = "default") -> str:
+    """The text of the file, JSON, which is YAML.
+
+    ``url`` is "https://127.0.0.1:6080", ``authority`` the certificate, in PEM, that signs the server's.
+    """
     name = "serving"
+    trusted = {"certificate-authority-data": base64.b64encode(authority.encode()).decode()} if authority else {}
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": name, "cluster": {"server": f"{url.rstrip('/')}{TOKEN_ROOT}/{token}"}}],
+        "clusters": [{"name": name, "cluster": {"server": url.rstrip("/"), **trusted}}],
         "users": [{"name": name, "user": {"token": token}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace}}],
         "current-context": name,

@@ -18,7 +18,7 @@ from aiohttp.typedefs import Middleware
 
 from serving import __version__
 from serving.cluster.api import openapi, writing
-from serving.cluster.api.access import LOOPBACK_HOSTS, TOKEN_ROOT, check_host, check_token
+from serving.cluster.api.access import LOOPBACK_HOSTS, check_host, check_token
 from serving.cluster.api.answers import JSON_TYPE, EncodedReads, json_answer, shaped_list, shaped_object, whole_list
 from serving.cluster.api.content import Shape, decode_body, wanted
 from serving.cluster.api.discoveryanswers import discovery_answer
@@ -104,16 +104,15 @@ def application(
     app = web.Application(middlewares=[api.guard], client_max_size=options.body_bytes_max)
     for path in _HEALTH_PATHS:
         app.router.add_get(path, api.health)
-    for root in (f"{TOKEN_ROOT}/{{token}}", ""):
-        app.router.add_get(f"{root}/version", api.version)
-        app.router.add_get(f"{root}/openapi/v2", api.openapi_v2)
-        app.router.add_get(f"{root}/openapi/v3", api.openapi_v3)
-        app.router.add_get(f"{root}/openapi/v3/{{place:.+}}", api.openapi_v3)
-        app.router.add_post(f"{root}{_REVIEW_PATH}", api.review)
-        app.router.add_post(f"{root}{RULES_REVIEW_PATH}", api.review_rules)
-        app.router.add_post(f"{root}{SELF_REVIEW_PATH}", api.review_self)
-        app.router.add_post(f"{root}{TOKEN_REVIEW_PATH}", api.review_token)
-        app.router.add_route("*", f"{root}/{{path:.*}}", api.resource)
+    app.router.add_get("/version", api.version)
+    app.router.add_get("/openapi/v2", api.openapi_v2)
+    app.router.add_get("/openapi/v3", api.openapi_v3)
+    app.router.add_get("/openapi/v3/{place:.+}", api.openapi_v3)
+    app.router.add_post(_REVIEW_PATH, api.review)
+    app.router.add_post(RULES_REVIEW_PATH, api.review_rules)
+    app.router.add_post(SELF_REVIEW_PATH, api.review_self)
+    app.router.add_post(TOKEN_REVIEW_PATH, api.review_token)
+    app.router.add_route("*", "/{path:.*}", api.resource)
     app.on_shutdown.append(api.end_streams)
     return app
 
@@ -135,8 +134,7 @@ class _ApiHandlers:
             try:
                 check_host(request.headers.get("Host", ""), self._options.hosts)
                 if request.path not in _HEALTH_PATHS:
-                    in_path = request.match_info.get("token", "")
-                    check_token(request.headers.get("Authorization", ""), in_path, token=self._options.token)
+                    check_token(request.headers.get("Authorization", ""), token=self._options.token)
                 manager = field_manager(request.query, request.headers.get("User-Agent", ""))
                 with acting_as(ADMIN_USER, manager=manager):
                     return await handler(request)
@@ -349,11 +347,8 @@ def _check_subresource(target: RequestTarget) -> None:
 
 
 def _path(request: web.Request) -> str:
-    """The escaped path without the token prefix."""
-    raw_path = request.rel_url.raw_path
-    if "token" in request.match_info:
-        return "/" + "/".join(raw_path.split("/")[3:])
-    return raw_path
+    """The escaped path."""
+    return request.rel_url.raw_path
 
 
 async def _subject(request: web.Request) -> RequestTarget | None:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -46,14 +47,15 @@ class Up(msgspec.Struct, frozen=True):
         """Where the ready pods of a revision are."""
         token = (self.state / "token").read_text()
         selector = urllib.parse.quote(f"serving.knative.dev/revision={revision}")
-        url = f"http://127.0.0.1:{self.ports['api']}/api/v1/namespaces/default/pods?labelSelector={selector}"
-        pods = json.loads(fetch(url, Authorization=f"Bearer {token}"))["items"]
+        url = f"https://127.0.0.1:{self.ports['api']}/api/v1/namespaces/default/pods?labelSelector={selector}"
+        trusted = ssl.create_default_context(cafile=self.state / "certificates" / "authority.crt")
+        pods = json.loads(fetch(url, trusted, Authorization=f"Bearer {token}"))["items"]
         return [pod["status"]["podIP"] for pod in pods]
 
 
-def fetch(url: str, **headers: str) -> str:
+def fetch(url: str, trusted: ssl.SSLContext | None = None, **headers: str) -> str:
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own address
-    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - as above
+    with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:  # noqa: S310 - as above
         text: str = answer.read().decode()
     return text
 

@@ -1,3 +1,4 @@
+import json
 import os
 import stat
 from pathlib import Path
@@ -28,7 +29,9 @@ def test_secrets_stay_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
     second = StateFolder(tmp_path)
     second.open("http://127.0.0.1:7080")
     assert (second.key.read_bytes(), second.token.read_text()) == (key, token)
-    assert f"http://127.0.0.1:7080/token/{token}" in second.kubeconfig.read_text()
+    content = json.loads(second.kubeconfig.read_text())
+    assert content["clusters"][0]["cluster"]["server"] == "http://127.0.0.1:7080"
+    assert content["users"][0]["user"] == {"token": token}
 
 
 def test_a_folder_that_is_held_says_by_whom(tmp_path: Path) -> None:

@@ -20,23 +20,13 @@ def test_other_names_are_refused(header: str) -> None:
     assert caught.value.code == 403
 
 
-@pytest.mark.parametrize(("header", "in_path"), [("Bearer secret", ""), ("bearer  secret ", "wrong"), ("", "secret")])
-def test_the_token_opens(header: str, in_path: str) -> None:
-    check_token(header, in_path, token=TOKEN)
+@pytest.mark.parametrize("header", ["Bearer secret", "bearer  secret "])
+def test_the_token_opens(header: str) -> None:
+    check_token(header, token=TOKEN)
 
 
-@pytest.mark.parametrize(
-    ("header", "in_path"),
-    [
-        ("", ""),
-        ("Bearer", ""),
-        ("Bearer secre", ""),
-        ("Basic secret", ""),
-        ("Bearer gehëim", ""),
-        ("Bearer x", "secret"),
-    ],
-)
-def test_without_the_token_nothing_opens(header: str, in_path: str) -> None:
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer secre", "Basic secret", "Bearer gehëim", "secret"])
+def test_without_the_token_nothing_opens(header: str) -> None:
     with pytest.raises(Fault) as caught:
-        check_token(header, in_path, token=TOKEN)
+        check_token(header, token=TOKEN)
     assert caught.value.code == 401

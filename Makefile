@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry curl $(if $(shell command -v kubectl),,kubernetes-client)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock run demo demo-nodes test test-all check format config bench soak clean
+.PHONY: help setup system-packages lock run demo demo-nodes test test-all check format config bench soak fuzz clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -80,6 +80,9 @@ bench: $(VENV)/.ready  ## Benchmarks, each as a ratio measured in one run
 
 soak: $(VENV)/.ready  ## Ten minutes of mixed traffic through the data path; memory flat, nothing left over
 	$(BIN)/python bench/soak.py
+
+fuzz: $(VENV)/.ready  ## Ten million frames, legal and not, through the HTTP/2 side; about 20 minutes
+	$(BIN)/python bench/fuzz_http2.py
 
 clean:  ## Remove what was built here
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

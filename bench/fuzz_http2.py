@@ -68,7 +68,11 @@ class _Transport:
         """Note it."""
         self.closed = True
 
-    abort = close
+    abort = write_eof = close
+
+    def can_write_eof(self) -> bool:
+        """As a socket's can."""
+        return True
 
     def is_closing(self) -> bool:
         """Whether it was closed."""

@@ -2,9 +2,10 @@
 
     python bench/soak.py [--seconds N]
 
-Both daemons run as processes before an app. Clients of ten kinds ask without a pause: short requests on kept
-connections, a connection for each, bodies by length and in chunks, slow answers, websockets, events, clients that leave in
-the middle, and nonsense. A fifth into the run, and at its end when the clients have gone, memory, descriptors, tasks,
+Both daemons run as processes before an app, and a second pair before an app that speaks gRPC. Clients of fifteen kinds ask
+without a pause: short requests on kept connections, a connection for each, bodies by length and in chunks, slow answers,
+websockets, events, clients that leave in the middle, and nonsense; gRPC calls that are small, large, streams, cancelled, and out of
+time. A fifth into the run, and at its end when the clients have gone, memory, descriptors, tasks,
 connections and requests inside are read: memory may have grown by 5 percent, tasks not at all, and nobody may be inside.
 Exit 0 only if all that holds.
 """
@@ -27,16 +28,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import grpc.aio  # type: ignore[import-untyped]  # it has no types
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from bench.peers.cast import Cast, free_port, pss_mib
+from serving.samples import grpc_echo
 
 __all__ = ["main"]
 
 HOST = b"Host: hello.default.localhost\r\n"
-DAEMONS = ("queue-proxy", "activator")
+DAEMONS = ("queue-proxy", "activator", "grpc queue-proxy", "grpc activator")
 CLIENTS_PER_KIND = 6
+# A channel of grpcio costs this process more than a socket.
+GRPC_CLIENTS_PER_KIND = 2
 GROWTH_MAX = 1.05
 WARM_PART = 0.2
 # Idle connections between the daemons are gone by then, and what is left is a leak.
@@ -146,9 +151,80 @@ async def nonsense(port: int, dice: random.Random) -> str:
     return await _asked(port, dice.randbytes(50) + b"\r\n\r\n")
 
 
+def _channel(port: int) -> grpc.aio.Channel:
+    """A connection of its own."""
+    options = [
+        ("grpc.default_authority", HOST[6:-2].decode()),
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
+
+
+def _method(name: str) -> str:
+    return f"/{grpc_echo.SERVICE}/{name}"
+
+
+async def grpc_unary(port: int, dice: random.Random) -> str:
+    """Some calls at once on one connection, with messages of all sizes."""
+    async with _channel(port) as channel:
+        say = channel.unary_unary(_method("Say"))
+        sent = [dice.randbytes(dice.choice((0, 10, 1000, 100_000))) for _ in range(dice.randint(1, 30))]
+        answers = await asyncio.gather(*[say(one, timeout=ANSWER_WITHIN_S) for one in sent])
+    return "echoed" if answers == sent else "another echo"
+
+
+async def grpc_large(port: int, dice: random.Random) -> str:
+    """A large message there and back."""
+    message = dice.randbytes(dice.randint(1, 3_000_000))
+    async with _channel(port) as channel:
+        answer = await channel.unary_unary(_method("Say"))(message, timeout=ANSWER_WITHIN_S)
+    return "echoed" if answer == message else "another echo"
+
+
+async def grpc_chat(port: int, dice: random.Random) -> str:
+    """A stream in both directions; every second one is cancelled in the middle."""
+    async with _channel(port) as channel:
+        call = channel.stream_stream(_method("Chat"))(timeout=ANSWER_WITHIN_S)
+        for _ in range(dice.randint(1, 50)):
+            message = dice.randbytes(dice.randint(1, 2000))
+            await call.write(message)
+            if await call.read() != message:
+                return "another echo"
+        if dice.random() < 0.5:
+            call.cancel()
+        else:
+            await call.done_writing()
+            await call.read()
+    return "echoed"
+
+
+async def grpc_cancelled(port: int, dice: random.Random) -> str:
+    """Calls that are cancelled while they wait."""
+    async with _channel(port) as channel:
+        calls = [channel.unary_unary(_method("Wait"))(b"30") for _ in range(dice.randint(1, 5))]
+        await asyncio.sleep(dice.uniform(0, 0.1))
+        for call in calls:
+            call.cancel()
+    return "left"
+
+
+async def grpc_late(port: int, dice: random.Random) -> str:
+    """A call whose deadline passes."""
+    async with _channel(port) as channel:
+        try:
+            await channel.unary_unary(_method("Wait"))(b"30", timeout=dice.uniform(0.01, 0.2))
+        except grpc.aio.AioRpcError as error:
+            return str(error.code().name)
+    return "answered"
+
+
 KINDS: tuple[Kind, ...] = (short, kept, by_length, in_chunks, slow, websocket, events, leaves, half, nonsense)
+GRPC_KINDS: tuple[Kind, ...] = (grpc_unary, grpc_large, grpc_chat, grpc_cancelled, grpc_late)
 RIGHT = {
     **dict.fromkeys(("short", "kept", "by_length", "in_chunks", "slow"), "200"),
+    **dict.fromkeys(("grpc_unary", "grpc_large", "grpc_chat"), "echoed"),
+    "grpc_late": "DEADLINE_EXCEEDED",
     "websocket": "echoed",
     "events": "heard",
 }
@@ -160,17 +236,21 @@ async def _client(kind: Kind, port: int, counts: Counts, seed: int) -> None:
     while True:
         try:
             seen = await kind(port, dice)
+        except grpc.aio.AioRpcError as error:
+            seen = f"{error.code().name} {error.details()}"
         except (OSError, TimeoutError, EOFError, WebSocketException) as error:
             seen = type(error).__name__
         counts[f"{name} {seen}"] += 1
 
 
-async def _load(port: int, counts: Counts, seconds: float) -> None:
+async def _load(cast: Cast, counts: Counts, seconds: float) -> None:
     """Clients of all kinds for a while."""
+    kinds = [(kind, cast.ports["activator"], CLIENTS_PER_KIND) for kind in KINDS]
+    kinds += [(kind, cast.ports["grpc activator"], GRPC_CLIENTS_PER_KIND) for kind in GRPC_KINDS]
     tasks = [
         asyncio.create_task(_client(kind, port, counts, place * CLIENTS_PER_KIND + index))
-        for place, kind in enumerate(KINDS)
-        for index in range(CLIENTS_PER_KIND)
+        for place, (kind, port, count) in enumerate(kinds)
+        for index in range(count)
     ]
     await asyncio.sleep(seconds)
     for task in tasks:
@@ -186,30 +266,37 @@ def _numbers(admin: int) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^(queueproxy_\w+) (\S+)$", page, re.MULTILINE)}
 
 
-def _held(cast: Cast, path: Path) -> dict[str, float]:
-    """What the activator says that it holds."""
+def _held(cast: Cast, activator: str, path: Path) -> dict[str, float]:
+    """What an activator says that it holds."""
     path.unlink(missing_ok=True)
-    os.kill(cast.pid("activator"), signal.SIGUSR1)
+    os.kill(cast.pid(activator), signal.SIGUSR1)
     while not path.exists():
         time.sleep(0.01)
     found: dict[str, float] = json.loads(path.read_text())
     return found
 
 
-def _state(cast: Cast, admin: int, path: Path) -> dict[str, float]:
-    """What each daemon holds while nobody asks."""
+def _state(cast: Cast, admins: dict[str, int], paths: dict[str, Path]) -> dict[str, float]:
+    """What each daemon holds while nobody asks; ``admins`` of queue-proxies, ``paths`` of activators by name."""
     found: dict[str, float] = {}
     for name in DAEMONS:
         found[f"{name} pss_mib"] = round(pss_mib(cast.pid(name)), 2)
         found[f"{name} descriptors"] = len(list(Path(f"/proc/{cast.pid(name)}/fd").iterdir()))
-    numbers = _numbers(admin)
-    found |= {f"queue-proxy {name}": numbers[f"queueproxy_{key}"] for name, key in _OF_THE_PAGE.items()}
-    return found | {f"activator {name}": value for name, value in _held(cast, path).items()}
+    for name, admin in admins.items():
+        numbers = _numbers(admin)
+        found |= {f"{name} {key}": numbers[f"queueproxy_{of}"] for key, of in _OF_THE_PAGE.items()}
+    for name, path in paths.items():
+        found |= {f"{name} {key}": value for key, value in _held(cast, name, path).items()}
+    return found
 
 
 # Pages say these of a queue-proxy.
 _OF_THE_PAGE = {"inside": "requests_inside", "waiting": "requests_waiting", "tasks": "tasks"}
-_NOBODY = ("queue-proxy inside", "queue-proxy waiting", "activator inside", "activator client_connections")
+_NOBODY = tuple(
+    f"{prefix}{key}"
+    for prefix in ("", "grpc ")
+    for key in ("queue-proxy inside", "queue-proxy waiting", "activator inside", "activator client_connections")
+)
 
 
 def wrong_of(warm: dict[str, float], end: dict[str, float], counts: Counts) -> list[str]:
@@ -232,25 +319,40 @@ def wrong_of(warm: dict[str, float], end: dict[str, float], counts: Counts) -> l
 
 async def soak(cast: Cast, folder: Path, seconds: float) -> dict[str, object]:
     """The whole run; what was seen and what was wrong."""
-    admin, path = free_port(), folder / "activator.json"
-    cast.start("mixed", core=1)
-    told = {
-        "SERVING_POD_ADMIN_LISTEN": f"127.0.0.1:{admin}",
-        "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": "60",
-        "SERVING_QUEUEPROXY_HTTP_UPSTREAM_IDLE_MAX_S": f"{IDLE_MAX_S}",
-    }
-    cast.start("queue-proxy", core=0, before="mixed", **told)
-    own = {"LONE_ACTIVATOR_STATE": str(path), "LONE_ACTIVATOR_IDLE_S": f"{IDLE_MAX_S}"}
-    cast.start("activator", core=0, before="queue-proxy", **own)
+    admins, paths = {}, {}
+    for prefix, app in (("", "mixed"), ("grpc ", "grpc")):
+        admin = admins[f"{prefix}queue-proxy"] = free_port()
+        path = paths[f"{prefix}activator"] = folder / f"{app}-activator.json"
+        cast.start(app, core=1)
+        pod = {
+            "SERVING_POD_ADMIN_LISTEN": f"127.0.0.1:{admin}",
+            "SERVING_POD_PROTOCOL": "h2c" if prefix else "http1",
+            "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": "60",
+            "SERVING_QUEUEPROXY_HTTP_UPSTREAM_IDLE_MAX_S": f"{IDLE_MAX_S}",
+        }
+        cast.start(f"{prefix}queue-proxy", core=0, before=app, **pod)
+        own = {"LONE_ACTIVATOR_STATE": str(path), "LONE_ACTIVATOR_IDLE_S": f"{IDLE_MAX_S}"}
+        cast.start(f"{prefix}activator", core=0, before=f"{prefix}queue-proxy", **own)
+    await _until_called(cast.ports["grpc activator"])
     counts: Counts = collections.Counter()
-    await _load(cast.ports["activator"], counts, seconds * WARM_PART)
+    await _load(cast, counts, seconds * WARM_PART)
     await asyncio.sleep(SETTLE_S)
-    warm = _state(cast, admin, path)
-    await _load(cast.ports["activator"], counts, seconds * (1 - WARM_PART))
+    warm = _state(cast, admins, paths)
+    await _load(cast, counts, seconds * (1 - WARM_PART))
     await asyncio.sleep(SETTLE_S)
-    end = _state(cast, admin, path)
-    told_counts = dict(sorted(counts.items()))
-    return {"seconds": seconds, "warm": warm, "end": end, "counts": told_counts, "wrong": wrong_of(warm, end, counts)}
+    end = _state(cast, admins, paths)
+    seen = dict(sorted(counts.items()))
+    return {"seconds": seconds, "warm": warm, "end": end, "counts": seen, "wrong": wrong_of(warm, end, counts)}
+
+
+async def _until_called(port: int) -> None:
+    """Wait until a call is answered: the pod is ready, and the activator knows it."""
+    async with asyncio.timeout(ANSWER_WITHIN_S), _channel(port) as channel:
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await channel.unary_unary(_method("Say"))(b"")
+                return
+            await asyncio.sleep(0.1)
 
 
 def main() -> int:

@@ -19,7 +19,11 @@ __all__ = ["BIG_BYTES", "Cast", "bench_cache", "cpu_s", "free_port", "go_program
 HERE = Path(__file__).resolve().parent
 BIG_BYTES = 10 * 1024**2
 _START_WITHIN_S = 10.0
-_APPS = {"app": "backend.py", "mixed": "mixed.py"}
+_APPS = {
+    "app": [str(HERE / "backend.py")],
+    "mixed": [str(HERE / "mixed.py")],
+    "grpc": ["-m", "serving.samples.grpc_echo"],
+}
 _NGINX = """
 daemon off; master_process off; worker_processes 1; pid {folder}/{name}.pid; error_log /dev/null crit;
 events {{ worker_connections 8192; }}
@@ -70,6 +74,19 @@ def until_200(port: int) -> None:
     while True:
         try:
             with urllib.request.urlopen(request, timeout=1):  # noqa: S310 - http to this machine
+                return
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.001)
+
+
+def until_open(port: int) -> None:
+    """Connect until that succeeds."""
+    deadline_s = time.monotonic() + _START_WITHIN_S
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port)):
                 return
         except OSError:
             if time.monotonic() > deadline_s:
@@ -130,7 +147,11 @@ class Cast:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        until_200(port)
+        if name.startswith("grpc"):
+            # What speaks HTTP/2 to its clients only, or stands before an app that does.
+            until_open(port)
+        else:
+            until_200(port)
         return time.monotonic() - began_s
 
     def stop(self, name: str) -> None:
@@ -162,12 +183,12 @@ class Cast:
             body = _BACKEND.format(port=port, text="x" * 200, folder=self._folder)
             return self._nginx(name, body), {}
         if name in _APPS:
-            return [sys.executable, str(HERE / _APPS[name]), str(port)], {}
+            return [sys.executable, *_APPS[name], str(port)], {"PORT": str(port)}
         if name == "nginx":
             return self._nginx(name, _PROXY.format(port=port, backend=backend)), {}
         if name.startswith("go"):
             return [str(go_program(self._cache)), f"127.0.0.1:{port}", f"http://127.0.0.1:{backend}"], {}
-        if name == "activator":
+        if name.removeprefix("grpc ") == "activator":
             return [sys.executable, str(HERE / "lone_activator.py"), str(port), str(backend)], settings
         return [sys.executable, "-m", "serving.queueproxy.main"], {
             "SERVING_POD_NAMESPACE": "default",

@@ -118,10 +118,12 @@ class Http2Engine(FrameReceiver):
             stream.peer_ended = True
             stream.take_data(payload, ended=True)
             self._complete(stream)
-        elif payload:
-            stream.take_data(payload, ended=False)
         else:
-            self.budget.count_idle_frame(self._now_s)
+            if not payload:
+                self.budget.count_idle_frame(self._now_s)
+            if size:
+                # A padding takes a part of the window even where there is nothing else.
+                stream.take_data(payload, ended=False)
 
     def take_block(self, stream_id: int, block: bytes, *, ended: bool) -> None:
         """A head, which the decoder must see whatever becomes of it."""
@@ -149,6 +151,9 @@ class Http2Engine(FrameReceiver):
 
     def take_window(self, stream_id: int, increment: int) -> None:
         """The peer takes more."""
+        self.windows_left -= 1
+        if self.windows_left < 0:
+            self.budget.count_idle_frame(self._now_s)
         if not increment:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "a window that does not grow")
         if not stream_id:

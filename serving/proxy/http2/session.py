@@ -26,6 +26,9 @@ __all__ = ["Session"]
 
 # The least that TCP carries between two full buffers on a bad line.
 _FLUSH_S = 60.0
+# A client that is told of its error has so long to read it, and may send so much before it does.
+_LINGER_S = 1.0
+_PASSED_OVER_BYTES_MAX = 1024 * 1024
 
 
 class Session(FrameSender):
@@ -50,6 +53,7 @@ class Session(FrameSender):
         self._farewell = Farewell(self.engine)
         self._client_leaves = False
         self._closing = False
+        self._passed_over_bytes = 0
         registry.opened(self, address)
         self._wait_until(now_s + registry.settings.client_idle_max_s)
         self.send()
@@ -68,13 +72,14 @@ class Session(FrameSender):
     def take(self, data: bytes) -> None:
         """Understand frames and give each to its stream."""
         if self._closing:
+            self._pass_over(data)
             return
         now_s = self.wiring.clock()
         engine = self.engine
         try:
             engine.receive(data, now_s)
         except Violation as violation:
-            self.end(violation.code)
+            self.end(violation.code, lingers=True)
             return
         if self._client_leaves and not engine.streams:
             self.end(ErrorCode.NO_ERROR)
@@ -164,8 +169,8 @@ class Session(FrameSender):
         self.send()
         return due_s
 
-    def end(self, code: ErrorCode) -> None:
-        """Send GOAWAY and close."""
+    def end(self, code: ErrorCode, *, lingers: bool = False) -> None:
+        """Send GOAWAY and close. ``lingers`` while the client sends: its bytes would reset the connection before it reads why."""
         if self._closing:
             return
         if code is not ErrorCode.NO_ERROR or not self._farewell.is_finished:
@@ -173,8 +178,18 @@ class Session(FrameSender):
         self.write_now()
         self._closing = self.engine.is_ended = True
         self._leave_streams()
-        self._transport.close()
-        self._wait_until(self.wiring.clock() + _FLUSH_S)
+        if lingers and self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+            self._wait_until(self.wiring.clock() + _LINGER_S)
+        else:
+            self._transport.close()
+            self._wait_until(self.wiring.clock() + _FLUSH_S)
+
+    def _pass_over(self, data: bytes) -> None:
+        """Read what the client still sends after the end, up to a limit."""
+        self._passed_over_bytes += len(data)
+        if self._passed_over_bytes > _PASSED_OVER_BYTES_MAX:
+            self._transport.abort()
 
     def _streams(self) -> list[Stream]:
         return [stream for stream in self.engine.streams.values() if isinstance(stream, Stream)]

@@ -27,13 +27,16 @@ from serving.settings.http import HttpSettings
 
 __all__ = ["FrameWriter"]
 
+# Peers send one or two WINDOW_UPDATE frames for a DATA frame; Envoy allows 10.
+_WINDOWS_PER_FRAME = 10
+_WINDOWS_AT_FIRST = 100
 _pack = FRAME_HEAD.pack
 
 
 class FrameWriter(StreamTable):
     """One direction of a connection."""
 
-    __slots__ = ("_blocked", "_peer_window", "encoder", "is_full", "out", "send_left")
+    __slots__ = ("_blocked", "_peer_window", "encoder", "is_full", "out", "send_left", "windows_left")
 
     def __init__(self, settings: HttpSettings, *, is_server: bool, now_s: float) -> None:
         super().__init__(settings, is_server=is_server, now_s=now_s)
@@ -44,6 +47,8 @@ class FrameWriter(StreamTable):
         """What the peer takes of all streams together."""
         self.is_full = False
         """Whether the socket takes nothing for now."""
+        self.windows_left = _WINDOWS_AT_FIRST
+        """How many WINDOW_UPDATE frames the peer may send that do not count as idle frames."""
         self._blocked: deque[EngineStream] = deque()
         self._peer_window = WINDOW_BYTES
 
@@ -92,6 +97,7 @@ class FrameWriter(StreamTable):
             return
         stream.send_left -= size
         self.send_left -= size
+        self.windows_left += _WINDOWS_PER_FRAME
         is_last = done and not trailers
         if size:
             self.out.append(_pack(size >> 8, size & 0xFF, DATA, END_STREAM if is_last else 0, stream.stream_id))
@@ -161,6 +167,7 @@ class FrameWriter(StreamTable):
             del pending[:size]
             stream.send_left -= size
             self.send_left -= size
+            self.windows_left += _WINDOWS_PER_FRAME
             sent += 1
             if is_last:
                 self._end(stream)

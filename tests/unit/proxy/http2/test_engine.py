@@ -153,10 +153,23 @@ def test_a_client_that_makes_us_reset_streams_is_counted_as_if_it_did(fault: byt
     assert one.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_larger_windows_cost_nothing_that_counts() -> None:
+def test_larger_windows_count_when_they_are_many_more_than_what_was_sent() -> None:
     one = opened(http2_idle_frames_max=1)
     one.feed(window(1) * 100)
+    for number in range(1, 21, 2):
+        one.feed(request(number))
+        one.engine.send_data(one.stream(number), b"x", done=True)
+    one.feed(window(1) * 100)
     assert one.violation is None
+    one.feed(window(1) * 2)
+    assert one.violation is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_a_padding_alone_opens_the_window_again() -> None:
+    one = opened()
+    one.feed(OPEN, data(b"\xfe" + bytes(254), flags=8) * 400)
+    assert one.violation is None
+    assert one.stream(1).window_left > 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,17 @@
+"""Frames by the thousand through sessions: nothing raises, and nothing is left over (``make fuzz`` runs ten million)."""
+
+import pytest
+
+from bench.fuzz_http2 import GROWTH_MAX, fuzz
+
+
+async def test_thousands_of_frames_leave_nothing() -> None:
+    found = await fuzz(10_000, seed=1)
+    assert found["requests"] > 500
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_more_frames_take_no_more_memory() -> None:
+    found = await fuzz(500_000, seed=2)
+    assert found["end_mib"] <= found["warm_mib"] * GROWTH_MAX

@@ -26,7 +26,7 @@ __all__ = ["Session"]
 
 # The least that TCP carries between two full buffers on a bad line.
 _FLUSH_S = 60.0
-# A client that is told of its error has so long to read it, and may send so much before it does.
+# How long a client has to read why its connection ends, and how much it may send meanwhile.
 _LINGER_S = 1.0
 _PASSED_OVER_BYTES_MAX = 1024 * 1024
 

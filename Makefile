@@ -7,6 +7,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # images, skopeo and a registry to pull from, clients.
 DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybox-static skopeo docker-registry curl $(if $(shell command -v kubectl),,kubernetes-client)
 
+# boto3 asks for a python-dateutil below 3, kubernetes for one from 3 on; both work with it, so these come without what they ask for.
+AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werkzeug Flask flask-cors blinker itsdangerous Jinja2 MarkupSafe
+
 .DEFAULT_GOAL := help
 .PHONY: help setup system-packages lock run demo demo-nodes test test-all check format config bench soak fuzz clean
 
@@ -25,6 +28,7 @@ $(VENV)/.runtime: pyproject.toml constraints.txt serving/__init__.py | $(VENV)/b
 
 $(VENV)/.ready: pyproject.toml constraints.txt serving/__init__.py | $(VENV)/bin/python
 	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --no-deps $(AWS_PACKAGES)
 	@touch $@ $(VENV)/.runtime
 
 setup: $(VENV)/.ready  ## Make the virtual environment with everything that tests need
@@ -39,6 +43,7 @@ system-packages:  ## Install the Debian packages that tests use; without them `m
 lock: pyproject.toml  ## Renew constraints.txt: the newest versions that pyproject.toml allows
 	$(PYTHON) -m venv --clear $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
+	$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(AWS_PACKAGES)
 	{ grep '^#' constraints.txt; $(VENV)-lock/bin/python -m pip freeze --exclude serving; } > $(VENV)-lock/constraints.txt
 	mv $(VENV)-lock/constraints.txt constraints.txt
 	rm -rf $(VENV)-lock

@@ -20,6 +20,10 @@ __all__ = [
     "HTTP_ROUTE",
     "KINDS",
     "LEASE",
+    "MACHINE",
+    "MACHINE_DEPLOYMENT",
+    "MACHINE_POOL",
+    "MACHINE_SET",
     "NAMESPACE",
     "NODE",
     "NODE_GROUP",
@@ -134,6 +138,25 @@ POD_DISRUPTION_BUDGET = Kind(
     short_names=("pdb",),
     durable=True,
 )
+
+
+def _machines(name: str, plural: str, *short_names: str, has_scale: bool = True) -> Kind:
+    """A kind of Cluster API, which installs its own definitions."""
+    return Kind(
+        group="cluster.x-k8s.io",
+        version="v1beta1",
+        name=name,
+        plural=plural,
+        short_names=short_names,
+        categories=("cluster-api",),
+        has_scale=has_scale,
+    )
+
+
+MACHINE = _machines("Machine", "machines", "ma", has_scale=False)
+MACHINE_SET = _machines("MachineSet", "machinesets", "ms")
+MACHINE_DEPLOYMENT = _machines("MachineDeployment", "machinedeployments", "md")
+MACHINE_POOL = _machines("MachinePool", "machinepools", "mp")
 # Resource usage of nodes and pods. In a cluster metrics-server serves it, without watches.
 NODE_METRICS = Kind(
     group="metrics.k8s.io", version="v1beta1", name="NodeMetrics", plural="nodes", namespaced=False, has_status=False
@@ -211,6 +234,10 @@ KINDS: tuple[Kind, ...] = (
     HORIZONTAL_POD_AUTOSCALER,
     HTTP_ROUTE,
     LEASE,
+    MACHINE,
+    MACHINE_SET,
+    MACHINE_DEPLOYMENT,
+    MACHINE_POOL,
     NODE_METRICS,
     POD_METRICS,
     POD_DISRUPTION_BUDGET,

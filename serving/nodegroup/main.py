@@ -20,7 +20,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.configmaps import followed
@@ -33,13 +35,14 @@ from serving.cluster.port import Cluster
 from serving.metrics.nodegroup import NodeGroupMetrics
 from serving.metrics.server import serve_page
 from serving.model.errors import Problem
-from serving.nodegroup.groups import GroupReading, groups_of_text
+from serving.nodegroup.groups import GroupReading, WrittenGroup, groups_of_text
 from serving.nodegroup.io.clouds.choice import opened_cloud
 from serving.nodegroup.io.loop import NodeGroupLoop
 from serving.nodegroup.io.passes import NodeGroupPasses
 from serving.settings.daemons import DAEMONS, ELECTION, NODEGROUP
 from serving.settings.live import LiveSettings
 from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup_options import AwsOptions
 
 __all__ = ["main"]
 
@@ -70,14 +73,22 @@ def _log_problem(problem: Problem) -> None:
     _log.error("group.refused", extra={"problem": str(problem)})
 
 
+def _aws_options(groups: Sequence[WrittenGroup]) -> dict[str, AwsOptions]:
+    """The options of the cloud aws by the name of the Auto Scaling group; reading the groups has checked them."""
+    return {
+        one.settings.cloud_provider_group_name: msgspec.convert(one.options.get("aws") or {}, AwsOptions)
+        for one in groups
+    }
+
+
 async def _body(stop: asyncio.Event) -> None:
     own = LiveSettings(NODEGROUP, registry=DAEMONS, environment=os.environ)
     electing = LiveSettings(ELECTION, registry=DAEMONS, environment=os.environ)
-    identity = new_identity()
+    identity, aws = new_identity(), dict[str, AwsOptions]()
     async with (
         connect("nodegroup", identity=identity) as cluster,
         followed(cluster, system_namespace(), [own, electing]),
-        opened_cloud(own.settings, cluster) as cloud,
+        opened_cloud(own.settings, cluster, aws_options=lambda group: aws.get(group, AwsOptions())) as cloud,
     ):
         metrics, election = NodeGroupMetrics(), electing.settings
         written = _WrittenGroups(lambda: own.settings)
@@ -86,6 +97,7 @@ async def _body(stop: asyncio.Event) -> None:
             passes = NodeGroupPasses(
                 through, cloud, written=written, check=check, dry_mode=lambda: own.settings.dry_mode
             )
+            passes.on_groups = lambda groups: aws.update(_aws_options(groups))
             await NodeGroupLoop(passes, lambda: own.settings, metrics).run(stop)
 
         where = inherited_sockets().get("nodegroup-metrics") or own.settings.metrics_address

@@ -7,7 +7,7 @@ on. Nodes and pods come from reflectors; what a pass writes is believed before t
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -82,6 +82,7 @@ class NodeGroupPasses:
         clock: Callable[[], float] = wall_s,
     ) -> None:
         self.book = NodeGroupBook()
+        self.on_groups: Callable[[Sequence[WrittenGroup]], None] = lambda _: None
         self.on_pass: Callable[[GroupPass], None] = lambda _: None
         self.on_cloud_error: Callable[[str, CloudError], None] = lambda _, __: None
         self._cluster = cluster
@@ -129,6 +130,7 @@ class NodeGroupPasses:
         """One pass of each group, in their order. Raises ``NotLeading``."""
         groups = await self._present_groups()
         self.book.take_groups([one.settings for one in groups])
+        self.on_groups(groups)
         self._take_quirk(groups)
         for name in self._memories.keys() - {one.settings.name for one in groups}:
             del self._memories[name]

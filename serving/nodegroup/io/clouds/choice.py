@@ -5,27 +5,39 @@ them.
 """
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from serving.cluster.identity import system_namespace
 from serving.cluster.port import Cluster
-from serving.model.errors import Problem, SettingsError
 from serving.nodegroup.cloud import Cloud
+from serving.nodegroup.io.clouds.aws import AwsCloud
+from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
+from serving.nodegroup.io.clouds.externalgrpc import opened_external_grpc
 from serving.nodegroup.io.clouds.local import LocalCloud
 from serving.nodegroup.io.clouds.memory import MemoryCloud
 from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup_options import AwsOptions
 
 __all__ = ["opened_cloud"]
 
 
 @contextlib.asynccontextmanager
-async def opened_cloud(settings: NodeGroupDaemonSettings, cluster: Cluster) -> AsyncIterator[Cloud]:
+async def opened_cloud(
+    settings: NodeGroupDaemonSettings,
+    cluster: Cluster,
+    *,
+    aws_options: Callable[[str], AwsOptions] = lambda _: AwsOptions(),
+) -> AsyncIterator[Cloud]:
     """The cloud of the settings while the context lasts. Raises ``SettingsError`` if its library is missing."""
     match settings.cloud_provider:
+        case "aws":
+            yield AwsCloud(settings, options=aws_options)
+        case "cluster-api":
+            yield ClusterApiCloud(cluster)
+        case "external-grpc":
+            async with opened_external_grpc(settings) as provider:
+                yield provider
         case "local":
             yield LocalCloud(cluster, system_namespace())
-        case "memory":
+        case _:
             yield MemoryCloud({})
-        case other:
-            problem = Problem(where="cloud-provider", what=f"{other} is not there yet", expected="memory")
-            raise SettingsError([problem])

@@ -28,6 +28,7 @@ def test_every_group_is_listed_once() -> None:
         "autoscaling",
         "gateway.networking.k8s.io",
         "coordination.k8s.io",
+        "cluster.x-k8s.io",
         "metrics.k8s.io",
         "policy",
         "serving.knative.dev",

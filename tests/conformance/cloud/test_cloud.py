@@ -1,0 +1,78 @@
+"""The contract of the cloud port, over every adapter."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from serving.model.errors import CloudRefused
+from serving.nodegroup.records import CloudGroup
+from tests.conformance.cloud.adapters import CLOUDS, MadeCloud
+
+# The server of AWS takes seconds to import.
+PARAMETERS = [pytest.param(name, marks=pytest.mark.slow) if name == "aws" else name for name in sorted(CLOUDS)]
+
+
+@pytest_asyncio.fixture(params=PARAMETERS)
+async def made(request: pytest.FixtureRequest) -> AsyncIterator[MadeCloud]:
+    async with CLOUDS[request.param]() as one:
+        yield one
+
+
+def size(target: int) -> CloudGroup:
+    return CloudGroup(target_size=target, min_size=1, max_size=6)
+
+
+async def test_a_group_has_a_target_and_bounds(made: MadeCloud) -> None:
+    assert await made.port.describe(made.group) == size(3)
+
+
+async def test_a_group_that_is_not_there_is_refused(made: MadeCloud) -> None:
+    with pytest.raises(CloudRefused):
+        await made.port.describe("default/no-such")
+
+
+async def test_growing_raises_the_target(made: MadeCloud) -> None:
+    await made.port.increase(made.group, 2)
+    assert await made.port.describe(made.group) == size(5)
+    await made.port.increase(made.group, 1)
+    assert await made.port.describe(made.group) == size(6)
+
+
+@pytest.mark.parametrize("count", [4, 0, -1])
+async def test_growing_beyond_a_bound_is_refused_and_changes_nothing(made: MadeCloud, count: int) -> None:
+    with pytest.raises(CloudRefused):
+        await made.port.increase(made.group, count)
+    assert await made.port.describe(made.group) == size(3)
+
+
+async def test_deleting_lowers_the_target_by_as_many(made: MadeCloud) -> None:
+    first, second, _ = made.machines
+    deletion = await made.port.delete(made.group, [first, second])
+    assert (set(deletion.deleted), deletion.failed) == ({first.node_name, second.node_name}, {})
+    assert await made.port.describe(made.group) == size(1)
+
+
+async def test_a_batch_that_would_pass_the_minimum_is_refused_whole(made: MadeCloud) -> None:
+    with pytest.raises(CloudRefused):
+        await made.port.delete(made.group, made.machines)
+    assert await made.port.describe(made.group) == size(3)
+
+
+async def test_a_machine_that_is_gone_counts_as_deleted_and_lowers_the_target_once(made: MadeCloud) -> None:
+    if made.group == "g":
+        pytest.skip("the memory cloud knows strangers only")
+    first = made.machines[0]
+    await made.port.delete(made.group, [first])
+    assert (await made.port.delete(made.group, [first])).deleted == (first.node_name,)
+    assert await made.port.describe(made.group) == size(2)
+
+
+async def test_a_machine_of_another_group_is_reported_and_left_alone(made: MadeCloud) -> None:
+    if made.stranger is None:
+        pytest.skip("there is one group")
+    first = made.machines[0]
+    deletion = await made.port.delete(made.group, [first, made.stranger])
+    assert deletion.deleted == (first.node_name,)
+    assert made.group in deletion.failed[made.stranger.node_name]
+    assert await made.port.describe(made.group) == size(2)

@@ -1,0 +1,129 @@
+"""Clouds that are away, throttle, or give less than was asked for."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import MACHINE_DEPLOYMENT
+from serving.cluster.memory import MemoryCluster
+from serving.model.errors import CloudRefused, CloudUnavailable, SettingsError, Unavailable
+from serving.nodegroup.io.clouds.aws import AwsCloud
+from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
+from serving.nodegroup.io.clouds.externalgrpc import opened_external_grpc
+from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from serving.settings.nodegroup_options import AwsOptions
+from tests.conformance.cloud.adapters import CLOUDS, aws
+
+# Nothing listens there.
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def _account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+
+
+@pytest.fixture
+def busy() -> Iterator[str]:
+    """An AWS API that throttles everything."""
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = (
+                b"<ErrorResponse><Error><Code>Throttling</Code><Message>Rate exceeded</Message></Error></ErrorResponse>"
+            )
+            self.send_response(400)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Busy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def settings(url: str) -> NodeGroupDaemonSettings:
+    return NodeGroupDaemonSettings(cloud_provider="aws", aws_region="eu-west-1", aws_endpoint_url=url)
+
+
+async def test_an_aws_api_that_is_away_is_unavailable() -> None:
+    with pytest.raises(CloudUnavailable):
+        await AwsCloud(settings(f"http://{NOWHERE}")).describe("workers")
+
+
+async def test_throttling_is_unavailable(busy: str) -> None:
+    with pytest.raises(CloudUnavailable, match="Rate exceeded"):
+        await AwsCloud(settings(busy)).describe("workers")
+
+
+async def test_a_provider_that_is_away_is_unavailable() -> None:
+    where = NodeGroupDaemonSettings(grpc_address=NOWHERE, cloud_timeout_s=5.0)
+    async with opened_external_grpc(where) as cloud:
+        with pytest.raises(CloudUnavailable):
+            await cloud.describe("workers")
+
+
+async def test_a_provider_needs_an_address() -> None:
+    with pytest.raises(SettingsError, match="external-grpc-address"):
+        async with opened_external_grpc(NodeGroupDaemonSettings()):
+            pass
+
+
+async def test_a_management_cluster_that_is_away_is_unavailable() -> None:
+    class Away(MemoryCluster):
+        async def get(self, *_: Any, **__: Any) -> Any:  # noqa: ANN401
+            raise Unavailable("no answer")
+
+    with pytest.raises(CloudUnavailable):
+        await ClusterApiCloud(Away()).describe("default/workers")
+
+
+@pytest.mark.parametrize("group", ["workers", "Deployment/default/workers", "a/b/c/d"])
+async def test_a_name_that_is_no_group_of_cluster_api_says_what_is(group: str) -> None:
+    with pytest.raises(CloudRefused, match="expected NAMESPACE/NAME"):
+        await ClusterApiCloud(MemoryCluster()).describe(group)
+
+
+async def test_a_crash_between_mark_and_scale_is_repaired_by_the_next_call() -> None:
+    async with CLOUDS["cluster-api"]() as made:
+        cluster: Any = made.cloud._cluster
+        first = made.machines[0]
+        real = cluster.patch
+
+        async def crashes(*given: Any, **more: Any) -> Any:  # noqa: ANN401
+            if given[0] == MACHINE_DEPLOYMENT:
+                raise Unavailable("the process was killed")
+            return await real(*given, **more)
+
+        cluster.patch = crashes
+        with pytest.raises(CloudUnavailable):
+            await made.port.delete(made.group, [first])
+        cluster.patch = real
+        assert (await made.port.delete(made.group, [first])).deleted == (first.node_name,)
+        assert (await made.port.describe(made.group)).target_size == 2
+
+
+@pytest.mark.slow
+async def test_a_launch_template_starts_machines_by_a_fleet() -> None:
+    async with aws() as made:
+        cloud: Any = made.cloud
+        template = await asyncio.to_thread(
+            cloud._machines.create_launch_template,
+            LaunchTemplateName="t",
+            LaunchTemplateData={"ImageId": "ami-12c6146b", "InstanceType": "t3.small"},
+        )
+        options = AwsOptions(launch_template_id=template["LaunchTemplate"]["LaunchTemplateId"], lifecycle="on-demand")
+        cloud._options = lambda _: options
+        await made.port.increase(made.group, 2)
+        assert (await made.port.describe(made.group)).target_size == 5

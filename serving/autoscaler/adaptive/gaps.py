@@ -57,7 +57,8 @@ GROUP_COUNT: int = int(_GROUPS[-1]) + 1
 """Groups of bins: below 1 s, 1 s, 2 to 3 s, 4 to 7 s, and so on."""
 
 _GROUP_FIRST = np.searchsorted(_GROUPS, np.arange(GROUP_COUNT))
-_STARTS_LIST: list[float] = [float(one) for one in BIN_STARTS_S]
+_GROUP_STARTS_S: Array = BIN_STARTS_S[_GROUP_FIRST]
+_GROUP_WIDTHS_S: Array = np.append(np.diff(_GROUP_STARTS_S), _LAST_WIDTH_S)
 
 
 class GapPrior:
@@ -86,10 +87,9 @@ class GapPrior:
     def record(self, gap_s: float, *, weight: float) -> None:
         """A gap of some revision. ``weight`` says how much it counts: a revision with many gaps is still one revision."""
         group = int(_GROUPS[_bin_of(gap_s)])
-        starts = BIN_STARTS_S[_GROUP_FIRST]
         self._events[group] += weight
-        self._exposure_s[:group] += weight * np.diff(starts)[:group]
-        self._exposure_s[group] += weight * min(gap_s - starts[group], _LAST_WIDTH_S)
+        self._exposure_s[:group] += weight * _GROUP_WIDTHS_S[:group]
+        self._exposure_s[group] += weight * min(gap_s - float(_GROUP_STARTS_S[group]), _LAST_WIDTH_S)
         self._rates = None
 
 
@@ -132,10 +132,9 @@ class GapHistory:
 
     def ended_between(self, from_s: float, to_s: float) -> tuple[float, float]:
         """Gaps that lasted for ``from_s`` at least, and how many of those ended before ``to_s``; old ones count for less."""
-        counts = self._counts / self._weight
         first, last = _bin_of(from_s), _bin_of(to_s)
-        lasted = float(counts[first:].sum())
-        return lasted, float(counts[first:last].sum())
+        ended, later = float(self._counts[first:last].sum()), float(self._counts[max(first, last) :].sum())
+        return (ended + later) / self._weight, ended / self._weight
 
     def dump(self) -> dict[str, float]:
         """The counts by bin, for ``load``; bins without any are left out."""
@@ -167,7 +166,7 @@ def _bin_of(gap_s: float) -> int:
 
 def _ends_by_group(rates: Array) -> Array:
     """Share of all gaps that end in each group, at these rates."""
-    widths_s = np.append(np.diff(BIN_STARTS_S[_GROUP_FIRST]), _LAST_WIDTH_S)
+    widths_s = _GROUP_WIDTHS_S
     survived = np.exp(-np.concatenate(([0.0], np.cumsum(rates * widths_s)[:-1])))
     shares: Array = np.maximum(survived * (1.0 - np.exp(-rates * widths_s)), 1e-6)
     return shares / float(shares.sum())

@@ -37,6 +37,8 @@ _START_WEIGHT = 0.2
 _PRIOR_GAPS = 50
 # Ahead of what time a request is expected at all, in seconds, where no pod is kept.
 _OUTLOOK_S = 60.0
+# Age of the figures that explain a decision, in seconds.
+_SAID_AGAIN_S = 10.0
 # Least time to the next look, in seconds, so that rounding makes no busy loop.
 _RECHECK_MIN_S = 0.05
 
@@ -59,6 +61,7 @@ class RevisionPolicy:
         "_idle_since_s",
         "_prior",
         "_room",
+        "_said",
         "_settings",
         "_spec",
         "_start_s",
@@ -77,6 +80,7 @@ class RevisionPolicy:
         self._idle: _Idle | None = None
         self._start_s = _START_S
         self._warmed_window: KeepWindow | None = None
+        self._said: tuple[KeepWindow | None, KeepReason] | None = None
 
     def __repr__(self) -> str:
         return f"RevisionPolicy({self._gaps})"
@@ -104,7 +108,7 @@ class RevisionPolicy:
 
     def follow(self, spec: ScalingSpec) -> None:
         """Take over numbers of the revision that have changed."""
-        self._spec, self._idle = spec, None
+        self._spec, self._idle, self._said = spec, None, None
 
     def take(self, second: int, concurrency: float, request_count: float) -> None:
         """A second that is over; those without load need not be taken. Number 61 is the time from 61 s to 62 s."""
@@ -117,7 +121,7 @@ class RevisionPolicy:
             self._gaps.record(gap_s)
             self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
         self._idle_since_s = max(second + 1.0, since_s or 0.0) if since_s is None or second >= since_s else since_s
-        self._idle, self._warmed_window = None, None
+        self._idle = self._warmed_window = self._said = None
 
     def started(self, took_s: float) -> None:
         """A pod became ready after so many seconds."""
@@ -214,6 +218,13 @@ class RevisionPolicy:
         return 60.0 / self._settings.pre_warming_per_minute
 
     def _reason(self, age_s: float, window: KeepWindow | None) -> KeepReason:
+        """The figures for people, which may be some seconds old: they cost more than the decision."""
+        said = self._said
+        if said is None or said[0] != window or not 0 <= age_s - said[1].age_s < _SAID_AGAIN_S:
+            said = self._said = (window, self._new_reason(age_s, window))
+        return said[1]
+
+    def _new_reason(self, age_s: float, window: KeepWindow | None) -> KeepReason:
         assert self._idle is not None
         until_s = age_s + _OUTLOOK_S if window is None else window.to_s
         before, by = np.interp((age_s, until_s), BIN_STARTS_S, self._idle.expected)

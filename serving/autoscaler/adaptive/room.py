@@ -5,6 +5,7 @@ cold start: at 60 pod-seconds one second of 10, so that z is 1.28. More pods com
 deviations more, and has been for a while, so that noise around a whole number of pods moves nothing.
 """
 
+import functools
 import math
 from statistics import NormalDist
 
@@ -32,6 +33,8 @@ _PERIOD_S = 2.0
 _LOAD_MIN = 0.001
 # Least worth, in pod-seconds, that has a margin: at 1 it would be minus infinity.
 _WORTH_MIN_S = 1.02
+# Revisions share a few worths; the quantile would be half of a decision's cost.
+_WORTHS_KEPT = 256
 # Mean now over the mean ahead after a sudden step up, at most.
 _CLIMB_RATIO = 0.8
 # Rounding of sums that must not ask for one more pod.
@@ -98,7 +101,7 @@ class PodRoom:
 
 def deviations_of(spec: ScalingSpec) -> float:
     """Standard deviations of margin: the load is above it in one of as many seconds as a wait is worth. 60 / 6 gives 1.28."""
-    return NormalDist().inv_cdf(1.0 - 1.0 / max(_WORTH_MIN_S, _wait_worth_s(spec)))
+    return _deviations(_wait_worth_s(spec))
 
 
 def quiet_load(spec: ScalingSpec) -> float:
@@ -110,6 +113,11 @@ def quiet_load(spec: ScalingSpec) -> float:
     poisson = ((math.sqrt(max(0.0, z * z + 4.0 * spec.total_value)) - z) / 2.0) ** 2
     bounded = spec.total_value / (1.0 + max(0.0, z) / 2.0)
     return max(0.0, min(spec.target_value, _CLIMB_RATIO * poisson, _CLIMB_RATIO * bounded))
+
+
+@functools.lru_cache(_WORTHS_KEPT)
+def _deviations(worth_s: float) -> float:
+    return NormalDist().inv_cdf(1.0 - 1.0 / max(_WORTH_MIN_S, worth_s))
 
 
 def _wait_worth_s(spec: ScalingSpec) -> float:

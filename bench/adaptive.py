@@ -1,0 +1,81 @@
+"""What a decision of the adaptive policy costs with all its pieces on, and how much a revision's state takes.
+
+``python bench/adaptive.py``: microseconds of a second of load and a decision, under load and while idle, and of the plan that
+each gap needs once; bytes of one policy with a full history.
+"""
+
+import random
+import time
+import tracemalloc
+from collections.abc import Callable
+
+from serving.autoscaler.adaptive.budget import PreWarmBudget
+from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapPrior
+from serving.autoscaler.adaptive.policy import RevisionPolicy
+from serving.autoscaler.merge import Proposal
+from serving.scaling.resolve import resolve
+from serving.settings.annotations import ScalingAnnotations
+from serving.settings.autoscaler import AutoscalerSettings
+
+__all__ = ["main"]
+
+_DECISIONS = 20_000
+_REVISIONS = 500
+_ROUNDS = 5
+_ONE = Proposal(decider="kpa", desired=1, reason="stable")
+
+
+def _policy(prior: GapPrior, *, gaps: int) -> RevisionPolicy:
+    settings = AutoscalerSettings()
+    spec = resolve(settings, ScalingAnnotations(), container_concurrency=10, reachable=True)
+    policy = RevisionPolicy(spec, settings, prior=prior, budget=PreWarmBudget(60))
+    dice, second = random.Random(1), 0
+    for _ in range(gaps):
+        second += 2 + int(dice.expovariate(1 / 200))
+        policy.take(second, 1.0, 3.0)
+    return policy
+
+
+def _us(call: Callable[[int], object], count: int) -> float:
+    """Microseconds of a call, the best of some rounds."""
+    best_s = float("inf")
+    for number in range(_ROUNDS):
+        begin_s = time.perf_counter()
+        for index in range(number * count, (number + 1) * count):
+            call(index)
+        best_s = min(best_s, time.perf_counter() - begin_s)
+    return best_s / count * 1e6
+
+
+def main() -> None:
+    """Print the costs."""
+    prior = GapPrior(SHIPPED_PRIOR)
+    busy, idle, planned = (_policy(prior, gaps=100) for _ in range(3))
+    start = 1_000_000
+
+    def under_load(index: int) -> None:
+        for second in (start + 2 * index, start + 2 * index + 1):
+            busy.take(second, 27.0 + index % 5, 100.0)
+        busy.advise(_ONE, in_flight=27.0, present_scale=4, ready_count=4, now_s=start + 2.0 * index + 2.0)
+
+    def while_idle(index: int) -> None:
+        idle.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=start + index % 60)
+
+    def new_gap(index: int) -> None:
+        planned.take(start + 30 * index, 1.0, 1.0)
+        planned.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=start + 30.0 * index + 20.0)
+
+    print(f"two seconds of load and a decision: {_us(under_load, _DECISIONS):.1f} us")
+    print(f"a decision while idle:              {_us(while_idle, _DECISIONS):.1f} us")
+    print(f"the first decision of a gap:        {_us(new_gap, _DECISIONS // 10):.1f} us")
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    kept = [_policy(prior, gaps=100) for _ in range(_REVISIONS)]
+    for policy in kept:
+        policy.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=float(start))
+    after, _ = tracemalloc.get_traced_memory()
+    print(f"state of a revision:                {(after - before) / len(kept):.0f} bytes")
+
+
+if __name__ == "__main__":
+    main()

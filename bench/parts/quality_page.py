@@ -1,0 +1,120 @@
+"""The page ``docs/scaling-quality.md`` and its charts, from the results that ``bench/quality.py`` keeps."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from serving.cli.simulatetrace import Comparison
+from serving.simulator.curve import CurvePoint
+from serving.simulator.report import PolicyReport
+
+__all__ = ["QualityResult", "page"]
+
+_WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
+_COLOURS = {"knative": "#888888", "default": "#0b6cff"}
+TEXT = Path(__file__).parent / "quality_text.md"
+
+
+class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the policies did on a workload of the test."""
+
+    name: str
+    title: str
+    is_heavy: bool
+    functions: int
+    requests: float
+    comparison: Comparison
+    knative_curve: list[CurvePoint]
+
+
+def page(results: Sequence[QualityResult], images: Path) -> str:
+    """The whole page; writes a chart for each workload."""
+    parts = [TEXT.read_text(), *_summary(results)]
+    for result in results:
+        (images / f"scaling-{result.name}.svg").write_text(_chart(result))
+        parts += ["", *_workload(result)]
+    return "\n".join(parts) + "\n"
+
+
+def _summary(results: Sequence[QualityResult]) -> Iterator[str]:
+    yield "## Results at the pod-seconds of Knative's defaults"
+    yield ""
+    yield "| workload | functions | requests | cold requests | p99 wait | waited over 10 ms | flaps |"
+    yield "|---|---|---|---|---|---|---|"
+    for result in results:
+        equal = (result.comparison.at_equal_pod_seconds or {})["default"]
+        changes = (equal.cold_change, equal.wait_p99_change, equal.late_change, equal.flaps_change)
+        shown = " | ".join(_change(one) for one in changes)
+        yield f"| {result.title} | {result.functions} | {result.requests:.0f} | {shown} |"
+
+
+def _workload(result: QualityResult) -> Iterator[str]:
+    yield f"## {result.title}"
+    yield ""
+    yield "| policy | pod-hours | cold requests | pod starts | p99 wait | waited over 10 ms | flaps an hour |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, report in result.comparison.policies.items():
+        yield _row(name, report)
+    for point in result.comparison.curves.get("default", []):
+        yield _row(f"default, {point.name}", point.report)
+    for point in result.knative_curve:
+        yield _row(f"knative, {point.name}", point.report)
+    yield ""
+    yield f"![{result.title}: the curve of each policy](img/scaling-{result.name}.svg)"
+
+
+def _row(name: str, report: PolicyReport) -> str:
+    return (
+        f"| {name} | {report.pod_seconds / 3600:.2f} | {report.cold_requests:.0f} | {report.pod_starts:.0f} | "
+        f"{report.wait_p99_s:.2f} s | {report.late_share:.2%} | {report.flaps_per_hour:.1f} |"
+    )
+
+
+def _change(change: float | None) -> str:
+    return "-" if change is None else f"{change:+.0%}"
+
+
+def _chart(result: QualityResult) -> str:
+    """Cold requests, or under a heavy load the share of requests that waited, over pod-hours; a line for each policy."""
+
+    def value(report: PolicyReport) -> float:
+        return report.late_share * 100 if result.is_heavy else report.cold_requests
+
+    curves = {"knative": result.knative_curve, "default": result.comparison.curves.get("default", [])}
+    lines = {
+        name: sorted((point.report.pod_seconds / 3600, value(point.report)) for point in curve)
+        for name, curve in curves.items()
+    }
+    points = [point for line in lines.values() for point in line]
+    x_max, y_max = max(x for x, _ in points) * 1.05, (max(y for _, y in points) or 1.0) * 1.05
+    x_min = min(x for x, _ in points) * 0.95
+
+    def at(point: tuple[float, float]) -> tuple[float, float]:
+        x = _MARGIN + (point[0] - x_min) / (x_max - x_min) * (_WIDTH - 2 * _MARGIN)
+        return x, _HEIGHT - _MARGIN - point[1] / y_max * (_HEIGHT - 2 * _MARGIN)
+
+    return "\n".join((*_axes(result, x_min, x_max, y_max), *_lines(lines, at), "</svg>")) + "\n"
+
+
+def _axes(result: QualityResult, x_min: float, x_max: float, y_max: float) -> Iterator[str]:
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">'
+    yield f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>'
+    bottom, right = _HEIGHT - _MARGIN, _WIDTH - _MARGIN
+    yield f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{right}" fill="none" stroke="#333"/>'
+    what = "waited over 10 ms, %" if result.is_heavy else "cold requests"
+    yield f'<text x="{_MARGIN}" y="{_MARGIN - 12}">{what} (top: {y_max:.3g})</text>'
+    yield f'<text x="{right}" y="{bottom + 32}" text-anchor="end">pod-hours, {x_min:.3g} to {x_max:.3g}</text>'
+
+
+def _lines(
+    lines: dict[str, list[tuple[float, float]]], at: Callable[[tuple[float, float]], tuple[float, float]]
+) -> Iterator[str]:
+    for index, (name, points) in enumerate(lines.items()):
+        colour = _COLOURS[name]
+        places = [at(point) for point in points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        for x, y in places:
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+        yield f'<text x="{_WIDTH - _MARGIN}" y="{_MARGIN + 16 * index}" text-anchor="end" fill="{colour}">{name}</text>'

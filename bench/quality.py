@@ -1,0 +1,186 @@
+"""Scaling quality on recorded workloads: the default policy against Knative's and fixed ones, on the parts kept for the test.
+
+``python bench/quality.py --traces DIR NAME...`` runs workloads of the table below and keeps each result as a file in
+``bench/quality_results``; ``--write`` renders them as ``docs/scaling-quality.md`` with one chart a workload. The policies
+were tuned on the other parts: half of the functions of azure2019-1350, and the first 60 % of the time of the others.
+"""
+
+import argparse
+import math
+import sys
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from bench.parts.quality_page import QualityResult, page
+from serving.cli.simulatetrace import PolicyRunner, compare_policies
+from serving.settings.queueproxy import QueueProxySettings
+from serving.simulator.curve import CurvePoint
+from serving.simulator.durations import DurationModel, Quantiles
+from serving.simulator.policies import POLICIES
+from serving.simulator.trace import ArrivalPlacement, TraceWindow, read_trace
+from serving.simulator.workload_run import Workload
+
+__all__ = ["WORKLOADS", "TestWorkload", "main"]
+
+RESULTS = Path(__file__).parent / "quality_results"
+DOCS = Path(__file__).parent.parent / "docs"
+_DAY_S = 86_400.0
+# Part of the time of a workload that the policies were tuned on.
+_TUNED_RATIO = 0.6
+
+
+class TestWorkload(msgspec.Struct, frozen=True, kw_only=True):
+    """A workload of the test: which part of which trace, and what the requests and pods take. Times in seconds."""
+
+    __test__ = False
+
+    title: str
+    file: str
+    from_s: float = 0.0
+    until_s: float = math.inf
+    is_halved: bool = False
+    """Whether only the functions count that were not tuned on."""
+
+    sample: int | None = None
+    """Functions of those, by a hash of their names; None: all."""
+
+    placement: ArrivalPlacement = ArrivalPlacement.UNIFORM
+    service_s: float = 0.25
+    start_s: float = 2.0
+    concurrency: int = 10
+    seeds: int = 5
+    is_heavy: bool = False
+
+
+_AZURE = "azure2019-1350.per-minute.csv.xz"
+_WORLD_CUP = "worldcup-1998-days-1-50.rate.csv.xz"
+WORKLOADS = {
+    "azure-uniform": TestWorkload(
+        title="Azure Functions 2019, 120 functions, uniform in the minute",
+        file=_AZURE,
+        is_halved=True,
+        sample=100,
+        seeds=2,
+    ),
+    "azure-phase": TestWorkload(
+        title="Azure Functions 2019, 100 functions, fixed phase in the minute",
+        file=_AZURE,
+        is_halved=True,
+        sample=100,
+        placement=ArrivalPlacement.PHASE,
+        seeds=1,
+    ),
+    "alibaba-genai": TestWorkload(
+        title="Alibaba GenAI, days 8 to 12, all models",
+        file="alibaba-genai-days-1-12.requests.csv.xz",
+        from_s=12 * _DAY_S * _TUNED_RATIO,
+        start_s=10.0,
+    ),
+    "mooncake": TestWorkload(
+        title="Mooncake conversation, the last 24 minutes, 8 s a request, 4 a pod",
+        file="mooncake-conversation.requests.csv.xz",
+        from_s=3537 * _TUNED_RATIO,
+        service_s=8.0,
+        start_s=10.0,
+        concurrency=4,
+        is_heavy=True,
+    ),
+    "azure-llm": TestWorkload(
+        title="Azure LLM 2023, the last 23 minutes, 2 s a request, 1 a pod",
+        file="azure-llm-2023-code.requests.csv.xz",
+        from_s=3436 * _TUNED_RATIO,
+        service_s=2.0,
+        start_s=3.0,
+        concurrency=1,
+        is_heavy=True,
+    ),
+    "worldcup": TestWorkload(
+        title="World Cup 1998, day 40, 12:00 to 15:00",
+        file=_WORLD_CUP,
+        from_s=39.5 * _DAY_S,
+        until_s=39.5 * _DAY_S + 3 * 3600,
+        start_s=5.0,
+        seeds=1,
+        is_heavy=True,
+    ),
+}
+
+
+def workload_of(test: TestWorkload, traces: Path) -> Workload:
+    """The part of the trace that the policies were not tuned on."""
+    functions, length_s = read_trace(
+        traces / test.file,
+        placement=test.placement,
+        window=TraceWindow(from_s=test.from_s, until_s=test.until_s),
+    )
+    if test.is_halved:
+        # The tuned half has an odd checksum.
+        functions = [one for one in functions if not zlib.crc32(one.name.encode()) & 1]
+    if test.sample is not None:
+        functions = sorted(functions, key=lambda one: zlib.crc32(one.name[::-1].encode()))[: test.sample]
+    functions = [one for one in functions if one.request_count]
+    return Workload(
+        functions=functions,
+        length_s=length_s,
+        service=DurationModel(default=Quantiles(p50_s=test.service_s, p99_s=test.service_s)),
+        start=DurationModel(default=Quantiles(p50_s=test.start_s, p99_s=test.start_s)),
+        queue_proxy=msgspec.structs.replace(QueueProxySettings(), container_concurrency=test.concurrency),
+        concurrency=test.concurrency,
+    )
+
+
+def run(name: str, traces: Path, jobs: int) -> QualityResult:
+    """Run all policies on one workload."""
+    test = WORKLOADS[name]
+    workload = workload_of(test, traces)
+    runner = PolicyRunner(workload=workload, seeds=range(1, test.seeds + 1), jobs=jobs)
+    rivals = ("knative", "default") if test.is_heavy else ("knative", "default", "fixed-300s")
+    comparison = compare_policies(runner, rivals, equal_pod_seconds=True)
+    knative_curve = [
+        CurvePoint(name=position.name, report=runner.run("knative", position))
+        for position in POLICIES["knative"].dial
+        if position.name.endswith("retention 0 s") or (not test.is_heavy and position.name.startswith("target 70%"))
+    ]
+    return QualityResult(
+        name=name,
+        title=test.title,
+        is_heavy=test.is_heavy,
+        functions=len(workload.functions),
+        requests=comparison.policies["knative"].requests,
+        comparison=comparison,
+        knative_curve=knative_curve,
+    )
+
+
+def main() -> None:
+    """Run the named workloads, or write the page from what was run before."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=", ".join(WORKLOADS))
+    parser.add_argument("--traces", type=Path, help="folder of the recorded workloads")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help="write docs/scaling-quality.md")
+    given = parser.parse_args()
+    unknown = sorted(set(given.names) - set(WORKLOADS))
+    if unknown or (given.names and given.traces is None):
+        sys.exit(
+            f"quality: {unknown[0]} is none of {', '.join(WORKLOADS)}"
+            if unknown
+            else "quality: --traces DIR is missing"
+        )
+    RESULTS.mkdir(exist_ok=True)
+    for name in given.names:
+        result = run(name, given.traces, given.jobs)
+        (RESULTS / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    if given.write:
+        found = [
+            msgspec.json.decode((RESULTS / f"{name}.json").read_bytes(), type=QualityResult)
+            for name in WORKLOADS
+            if (RESULTS / f"{name}.json").exists()
+        ]
+        (DOCS / "scaling-quality.md").write_text(page(found, DOCS / "img"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""What holds of the adaptive policy for any calls, clocks and settings."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapHistory, GapPrior
+from serving.autoscaler.adaptive.policy import RevisionPolicy, policy_of
+from serving.autoscaler.adaptive.windows import KeepBounds, keep_windows
+from serving.autoscaler.merge import MergeDecision, Proposal, merge
+from serving.settings.autoscaler import AutoscalerSettings
+from tests.unit.autoscaler.kpa_builders import spec_with
+
+SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0, max_scale=20)
+SETTINGS = AutoscalerSettings()
+CEILING_S = SETTINGS.adaptive.keep_alive_max_s
+
+GAPS = st.lists(st.floats(1, 50_000), min_size=1, max_size=60)
+WORTHS = st.floats(1, 1e6)
+LOADS = st.lists(st.floats(0, 500), max_size=150)
+
+
+def policy_with(worth_s: float) -> RevisionPolicy:
+    policy = policy_of(msgspec.structs.replace(SPEC, cold_start_worth_s=worth_s), SETTINGS)
+    assert policy is not None
+    return policy
+
+
+def called(policy: RevisionPolicy, gaps_s: list[float]) -> int:
+    """One request after each gap; the second after the last one."""
+    second = 0
+    policy.take(second, 0.1, 1.0)
+    for gap_s in gaps_s:
+        second += 1 + int(gap_s)
+        policy.take(second, 0.1, 1.0)
+    return second + 1
+
+
+def merged(policy: RevisionPolicy, algorithm: int, *, in_flight: float, scale: int, now_s: float) -> int:
+    """The count after the bounds."""
+    proposal = Proposal(decider="kpa", desired=algorithm, reason="")
+    advice = policy.advise(proposal, in_flight=in_flight, present_scale=scale, ready_count=scale, now_s=now_s)
+    proposals = (proposal,) if advice.proposals is None else advice.proposals
+    answer = merge(proposals, present_scale=scale, spec=SPEC, is_initialized=True)
+    assert isinstance(answer, MergeDecision)
+    return answer.desired_count
+
+
+@settings(deadline=None)
+@given(
+    loads=LOADS, worth_s=WORTHS, in_flight=st.floats(0, 1e6), scale=st.integers(0, 20), algorithm=st.integers(0, 1000)
+)
+def test_no_count_is_above_max_scale(
+    loads: list[float], worth_s: float, in_flight: float, scale: int, algorithm: int
+) -> None:
+    policy = policy_with(worth_s)
+    for second, load in enumerate(loads):
+        policy.take(second, load, load)
+
+    assert merged(policy, algorithm, in_flight=in_flight, scale=scale, now_s=float(len(loads))) <= SPEC.max_scale
+
+
+@settings(deadline=None)
+@given(gaps_s=GAPS, worth_s=WORTHS)
+def test_the_last_pod_is_never_kept_for_longer_than_the_ceiling(gaps_s: list[float], worth_s: float) -> None:
+    history = GapHistory()
+    for gap_s in gaps_s:
+        history.record(gap_s)
+    bounds = KeepBounds(worth_s=worth_s, min_s=6.0, max_s=CEILING_S, bridge_s=45.0, start_s=2.0, pre_warms=False)
+    windows = keep_windows(history.hazard(GapPrior(SHIPPED_PRIOR)), bounds)
+
+    assert len(windows) == 1
+    assert windows[0].from_s == 0.0
+    assert 6.0 <= windows[0].to_s <= CEILING_S
+
+
+@settings(deadline=None)
+@given(gaps_s=GAPS, worth_s=WORTHS)
+def test_windows_are_in_order_and_apart(gaps_s: list[float], worth_s: float) -> None:
+    history = GapHistory()
+    for gap_s in gaps_s:
+        history.record(gap_s)
+    bounds = KeepBounds(worth_s=worth_s, min_s=6.0, max_s=CEILING_S, bridge_s=45.0, start_s=2.0, pre_warms=True)
+    windows = keep_windows(history.hazard(GapPrior(SHIPPED_PRIOR)), bounds)
+
+    ends = [at_s for window in windows for at_s in (window.from_s, window.to_s)]
+    assert ends == sorted(ends)
+
+
+@settings(deadline=None)
+@given(gaps_s=GAPS, loads=LOADS, worth_s=WORTHS, in_flight=st.floats(0.01, 1e4), algorithm=st.integers(1, 20))
+def test_live_load_always_keeps_a_pod(
+    gaps_s: list[float], loads: list[float], worth_s: float, in_flight: float, algorithm: int
+) -> None:
+    policy = policy_with(worth_s)
+    begin = called(policy, gaps_s)
+    for second, load in enumerate(loads):
+        policy.take(begin + second, load, load)
+    now_s = float(begin + len(loads))
+
+    assert merged(policy, algorithm, in_flight=in_flight, scale=1, now_s=now_s) >= 1
+    # Without a ready pod, whatever is inside gets room, as far as the bounds allow.
+    wanted = merged(policy, algorithm, in_flight=in_flight, scale=0, now_s=now_s)
+    assert wanted >= min(algorithm, in_flight / 10.0, SPEC.max_scale)
+
+
+@settings(deadline=None)
+@given(gaps_s=GAPS, jumps_s=st.lists(st.floats(-1e6, 1e6), max_size=20), worth_s=WORTHS)
+def test_jumps_of_the_clock_do_no_harm(gaps_s: list[float], jumps_s: list[float], worth_s: float) -> None:
+    policy = policy_with(worth_s)
+    now_s = float(called(policy, gaps_s))
+    for jump_s in jumps_s:
+        now_s += jump_s
+        policy.take(int(now_s), 1.0, 1.0)
+        for in_flight in (0.0, 3.0):
+            assert 0 <= merged(policy, 1, in_flight=in_flight, scale=1, now_s=now_s) <= SPEC.max_scale
+
+
+@settings(deadline=None)
+@given(gaps_s=GAPS)
+def test_a_restart_loses_nothing_that_was_learnt(gaps_s: list[float]) -> None:
+    before, after = policy_with(120.0), policy_with(120.0)
+    called(before, gaps_s)
+    learnt = before.dump()
+    after.load(learnt)
+    again = after.dump()
+
+    assert learnt.keys() == again.keys()
+    assert all(abs(learnt[name] - again[name]) <= 0.001 for name in learnt)
+
+
+@settings(deadline=None)
+@given(now_s=st.floats(0, 1e6), in_flight=st.floats(0, 100), algorithm=st.integers(0, 20), scale=st.integers(0, 20))
+def test_a_revision_without_history_is_decided_on_as_by_knative(
+    now_s: float, in_flight: float, algorithm: int, scale: int
+) -> None:
+    assert merged(policy_with(120.0), algorithm, in_flight=in_flight, scale=scale, now_s=now_s) == algorithm

@@ -16,6 +16,7 @@ from serving.autoscaler.path import path_of
 from serving.model.knative import (
     BECAME_READY_ANNOTATION,
     CONFIGURATION_LABEL,
+    LEARNT_ANNOTATION,
     POD_DELETION_COST_ANNOTATION,
     REVISION_LABEL,
     ROUTING_STATE_LABEL,
@@ -66,6 +67,9 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
     path: TrafficPath = TrafficPath.PROXY
     """The path that was written last."""
+
+    learnt: str = ""
+    """What the adaptive policy learnt and wrote last; "" for nothing."""
 
 
 class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +135,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
         configuration=labels.get(CONFIGURATION_LABEL, ""),
         service=labels.get(SERVICE_LABEL, ""),
         path=path_of(annotations),
+        learnt=annotations.get(LEARNT_ANNOTATION, ""),
     )
 
 

@@ -16,6 +16,7 @@ from serving.model.knative import (
     BECAME_READY_ANNOTATION,
     CONFIGURATION_LABEL,
     LAST_APPLIED_ANNOTATION,
+    LEARNT_ANNOTATION,
     REVISION_LABEL,
     REVISION_UID_LABEL,
     SERVICE_LABEL,
@@ -109,7 +110,7 @@ def _annotations(revision: Object) -> dict[str, str]:
     return {
         key: value
         for key, value in annotations_of(revision).items()
-        if key not in {LAST_APPLIED_ANNOTATION, TRAFFIC_PATH_ANNOTATION}
+        if key not in {LAST_APPLIED_ANNOTATION, LEARNT_ANNOTATION, TRAFFIC_PATH_ANNOTATION}
         and not key.startswith((f"{SERVING_GROUP}/rout", BECAME_READY_ANNOTATION))
     }
 

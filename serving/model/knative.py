@@ -27,6 +27,7 @@ __all__ = [
     "FORCE_REMOVAL_TAINT",
     "LAST_APPLIED_ANNOTATION",
     "LAST_MODIFIER_ANNOTATION",
+    "LEARNT_ANNOTATION",
     "METRIC_ANNOTATION",
     "MIRROR_POD_ANNOTATION",
     "NETWORKING_GROUP",
@@ -110,6 +111,7 @@ POD_DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 BECAME_READY_ANNOTATION = f"{OWN_GROUP}/became-ready"
 """When a revision first became ready. The journal keeps metadata and no status, so this survives a restart."""
 TRAFFIC_PATH_ANNOTATION = f"{OWN_GROUP}/traffic-path"
+LEARNT_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt"
 """A ``TrafficPath``, written by the autoscaler only: "serve" puts a revision's pods into its public Service."""
 CLAIMED_TAGS_ANNOTATION = f"{OWN_GROUP}/claimed-tags"
 """When a route claimed the host of each of its tags, as a JSON object of timestamps by tag."""

@@ -6,7 +6,6 @@ Knative would. It sees neither pods nor clocks: what a pod costs is counted in s
 """
 
 import math
-from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -17,6 +16,7 @@ from serving.autoscaler.adaptive.gaps import BIN_STARTS_S, SHIPPED_PRIOR, Array,
 from serving.autoscaler.adaptive.room import PodRoom, quiet_load
 from serving.autoscaler.adaptive.windows import KeepBounds, KeepWindow, keep_windows
 from serving.autoscaler.merge import Proposal
+from serving.model.errors import InvalidValue
 from serving.model.load.requests import CONCURRENCY
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
@@ -37,6 +37,8 @@ _START_WEIGHT = 0.2
 _PRIOR_GAPS = 50
 # Ahead of what time a request is expected at all, in seconds, where no pod is kept.
 _OUTLOOK_S = 60.0
+# Least time between two times at which a revision's history is saved, in seconds: each is a write to the API.
+_SAVE_PERIOD_S = 300.0
 # Age of the figures that explain a decision, in seconds.
 _SAID_AGAIN_S = 10.0
 # Least time to the next look, in seconds, so that rounding makes no busy loop.
@@ -62,6 +64,8 @@ class RevisionPolicy:
         "_prior",
         "_room",
         "_said",
+        "_saved_at_s",
+        "_saved_count",
         "_settings",
         "_spec",
         "_start_s",
@@ -80,6 +84,8 @@ class RevisionPolicy:
         self._idle: _Idle | None = None
         self._start_s = _START_S
         self._warmed_window: KeepWindow | None = None
+        self._saved_at_s: float | None = None
+        self._saved_count = 0
         self._said: tuple[KeepWindow | None, KeepReason] | None = None
 
     def __repr__(self) -> str:
@@ -171,14 +177,25 @@ class RevisionPolicy:
             room=room,
         )
 
-    def dump(self) -> dict[str, float]:
-        """What was learnt, for ``load``."""
-        return self._gaps.dump()
+    def due_save(self, now_s: float) -> str | None:
+        """What was learnt, as text for ``load``; None while there is nothing new, or it was saved not long ago."""
+        is_new = self._gaps.gap_count != self._saved_count
+        if not is_new or (self._saved_at_s is not None and 0 <= now_s - self._saved_at_s < _SAVE_PERIOD_S):
+            return None
+        self._saved_at_s, self._saved_count = now_s, self._gaps.gap_count
+        return msgspec.json.encode(self._gaps.dump()).decode()
 
-    def load(self, dumped: Mapping[str, float]) -> None:
+    def load(self, learnt: str) -> None:
         """Go on from what was learnt before. Raises ``InvalidValue``."""
-        self._gaps.load(dict(dumped))
-        self._idle = None
+        try:
+            dumped = msgspec.json.decode(learnt, type=dict[str, float])
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise InvalidValue(text=learnt, expected="counts of gaps by bin, as JSON") from error
+        self._gaps.load(dumped)
+        for name, count in dumped.items():
+            self._prior.record(float(BIN_STARTS_S[int(name)]), weight=count)
+        self._saved_count = self._gaps.gap_count
+        self._idle = self._said = None
 
     def _plan(self) -> _Idle:
         hazard = self._gaps.hazard(self._prior)

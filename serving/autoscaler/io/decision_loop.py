@@ -37,7 +37,7 @@ from serving.autoscaler.writer import (
     WriteView,
 )
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
-from serving.model.errors import ClusterError
+from serving.model.errors import ClusterError, InvalidValue
 from serving.model.knative import RevisionKey
 from serving.settings.autoscaler import AutoscalerSettings
 
@@ -75,6 +75,10 @@ class DecisionLoop:
         self._budget = PreWarmBudget(settings.adaptive.pre_warming_per_minute)
         self._on_decision = on_decision
         self._writes: WorkQueue[RevisionKey] = WorkQueue("autoscaler", settings=_PATIENCE, on_error=self._write_failed)
+        self._saves: WorkQueue[RevisionKey] = WorkQueue(
+            "autoscaler saves", settings=_PATIENCE, on_error=self._write_failed
+        )
+        self._learnt: dict[RevisionKey, str] = {}
         self._soon: WorkQueue[RevisionKey] = WorkQueue("autoscaler soon")
         self._periodic: WorkQueue[RevisionKey] = WorkQueue("autoscaler periodic")
         self._writer = Writer(client, view=self._view, costs=self._costs, learn=self._learn, prove=prove)
@@ -87,6 +91,7 @@ class DecisionLoop:
         """What decides and writes: a name and a coroutine that runs until cancelled, for each."""
         yield "autoscaler soon", self._soon.run(1, self._decide_now)
         yield "autoscaler periodic", self._periodic.run(1, self._decide)
+        yield "autoscaler saves", self._saves.run(1, self._save)
         yield "autoscaler writes", self._writes.run(_WRITERS, self._write)
 
     def numbers(self) -> dict[str, int]:
@@ -102,13 +107,19 @@ class DecisionLoop:
         if not self._sharing.is_ours(group_of(key, entry.revision)):
             return
         policy = policy_of(entry.revision.spec, self.settings, prior=self._prior, budget=self._budget)
+        if policy is not None and entry.revision.learnt:
+            try:
+                policy.load(entry.revision.learnt)
+            except InvalidValue as error:
+                _log.warning("learnt.unread", extra={"namespace": key[0], "revision": key[1], "error": str(error)})
         entry.scaler = Scaler(entry.revision, facts, self.settings, is_restart=is_restart, now_s=now_s(), policy=policy)
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
     def stop(self, key: RevisionKey) -> None:
         """Drop what is queued about a revision."""
-        for queue in (self._soon, self._periodic, self._writes):
+        for queue in (self._soon, self._periodic, self._writes, self._saves):
             queue.forget(key)
+        self._learnt.pop(key, None)
         self._policies.triggers.forget(key)
 
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
@@ -162,7 +173,21 @@ class DecisionLoop:
         entry.latest = outcome
         if outcome.apply_count is not None or outcome.to_prove or outcome.path is not facts.path:
             self._writes.add(key)
+        learnt = None if scaler.policy is None else scaler.policy.due_save(outcome.at_s)
+        if learnt is not None:
+            self._learnt[key] = learnt
+            self._saves.add(key)
         return outcome
+
+    async def _save(self, key: RevisionKey) -> None:
+        """Write what was learnt of a revision, so that it survives a restart and goes with its shard."""
+        entry, learnt = self._watch.entries.get(key), self._learnt.pop(key, None)
+        if entry is None or entry.revision is None or learnt is None:
+            return
+        with self._sharing.writing(group_of(key, entry.revision)):
+            written = await self._client.save(entry.revision, learnt)
+        if written is not None:
+            self._watch.written(key, dict(written))
 
     async def _write(self, key: RevisionKey) -> float | None:
         entry = self._watch.entries.get(key)

@@ -1,4 +1,7 @@
-"""The only writes that scale: a revision into or out of reserve, its path, a Deployment's scale, and `pod-deletion-cost`."""
+"""The only writes that scale: a revision into or out of reserve, its path, a Deployment's scale, and `pod-deletion-cost`.
+
+Beside them, what the adaptive policy has learnt of a revision is written into an annotation of it.
+"""
 
 import asyncio
 import itertools
@@ -12,6 +15,7 @@ from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.cluster.port import Cluster, Object
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import (
+    LEARNT_ANNOTATION,
     POD_DELETION_COST_ANNOTATION,
     TRAFFIC_PATH_ANNOTATION,
     ServingState,
@@ -38,6 +42,7 @@ class WriteCounts(msgspec.Struct, kw_only=True):
     wake_writes: int = 0
     victim_writes: int = 0
     path_writes: int = 0
+    learnt_writes: int = 0
 
 
 class ScaleClient:
@@ -87,6 +92,16 @@ class ScaleClient:
         except (Conflict, NotFound):
             return None
         self.counts.path_writes += 1
+        return written
+
+    async def save(self, revision: ScaledRevision, learnt: str) -> Object | None:
+        """Write what was learnt of a revision; None if it is gone."""
+        patch = {"metadata": {"uid": revision.uid, "annotations": {LEARNT_ANNOTATION: learnt}}}
+        try:
+            written = await self._cluster.patch(REVISION, *revision.key, patch=patch)
+        except (Conflict, NotFound):
+            return None
+        self.counts.learnt_writes += 1
         return written
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:

@@ -13,6 +13,7 @@ from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object, PatchType, Subresource
 from serving.model.errors import Unavailable
+from serving.model.knative import LEARNT_ANNOTATION
 from serving.model.stat import Stat
 from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
 from tests.integration.autoscaler_stage import NAME, Store
@@ -440,3 +441,33 @@ def test_objects_that_are_not_ours_are_not_looked_at() -> None:
             return stage.autoscaler.numbers()["revisions"]
 
     assert run_virtually(run()) == 1
+
+
+def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
+    async def run() -> tuple[float, float]:
+        stop = asyncio.Event()
+        async with staged(scale=1, serving_state="Active", pods=("p",), settings=AutoscalerSettings()) as stage:
+            for _ in range(4):
+                await stage.report(2, p=1.0)
+                await stage.report(20, p=0.0)
+            await stage.report(2, p=1.0)
+            await stage.report(10, p=0.0)
+            before = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.advice.keep
+            found = await stage.cluster.get(REVISION, *KEY)
+            assert LEARNT_ANNOTATION in found["metadata"]["annotations"]
+            again = Autoscaler(stage.cluster, settings=AutoscalerSettings(), prove=stage.prove)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(again.run(stop))
+                for _ in range(10):
+                    stat = Stat(pod="p", at_s=now_s())
+                    again.record(KEY, stat, StatSource.POD)
+                    await asyncio.sleep(1)
+                after = again.decisions(KEY)[-1].outcome.inputs.advice.keep
+                stop.set()
+        assert before is not None
+        assert after is not None
+        return before.gaps_lasted, after.gaps_lasted
+
+    before, after = run_virtually(run())
+    # Gaps that ended since the last save are lost: it is made each five minutes.
+    assert 0 < after <= before

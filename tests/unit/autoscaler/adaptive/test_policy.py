@@ -6,6 +6,7 @@ import pytest
 from serving.autoscaler.adaptive.advice import NEUTRAL, Advice
 from serving.autoscaler.adaptive.policy import RevisionPolicy, policy_of
 from serving.autoscaler.merge import Proposal
+from serving.model.errors import InvalidValue
 from serving.model.nodata import NoData
 from serving.settings.adaptive import AdaptiveSettings
 from serving.settings.autoscaler import AutoscalerSettings
@@ -156,7 +157,9 @@ def test_slow_starts_are_started_for_earlier() -> None:
 def test_what_was_learnt_survives_a_restart() -> None:
     before, after = made(), made()
     last = called_every(600, before)
-    after.load(before.dump())
+    learnt = before.due_save(50.0)
+    assert learnt is not None
+    after.load(learnt)
     advice_at(after, last + 1.0, NONE)
 
     assert wanted(advice_at(after, last + 30.0, NONE)) == 0
@@ -209,3 +212,22 @@ def test_the_forecast_can_be_switched_off() -> None:
         policy.take(second, 27.0, 10.0)
 
     assert advice_at(policy, 200.0, TAIL, in_flight=27.0) is NEUTRAL
+
+
+def test_what_was_learnt_is_saved_when_it_is_new_and_not_too_often() -> None:
+    policy = made()
+    assert policy.due_save(0.0) is None
+
+    called_every(600, policy, times=3)
+    saved = [policy.due_save(at_s) is not None for at_s in (10.0, 20.0)]
+    policy.take(9000, 0.2, 1.0)
+    later = [policy.due_save(at_s) is not None for at_s in (30.0, 311.0, 700.0)]
+
+    assert saved == [True, False]
+    assert later == [False, True, False]
+
+
+@pytest.mark.parametrize("learnt", ["", "[]", '{"a": 1}', '{"3": "x"}'])
+def test_a_text_that_is_no_history_is_refused(learnt: str) -> None:
+    with pytest.raises(InvalidValue):
+        made().load(learnt)

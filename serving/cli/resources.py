@@ -2,7 +2,7 @@
 
 from urllib.parse import quote
 
-from serving.cluster.kinds import KINDS, POD_METRICS, SERVING_SERVICE, Kind
+from serving.cluster.kinds import KINDS, POD_METRICS, SERVING_SERVICE, UNUSED_KINDS, Kind
 from serving.model.errors import InvalidValue
 
 __all__ = ["kind_named", "known_words", "path_of"]
@@ -13,7 +13,8 @@ def _words(kind: Kind) -> tuple[str, ...]:
 
 
 # The first that has a word keeps it: a service is Knative's, Kubernetes' own is "svc".
-_KINDS = (SERVING_SERVICE, *(kind for kind in KINDS if kind not in {SERVING_SERVICE, POD_METRICS}), POD_METRICS)
+_USED = [kind for kind in KINDS if kind not in {SERVING_SERVICE, POD_METRICS, *UNUSED_KINDS}]
+_KINDS = (SERVING_SERVICE, *_USED, POD_METRICS)
 _BY_WORD: dict[str, Kind] = {}
 for _kind in _KINDS:
     for _word in _words(_kind):

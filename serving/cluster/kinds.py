@@ -40,6 +40,7 @@ __all__ = [
     "SERVICE",
     "SERVING_SERVICE",
     "TOKEN_REVIEW",
+    "UNUSED_KINDS",
     "Kind",
     "kind_of",
 ]
@@ -202,6 +203,26 @@ POD_AUTOSCALER = Kind(
     categories=("knative-internal", "autoscaling"),
     is_view=True,
 )
+
+
+def _unused(group: str, name: str, plural: str, *, namespaced: bool = True) -> Kind:
+    return Kind(group=group, version="v1", name=name, plural=plural, namespaced=namespaced, is_view=True)
+
+
+UNUSED_KINDS = (
+    _unused("", "Endpoints", "endpoints"),
+    _unused("", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    _unused("", "PersistentVolume", "persistentvolumes", namespaced=False),
+    _unused("", "ReplicationController", "replicationcontrollers"),
+    _unused("apps", "DaemonSet", "daemonsets"),
+    _unused("apps", "ReplicaSet", "replicasets"),
+    _unused("apps", "StatefulSet", "statefulsets"),
+    _unused("batch", "Job", "jobs"),
+    _unused("batch", "CronJob", "cronjobs"),
+    _unused("networking.k8s.io", "Ingress", "ingresses"),
+)
+"""Kinds that clients list although nothing here runs them: ``kubectl apply --prune`` asks for each. They are only read."""
+
 SCALING_POLICY = Kind(
     group="serving.dev",
     version="v1alpha1",
@@ -251,6 +272,7 @@ KINDS: tuple[Kind, ...] = (
     POD_AUTOSCALER,
     SCALING_POLICY,
     NODE_GROUP,
+    *UNUSED_KINDS,
 )
 
 _BY_TYPE = {(kind.api_version, kind.name): kind for kind in KINDS}

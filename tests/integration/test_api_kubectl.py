@@ -228,6 +228,38 @@ async def test_drain_cordons_a_node_and_evicts_its_pods(kubectl: Kubectl) -> Non
     assert not (await kubectl.cluster.get(NODE, "", "one"))["spec"].get("unschedulable")
 
 
+async def test_prune_deletes_what_the_manifest_no_longer_names(kubectl: Kubectl, tmp_path: Path) -> None:
+    one, two = (f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{app: x}}}}\n" for name in "ab")
+    (tmp_path / "maps.yaml").write_text(f"{one}---\n{two}", encoding="utf-8")
+    await kubectl("apply", "-f", "maps.yaml", "--prune", "-l", "app=x")
+    (tmp_path / "maps.yaml").write_text(one, encoding="utf-8")
+    assert "configmap/b pruned" in await kubectl("apply", "-f", "maps.yaml", "--prune", "-l", "app=x")
+    assert await kubectl("get", "configmaps", "-o", "name") == "configmap/a\n"
+
+
+async def test_what_is_not_run_here_can_be_listed_and_not_created(kubectl: Kubectl, tmp_path: Path) -> None:
+    assert "No resources found" in await kubectl("get", "statefulsets")
+    (tmp_path / "set.yaml").write_text(
+        "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: s}\n", encoding="utf-8"
+    )
+    code, printed = await kubectl.tried("create", "-f", "set.yaml")
+    assert code != 0
+    assert "statefulsets.apps are not run here" in printed
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("pod.spec.containers", "Environment variables, merged by name."),
+        ("deployment.spec.template.spec.containers.resources.limits", "The most that it may use"),
+        ("ksvc.spec.template.spec.containers.env", "FIELD: env"),
+        ("node.spec.unschedulable", "kubectl cordon"),
+    ],
+)
+async def test_explain_explains_fields_at_any_depth(kubectl: Kubectl, path: str, said: str) -> None:
+    assert said in await kubectl("explain", path)
+
+
 async def test_auth_lists_every_right(kubectl: Kubectl) -> None:
     assert "*.*" in await kubectl("auth", "can-i", "--list")
     code, printed = await kubectl.tried("auth", "whoami")

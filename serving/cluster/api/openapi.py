@@ -1,8 +1,8 @@
 """The OpenAPI schemas of the served kinds: v3 for current clients, a minimal v2 for old ones.
 
 Clients read v3 for ``kubectl explain`` and to learn that the server validates fields (the parameter ``fieldValidation`` on
-PATCH); otherwise they would validate themselves and need every schema. Custom resources have their CRD's schema; Kubernetes'
-own kinds are opaque. kubectl 1.20 reads v2 as protobuf only, and leaves validation to the server if it is empty.
+PATCH); otherwise they would validate themselves and need every schema. Custom resources have their CRD's schema, Kubernetes'
+own kinds those of ``builtin_schemas``. kubectl 1.20 reads v2 as protobuf only, and leaves validation to the server if it is empty.
 """
 
 import functools
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from serving.cluster.builtin_schemas import OPEN_SCHEMA, builtin_schemas, described_schema, referred, schema_name
 from serving.cluster.crds import crds
 from serving.cluster.kinds import KINDS, Kind
 from serving.cluster.port import Object
@@ -74,6 +75,12 @@ def _document(place: str) -> Object:
     for kind in kinds:
         paths |= _paths(place, kind)
     schemas = {_name(kind): _schema(kind) for kind in kinds}
+    waiting = [name for schema in schemas.values() for name in referred(schema)]
+    while waiting:
+        name = waiting.pop()
+        if name not in schemas:
+            schemas[name] = described_schema(name)
+            waiting.extend(referred(schemas[name]))
     return {
         "openapi": "3.0.0",
         "info": {"title": _TITLE, "version": "v1"},
@@ -83,7 +90,9 @@ def _document(place: str) -> Object:
 
 
 def _name(kind: Kind) -> str:
-    """A schema's name: the group's parts in reverse, "dev.knative.serving.v1.Service"."""
+    """A schema's name: the group's parts in reverse, "dev.knative.serving.v1.Service", or that of Kubernetes' own schema."""
+    if schema_name(kind) in builtin_schemas():
+        return schema_name(kind)
     return ".".join([*reversed((kind.group or "core").split(".")), kind.version, kind.name])
 
 
@@ -92,10 +101,10 @@ def _gvk(kind: Kind) -> Object:
 
 
 def _schema(kind: Kind) -> Object:
-    crd = crds().get(kind)
-    known: dict[str, Any] = (
-        dict(crd.schema) if crd else {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    )
+    crd, name = crds().get(kind), schema_name(kind)
+    known: dict[str, Any] = dict(crd.schema if crd else OPEN_SCHEMA)
+    if crd is None and name in builtin_schemas():
+        known = described_schema(name)
     return known | {_GVK: [_gvk(kind)]}
 
 

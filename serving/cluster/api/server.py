@@ -39,7 +39,7 @@ from serving.cluster.api.reviews import (
 )
 from serving.cluster.api.status import Fault, refusal, refusal_code
 from serving.cluster.api.watching import stream_watch, watch_options
-from serving.cluster.kinds import POD
+from serving.cluster.kinds import POD, UNUSED_KINDS
 from serving.cluster.port import Cluster, Subresource
 from serving.cluster.requester import ADMIN_USER, acting_as
 from serving.model.errors import ClusterError, NotFound, Unsupported
@@ -265,6 +265,8 @@ class _ApiHandlers:
         return json_answer(whole_list(target.kind, items, version=found.resource_version, next_page=found.next_page))
 
     async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
+        if target.kind in UNUSED_KINDS:
+            raise Fault(405, f"{target.kind.resource} are not run here; services, Deployments and pods are")
         if target.kind.is_view:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
         content_type, runs_images = request.headers.get("Content-Type", ""), self._options.runs_images

@@ -35,6 +35,8 @@ def test_every_group_is_listed_once() -> None:
         "networking.internal.knative.dev",
         "autoscaling.internal.knative.dev",
         "serving.dev",
+        "batch",
+        "networking.k8s.io",
     ]
 
 
@@ -62,7 +64,7 @@ def test_a_group_names_its_version() -> None:
     assert found["preferredVersion"] == {"groupVersion": "apps/v1", "version": "v1"}
 
 
-@pytest.mark.parametrize("group", ["", "batch"])
+@pytest.mark.parametrize("group", ["", "rbac.authorization.k8s.io"])
 def test_a_group_that_is_not_served_is_none(group: str) -> None:
     assert group_of(group) is None
 
@@ -76,7 +78,8 @@ def test_pods_have_a_log() -> None:
 
 
 def test_deployments_have_a_scale() -> None:
-    assert names("apps", "v1") == ["deployments", "deployments/status", "deployments/scale"]
+    deployments = [name for name in names("apps", "v1") if name.startswith("deployments")]
+    assert deployments == ["deployments", "deployments/status", "deployments/scale"]
 
 
 def test_a_kind_without_a_status_has_none() -> None:
@@ -99,7 +102,8 @@ def test_the_aggregated_form_is_given_to_those_who_ask(accept: str, expected: st
 def test_the_aggregated_form_has_every_kind() -> None:
     documents = [aggregated("v2", core=core) for core in (True, False)]
     versions = [version for document in documents for item in document["items"] for version in item["versions"]]
-    assert [one["resource"] for version in versions for one in version["resources"]] == [kind.plural for kind in KINDS]
+    found = [one["resource"] for version in versions for one in version["resources"]]
+    assert sorted(found) == sorted(kind.plural for kind in KINDS)
 
 
 def test_the_aggregated_scale_is_of_its_own_group() -> None:

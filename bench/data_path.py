@@ -1,6 +1,6 @@
 """Every request passes here: what the queue-proxy and the activator cost, beside nginx and a bare Go reverse proxy.
 
-    python bench/data_path.py [--quick] [--json] [--write]
+    python bench/data_path.py [--quick] [--rounds N] [--seconds S] [--json] [--write]
 
 The proxy has one core, the load (wrk) and the backend (nginx, 200 bytes) the other; heads have 12 lines. Players take
 turns in rounds, and what counts is the ratio inside a round: the median over rounds is told. ``--write`` puts the tables
@@ -215,9 +215,8 @@ def starts_and_memory(cast: Cast, *, rounds: int) -> dict[str, float]:
     return found
 
 
-def bench(cast: Cast, *, quick: bool) -> dict[str, object]:
-    """Measure all."""
-    rounds, seconds = (1, 1.0) if quick else (5, 2.0)
+def bench(cast: Cast, *, rounds: int, seconds: float) -> dict[str, object]:
+    """Measure all, in so many rounds of so many seconds."""
     cast.start("backend", core=LOAD_CORE)
     for name in PLAYERS:
         cast.start(name, core=PROXY_CORE)
@@ -251,6 +250,8 @@ def main() -> None:
     """Measure and tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short round: shows that all works, not how fast")
+    parser.add_argument("--rounds", type=int, default=5, help="how many rounds; medians are of these")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long a player has in a round")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
     options = parser.parse_args()
@@ -260,7 +261,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         cast = Cast(Path(folder), cache)
         try:
-            found = bench(cast, quick=options.quick)
+            rounds, seconds = (1, 1.0) if options.quick else (options.rounds, options.seconds)
+            found = bench(cast, rounds=rounds, seconds=seconds)
         finally:
             cast.close()
     if options.json:

@@ -23,9 +23,10 @@ path, trace and request id differ in each request, and the rest of the head repe
 """
 _STREAMS = """## Calls, messages, events
 
-Through the queue-proxy and straight at the app, in turns (`python bench/streams.py`). Client and app share a core, the proxy has
-the other. gRPC: 16 unary calls at once on one connection, a turn is all of them; the queue-proxy speaks HTTP/2 on both
-sides. Messages and events of 100 and of few bytes; a turn is one message there and back, or one event.
+Through the queue-proxy, a bare Go reverse proxy (h2c for gRPC), nginx, and straight at the app, in turns (`python
+bench/streams.py`). Client and app share a core and are Python, which bounds the rates; each proxy has the other core. gRPC: 16
+unary calls at once on one connection; messages of 100 bytes over one stream in both directions, 16 on their way; messages of 1 MiB to
+the app. A turn is all 16 calls, one message there and back, or one event.
 """
 _STUDY = """## Where the time goes, and what compiling gives
 

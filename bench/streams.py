@@ -119,8 +119,11 @@ async def _events(port: int) -> Turns:
             yield 1
 
 
-KINDS: dict[str, tuple[Callable[[int], Turns], str]] = {
+# The client and the app of this one are ``peers/h2c_load.go``, which are faster than grpcio.
+GO_CALLS = "grpc unary by a Go client, 64 at once"
+KINDS: dict[str, tuple[Callable[[int], Turns] | None, str]] = {
     "grpc unary": (_calls, "h2c"),
+    GO_CALLS: (None, "h2c"),
     "grpc message of 100 bytes": (_chat, "h2c"),
     "grpc message of 1 MiB": (_large_calls, "h2c"),
     "http/1.1 body of 1 MiB": (_large_posts, "http1"),
@@ -150,6 +153,17 @@ async def _measured(turns: Turns, *, seconds: float, pid: int) -> dict[str, floa
         "p50_ms": 1000 * statistics.median(took_s),
         "cpu_us": 1e6 * spent_s / count,
     }
+
+
+def _measured_go(port: int, *, seconds: float, pid: int) -> dict[str, float]:
+    """The same of unary calls by the Go client."""
+    program = go_program(bench_cache(), "h2c_load")
+    command = ["taskset", "-c", str(LOAD_CORE), str(program), "calls", f"127.0.0.1:{port}", "64", str(seconds)]
+    spent_s = cpu_s(pid)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={"GOMAXPROCS": "1", **os.environ})
+    spent_s = cpu_s(pid) - spent_s
+    per_second, p50_ms, _ = map(float, done.stdout.split())
+    return {"per_second": per_second, "p50_ms": p50_ms, "cpu_us": 1e6 * spent_s / (per_second * seconds)}
 
 
 @contextlib.contextmanager
@@ -191,12 +205,14 @@ def _nginx(folder: Path, *, app: int, port: int, protocol: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _stage(protocol: str, folder: Path) -> Iterator[dict[str, tuple[int, int]]]:
+def _stage(protocol: str, folder: Path, *, is_go: bool) -> Iterator[dict[str, tuple[int, int]]]:
     """An app, and proxies before it: for each its port and its process."""
     app, proxy, go, nginx = (free_port() for _ in range(4))
-    command = [str(ROOT / "bench" / "peers" / "mixed.py"), str(app)]
-    if protocol == "h2c":
-        command = ["-m", "serving.samples.grpc_echo"]
+    command = [sys.executable, str(ROOT / "bench" / "peers" / "mixed.py"), str(app)]
+    if is_go:
+        command = [str(go_program(bench_cache(), "h2c_load")), "app", f"127.0.0.1:{app}"]
+    elif protocol == "h2c":
+        command = [sys.executable, "-m", "serving.samples.grpc_echo"]
     pod = {
         "SERVING_POD_NAMESPACE": "default",
         "SERVING_POD_REVISION": "hello-00001",
@@ -210,7 +226,7 @@ def _stage(protocol: str, folder: Path) -> Iterator[dict[str, tuple[int, int]]]:
     go_command = [str(program), f"127.0.0.1:{go}", f"http://127.0.0.1:{app}"]
     nginx_command = _nginx(folder, app=app, port=nginx, protocol=protocol)
     with (
-        _process([sys.executable, *command], core=LOAD_CORE, port=app, PORT=str(app)) as app_pid,
+        _process(command, core=LOAD_CORE, port=app, PORT=str(app), GOMAXPROCS="1") as app_pid,
         _process([sys.executable, "-m", "serving.queueproxy.main"], core=PROXY_CORE, port=proxy, **pod) as pid,
         _process(go_command, core=PROXY_CORE, port=go, GOMAXPROCS="1") as go_pid,
         _process(nginx_command, core=PROXY_CORE, port=nginx) as nginx_pid,
@@ -232,12 +248,16 @@ def streams(*, rounds: int, seconds: float, only: str = "") -> dict[str, dict[st
         os.sched_setaffinity(0, cores)
 
 
-def _one_kind(turns: Callable[[int], Turns], protocol: str, *, rounds: int, seconds: float) -> dict[str, float]:
+def _one_kind(turns: Callable[[int], Turns] | None, protocol: str, *, rounds: int, seconds: float) -> dict[str, float]:
     found: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder, _stage(protocol, Path(folder)) as players:
+    with tempfile.TemporaryDirectory() as folder, _stage(protocol, Path(folder), is_go=turns is None) as players:
         for _ in range(rounds):
             for name, (port, pid) in players.items():
-                for key, value in asyncio.run(_measured(turns(port), seconds=seconds, pid=pid)).items():
+                if turns is None:
+                    measured = _measured_go(port, seconds=seconds, pid=pid)
+                else:
+                    measured = asyncio.run(_measured(turns(port), seconds=seconds, pid=pid))
+                for key, value in measured.items():
                     found.setdefault(f"{name}_{key}" if name else key, []).append(value)
     return {key: statistics.median(values) for key, values in found.items()}
 

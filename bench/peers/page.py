@@ -37,6 +37,16 @@ The same modules compiled by mypyc (lines, heads, bodies, rendering, connection,
 the queue-proxy's handler, unchanged) gave 1.1 to 1.27 times the requests of a core, over six runs beside the plain ones in
 the same rounds. An accelerator is built from 1.4 on, so there is none: what is left to compile is a quarter of the time.
 """
+_HTTP2 = """### Where the time of a call goes
+
+Of a unary gRPC call, 30 µs are Python's on a machine where a request of HTTP/1.1 takes 20 to 25 in all; the rest is the kernel's, and
+is shared by all calls that come in one read. nginx spends the same on it, so that this is about the floor of a proxy in one process:
+what is left to gain is a third of the Python part.
+
+HPACK is our own. `jh2` has one in Rust: it reads a head of 9 known fields in 1.3 µs and packs it in 1.5, where ours takes 0.1 and 0.1,
+because heads that repeat are not read again; of a head with one new field of 55 bytes ours takes several times as long. Its module is
+private and a dependency of every sidecar, so that the gain on heads that differ was not taken.
+"""
 _TLS = """## TLS
 
 Over TLS a core of the activator answers 0.90 of the requests that it answers in the clear at 16 connections, 0.89 at 64, 0.70
@@ -56,6 +66,7 @@ def write_page(found: dict[str, Any], path: Path, *, keep: bool) -> str:
         _STREAMS,
         *lines(found["streams"]),
         "",
+        _HTTP2,
         _STUDY,
         _TLS,
     ]

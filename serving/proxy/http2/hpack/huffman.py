@@ -31,6 +31,9 @@ _INVALID = -1
 _REMEMBERED_BYTES_MAX = 64
 _REMEMBERED_MAX = 1024
 _remembered: dict[bytes, bytes] = {}
+# Steps of eight bits, each made when it is needed: text needs some hundred of 65,536. 200 bytes each.
+_BYTE_STEPS_MAX = 8192
+_byte_steps: dict[int, tuple[int, bytes]] = {}
 
 
 def _words() -> list[int]:
@@ -89,6 +92,22 @@ _STEPS = _steps(_NODES)
 _FINAL = _final_states(_NODES)
 
 
+def _byte_step(state: int, byte: int) -> tuple[int, bytes]:
+    """What follows from eight bits in a state: the next state, and the bytes that ended."""
+    key, found = state << 8 | byte, bytearray()
+    for bits in (byte >> 4, byte & 0xF):
+        step = _STEPS[state << 4 | bits]
+        if step < 0:
+            raise Violation(ErrorCode.COMPRESSION_ERROR, "a string with its own end in it")
+        if step & _BYTE_MASK:
+            found.append((step & _BYTE_MASK) - 1)
+        state = step >> _BYTE_BITS
+    after = state, bytes(found)
+    if len(_byte_steps) < _BYTE_STEPS_MAX:
+        _byte_steps[key] = after
+    return after
+
+
 def huffman_decode(data: bytes) -> bytes:
     """A string from its code.
 
@@ -98,24 +117,15 @@ def huffman_decode(data: bytes) -> bytes:
     known = _remembered.get(data)
     if known is not None:
         return known
-    steps = _STEPS
-    found = bytearray()
-    state = 0
+    found: list[bytes] = []
+    state, known_steps = 0, _byte_steps
     for byte in data:
-        step = steps[state << 4 | byte >> 4]
-        if step & _BYTE_MASK:
-            if step < 0:
-                raise Violation(ErrorCode.COMPRESSION_ERROR, "a string with its own end in it")
-            found.append((step & _BYTE_MASK) - 1)
-        step = steps[step >> _BYTE_BITS << 4 | byte & 0xF]
-        if step & _BYTE_MASK:
-            if step < 0:
-                raise Violation(ErrorCode.COMPRESSION_ERROR, "a string with its own end in it")
-            found.append((step & _BYTE_MASK) - 1)
-        state = step >> _BYTE_BITS
+        step = known_steps.get(state << 8 | byte) or _byte_step(state, byte)
+        state = step[0]
+        found.append(step[1])
     if state not in _FINAL:
         raise Violation(ErrorCode.COMPRESSION_ERROR, "a wrong padding of a string")
-    text = bytes(found)
+    text = b"".join(found)
     if len(data) <= _REMEMBERED_BYTES_MAX:
         if len(_remembered) >= _REMEMBERED_MAX:
             _remembered.clear()

@@ -1,7 +1,7 @@
 """Pack heads for a peer (RFC 7541), with a memory of heads that were packed before.
 
-A field goes into the table when it is sent for the second time on a connection, as long as there is room; it stays there, so
-that nothing is ever evicted. Fields that differ each time are sent as they are, and so are secrets, which are marked as never to be
+A field goes into the table when it is sent for the second time on a connection, as long as there is room; nothing is evicted. A
+table that has been full for many fields is emptied and begun again. Fields that differ each time are sent as they are, and so are secrets, which are marked as never to be
 indexed (RFC 7541, 7.1.3). A head whose fields are all known is packed once: ``known`` maps what its writer knows it by to the bytes, until
 the table changes.
 """
@@ -41,7 +41,10 @@ _INDEXED_BYTES_MAX = 512
 # Fields that were sent once: 256 of at most 512 bytes.
 _SEEN_MAX = 256
 _KNOWN_MAX = 64
-_KNOWN_BYTES_MAX = 1024
+# A head that is longer has fields that are not in the table, which differ the next time.
+_KNOWN_BYTES_MAX = 64
+# So many fields found no room: what is in the table is not what is sent now.
+_MISSED_MAX = 256
 # Literals in their packed form, for all connections: 1024 of at most 256 bytes.
 _LITERALS_MAX = 1024
 _LITERAL_BYTES_MAX = 256
@@ -51,7 +54,17 @@ _literals: dict[Field, bytes] = {}
 class HeaderEncoder:
     """One direction of a connection."""
 
-    __slots__ = ("_count", "_indices", "_left_bytes", "_names", "_prefix", "_seen", "_table_bytes_max", "known")
+    __slots__ = (
+        "_count",
+        "_indices",
+        "_left_bytes",
+        "_missed",
+        "_names",
+        "_prefix",
+        "_seen",
+        "_table_bytes_max",
+        "known",
+    )
 
     def __init__(self) -> None:
         self.known: dict[HeadKey, bytes] = {}
@@ -59,7 +72,7 @@ class HeaderEncoder:
         # Each field of the table by the number of those before it.
         self._indices: dict[Field, int] = {}
         self._names: dict[bytes, int] = {}
-        self._count = 0
+        self._count = self._missed = 0
         self._table_bytes_max = self._left_bytes = TABLE_BYTES
         self._seen: set[Field] = set()
         # Sizes of the table, to be sent with the next head.
@@ -68,19 +81,24 @@ class HeaderEncoder:
     def resize(self, table_bytes_max: int) -> None:
         """The peer allows a table of this size; we never use more than the default."""
         table_bytes_max = min(table_bytes_max, TABLE_BYTES)
-        if table_bytes_max == self._table_bytes_max:
-            return
+        if table_bytes_max != self._table_bytes_max:
+            self._begin_table(table_bytes_max)
+
+    def _begin_table(self, table_bytes_max: int) -> None:
+        """Empty the table."""
         self._table_bytes_max = self._left_bytes = table_bytes_max
         self._indices.clear()
         self._names.clear()
         self._seen.clear()
         self.known.clear()
-        self._count = 0
+        self._count = self._missed = 0
         # Empties the peer's table as well.
         self._prefix = b"\x20" + (_integer(table_bytes_max, 0x1F, 0x20) if table_bytes_max else b"")
 
     def pack(self, fields: Iterable[Field], key: HeadKey | None = None) -> bytes:
         """The bytes of a head, which must be sent next; remembered by its key if it has one."""
+        if self._missed > _MISSED_MAX:
+            self._begin_table(self._table_bytes_max)
         before, prefix, self._prefix = self._count, self._prefix, b""
         block = prefix + b"".join([self._field(field) for field in fields])
         known = self.known
@@ -109,6 +127,7 @@ class HeaderEncoder:
             self._seen.add(field)
             return _plain_literal(field)
         if size > self._left_bytes:
+            self._missed += 1
             return _plain_literal(field)
         return self._insert(field, size)
 

@@ -49,6 +49,19 @@ def test_secrets_are_never_indexed_and_what_differs_each_time_is_not() -> None:
         assert bytes(date[1]) == b"now"
 
 
+def test_a_table_that_is_full_of_what_is_not_sent_any_more_begins_again() -> None:
+    one, oracle = HeaderEncoder(), hpack.Decoder()
+    for number in range(200):
+        oracle.decode(one.pack([(b"x-%d" % (number // 2), b"v" * 50)]), raw=True)
+    sizes = []
+    for _ in range(300):
+        block = one.pack([(b"new", b"w" * 50)])
+        sizes.append(len(block))
+        assert [bytes(value) for _, value in oracle.decode(block, raw=True)] == [b"w" * 50]
+    assert sizes[0] > 30
+    assert sizes[-1] == 1
+
+
 def test_a_full_table_takes_no_more_and_everything_is_bounded() -> None:
     one, oracle = HeaderEncoder(), hpack.Decoder()
     for number in range(3000):

@@ -11,7 +11,9 @@ import click
 
 from serving.cli.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.cli.completion import complete_kind, complete_object
+from serving.cli.jsonpathtemplate import rendered
 from serving.cli.objects import items_of, object_of, selector_of
+from serving.cli.params import JSONPATH, OutputParam
 from serving.cli.resources import kind_named, path_of
 from serving.cli.rows import Row, header_of, rows_of, server_table, table_rows
 from serving.cli.table import aligned
@@ -32,7 +34,14 @@ _ROOM = 2
 @click.command()
 @click.argument("kind", default="services", shell_complete=complete_kind)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_object)
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml", "name"]), default="table")
+@click.option(
+    "-o",
+    "--output",
+    type=OutputParam(["table", "wide", "json", "yaml", "name"]),
+    default="table",
+    metavar="FORMAT",
+    help="table, wide, json, yaml, name, or jsonpath=TEMPLATE.",
+)
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Only those with these labels: app=web,tier!=db.")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces.")
 @click.option("-w", "--watch", is_flag=True, help="Then each change as it comes, until interrupted.")
@@ -54,8 +63,8 @@ def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch
             fail_usage("--watch shows one kind or one object, as table, json or name")
         _watch(api, wanted, name=names[0] if names else "", output=output, **asked)
         return
-    if output == "table":
-        _print_table(api, wanted, names, **asked)
+    if output in {"table", "wide"}:
+        _print_table(api, wanted, names, is_wide=output == "wide", **asked)
         return
     found = [object_of(api, wanted, name) for name in names] or items_of(
         api, wanted, asked["selector"], everywhere=asked["everywhere"]
@@ -63,14 +72,18 @@ def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch
     _print(found, output, is_one=len(names) == 1)
 
 
-def _print_table(api: ApiClient, kind: Kind, names: Sequence[str], *, selector: str, everywhere: bool) -> None:
-    header = header_of(kind, everywhere=everywhere)
+def _print_table(
+    api: ApiClient, kind: Kind, names: Sequence[str], *, selector: str, everywhere: bool, is_wide: bool
+) -> None:
+    # Wide are the server's own columns, all of them.
+    header = None if is_wide else header_of(kind, everywhere=everywhere)
     if header is not None:
         found = [object_of(api, kind, name) for name in names] or items_of(api, kind, selector, everywhere=everywhere)
         rows = rows_of(api, kind, found, now_s=time.time(), everywhere=everywhere)
     else:
         tables = [
-            server_table(api, kind, name=name, selector=selector, everywhere=everywhere) for name in names or ("",)
+            server_table(api, kind, name=name, selector=selector, everywhere=everywhere, is_wide=is_wide)
+            for name in names or ("",)
         ]
         header, rows = tables[0][0], [row for _, rows in tables for row in rows]
     if rows:
@@ -82,7 +95,14 @@ def _print_table(api: ApiClient, kind: Kind, names: Sequence[str], *, selector: 
 
 
 def _print(found: list[Object], output: str, *, is_one: bool) -> None:
-    if output == "name":
+    if output.startswith(JSONPATH):
+        whole = found[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": found}
+        try:
+            # No line end, as kubectl: the template has its own.
+            click.echo(rendered(output.removeprefix(JSONPATH), whole), nl=False)
+        except InvalidValue as error:
+            fail_usage(f"-o {output}: {error}")
+    elif output == "name":
         for one in found:
             click.echo(f"{str(one['kind']).lower()}/{name_of(one)}")
     elif output == "json":

@@ -11,6 +11,9 @@ __all__ = ["SECTIONS", "main"]
 SECTIONS: dict[str, Section] = {
     "The system": {
         "up": ("serving.cli.up:up", "Run everything on this machine."),
+        "down": ("serving.cli.down:down", "End what `up` runs."),
+        "status": ("serving.cli.status:status", "Whether the system runs, and where it answers."),
+        "version": ("serving.cli.version:version", "The versions of this program and of the server."),
         "dashboard": ("serving.cli.dashboard:dashboard", "Where the dashboard is; or serve one for a cluster."),
         "top": ("serving.cli.top:top", "What runs now, in the terminal."),
         "doctor": ("serving.cli.doctor:doctor", "Is this machine fit, does the system run and answer."),

@@ -8,7 +8,18 @@ import click
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_duration_s
 
-__all__ = ["TimeParam", "wait_timeout_option"]
+__all__ = ["JSONPATH", "OutputParam", "TimeParam", "wait_timeout_option"]
+
+JSONPATH = "jsonpath="
+"""The beginning of an output that is a JSONPath template."""
+
+
+class OutputParam(click.Choice):  # type: ignore[type-arg]  # generic in newer versions only
+    """One of some outputs, or ``jsonpath=TEMPLATE``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own
+        """Read an output."""
+        return value if isinstance(value, str) and value.startswith(JSONPATH) else super().convert(value, param, ctx)
 
 
 class TimeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only

@@ -103,17 +103,19 @@ def pods_of(revisions: Iterable[Object]) -> dict[tuple[str, str], str]:
     return {key: _of(actual[key], wanted[key]) for key in wanted}
 
 
-def server_table(api: ApiClient, kind: Kind, *, name: str, selector: str, everywhere: bool) -> tuple[Row, list[Row]]:
-    """Header and rows as the server shows them, without what it shows to who asks for more."""
+def server_table(
+    api: ApiClient, kind: Kind, *, name: str, selector: str, everywhere: bool, is_wide: bool = False
+) -> tuple[Row, list[Row]]:
+    """Header and rows as the server shows them; ``is_wide`` includes the columns of lower priority."""
     path = path_of(kind, None if everywhere else api.namespace, name)
     table = api.must(ApiCall(path=path, query={"labelSelector": selector}, accept=_TABLE))
-    return table_rows(table, everywhere=everywhere)
+    return table_rows(table, everywhere=everywhere, is_wide=is_wide)
 
 
-def table_rows(table: Object, *, everywhere: bool) -> tuple[Row, list[Row]]:
+def table_rows(table: Object, *, everywhere: bool, is_wide: bool = False) -> tuple[Row, list[Row]]:
     """Header and rows of a ``Table`` of the API."""
     columns: Sequence[Object] = table.get("columnDefinitions") or ()
-    shown = [number for number, column in enumerate(columns) if not column.get("priority")]
+    shown = [number for number, column in enumerate(columns) if is_wide or not column.get("priority")]
     header = [str(columns[number]["name"]).upper() for number in shown]
     rows = []
     for row in table.get("rows") or ():

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from serving.cli.checks import Finding
 from serving.cli.connection import ApiRequest, connect
-from serving.local.process_lifetime import children_of
+from serving.local.process_lifetime import age_s, children_of
 from serving.local.supervisor import CHILDREN
 from serving.model.errors import ServingError
 
@@ -29,14 +28,14 @@ _MODULE = re.compile(rb"\0-m\0(serving\.[\w.]+)\0")
 def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
     """Each child of the supervisor: that it is there, and that it does not start again and again."""
     pids = {_started_as(pid): pid for pid in children_of(holder)}
-    up_s = _age_s(holder)
+    up_s = age_s(holder)
     for child in CHILDREN(_activator_count(state)):
         index = child.environment.get("SERVING_ACTIVATOR_INDEX", "")
         pid, log = pids.get((child.module, index)), state / "logs" / f"{child.name}.log"
         if pid is None:
             yield Finding(name=child.name, state="fail", text=f"does not run{_last_words(log)}", advice=f"see {log}")
-        elif up_s - _age_s(pid) > _YOUNG_S > _age_s(pid):
-            text = f"started {_age_s(pid):.0f} s ago, the system {up_s:.0f} s ago"
+        elif up_s - age_s(pid) > _YOUNG_S > age_s(pid):
+            text = f"started {age_s(pid):.0f} s ago, the system {up_s:.0f} s ago"
             yield Finding(name=child.name, state="warn", text=f"{text}{_last_words(log)}", advice=f"see {log}")
         else:
             yield Finding(name=child.name, state="ok", text=f"process {pid}")
@@ -129,13 +128,3 @@ def _last_words(log: Path) -> str:
         if isinstance(entry, dict) and entry.get("level") == "error":
             return f"; {entry.get('error') or entry.get('event')}"
     return ""
-
-
-def _age_s(pid: int) -> float:
-    """How long a process has lived; 0 when it is gone."""
-    try:
-        started_ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-        up_s = float(Path("/proc/uptime").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 0.0
-    return max(0.0, up_s - started_ticks / os.sysconf("SC_CLK_TCK"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from serving.cli.background import report_ready, start_in_background
 from serving.cli.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 from serving.cli.programpath import path_lines
 from serving.local.containers.gateway import bind_gateway, gateway_of
@@ -63,6 +64,7 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Activator processes, which take requests from the same ports; more than there are busy cores does not help.",
 )
 @with_node_flags
+@click.option("-d", "--detach", is_flag=True, help="Run in the background, and return once it has started.")
 @click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
 def up(
     *,
@@ -71,10 +73,15 @@ def up(
     tls_keys: Sequence[Path],
     activator_count: int,
     sample: bool,
+    detach: bool,
     **more: Any,  # noqa: ANN401 - ports and flags of nodes
 ) -> None:
-    """Run everything on this machine until interrupted."""
+    """Run everything on this machine until interrupted, or with -d until `serving down`."""
     state = StateFolder((state_path or default_state_path()).absolute())
+    if detach:
+        # As they were typed: there is one place that reads options.
+        arguments = sys.argv[sys.argv.index("up") + 1 :]
+        sys.exit(start_in_background([one for one in arguments if one not in {"-d", "--detach"}], state.logs))
     by_name = {
         name.removesuffix("_port").replace("_", "-"): port for name, port in more.items() if name not in NODE_FLAGS
     }
@@ -117,6 +124,7 @@ def up(
             click.echo(f"metrics of the {activator_count} activators: ports {', '.join(map(str, pages))}")
         if sample:
             _deploy_sample(state.path)
+        report_ready()
 
     sys.exit(Supervisor(state, sockets, children, environment=environment).run(on_started))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 __all__ = [
     "adopt_orphans",
+    "age_s",
     "children_of",
     "die_with_parent",
     "environment_of",
@@ -66,6 +67,15 @@ def start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     return int(fields[_START_TIME_FIELD])
+
+
+def age_s(pid: int) -> float:
+    """How long a process has lived, in seconds; 0 when it is gone."""
+    ticks = start_ticks(pid)
+    if ticks is None:
+        return 0.0
+    up_s = float(Path("/proc/uptime").read_text().split()[0])
+    return max(0.0, up_s - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def environment_of(pid: int) -> frozenset[str]:

@@ -70,6 +70,21 @@ class StateFolder:
             for record in self.processes.iterdir():
                 record.unlink()
 
+    def holder(self) -> int | None:
+        """The process that holds the folder; None if there is none."""
+        try:
+            descriptor = os.open(self._lock_path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(descriptor, 32, 0).decode().strip()
+            return int(text) if text.isdecimal() else None
+        finally:
+            os.close(descriptor)
+        return None
+
     def open(self, api_url: str) -> None:
         """Make key, tokens, certificate and kubeconfig where they are missing, in a folder that is held. Raises as ``hold``."""
         self.hold()

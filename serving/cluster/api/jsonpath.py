@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "compiled_all"]
 
 _TOKEN = re.compile(
     r"""\.(?P<key>(?:[^.\[\\]|\\.)+)
@@ -26,6 +26,18 @@ _Step = Callable[[Any], Iterable[Any]]
 @functools.cache
 def compiled(path: str) -> Callable[[object], Any]:
     """Compile a path into a function. Raises ``ValueError`` for unsupported syntax."""
+    find_all = compiled_all(path)
+
+    def find(value: object) -> Any:  # noqa: ANN401 - JSON
+        found = find_all(value)
+        return found[0] if found else None
+
+    return find
+
+
+@functools.cache
+def compiled_all(path: str) -> Callable[[object], list[Any]]:
+    """As ``compiled``, into a function that returns all values."""
     steps: list[_Step] = []
     text = path.removeprefix("{").removesuffix("}").removeprefix("$")
     at = 0
@@ -36,13 +48,13 @@ def compiled(path: str) -> Callable[[object], Any]:
         steps.append(_step(match))
         at = match.end()
 
-    def find(value: object) -> Any:  # noqa: ANN401 - JSON
+    def find_all(value: object) -> list[Any]:
         found: list[Any] = [value]
         for step in steps:
             found = [child for one in found for child in step(one)]
-        return found[0] if found else None
+        return found
 
-    return find
+    return find_all
 
 
 def _step(match: re.Match[str]) -> _Step:

@@ -1,0 +1,57 @@
+"""A system in the background: up -d, status, down, as they are typed, and what shows it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving.local.ports import PORTS
+from serving.local.state import StateFolder
+from tests.e2e.cli_stage import ROOT, SAMPLE
+
+pytestmark = pytest.mark.timeout(300)
+
+_PATIENCE_S = 120
+
+
+def typed(state: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    given = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
+    done = subprocess.run(
+        [sys.executable, "-m", "serving", *arguments, f"--state={state}"],
+        cwd=ROOT,
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == code, (arguments, done.stdout, done.stderr)
+    return done
+
+
+def test_a_system_starts_in_the_background_says_where_it_is_and_ends(tmp_path: Path) -> None:
+    state, ports = tmp_path / "state", [f"--{port.name}-port=0" for port in PORTS]
+    assert "does not run" in typed(state, "status", code=1).stdout
+    try:
+        assert "dashboard: http://" in typed(state, "up", "-d", *ports).stdout
+        # A second one says who is there, and does not end the first.
+        assert "holds this state folder" in typed(state, "up", "-d", *ports, code=2).stderr
+        typed(state, "deploy", "hello", str(tmp_path), "--command", SAMPLE, "--min-scale", "1", "--no-snapshot")
+        shown = typed(state, "status").stdout
+        assert "1 of 1 ready" in shown
+        found = json.loads(typed(state, "status", "-o", "json").stdout)
+        assert (found["service_count"], found["ready_pod_count"]) == (1, 1)
+        assert typed(state, "version").stdout.splitlines()[1].startswith("server  v")
+        assert "LATESTREADY" in typed(state, "get", "-o", "wide").stdout
+        assert typed(state, "get", "-o", "jsonpath={.items[*].metadata.name}").stdout == "hello"
+        assert typed(state, "down").stdout == "serving has ended\n"
+    finally:
+        pid = StateFolder(state).holder()
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+    assert "does not run" in typed(state, "down").stdout
+    assert "does not run" in typed(state, "status", code=1).stdout

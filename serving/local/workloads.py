@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from serving.cluster.port import Object
-from serving.model.objects import nested
+from serving.model.objects import annotations_of, nested
 
 __all__ = [
     "PodPlan",
@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+_RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 _SERVICE_NAME = "kubernetes.io/service-name"
 
 
@@ -42,14 +43,39 @@ def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
     Who goes first: pods that are not ready, then those of the lowest deletion cost, then the youngest. 3 wanted of 5, one of
     them starting: that one and the cheapest of the rest.
     """
-    wanted = deployment["spec"].get("replicas")
+    given = deployment["spec"].get("replicas")
+    wanted = 1 if given is None else given
     living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    surplus = len(living) - (1 if wanted is None else wanted)
+    outdated = _outdated(deployment, living)
+    if outdated:
+        return _replacement(living, outdated, wanted=wanted)
+    surplus = len(living) - wanted
     if surplus <= 0:
         return PodPlan(create_count=-surplus, delete_names=())
     youngest_first = sorted(living, key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
     victims = sorted(youngest_first, key=lambda pod: (is_ready(pod), _deletion_cost(pod)))[:surplus]
     return PodPlan(create_count=0, delete_names=tuple(pod["metadata"]["name"] for pod in victims))
+
+
+def _outdated(deployment: Object, pods: Sequence[Object]) -> list[Object]:
+    """Pods from before the last ``kubectl rollout restart``, which annotates the template."""
+    restarted_at = annotations_of(deployment["spec"]["template"]).get(_RESTARTED_AT, "")
+    return [pod for pod in pods if restarted_at and annotations_of(pod).get(_RESTARTED_AT) != restarted_at]
+
+
+def _replacement(living: Sequence[Object], outdated: Sequence[Object], *, wanted: int) -> PodPlan:
+    """Replace outdated pods one after another: a new one starts before a ready one goes.
+
+    1 wanted of 1 that is outdated: a second one starts, and the first goes when that is ready.
+    """
+    missing = wanted - (len(living) - len(outdated))
+    spare_count = max(0, sum(map(is_ready, living)) - wanted)
+    unready = [pod for pod in outdated if not is_ready(pod)]
+    victims = [*unready, *[pod for pod in outdated if is_ready(pod)][:spare_count]]
+    return PodPlan(
+        create_count=max(0, min(missing, wanted + 1 - len(living))),
+        delete_names=tuple(pod["metadata"]["name"] for pod in victims),
+    )
 
 
 def new_pod(deployment: Object) -> Object:
@@ -102,7 +128,7 @@ def deployment_status(deployment: Object, pods: Sequence[Object]) -> Object:
     status: dict[str, Any] = {
         "observedGeneration": deployment["metadata"].get("generation", 1),
         "replicas": len(living),
-        "updatedReplicas": len(living),
+        "updatedReplicas": len(living) - len(_outdated(deployment, living)),
         "readyReplicas": ready_count,
         "availableReplicas": ready_count,
         "unavailableReplicas": len(living) - ready_count,

@@ -174,6 +174,23 @@ def test_port_forward_to_a_port_without_listener_says_so(kubectl: Kubectl) -> No
         process.communicate(timeout=_PATIENCE_S)
 
 
+def test_rollout_restart_replaces_the_pods(kubectl: Kubectl) -> None:
+    folder = kubectl.stage.state.parent
+    kubectl.stage(
+        "deploy", "again", str(folder), "--command", f"{sys.executable} -m http.server $PORT", "--min-scale", "1"
+    )
+    listed = ("get", "pods", "-l", "serving.knative.dev/service=again", "-o", "name")
+    (before,) = kubectl(*listed).split()
+    kubectl("rollout", "restart", "deployment", "again-00001-deployment")
+    assert "successfully rolled out" in kubectl("rollout", "status", "deployment", "again-00001-deployment")
+    kubectl("wait", before, "--for=delete", "--timeout=60s")
+    (after,) = kubectl(*listed).split()
+    assert after != before
+    restarted = '{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"now"}}}}}'
+    kubectl("patch", "ksvc", "again", "--type=merge", "-p", restarted)
+    kubectl("wait", "ksvc/again", "--for=jsonpath={.status.latestReadyRevisionName}=again-00002", "--timeout=60s")
+
+
 def test_logs_of_the_run_before_a_restart(kubectl: Kubectl) -> None:
     assert "no previous run of container user-container" in kubectl("logs", "-p", kubectl.pod, code=1)
     kubectl("exec", kubectl.pod, "--", sys.executable, "-c", ASKING.replace("PATH", "/exit"))

@@ -11,6 +11,8 @@ from serving.local.workloads import (
     selects,
 )
 
+RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
+
 
 def deployment(replicas: int | None = 1) -> Object:
     spec: Object = {"template": {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c"}]}}}
@@ -111,3 +113,29 @@ def test_a_service_without_a_selector_selects_nobody() -> None:
 
 def test_a_pod_without_a_status_is_not_ready() -> None:
     assert not is_ready({"metadata": {}})
+
+
+def restarted(replicas: int) -> Object:
+    made = deployment(replicas)
+    made["spec"]["template"] = {"metadata": {"annotations": {RESTARTED_AT: "now"}}, "spec": {}}
+    return made
+
+
+def renewed(name: str) -> Object:
+    made = pod(name)
+    made["metadata"]["annotations"] = {RESTARTED_AT: "now"}
+    return made
+
+
+def test_a_restart_starts_a_pod_before_a_ready_one_goes() -> None:
+    assert plan_pods(restarted(1), [pod("a")]) == PodPlan(create_count=1, delete_names=())
+    assert plan_pods(restarted(1), [pod("a"), renewed("b")]) == PodPlan(create_count=0, delete_names=("a",))
+    assert plan_pods(restarted(1), [renewed("b")]) == PodPlan(create_count=0, delete_names=())
+
+
+def test_a_restart_at_zero_only_deletes() -> None:
+    assert plan_pods(restarted(0), [pod("a")]) == PodPlan(create_count=0, delete_names=("a",))
+
+
+def test_the_status_counts_pods_that_were_renewed() -> None:
+    assert deployment_status(restarted(2), [pod("a"), renewed("b")])["updatedReplicas"] == 1

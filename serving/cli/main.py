@@ -25,6 +25,8 @@ SECTIONS: dict[str, Section] = {
         "apply": ("serving.cli.apply:apply", "Make or change what manifests describe."),
         "deploy": ("serving.cli.deploy:deploy", "Run a command as a service."),
         "image": ("serving.cli.image:image", "The images that pods on this machine run."),
+        "update": ("serving.cli.update:update", "Change a part of what a service runs with."),
+        "convert": ("serving.cli.convert:convert", "Knative manifests from compose files and KEDA's HTTP add-on."),
         "get": ("serving.cli.get:get", "Show services, revisions, pods, ..."),
         "describe": ("serving.cli.describe:describe", "All about one service: state, traffic, pods, events."),
         "logs": ("serving.cli.logs:logs", "What the pods of a service write."),

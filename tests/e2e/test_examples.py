@@ -49,11 +49,15 @@ def steps_of(page: str) -> list[Step]:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """What the commands get: this system, found as a user's own is found."""
     base = tmp_path_factory.mktemp("examples")
-    folder = str(Path(sys.executable).parent)
     with staged(base / "serving"):
-        given = {**os.environ, "XDG_STATE_HOME": str(base), "PATH": f"{folder}:{os.environ['PATH']}"}
-        # The venv of this test is not the user's.
-        yield {name: value for name, value in given.items() if name not in {"KUBECONFIG", "VIRTUAL_ENV"}}
+        yield _environment_of(base)
+
+
+def _environment_of(base: Path) -> dict[str, str]:
+    folder = str(Path(sys.executable).parent)
+    given = {**os.environ, "XDG_STATE_HOME": str(base), "PATH": f"{folder}:{os.environ['PATH']}"}
+    # The venv of this test is not the user's.
+    return {name: value for name, value in given.items() if name not in {"KUBECONFIG", "VIRTUAL_ENV"}}
 
 
 def type_in(steps: list[Step], folder: Path, environment: dict[str, str]) -> None:
@@ -91,6 +95,23 @@ def test_an_example_does_what_its_page_says(name: str, environment: dict[str, st
     folder = tmp_path / name
     shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns(".venv", "node_modules"))
     type_in(steps_of((folder / "README.md").read_text()), folder, environment)
+
+
+# A user's own system is already there; and only the pages of examples install packages.
+_NOT_TYPED = ("pipx ", "serving up", "serving down")
+
+
+@pytest.mark.slow
+def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+    steps = [
+        one for one in steps_of((ROOT / "docs" / "tutorial.md").read_text()) if not one.command.startswith(_NOT_TYPED)
+    ]
+    place = next(one for one in steps if one.command.startswith("cd "))
+    folder = tmp_path / "examples"
+    shutil.copytree(ROOT / place.command.removeprefix("cd "), folder)
+    seconds = {"STABLE_WINDOW_S": "6", "SCALE_TO_ZERO_GRACE_PERIOD_S": "6"}
+    with staged(tmp_path / "serving", **{f"SERVING_AUTOSCALER_{name}": text for name, text in seconds.items()}):
+        type_in([one for one in steps if one is not place], folder, _environment_of(tmp_path))
 
 
 def test_the_list_of_examples_has_all_of_them() -> None:

@@ -1,0 +1,88 @@
+"""``serving update``: change a part of what a service runs with, and keep everything else, as a new revision."""
+
+import json
+from typing import Any
+
+import click
+
+from serving.cli.api import ApiClient, api_options, fail, fail_usage, message_of
+from serving.cli.completion import complete_service
+from serving.cli.deployment import pairs_of
+from serving.cli.objects import service_of
+from serving.cli.params import wait_timeout_option
+from serving.cli.progress import Progress
+from serving.cli.resources import path_of
+from serving.cli.serviceupdate import ServiceUpdate, updated
+from serving.cli.url import print_url
+from serving.cli.waiting import until_ready
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.port import Object
+from serving.model.errors import InvalidValue
+
+__all__ = ["update"]
+
+_TIMEOUT_S = 300.0
+# The controller may write between the read and the write.
+_TRIES_MAX = 10
+_CONFLICT = 409
+
+
+@click.command()
+@click.argument("name", shell_complete=complete_service)
+@click.option(
+    "-e", "--env", "--update-env-vars", "environment", multiple=True, metavar="NAME=VALUE", help="Set a variable."
+)
+@click.option("--remove-env", "removed", multiple=True, metavar="NAME", help="Remove a variable.")
+@click.option("--clear-env", is_flag=True, help="Remove all variables first.")
+@click.option("--command", help="Another command, as in `serving deploy`.")
+@click.option("--image", help="Another image.")
+@click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit.")
+@click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds.")
+@click.option("--min-scale", type=click.IntRange(0), help="Fewest pods.")
+@click.option("--max-scale", type=click.IntRange(0), help="Most pods; 0 is no limit.")
+@click.option("--cpu", metavar="CPU", help="Limit of cpu, as 500m or 2.")
+@click.option("--memory", metavar="MEMORY", help="Limit of memory, as 256Mi.")
+@click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template; KEY= removes it.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
+@wait_timeout_option(_TIMEOUT_S)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@api_options
+def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
+    """Change a part of what service NAME runs with. What is not named stays, and the code too; traffic stays as it is."""
+    try:
+        wanted = ServiceUpdate(
+            environment=pairs_of(asked.pop("environment"), "--env", "NAME"),
+            annotations=pairs_of(asked.pop("annotate"), "--annotate", "KEY"),
+            **asked,
+        )
+    except InvalidValue as error:
+        fail_usage(str(error))
+    if wanted == ServiceUpdate():
+        fail_usage("say what to change: see `serving update --help`")
+    with Progress(f"updating {name}"):
+        service = _write(api, name, wanted)
+        if wait:
+            service = until_ready(api, name, timeout_s=wait_s)
+    if output == "json":
+        click.echo(json.dumps(service, indent=2))
+    elif wait:
+        print_url(api, service)
+    else:
+        click.echo(f"service/{name} changed; `serving wait {name}` waits until it is ready")
+
+
+def _write(api: ApiClient, name: str, wanted: ServiceUpdate) -> Object:
+    """Write the change. Others may write the service at the same time."""
+    path = f"{path_of(SERVING_SERVICE, api.namespace)}/{name}"
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            status, after = api.call("PUT", path, updated(service_of(api, name), wanted))
+        except InvalidValue as error:
+            fail_usage(str(error))
+        if status < 400:
+            written: Object = after
+            return written
+        if status != _CONFLICT or tries == _TRIES_MAX:
+            fail(message_of(after))

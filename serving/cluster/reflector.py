@@ -90,6 +90,7 @@ class Reflector:
         self._cache: dict[Key, Object] = {}
         self._callbacks: list[Callable[[CacheChange], None]] = []
         self._failures = 0
+        self._on_list: list[Callable[[str], None]] = []
 
     def __repr__(self) -> str:
         state = "synced" if self.synced.is_set() else "not synced"
@@ -103,6 +104,10 @@ class Reflector:
     def on_change(self, callback: Callable[[CacheChange], None]) -> None:
         """Call back on each later change, right after the cache has it. It must not block and should not raise."""
         self._callbacks.append(callback)
+
+    def on_list(self, callback: Callable[[str], None]) -> None:
+        """Call back after each list, with its version: what is not in the copy then does not exist, or is newer."""
+        self._on_list.append(callback)
 
     def tell_again(self) -> None:
         """Call back for every object soon, as if it had changed: for readers whose interpretation has changed."""
@@ -163,6 +168,8 @@ class Reflector:
             if key not in self._cache or _version_of(self._cache[key]) != _version_of(one):
                 self._put(key, one)
                 await turn()
+        for callback in self._on_list:
+            callback(version)
         return version
 
     async def _follow(self, version: str) -> None:

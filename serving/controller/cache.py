@@ -5,7 +5,7 @@ affects (``affected.py``); ``decide.py`` reads from here.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from serving.controller.activators import Activators
 from serving.controller.affected import CacheIndexes, Change, affected_by
@@ -46,6 +46,8 @@ class ControllerCache:
         self._objects = self.indexes.objects
         # Uids of the objects deleted last: the answer to a write may arrive after the watch event of the deletion.
         self._gone: OrderedDict[str, None] = OrderedDict()
+        # The version of the last list of each kind.
+        self._listed: dict[ResourceKind, str] = {}
         # Why the server refused an object of a resource's plan, with the resource's generation.
         self._refusals: dict[WorkKey, tuple[object, str]] = {}
         # By route: the digest that all activators served last.
@@ -92,7 +94,22 @@ class ControllerCache:
 
     def put_written(self, resource: ResourceKind, found: Object) -> set[WorkKey]:
         """Take the server's answer to a write, unless the object is deleted already; returns the affected keys."""
-        return set() if uid_of(found) in self._gone else self.put(resource, found)
+        if uid_of(found) in self._gone:
+            return set()
+        is_listed = (namespace_of(found), name_of(found)) in self._objects[resource]
+        if not is_listed and _order(found, self._listed.get(resource, "")) < 0:
+            # A list that is newer lacks it.
+            return set()
+        return self.put(resource, found)
+
+    def take_list(self, resource: ResourceKind, keys: Container[Key], *, version: str) -> set[WorkKey]:
+        """Forget objects that a list of this version lacks; returns the affected keys.
+
+        Only writes put such objects here, and no watch reports their deletion: it was before the list.
+        """
+        self._listed[resource] = version
+        missing = [key for key, one in self._objects[resource].items() if key not in keys and _order(one, version) <= 0]
+        return {woken for key in missing for woken in self.drop(resource, key)}
 
     def drop(self, resource: ResourceKind, key: Key) -> set[WorkKey]:
         """Forget a deleted object; returns the affected keys."""
@@ -159,6 +176,14 @@ class ControllerCache:
         """Why the server refused an object of a resource's plan; "" if it did not."""
         generation, message = self._refusals.get(key, (None, ""))
         return message if generation == nested(found, "metadata", "generation") else ""
+
+
+def _order(found: Object, version: str) -> int:
+    """1 for an object that was written after a version, -1 for one that was not; 0 if they are no numbers."""
+    own = version_of(found)
+    if not (own.isdecimal() and version.isdecimal()):
+        return 0
+    return 1 if int(own) > int(version) else -1
 
 
 def _is_known(found: Object, known: Object) -> bool:

@@ -117,8 +117,10 @@ class Manager:
         pods = self._pods_owned_by(metadata["uid"])
         status = deployment_status(deployment, pods)
         if status != {key: value for key, value in (deployment.get("status") or {}).items() if key in status}:
+            # The uid fences it: a Deployment of that name that was made since has a status of its own.
+            patch = {"metadata": {"uid": metadata["uid"]}, "status": status}
             await self._cluster.patch(
-                DEPLOYMENT, metadata["namespace"], metadata["name"], patch={"status": status}, subresource="status"
+                DEPLOYMENT, metadata["namespace"], metadata["name"], patch=patch, subresource="status"
             )
 
     async def _create_pod(self, deployment: Object) -> Object:
@@ -146,7 +148,7 @@ class Manager:
             return False
         replicas = len(found) + len(self._pods_owned_by(metadata["uid"]))
         if replicas > (deployment["spec"].get("replicas") or 0):
-            patch = {"spec": {"replicas": replicas}}
+            patch = {"metadata": {"uid": metadata["uid"]}, "spec": {"replicas": replicas}}
             await self._cluster.patch(DEPLOYMENT, namespace, metadata["name"], patch=patch, subresource="scale")
         owner = {"metadata": {"ownerReferences": [owner_of_pods(deployment)]}}
         for pod in found:

@@ -11,7 +11,6 @@ from serving.cluster.kinds import DEPLOYMENT, EVENT, REVISION, ROUTE, SERVING_SE
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object, Subresource
 from serving.controller.io.controller import Controller
-from serving.controller.writes import ResourceKind
 from serving.model.errors import Invalid
 from serving.model.objects import condition_of, nested
 from tests.integration.api_server import served
@@ -161,17 +160,6 @@ async def test_the_controller_runs_as_a_process_over_http(tmp_path: Path) -> Non
                 process.kill()
             node.cancel()
     await cluster.close()
-
-
-async def test_what_no_watch_knows_of_is_forgotten() -> None:
-    async with a_world() as world:
-        await create(world, a_service("good"))
-        service = await world.until(SERVING_SERVICE, "hello", ready)
-        ghost = {**service, "metadata": {**service["metadata"], "name": "ghost", "uid": "ghost"}}
-        world.controller._cache.put(ResourceKind.SERVICE, ghost)
-        await world.controller._resync()
-        assert world.controller._cache.get(ResourceKind.SERVICE, ("default", "ghost")) is None
-        assert world.controller._cache.get(ResourceKind.SERVICE, ("default", "hello")) is not None
 
 
 async def test_a_revision_that_never_starts_fails_at_its_deadline() -> None:

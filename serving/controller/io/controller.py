@@ -60,12 +60,12 @@ class Controller:
         self._waiting_s: dict[WorkKey, float] = {}
         self._crowds: asyncio.Queue[set[WorkKey]] = asyncio.Queue()
         self._events = NoteWriter(cluster)
-        self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=self._note_call)
         self._limit = ConcurrencyLimit(low=self._settings.workers, high=self._settings.workers_max)
         self._prober = RouteProber(addresses=self._cache.activator_addresses, confirmed=self._confirmed)
         self._sources = CacheSources(
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
         )
+        self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=self._note_call)
         if metrics is not None:
             metrics.waiting = lambda: len(self._queue)
             metrics.writes = lambda: self.writes_count
@@ -140,12 +140,7 @@ class Controller:
                 await turn()
 
     async def _resync(self) -> None:
-        """Decide on what ages without a change, and drop objects that no watch has: a creation that was undone unseen."""
-        for resource, reflector in self._sources.reflectors.items():
-            for _, namespace, name in self._cache.keys(resource):
-                if (namespace, name) not in reflector.cache:
-                    self._wake_of(self._cache.drop(resource, (namespace, name)), resource)
-                await turn()
+        """Decide on what ages without a change."""
         self._wake(set(self._cache.keys(ResourceKind.CONFIGURATION)))
 
     async def _measured_work(self, key: WorkKey) -> float | None:

@@ -5,7 +5,7 @@ HTTPRoutes are optional: a server without the Gateway API is asked again until i
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from serving.cluster.identity import system_namespace
 from serving.cluster.port import Cluster, EventType
@@ -58,11 +58,6 @@ class CacheSources:
     def __repr__(self) -> str:
         return f"CacheSources({len(self._reflectors)} kinds)"
 
-    @property
-    def reflectors(self) -> Mapping[ResourceKind, Reflector]:
-        """The reflectors by kind."""
-        return self._reflectors
-
     async def run(self) -> None:
         """Follow all kinds until cancelled."""
         optional = self._reflectors.get(ResourceKind.HTTP_ROUTE)
@@ -90,6 +85,9 @@ class CacheSources:
         selector = f"{MANAGED_BY}={MANAGER}" if resource is ResourceKind.ENDPOINT_SLICE else ""
         reflector = Reflector(self._cluster, RESOURCE_KINDS[resource], label_selector=selector)
         reflector.on_change(changed)
+        reflector.on_list(
+            lambda version: self._wake(self._cache.take_list(resource, reflector.cache, version=version), resource)
+        )
         return reflector
 
     def _activator_reflector(self) -> Reflector:

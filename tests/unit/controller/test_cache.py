@@ -331,3 +331,26 @@ def test_a_route_waits_until_all_activators_serve_it() -> None:
 
 def test_without_activators_no_route_waits() -> None:
     assert knowing().confirmed_digest(("default", "hello")) is None
+
+
+def written(one: Object, version: str) -> Object:
+    return stored(one, resourceVersion=version)
+
+
+def test_what_a_newer_list_lacks_is_forgotten_and_what_was_written_since_is_kept() -> None:
+    cache = knowing()
+    cache.put_written(ResourceKind.REVISION, written(a_revision(), "5"))
+    cache.put_written(ResourceKind.SERVICE, written(a_service(), "9"))
+    assert REVISION in cache.take_list(ResourceKind.REVISION, (), version="7")
+    assert cache.get(ResourceKind.REVISION, ("default", "hello-00001")) is None
+    assert cache.take_list(ResourceKind.SERVICE, (), version="7") == set()
+    assert cache.get(ResourceKind.SERVICE, ("default", "hello")) is not None
+    assert cache.take_list(ResourceKind.SERVICE, [("default", "hello")], version="10") == set()
+    assert SERVICE in cache.take_list(ResourceKind.SERVICE, (), version="not a number")
+
+
+def test_the_answer_to_a_write_that_comes_after_a_list_without_the_object_is_ignored() -> None:
+    cache = knowing()
+    cache.take_list(ResourceKind.SERVICE, (), version="7")
+    assert cache.put_written(ResourceKind.SERVICE, written(a_service(), "6")) == set()
+    assert SERVICE in cache.put_written(ResourceKind.SERVICE, written(a_service(), "8"))

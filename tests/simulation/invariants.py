@@ -1,0 +1,112 @@
+"""What must hold: after each write of anybody, and when all has come to rest."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+
+from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.port import EventType, Object
+from serving.model.knative import AUTOSCALING_GROUP, REVISION_LABEL
+from serving.model.objects import annotations_of, condition_of, labels_of, name_of, nested, uid_of
+from serving.settings.activator import ActivatorSettings
+from tests.simulation.world import World
+
+__all__ = ["at_rest", "watched", "write_faults"]
+
+_MAX = f"{AUTOSCALING_GROUP}/max-scale"
+_WATCHED = (SERVING_SERVICE, REVISION, DEPLOYMENT)
+# A request waits for queue_wait_max_s at most, and runs for some seconds.
+_REQUEST_MAX_S = ActivatorSettings().queue_wait_max_s + 30.0
+
+
+async def watched(world: World, fault: Callable[[str], None]) -> None:
+    """Check each write of the watched kinds until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        for kind in _WATCHED:
+            group.create_task(_watch(world, kind, fault))
+
+
+async def _watch(world: World, kind: Kind, fault: Callable[[str], None]) -> None:
+    before: dict[str, Object] = {}
+    listing = await world.store.list(kind)
+    async with world.store.watch(kind, resource_version=listing.resource_version) as events:
+        async for event in events:
+            if event.type is EventType.BOOKMARK:
+                continue
+            uid = uid_of(event.object)
+            for text in write_faults(kind, before.get(uid), event.object):
+                world.tell(f"FAULT {text}")
+                fault(text)
+            before[uid] = event.object
+
+
+def write_faults(kind: Kind, before: Object | None, after: Object) -> Iterator[str]:
+    """What is wrong with a write: the object before, None for a new one, and after."""
+    name = f"{kind.name} {name_of(after)}"
+    generation, observed = nested(after, "metadata", "generation") or 0, nested(after, "status", "observedGeneration")
+    if observed is not None and observed > generation:
+        yield f"{name} observed generation {observed} of {generation}"
+    if before is not None:
+        if (nested(before, "metadata", "generation") or 0) > generation:
+            yield f"{name} lost a generation"
+        if (nested(before, "status", "observedGeneration") or 0) > (observed or 0):
+            yield f"{name} forgot an observed generation"
+    if kind is DEPLOYMENT:
+        limit = int(annotations_of(after).get(_MAX) or _template_max(after) or 0)
+        replicas = nested(after, "spec", "replicas") or 0
+        if limit and replicas > limit:
+            yield f"{name} has {replicas} replicas, at most {limit} are allowed"
+
+
+def _template_max(deployment: Object) -> str:
+    """max-scale as the template of a Deployment has it."""
+    return annotations_of(nested(deployment, "spec", "template") or {}).get(_MAX, "")
+
+
+async def at_rest(world: World) -> list[str]:
+    """What is not as the users' last wishes say."""
+    services = {name_of(one): one for one in (await world.store.list(SERVING_SERVICE)).items}
+    revisions = {name_of(one): one for one in (await world.store.list(REVISION)).items}
+    deployments = {name_of(one): one for one in (await world.store.list(DEPLOYMENT)).items}
+    pods = (await world.store.list(POD)).items
+    found = [*_services(services), *_pods(pods, revisions), *_scales(revisions, deployments, pods)]
+    found += [f"{one} was forgotten" for one in world.requests if not one.outcome]
+    late = [one for one in world.requests if one.outcome and one.ended_s - one.at_s > _REQUEST_MAX_S]
+    return [*found, *(f"{one} ended after {one.ended_s - one.at_s:.0f} s" for one in late)]
+
+
+def _services(services: Mapping[str, Object]) -> Iterator[str]:
+    for name, service in services.items():
+        status = service.get("status") or {}
+        if status.get("observedGeneration") != nested(service, "metadata", "generation"):
+            yield f"Service {name} has not observed its generation"
+        ready = condition_of(service, "Ready")
+        if ready.get("status") != "True":
+            yield f"Service {name} is not ready: {ready}"
+        if status.get("latestReadyRevisionName") != status.get("latestCreatedRevisionName"):
+            yield f"Service {name}: {status.get('latestReadyRevisionName')} is not the latest revision"
+        targets = status.get("traffic") or []
+        if [one.get("revisionName") for one in targets] != [status.get("latestReadyRevisionName")]:
+            yield f"Service {name} sends its traffic to {targets}"
+
+
+def _pods(pods: list[Object], revisions: Mapping[str, Object]) -> Iterator[str]:
+    for pod in pods:
+        revision = labels_of(pod).get(REVISION_LABEL)
+        if revision not in revisions:
+            yield f"Pod {name_of(pod)} has no revision"
+
+
+def _scales(revisions: Mapping[str, Object], deployments: Mapping[str, Object], pods: list[Object]) -> Iterator[str]:
+    for name, revision in revisions.items():
+        deployment = deployments.get(f"{name}-deployment")
+        if deployment is None:
+            yield f"Revision {name} has no Deployment"
+            continue
+        replicas = nested(deployment, "spec", "replicas") or 0
+        own = [one for one in pods if labels_of(one).get(REVISION_LABEL) == name]
+        if len(own) != replicas:
+            yield f"Revision {name} has {len(own)} pods, its Deployment asks for {replicas}"
+        is_routed = labels_of(revision).get("serving.knative.dev/routingState") == "active"
+        wanted = int(annotations_of(revision).get(f"{AUTOSCALING_GROUP}/min-scale") or 0) if is_routed else 0
+        if replicas != wanted:
+            yield f"Revision {name} has a scale of {replicas} without a request, {wanted} is wanted"

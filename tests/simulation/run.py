@@ -1,0 +1,51 @@
+"""``PYTHONHASHSEED=0 python -m tests.simulation.run``: play seeds, and show what did not hold.
+
+A run depends on its seed alone where PYTHONHASHSEED is 0, as `make simulate-faults` sets it.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+
+from serving.settings.autoscaler import KNATIVE_POLICY, POLICIES
+from tests.simulation.scenario import STORM_S, play
+
+_FAULTS_SHOWN_MAX = 20
+
+
+def main() -> int:
+    """Play the seeds; 1 if any failed."""
+    parser = argparse.ArgumentParser(description="Play the control plane on virtual time with random faults.")
+    parser.add_argument("--seeds", type=int, default=50, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first one")
+    parser.add_argument("--seed", type=int, action="append", default=[], help="just this one; may be repeated")
+    parser.add_argument("--storm", type=float, default=STORM_S, metavar="SECONDS", help="how long faults come and go")
+    parser.add_argument("--policy", choices=POLICIES, default=KNATIVE_POLICY, help="of the autoscaler")
+    parser.add_argument("--story", action="store_true", help="what happened, also in runs that held")
+    given = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        parser.error("PYTHONHASHSEED is not 0: a seed would make another run each time")
+    seeds = given.seed or range(given.first, given.first + given.seeds)
+    failed: list[int] = []
+    logging.disable(logging.CRITICAL)
+    begun_s = time.monotonic()
+    for seed in seeds:
+        outcome = play(seed, storm_s=given.storm, policy=given.policy)
+        if outcome.faults:
+            failed.append(seed)
+            shown = [*outcome.faults[:_FAULTS_SHOWN_MAX], "what happened:", *outcome.story]
+            sys.stdout.write(f"seed {seed} failed:\n" + "".join(f"  {line}\n" for line in shown))
+        elif given.story:
+            counts = f"store at version {outcome.version}, {outcome.answered_count} requests answered"
+            sys.stdout.write("".join(f"  {line}\n" for line in [*outcome.story, counts]))
+    took_s = time.monotonic() - begun_s
+    sys.stdout.write(
+        f"{len(seeds)} seeds in {took_s:.1f} s, {len(failed)} failed{': ' if failed else ''}{failed or ''}\n"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""One run: users change services and send requests while faults come and go; then all is calm, and everything is checked."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import msgspec
+
+from serving.aio.clock import now_s
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.port import Object
+from serving.model.errors import ClusterError
+from serving.settings.autoscaler import KNATIVE_POLICY
+from tests.simulation.invariants import at_rest, watched
+from tests.simulation.world import World, seeded
+from tests.virtual_time import run_virtually
+
+__all__ = ["STORM_S", "Outcome", "play"]
+
+_SERVICES = ("one", "two")
+STORM_S = 60.0
+"""How long faults come and go, unless said otherwise."""
+# The longest wait of a request, the stable window, and some for retries; less than the controller's resync, which mends much.
+_CALM_S = 450.0
+_CHECKED_EVERY_S = 5.0
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What was wrong, nothing if everything held; what happened; how many writes the store took and requests were answered."""
+
+    faults: list[str]
+    story: list[str]
+    version: str
+    answered_count: int
+
+
+def play(seed: int, *, storm_s: float = STORM_S, policy: str = KNATIVE_POLICY) -> Outcome:
+    """Run a seed, with faults for so many seconds."""
+    with seeded(seed):
+        return run_virtually(_play(seed, storm_s, policy))
+
+
+async def _play(seed: int, storm_s: float, policy: str) -> Outcome:
+    world = World(seed, policy=policy)
+    faults: list[str] = []
+    async with world.running():
+        checking = asyncio.create_task(watched(world, faults.append))
+        await _storm(world, storm_s)
+        await _calm(world)
+        faults += await _until_at_rest(world)
+        checking.cancel()
+        await asyncio.gather(checking, return_exceptions=True)
+        version = (await world.store.list(SERVING_SERVICE)).resource_version
+    answered = sum(one.outcome == "200" for one in world.requests)
+    return Outcome(faults=faults, story=world.story, version=version, answered_count=answered)
+
+
+async def _storm(world: World, storm_s: float) -> None:
+    dice = world.dice
+    await world.apply("one", _changed(world, 1))
+    generations = itertools.count(2)
+    while now_s() < storm_s:
+        await asyncio.sleep(dice.expovariate(2.0))
+        match dice.choices(
+            ("requests", "crash", "kill", "deploy", "delete", "partition", "faults", "heal"),
+            weights=(50, 6, 4, 6, 1, 3, 8, 8),
+        )[0]:
+            case "requests":
+                service, count, took_s = dice.choice(_SERVICES), dice.randint(1, 20), dice.expovariate(1.0)
+                for _ in range(count):
+                    world.send(service, took_s=took_s)
+            case "crash":
+                world.crash()
+            case "kill":
+                world.tell("a pod is killed")
+                world.node.kill()
+            case "deploy":
+                name, number = dice.choice(_SERVICES), next(generations)
+                world.tell(f"deploy {name}, version {number}")
+                await world.apply(name, _changed(world, number))
+            case "delete":
+                name = dice.choice(_SERVICES)
+                world.tell(f"delete {name}")
+                await _deleted(world, name)
+            case "partition":
+                world.faults.partitioned_until_s = now_s() + dice.uniform(1.0, 15.0)
+                world.tell(f"the store is away until {world.faults.partitioned_until_s:.1f}")
+            case "faults":
+                _worsen(world)
+            case _:
+                _heal(world)
+
+
+def _worsen(world: World) -> None:
+    dice, faults = world.dice, world.faults
+    faults.refused, faults.answer_lost = dice.uniform(0, 0.3), dice.uniform(0, 0.2)
+    faults.slow, faults.repeated, faults.watch_ended = dice.uniform(0, 0.2), dice.uniform(0, 0.3), dice.uniform(0, 0.1)
+    world.tell(f"it gets worse: {faults}")
+
+
+def _heal(world: World) -> None:
+    faults = world.faults
+    faults.refused = faults.answer_lost = faults.slow = faults.repeated = faults.watch_ended = 0.0
+
+
+def _changed(world: World, number: int) -> Callable[[Object], None]:
+    maximum = world.dice.choice(("0", "1", "3", "10"))
+    minimum = "0" if maximum == "1" else world.dice.choice(("0", "0", "1"))
+    limit = world.dice.choice((0, 1, 5))
+
+    def change(service: Object) -> None:
+        template = service["spec"]["template"]
+        template["metadata"] = {
+            "annotations": {"autoscaling.knative.dev/max-scale": maximum, "autoscaling.knative.dev/min-scale": minimum}
+        }
+        template["spec"]["containers"][0]["env"] = [{"name": "VERSION", "value": str(number)}]
+        template["spec"]["containerConcurrency"] = limit
+
+    return change
+
+
+async def _deleted(world: World, name: str) -> None:
+    try:
+        await world.store.delete(SERVING_SERVICE, "default", name)
+    except ClusterError:
+        return
+
+
+async def _calm(world: World) -> None:
+    _heal(world)
+    world.faults.partitioned_until_s = 0.0
+    world.tell("all is calm")
+
+
+async def _until_at_rest(world: World) -> list[str]:
+    """What is still wrong when everything has had its time; looked at on the way, so that most runs end early."""
+    until_s = now_s() + _CALM_S
+    while True:
+        await asyncio.sleep(_CHECKED_EVERY_S)
+        found = await at_rest(world)
+        if not found or now_s() > until_s:
+            return found

@@ -1,0 +1,173 @@
+"""A store as a daemon may meet it: calls fail, answers get lost, events come late, twice, or no more.
+
+``UnreliableCluster`` stands between one daemon and the store. Each fault is drawn from the dice that it is given, so that a
+seed makes the same run again. It stays within the port's contract: events of one watch keep their order, a watch may end, and
+a call that raised may have been carried out.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from serving.aio.clock import now_s
+from serving.cluster.kinds import Kind
+from serving.cluster.port import Cluster, EventType, Listing, Object, PatchType, Subresource, WatchEvent
+from serving.model.errors import Gone, Unavailable
+
+__all__ = ["Faults", "UnreliableCluster"]
+
+T = TypeVar("T")
+
+_LATENCY_MAX_S = 0.02
+_CALL_MAX_S = 10.0
+_EVEN = 0.5
+
+
+class Faults(msgspec.Struct, kw_only=True):
+    """How bad it is now, as chances from 0 to 1; all 0 is a store that works. Changed while a world runs."""
+
+    refused: float = 0.0
+    """A call fails and nothing was done."""
+    answer_lost: float = 0.0
+    """A call fails though it was done."""
+    slow: float = 0.0
+    """A call, or the next event of a watch, takes up to ``slow_max_s``."""
+    repeated: float = 0.0
+    """An event comes twice."""
+    watch_ended: float = 0.0
+    """A watch ends after an event, or says that its version is gone."""
+    slow_max_s: float = 3.0
+    partitioned_until_s: float = 0.0
+    """Until then no call is answered, and watches are silent and then end."""
+
+
+class UnreliableCluster:
+    """The port to ``cluster`` with ``faults``; ``write_count`` counts the writes that were answered or whose answer was lost."""
+
+    def __init__(self, cluster: Cluster, faults: Faults, dice: random.Random) -> None:
+        self._cluster = cluster
+        self._faults = faults
+        self._dice = dice
+        self.write_count = 0
+
+    def __repr__(self) -> str:
+        return f"UnreliableCluster({self._cluster!r}, {self._faults})"
+
+    async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
+        """As the port says."""
+        return await self._read(self._cluster.get(kind, namespace, name, subresource=subresource))
+
+    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:  # noqa: ANN401 - the port's
+        """As the port says."""
+        return await self._read(self._cluster.list(kind, namespace, **options))
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        **options: Any,  # noqa: ANN401 - the port's
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """As the port says."""
+        await self._pause()
+        async with self._cluster.watch(kind, namespace, **options) as events:
+            yield self._events(events)
+
+    async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
+        """As the port says."""
+        return await self._write(self._cluster.create(kind, body, dry_run=dry_run))
+
+    async def replace(
+        self, kind: Kind, body: Mapping[str, Any], *, subresource: Subresource | None = None, dry_run: bool = False
+    ) -> Object:
+        """As the port says."""
+        return await self._write(self._cluster.replace(kind, body, subresource=subresource, dry_run=dry_run))
+
+    async def patch(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: Subresource | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """As the port says."""
+        given = self._cluster.patch(
+            kind, namespace, name, patch=patch, patch_type=patch_type, subresource=subresource, dry_run=dry_run
+        )
+        return await self._write(given)
+
+    async def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
+        grace_s: int | None = None,
+    ) -> None:
+        """As the port says."""
+        given = self._cluster.delete(
+            kind, namespace, name, uid=uid, resource_version=resource_version, propagation=propagation, grace_s=grace_s
+        )
+        await self._write(given)
+
+    async def evict(self, namespace: str, name: str, *, uid: str | None = None) -> None:
+        """As the port says."""
+        await self._write(self._cluster.evict(namespace, name, uid=uid))
+
+    async def _read(self, call: Awaitable[T]) -> T:
+        await self._allowed(call)
+        return await call
+
+    async def _write(self, call: Awaitable[T]) -> T:
+        await self._allowed(call)
+        answer = await call
+        self.write_count += 1
+        if self._dice.random() < self._faults.answer_lost:
+            await self._pause()
+            raise Unavailable("the answer was lost")
+        return answer
+
+    async def _allowed(self, call: Awaitable[object]) -> None:
+        try:
+            await self._reached()
+        except BaseException:
+            # It was never begun.
+            call.close()  # type: ignore[attr-defined] # a coroutine
+            raise
+
+    async def _reached(self) -> None:
+        await self._pause()
+        if now_s() < self._faults.partitioned_until_s:
+            await asyncio.sleep(min(self._faults.partitioned_until_s - now_s(), _CALL_MAX_S))
+            raise Unavailable("no answer in time")
+        if self._dice.random() < self._faults.refused:
+            raise Unavailable("refused")
+
+    async def _pause(self) -> None:
+        is_slow = self._dice.random() < self._faults.slow
+        await asyncio.sleep(self._dice.random() * (self._faults.slow_max_s if is_slow else _LATENCY_MAX_S))
+
+    async def _events(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+        async for event in events:
+            await self._pause()
+            if now_s() < self._faults.partitioned_until_s:
+                await asyncio.sleep(self._faults.partitioned_until_s - now_s())
+                raise Unavailable("the connection is gone")
+            yield event
+            if event.type is not EventType.BOOKMARK and self._dice.random() < self._faults.repeated:
+                yield event
+            if self._dice.random() < self._faults.watch_ended:
+                if self._dice.random() < _EVEN:
+                    raise Gone("too old")
+                return

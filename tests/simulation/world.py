@@ -1,0 +1,251 @@
+"""The control plane in one process on virtual time: store, controllers, autoscaler, activator, kubelet, clients.
+
+All decisions and all daemons' loops are the product's own; sockets, processes and containers are not there. One seed draws
+the faults, the crashes, the users' changes and the requests, so it makes the same run each time.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
+from unittest import mock
+
+from serving.aio.clock import now_s
+from serving.autoscaler.io.autoscaler import Autoscaler
+from serving.autoscaler.scaler import StatSource
+from serving.cluster.admission import admit
+from serving.cluster.garbage import collect_garbage
+from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object
+from serving.controller.io.controller import Controller
+from serving.local.manager import Manager
+from serving.model.errors import ClusterError, NotFound
+from serving.model.stat import Stat
+from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
+from serving.settings.controller import ControllerSettings
+from tests.simulation.activator import SimulatedActivator, SimulatedRequest
+from tests.simulation.node import SimulatedNode
+from tests.simulation.unreliable import Faults, UnreliableCluster
+
+__all__ = ["EPOCH_S", "World", "seeded"]
+
+EPOCH_S = 1_900_000_000.0
+"""The time since the epoch at which each run begins."""
+_RESTART_MAX_S = 3.0
+
+
+class World:
+    """Everything, wired. ``requests`` are all that were ever sent; ``story`` is what the dice did, for a failure's message."""
+
+    def __init__(self, seed: int, *, policy: str = KNATIVE_POLICY) -> None:
+        self.dice = random.Random(seed)
+        self.scaling = AutoscalerSettings(policy=policy)
+        self.faults = Faults()
+        self.store = MemoryCluster(admit=admit, dice=random.Random(seed), wall_s=lambda: EPOCH_S + now_s())
+        self.node = SimulatedNode(UnreliableCluster(self.store, self.faults, self.dice), self.dice)
+        self.requests: list[SimulatedRequest] = []
+        self.story: list[str] = []
+        self.activator: SimulatedActivator | None = None
+        self.autoscaler: Autoscaler | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._daemons: dict[str, Callable[[], Awaitable[None]]] = {
+            "controller": self._run_controller,
+            "manager": self._run_manager,
+            "autoscaler": self._run_autoscaler,
+            "activator": self._run_activator,
+        }
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> Any:  # noqa: ANN401 - an async iterator
+        """Everything at work until the end of the context."""
+        asyncio.get_running_loop().set_task_factory(_numbered)  # type: ignore[arg-type] # its protocol names no options
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            beside = [
+                group.create_task(collect_garbage(self.store)),
+                group.create_task(self.node.run()),
+                group.create_task(self._report_pods()),
+            ]
+            for name in self._daemons:
+                self._start(name)
+            try:
+                yield
+            finally:
+                for task in (*beside, *self._tasks.values()):
+                    task.cancel()
+        await self.store.close()
+
+    def tell(self, text: str) -> None:
+        """Note what happens."""
+        self.story.append(f"{now_s():7.2f} {text}")
+
+    def crash(self) -> None:
+        """Kill one daemon; another process takes its place a moment later."""
+        assert self._group is not None
+        name = self.dice.choice(sorted(self._daemons))
+        self.tell(f"{name} is killed")
+        self._tasks[name].cancel()
+        self._group.create_task(self._restart(name))
+
+    def send(self, service: str, *, took_s: float) -> None:
+        """A client sends a request; without an activator it is refused at once."""
+        request = SimulatedRequest(f"{service}.default.localhost", took_s=took_s, at_s=now_s())
+        self.requests.append(request)
+        if self.activator is None:
+            request.outcome, request.ended_s = "refused", now_s()
+        else:
+            self.activator.take(request)
+
+    async def apply(self, name: str, change: Callable[[Object], None]) -> None:
+        """Create or change a service as its user would, who tries again after a failure of the store."""
+        while True:
+            try:
+                before = await self.store.get(SERVING_SERVICE, "default", name)
+            except NotFound:
+                manifest: Object = {
+                    "apiVersion": "serving.knative.dev/v1",
+                    "kind": "Service",
+                    "metadata": {"name": name, "namespace": "default"},
+                    "spec": {"template": {"metadata": {"annotations": {}}, "spec": {"containers": [{"image": "x"}]}}},
+                }
+                change(manifest)
+                with contextlib.suppress(ClusterError):
+                    await self.store.create(SERVING_SERVICE, manifest)
+                    return
+            else:
+                change(before)
+                with contextlib.suppress(ClusterError):
+                    await self.store.replace(SERVING_SERVICE, before)
+                    return
+            await asyncio.sleep(0.01)
+
+    def _start(self, name: str) -> None:
+        assert self._group is not None
+        self._tasks[name] = self._group.create_task(_until_killed(self._daemons[name]()), name=name)
+
+    async def _restart(self, name: str) -> None:
+        await asyncio.wait([self._tasks[name]])
+        await asyncio.sleep(self.dice.uniform(0.0, _RESTART_MAX_S))
+        if self._tasks[name].done():
+            self._start(name)
+
+    def _port(self) -> UnreliableCluster:
+        return UnreliableCluster(self.store, self.faults, self.dice)
+
+    async def _run_controller(self) -> None:
+        await Controller(self._port(), settings=ControllerSettings()).run(asyncio.Event())
+
+    async def _run_manager(self) -> None:
+        await Manager(self._port()).run()
+
+    async def _run_autoscaler(self) -> None:
+        async def prove() -> bool:
+            return self.activator is not None
+
+        self.autoscaler = Autoscaler(self._port(), settings=self.scaling, prove=prove)
+        try:
+            await self.autoscaler.run(asyncio.Event())
+        finally:
+            self.autoscaler = None
+            if self.activator is not None:
+                # Its connection is lost; the next autoscaler gets all reports again.
+                self.activator.router.resend_all()
+
+    async def _run_activator(self) -> None:
+        def report(key: Any, load: Any) -> None:  # noqa: ANN401 - of the activator's own types
+            if self.autoscaler is not None:
+                stat = Stat(
+                    pod="activator", at_s=now_s(), concurrency=load.concurrency, request_count=load.request_count
+                )
+                self.autoscaler.record(key, stat, StatSource.ACTIVATOR)
+
+        self.activator = SimulatedActivator(self._port(), self.node, self.dice, report)
+        try:
+            await self.activator.run()
+        finally:
+            self.activator = None
+
+    async def _report_pods(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            for pod in list(self.node.pods.values()):
+                if self.autoscaler is None or not pod.is_alive:
+                    continue
+                load, count = float(len(pod.inside)), float(pod.arrived_count)
+                pod.arrived_count = 0
+                stat = Stat(
+                    pod=pod.name,
+                    at_s=now_s(),
+                    concurrency=load,
+                    proxied_concurrency=load,
+                    request_count=count,
+                    proxied_request_count=count,
+                )
+                self.autoscaler.record(pod.revision, stat, StatSource.POD)
+
+
+class _NumberedTask(asyncio.Task[Any]):
+    """A task whose place in a set follows its number and not its address: sets of tasks are walked when they are cancelled."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, *given: Any, **options: Any) -> None:  # noqa: ANN401 - asyncio's own
+        self._number = next(_NumberedTask._numbers)
+        super().__init__(*given, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def _numbered(loop: asyncio.AbstractEventLoop, body: Coroutine[Any, Any, Any], **options: Any) -> _NumberedTask:  # noqa: ANN401
+    return _NumberedTask(body, loop=loop, **options)
+
+
+async def _until_killed(body: Awaitable[None]) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await body
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """All that is random, and the wall's clock, follow the seed and the virtual time."""
+    numbers = itertools.count(seed * 1_000_003)
+    real = random.Random
+
+    class Seeded(real):  # type: ignore[valid-type, misc] # the class of the standard library
+        """Seeded by its place in the order of construction, unless it is given a seed."""
+
+        def __init__(self, given: object = None) -> None:
+            super().__init__(next(numbers) if given is None else given)
+
+    def loop_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_s() -> float:
+        return EPOCH_S + loop_s()
+
+    def clock_s(_: int) -> float:
+        return loop_s()
+
+    state = random.getstate()
+    random.seed(seed)
+    _NumberedTask._numbers = itertools.count()
+    try:
+        with (
+            mock.patch.object(random, "Random", Seeded),
+            mock.patch.object(time, "time", wall_s),
+            mock.patch.object(time, "clock_gettime", clock_s),
+            # Shares of a turn and the measured time of a call would follow the machine.
+            mock.patch.object(time, "perf_counter", loop_s),
+        ):
+            yield
+    finally:
+        random.setstate(state)

@@ -103,7 +103,12 @@ async def _body(stop: asyncio.Event) -> None:
     scheduler = PodScheduler(cluster, _placing(virtual))
     kubelet, manager = Kubelet(node), Manager(cluster, scheduler)
     reviews = TokenReviews(functools.partial(read_account_token, node.key))
-    options = ApiOptions(token=state.token.read_text(), token_reviews=reviews, runs_images=containers is not None)
+    options = ApiOptions(
+        token=state.token.read_text(),
+        token_reviews=reviews,
+        runs_images=containers is not None,
+        runs_lone_pods=False,
+    )
     pod_logs = FilePodLogs(logs)
     api = application(cluster, options, logs=pod_logs, streams=LocalPodStreams(kubelet, pod_logs))
     metrics, sockets = ControllerMetrics(), inherited_sockets()

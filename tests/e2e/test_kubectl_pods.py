@@ -191,6 +191,13 @@ def test_rollout_restart_replaces_the_pods(kubectl: Kubectl) -> None:
     kubectl("wait", "ksvc/again", "--for=jsonpath={.status.latestReadyRevisionName}=again-00002", "--timeout=60s")
 
 
+def test_a_lone_pod_says_that_it_is_not_scheduled(kubectl: Kubectl) -> None:
+    said = "a pod without a controller is not scheduled"
+    assert said in kubectl("run", "lone", "--image=nginx")
+    assert said in kubectl("get", "events", "--field-selector=involvedObject.name=lone")
+    kubectl("delete", "pod", "lone")
+
+
 def test_logs_of_the_run_before_a_restart(kubectl: Kubectl) -> None:
     assert "no previous run of container user-container" in kubectl("logs", "-p", kubectl.pod, code=1)
     kubectl("exec", kubectl.pod, "--", sys.executable, "-c", ASKING.replace("PATH", "/exit"))

@@ -88,6 +88,9 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     token_reviews: TokenReviews = TokenReviews()
     """Answers TokenReviews. Default: no token is valid."""
 
+    runs_lone_pods: bool = True
+    """Whether pods run that no controller owns; else their writer gets a warning."""
+
     runs_images: bool = True
     """Whether a container runtime runs images. Without one, a write of a container without a command gets a warning."""
 
@@ -269,8 +272,9 @@ class _ApiHandlers:
             raise Fault(405, f"{target.kind.resource} are not run here; services, Deployments and pods are")
         if target.kind.is_view:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
-        content_type, runs_images = request.headers.get("Content-Type", ""), self._options.runs_images
-        sent = writing.Sent(request.query, content_type, await request.read(), runs_images)
+        content_type, options = request.headers.get("Content-Type", ""), self._options
+        data = await request.read()
+        sent = writing.Sent(request.query, content_type, data, options.runs_images, options.runs_lone_pods)
         match request.method, bool(target.name):
             case "POST", True if target.subresource == "eviction":
                 written = await evict(self._cluster, target, sent)

@@ -138,6 +138,7 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
         concurrency=concurrency,
         failing_starts=options["failing_starts"],
         has_burst_switch=options["burst_switch"],
+        pods_max=options["node_pods"],
     )
 
 

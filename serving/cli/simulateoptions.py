@@ -71,6 +71,12 @@ _OPTIONS = (
         help="Requests bypass the activator while pods have burst capacity left; on one machine they never do.",
     ),
     click.option(
+        "--node-pods",
+        type=click.IntRange(0),
+        default=0,
+        help="Pods that the nodes have room for, of all functions together; more wait.  [default: no limit]",
+    ),
+    click.option(
         "--concurrency",
         "--container-concurrency",
         type=click.IntRange(0),

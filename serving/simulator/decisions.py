@@ -77,7 +77,8 @@ class Decisions:
         self._made_at_s, self._asked_s = 0.0, math.inf
         self.latest_count: int | None = None
         self.path = TrafficPath.PROXY
-        self.due_s = math.inf
+        # Decisions begin when the revision is there, not with its first request.
+        self.due_s = 0.0
         self.count = 0
 
     def __repr__(self) -> str:

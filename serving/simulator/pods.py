@@ -7,7 +7,7 @@ that are not ready, then the idlest, then the youngest. Pod-seconds count from t
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from serving.simulator.results import PodSeries, RevisionResult
 from serving.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, FreePods, RoundRobin, TwoChoices
@@ -18,7 +18,17 @@ __all__ = ["PodSet", "SimulatedPod"]
 class SimulatedPod(BalancedPod):
     """A pod. ``queue`` holds requests that its queue-proxy keeps: their arrival and their duration."""
 
-    __slots__ = ("created_s", "failures", "idle_since_s", "is_ending", "is_in_line", "queue", "ready_s", "removed_s")
+    __slots__ = (
+        "created_s",
+        "failures",
+        "idle_since_s",
+        "is_ending",
+        "is_in_line",
+        "is_placed",
+        "queue",
+        "ready_s",
+        "removed_s",
+    )
 
     def __init__(self, number: int, created_s: float, *, slots: int | None) -> None:
         super().__init__(f"{number:09d}")
@@ -28,7 +38,7 @@ class SimulatedPod(BalancedPod):
         self.slots = slots
         self.idle_since_s = self.removed_s = created_s
         self.is_ending = False
-        self.is_in_line = False
+        self.is_in_line = self.is_placed = False
         self.queue: deque[tuple[float, float]] = deque()
 
 
@@ -36,8 +46,17 @@ class PodSet:
     """All pods of one revision. ``scale`` of them are wanted, ``ready`` is the list of those that serve."""
 
     def __init__(
-        self, result: RevisionResult, series: PodSeries, *, concurrency: int, policy: BalancingPolicy, drain_s: float
+        self,
+        result: RevisionResult,
+        series: PodSeries,
+        *,
+        concurrency: int,
+        policy: BalancingPolicy,
+        drain_s: float,
+        on_end: Callable[[SimulatedPod, float], None] | None = None,
     ) -> None:
+        """``on_end`` gets each pod that ends, with the time at which it leaves its node."""
+        self._on_end = on_end
         self._result, self._series, self._drain_s = result, series, drain_s
         self._slots = concurrency or None
         self._dice = random.Random(f"pods:{result.name}")  # noqa: S311 - a simulated world
@@ -133,7 +152,10 @@ class PodSet:
     def _end(self, pod: SimulatedPod, now_s: float) -> None:
         """A pod that served stays for the drain lag, so that its senders see that it leaves."""
         lag_s = 0.0 if pod.ready_s is None else self._drain_s
-        self._count(pod, max(now_s, pod.removed_s + lag_s))
+        end_s = max(now_s, pod.removed_s + lag_s)
+        self._count(pod, end_s)
+        if self._on_end is not None:
+            self._on_end(pod, end_s)
 
     def _count(self, pod: SimulatedPod, end_s: float) -> None:
         self._result.pod_seconds += end_s - pod.created_s

@@ -52,6 +52,10 @@ class WaitHistogram:
             found[0] += count
             found[1] += total
 
+    def above(self, wait_s: float) -> int:
+        """Requests that waited longer, to the width of a bin."""
+        return int(sum(count for count, total in self._bins.values() if total / count > wait_s))
+
     def percentile(self, share: float, *, requests: int) -> float:
         """The percentile over all requests, of which those that are not counted here did not wait.
 

@@ -23,6 +23,7 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.decisions import Decisions, RevisionCounts
 from serving.simulator.durations import Durations, Quantiles, durations_of
+from serving.simulator.nodes import SharedNodes
 from serving.simulator.pods import PodSet, SimulatedPod
 from serving.simulator.results import LATE_S, PodSeries, RevisionResult
 from serving.traffic.policy import policy_for
@@ -33,6 +34,8 @@ __all__ = ["RevisionRun", "RunConfig"]
 _FINISHED, _STARTED = 0, 1
 # Pause before a container that failed is started again, in seconds, and its limit. Source: kubelet.
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 10.0, 300.0
+# What comes after the last arrival.
+_NO_MORE = (math.inf, math.nan)
 # Load of a second below which nothing was inside: what is left of sums of times.
 _LOAD_MIN = 1e-9
 
@@ -69,11 +72,23 @@ class RevisionRun:
     """One run; ``run`` it once."""
 
     def __init__(
-        self, name: str, arrivals: Iterator[tuple[float, float]], config: RunConfig, *, until_s: float
+        self,
+        name: str,
+        arrivals: Iterator[tuple[float, float]],
+        config: RunConfig,
+        *,
+        until_s: float,
+        nodes: SharedNodes | None = None,
     ) -> None:
-        """``arrivals`` are pairs of a time and a duration in seconds; a duration that is not a number is drawn."""
+        """``arrivals`` are pairs of a time and a duration in seconds; a duration that is not a number is drawn.
+
+        ``nodes`` are shared with other revisions; None: they have room for every pod.
+        """
         self.result = RevisionResult(name=name)
         self._arrivals, self._config, self._until_s = arrivals, config, until_s
+        self._next = next(arrivals, _NO_MORE)
+        self._nodes = nodes
+        self.limit_s = math.inf
         self._service: Durations = durations_of(config.service, f"service:{config.seed}:{name}")
         self._start: Durations = durations_of(config.start, f"start:{config.seed}:{name}")
         self._dice = random.Random(f"failures:{config.seed}:{name}")  # noqa: S311 - a simulated world
@@ -87,6 +102,7 @@ class RevisionRun:
             concurrency=config.concurrency,
             policy=balancing,
             drain_s=config.queue_proxy.drain_lag_s,
+            on_end=None if nodes is None else nodes.leave,
         )
         self._decisions = Decisions(
             config.settings,
@@ -115,31 +131,52 @@ class RevisionRun:
 
     def run(self) -> RevisionResult:
         """Simulate up to the end."""
+        self.run_until(math.inf)
+        return self.finish()
+
+    @property
+    def next_s(self) -> float:
+        """The time of the next event or decision; infinite when the end is reached."""
+        event_s = self._events[0][0] if self._events else math.inf
+        at_s = min(self._next[0], event_s, self._decisions.due_s)
+        return at_s if at_s < self._until_s else math.inf
+
+    def run_until(self, limit_s: float) -> None:
+        """Simulate all that happens up to a time, which may be lowered on the way (``limit_s``)."""
+        self.limit_s = limit_s
         arrivals, events, decisions, until_s = self._arrivals, self._events, self._decisions, self._until_s
-        end = (math.inf, math.nan)
-        next_s, took_s = next(arrivals, end)
         while True:
+            next_s, took_s = self._next
             is_arrival = not events or next_s < events[0][0]
             at_s = next_s if is_arrival else events[0][0]
-            if at_s >= self._second_end_s or at_s >= decisions.due_s:
-                limit_s = min(at_s, until_s)
-                if self._catch_up(limit_s):
-                    continue
-            if at_s >= until_s:
-                break
+            if (at_s >= self._second_end_s or at_s >= decisions.due_s) and self._catch_up(
+                min(at_s, until_s, self.limit_s)
+            ):
+                continue
+            if at_s >= until_s or at_s > self.limit_s:
+                return
             if is_arrival:
+                self._next = next(arrivals, _NO_MORE)
                 self._arrive(at_s, took_s)
-                next_s, took_s = next(arrivals, end)
                 continue
             _, _, kind, pod = heapq.heappop(events)
             if kind == _FINISHED:
                 self._finish(pod, at_s)
             else:
                 self._started(pod, at_s)
-        self._pods.finish(until_s)
-        self.result.decisions = decisions.count
+
+    def finish(self) -> RevisionResult:
+        """The result at the end."""
+        self._pods.finish(self._until_s)
+        self.result.decisions = self._decisions.count
         self.result.pod_series = self._series.means()
         return self.result
+
+    def start_container(self, pod: SimulatedPod, at_s: float) -> None:
+        """A pod has its place on a node: its container starts."""
+        ready_s = at_s + next(self._start) + self._config.probe_delay_s
+        self._sequence += 1
+        heapq.heappush(self._events, (ready_s, self._sequence, _STARTED, pod))
 
     # Time.
 
@@ -299,18 +336,14 @@ class RevisionRun:
             self._pods.remove(present - count, at_s)
             return
         for pod in self._pods.create(count - present, at_s):
-            self._start_container(pod, at_s)
-
-    def _start_container(self, pod: SimulatedPod, at_s: float) -> None:
-        ready_s = at_s + next(self._start) + self._config.probe_delay_s
-        self._sequence += 1
-        heapq.heappush(self._events, (ready_s, self._sequence, _STARTED, pod))
+            if self._nodes is None or self._nodes.place(self, pod, at_s):
+                self.start_container(pod, at_s)
 
     def _started(self, pod: SimulatedPod, at_s: float) -> None:
         if self._config.failing_starts and self._dice.random() < self._config.failing_starts and not pod.is_ending:
             self.result.failed_starts += 1
             pod.failures += 1
-            self._start_container(pod, at_s + min(_BACKOFF_FIRST_S * 2 ** (pod.failures - 1), _BACKOFF_MAX_S))
+            self.start_container(pod, at_s + min(_BACKOFF_FIRST_S * 2 ** (pod.failures - 1), _BACKOFF_MAX_S))
             return
         if not self._pods.become_ready(pod, at_s):
             return

@@ -1,7 +1,7 @@
 """A whole workload under one policy: every function, shared out over processes, and what became of it.
 
-Functions do not influence each other, so each is simulated alone; the same seed gives the same result for any number of
-processes.
+Functions that do not share nodes do not influence each other, so each is simulated alone; the same seed gives the same result
+for any number of processes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +16,7 @@ from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.durations import DurationModel, Quantiles
+from serving.simulator.nodes import SharedNodes, run_together
 from serving.simulator.policies import DialPosition, SimulatedPolicy
 from serving.simulator.results import RevisionResult
 from serving.simulator.revision_run import RevisionRun, RunConfig
@@ -42,6 +43,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     probe_delay_s: float = 0.02
     failing_starts: float = 0.0
     has_burst_switch: bool = True
+
+    pods_max: int = 0
+    """Pods that the nodes have room for, of all functions together; more wait. 0: no limit."""
 
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +92,9 @@ def run_workload(
 
 def _results(job: _Job, jobs: int) -> Iterator[RevisionResult]:
     functions = job.workload.functions
+    if job.workload.pods_max:
+        yield from _run_on_shared_nodes(job)
+        return
     if jobs <= 1 or len(functions) <= 1:
         yield from (_run(job, index) for index in range(len(functions)))
         return
@@ -102,9 +109,21 @@ def _run_forked(index: int) -> RevisionResult:
     return _run(_JOBS[0], index)
 
 
+def _run_on_shared_nodes(job: _Job) -> Iterator[RevisionResult]:
+    """Functions that share nodes influence each other, and are simulated in one process."""
+    nodes = SharedNodes(job.workload.pods_max)
+    runs = [_revision(job, index, nodes) for index in range(len(job.workload.functions))]
+    run_together(runs, nodes)
+    yield from (run.finish() for run in runs)
+
+
 def _run(job: _Job, index: int) -> RevisionResult:
+    return _revision(job, index).run()
+
+
+def _revision(job: _Job, index: int, nodes: SharedNodes | None = None) -> RevisionRun:
     workload, function = job.workload, job.workload.functions[index]
     config = msgspec.structs.replace(
         job.config, service=workload.service.of(function.name), start=workload.start.of(function.name)
     )
-    return RevisionRun(function.name, function.arrivals(config.seed), config, until_s=workload.length_s).run()
+    return RevisionRun(function.name, function.arrivals(config.seed), config, until_s=workload.length_s, nodes=nodes)

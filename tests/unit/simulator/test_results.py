@@ -25,6 +25,7 @@ def test_requests_that_did_not_wait_count_and_histograms_add_up() -> None:
     second.add(4.0)
     first.update(second)
     assert first.count == 3
+    assert [first.above(wait_s) for wait_s in (1.0, 3.0, 5.0)] == [3, 1, 0]
     assert [first.percentile(share, requests=100) for share in (0.97, 0.98, 1.0)] == [0.0, 2.0, 4.0]
     assert WaitHistogram().percentile(0.99, requests=5) == 0.0
 

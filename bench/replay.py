@@ -1,0 +1,243 @@
+"""The simulator held to the running system: a part of a trace is replayed against ``serving up``, then simulated.
+
+    python bench/replay.py --mix FILE --heavy FILE [--minutes 10]
+
+Thirty functions of one trace and one busy function of another run as services of one system, from zero, with every request at
+its recorded time. Each app sleeps before it listens and then for each request, so that the load is the same on any machine.
+Then the same requests are simulated with the start times of the decision log; the time between the deployment and the first
+request is simulated too, because the adaptive policy learns from it. The table compares pods over time, pod-seconds,
+the share of requests that waited for a pod's start, and the 95th percentile of the latency.
+"""
+
+import argparse
+import array
+import asyncio
+import shutil
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.load import ask
+from bench.system import System, running_system
+from serving.autoscaler.decision_history import DecisionRecord
+from serving.simulator.durations import DurationModel, Quantiles
+from serving.simulator.policies import POLICIES
+from serving.simulator.results import SERIES_COLUMNS, RevisionResult
+from serving.simulator.trace import FunctionTrace, RecordedFunction, TraceWindow, read_trace
+from serving.simulator.workload_run import Workload, run_workload
+
+SLEEPER = Path(__file__).with_name("apps") / "sleeper.py"
+START_S = 1.0
+SERVICE_S = 0.5
+MIX_CONCURRENCY, HEAVY_CONCURRENCY = 10, 2
+MIX_FUNCTIONS = 30
+DEPLOY_WITHIN_S, ZERO_WITHIN_S = 240.0, 400.0
+# A request that waits longer than half of the shortest start waited for a pod; a busy machine alone delays less.
+COLD_WAIT_S = START_S / 2
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """What one side shows of one group of functions."""
+
+    pods: list[float]
+    """Mean pods in equal parts of the time."""
+
+    pod_seconds: float
+    cold_share: float
+    p95_s: float
+
+
+def chosen(path: Path, *, count: int, from_s: float, length_s: float, prefix: str) -> list[RecordedFunction]:
+    """Functions with requests in a part of a trace, spread evenly from rare to busy; the busiest if only one is asked for."""
+    functions, _ = read_trace(path, window=TraceWindow(from_s=from_s, until_s=from_s + length_s))
+    found = [one for one in map(_recorded, functions) if one.request_count]
+    found.sort(key=lambda one: one.request_count)
+    # A minute with more than two requests a second of one function is not for a mix.
+    quiet = [one for one in found if one.request_count < 2 * length_s] if count > 1 else found[-1:]
+    step = max(1.0, len(quiet) / count)
+    picked = [quiet[int(index * step)] for index in range(min(count, len(quiet)))]
+    return [msgspec.structs.replace(one, name=f"{prefix}{index}") for index, one in enumerate(picked)]
+
+
+def _recorded(function: FunctionTrace) -> RecordedFunction:
+    times_s = array.array("d", [at_s for at_s, _ in function.arrivals(1)])
+    return RecordedFunction(
+        name=function.name, arrivals_s=times_s, durations_s=array.array("d", [SERVICE_S]) * len(times_s)
+    )
+
+
+def delayed(function: RecordedFunction, by_s: float) -> RecordedFunction:
+    """The same requests, later."""
+    arrivals_s = array.array("d", [at_s + by_s for at_s in function.arrivals_s])
+    return msgspec.structs.replace(function, arrivals_s=arrivals_s)
+
+
+def deploy(system: System, name: str, concurrency: int) -> None:
+    """One service whose app starts in ``START_S`` and takes ``SERVICE_S`` for each request."""
+    command = f"sh -c 'sleep {START_S}; exec {sys.executable} {SLEEPER}'"
+    template = {
+        "metadata": {"annotations": {"serving.dev/command": command}},
+        "spec": {
+            "containerConcurrency": concurrency,
+            "containers": [{"image": "sleeper", "env": [{"name": "SLEEP_S", "value": str(SERVICE_S)}]}],
+        },
+    }
+    service = {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"template": template},
+    }
+    system.ask("/apis/serving.knative.dev/v1/namespaces/default/services", service, method="POST")
+
+
+def until_all_zero(system: System, count: int) -> None:
+    """Wait until every service was ready once and none has a pod."""
+    until_s = time.monotonic() + DEPLOY_WITHIN_S + ZERO_WITHIN_S
+    while time.monotonic() < until_s:
+        revisions = system.revisions()
+        asleep = [one for one in revisions if one["spec"].get("servingState") == "Reserve"]
+        if len(asleep) == count and not system.ask("/api/v1/namespaces/default/pods")["items"]:
+            return
+        time.sleep(1.0)
+    raise SystemExit("the services did not come to zero")
+
+
+async def replayed(
+    system: System, functions: list[RecordedFunction], length_s: float
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Latencies and pods a second of each function; every request is sent at its time."""
+    latencies: dict[str, list[float]] = {one.name: [] for one in functions}
+    pods: dict[str, list[float]] = {one.name: [] for one in functions}
+    begun_s = time.monotonic() + 1.0
+
+    async def request(name: str, at_s: float) -> None:
+        await asyncio.sleep(begun_s + at_s - time.monotonic())
+        sent_s = time.monotonic()
+        status, _ = await ask(system.port, f"{name}.default.localhost")
+        if " 200 " not in status:
+            raise SystemExit(f"{name}: {status}")
+        latencies[name].append(time.monotonic() - sent_s)
+
+    async def watch() -> None:
+        for second in range(int(length_s)):
+            await asyncio.sleep(max(0.0, begun_s + second + 0.5 - time.monotonic()))
+            items = (await asyncio.to_thread(system.ask, "/api/v1/namespaces/default/pods"))["items"]
+            names = [one["metadata"]["labels"].get("serving.knative.dev/service") for one in items]
+            for name, seen in pods.items():
+                seen.append(float(names.count(name)))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watch())
+        for function in functions:
+            for at_s in function.arrivals_s:
+                group.create_task(request(function.name, at_s))
+    return {name: (latencies[name], pods[name]) for name in latencies}
+
+
+def start_times(log: Path) -> list[float]:
+    """Seconds from the decision that starts a revision's first pod to the one that sees it ready."""
+    asked_s: dict[str, float] = {}
+    found: list[float] = []
+    for line in log.read_bytes().splitlines():
+        record = msgspec.json.decode(line, type=DecisionRecord)
+        outcome, at_s = record.entry.outcome, record.entry.at_wall_s
+        if outcome.apply_count and not outcome.facts.present_scale:
+            asked_s[record.revision] = at_s
+        elif outcome.facts.ready_count and record.revision in asked_s:
+            found.append(at_s - asked_s.pop(record.revision))
+    return found
+
+
+def live(latencies: list[list[float]], pods: list[list[float]], length_s: float) -> Measured:
+    """What the system did."""
+    every = sorted(took_s for of in latencies for took_s in of)
+    per_second = [sum(values) for values in zip(*pods, strict=True)]
+    width = length_s / SERIES_COLUMNS
+    columns: list[list[float]] = [[] for _ in range(SERIES_COLUMNS)]
+    for second, value in enumerate(per_second):
+        columns[min(SERIES_COLUMNS - 1, int((second + 0.5) / width))].append(value)
+    return Measured(
+        pods=[statistics.fmean(values) if values else 0.0 for values in columns],
+        pod_seconds=sum(per_second),
+        cold_share=sum(took_s - SERVICE_S > COLD_WAIT_S for took_s in every) / len(every),
+        p95_s=every[int(0.95 * len(every))],
+    )
+
+
+def simulated(results: list[RevisionResult], length_s: float) -> Measured:
+    """What the simulator did: the same figures."""
+    requests = sum(one.requests for one in results)
+    waits = results[0].waits
+    for one in results[1:]:
+        waits.update(one.waits)
+    pods = [sum(values) for values in zip(*(one.pod_series for one in results), strict=True)]
+    return Measured(
+        pods=pods,
+        pod_seconds=sum(pods) * length_s / SERIES_COLUMNS,
+        cold_share=waits.above(COLD_WAIT_S) / requests,
+        p95_s=waits.percentile(0.95, requests=requests) + SERVICE_S,
+    )
+
+
+def show(title: str, measured: Measured, predicted: Measured) -> None:
+    """The comparison as a table."""
+    distance = sum(abs(one - other) for one, other in zip(measured.pods, predicted.pods, strict=True))
+    print(title)
+    print(f"  {'':<26}{'live':>10} {'simulated':>10} {'off by':>8}")
+    for name in ("pod_seconds", "cold_share", "p95_s"):
+        one, other = getattr(measured, name), getattr(predicted, name)
+        print(f"  {name:<26}{one:>10.4g} {other:>10.4g} {(other / one - 1 if one else 0.0):>8.1%}")
+    print(f"  {'pods over time, distance':<26}{'':>21} {distance / max(1e-9, sum(measured.pods)):>8.1%}")
+
+
+def main() -> None:
+    """Replay, simulate, compare."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--mix", type=Path, required=True, help="trace of many functions")
+    parser.add_argument("--heavy", type=Path, required=True, help="trace whose busiest function is taken")
+    parser.add_argument("--mix-from", type=float, default=36_000.0, help="start in the trace, seconds")
+    parser.add_argument("--heavy-from", type=float, default=0.0, help="start in the trace, seconds")
+    parser.add_argument("--keep", type=Path, help="copy the decision log there")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    given = parser.parse_args()
+    length_s = given.minutes * 60.0
+    mix = chosen(given.mix, count=MIX_FUNCTIONS, from_s=given.mix_from, length_s=length_s, prefix="mix")
+    heavy = chosen(given.heavy, count=1, from_s=given.heavy_from, length_s=length_s, prefix="heavy")
+    print(
+        f"{len(mix)} functions with {sum(one.request_count for one in mix)} requests, one with {heavy[0].request_count}"
+    )
+    with running_system() as system:
+        deployed_s = time.monotonic()
+        for function in (*mix, *heavy):
+            deploy(system, function.name, HEAVY_CONCURRENCY if function in heavy else MIX_CONCURRENCY)
+        until_all_zero(system, len(mix) + len(heavy))
+        lead_s = float(int(time.monotonic() - deployed_s))
+        seen = asyncio.run(replayed(system, [*mix, *heavy], length_s))
+        if given.keep is not None:
+            shutil.copy(system.state / "decisions.jsonl", given.keep)
+        starts_s = sorted(start_times(system.state / "decisions.jsonl"))
+    start = Quantiles(p50_s=statistics.median(starts_s), p99_s=starts_s[int(0.99 * len(starts_s))])
+    print(f"starts: {len(starts_s)}, median {start.p50_s:.2f} s, 99th percentile {start.p99_s:.2f} s")
+    for title, functions, concurrency in (("mix", mix, MIX_CONCURRENCY), ("heavy", heavy, HEAVY_CONCURRENCY)):
+        workload = Workload(
+            functions=[delayed(one, lead_s) for one in functions],
+            length_s=lead_s + length_s,
+            start=DurationModel(default=start),
+            concurrency=concurrency,
+            probe_delay_s=0.0,
+            has_burst_switch=False,
+        )
+        results = run_workload(workload, POLICIES["default"])
+        latencies = [seen[one.name][0] for one in functions]
+        pods = [[0.0] * int(lead_s) + seen[one.name][1] for one in functions]
+        show(title, live(latencies, pods, lead_s + length_s), simulated(results, lead_s + length_s))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Nodes that several simulated revisions share: they have room for so many pods, and further pods wait in the order they came.
+
+A pod has its place from the time it is placed until it has drained. All pods ask for the same, so that the nodes count as one.
+Revisions that share nodes are simulated together, each up to the next time at which another one does anything.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from serving.simulator.pods import SimulatedPod
+
+__all__ = ["SharedNodes", "run_together"]
+
+
+class NodeTenant(Protocol):
+    """A simulated revision, as far as shared nodes know it."""
+
+    limit_s: float
+
+    @property
+    def next_s(self) -> float:
+        """The time of the next event or decision; infinite at the end."""
+        ...
+
+    def run_until(self, limit_s: float) -> None:
+        """Simulate all that happens up to a time."""
+        ...
+
+    def start_container(self, pod: SimulatedPod, at_s: float) -> None:
+        """The pod has its place."""
+        ...
+
+
+class SharedNodes:
+    """Room for ``pods_max`` pods of all revisions together."""
+
+    def __init__(self, pods_max: int) -> None:
+        self._free_count = pods_max
+        self._leaving_s: list[float] = []
+        self._waiting: deque[tuple[NodeTenant, SimulatedPod]] = deque()
+        self.tenant: NodeTenant | None = None
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"SharedNodes({self._free_count} free, {len(self._waiting)} pods wait)"
+
+    @property
+    def next_s(self) -> float:
+        """The time at which a pod that waits gets a place; infinite if none will."""
+        self._drop_ended()
+        if not self._waiting:
+            return math.inf
+        assert not self._free_count, self
+        return self._leaving_s[0] if self._leaving_s else math.inf
+
+    def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
+        """Whether the pod gets a place now; else it waits."""
+        self._drop_ended()
+        while self._leaving_s and self._leaving_s[0] <= now_s and not self._waiting:
+            heapq.heappop(self._leaving_s)
+            self._free_count += 1
+        if self._waiting or not self._free_count:
+            self._waiting.append((tenant, pod))
+            tenant.limit_s = min(tenant.limit_s, self.next_s)
+            return False
+        self._free_count -= 1
+        pod.is_placed = True
+        return True
+
+    def leave(self, pod: SimulatedPod, at_s: float) -> None:
+        """The pod leaves its node at a time that may be to come; one that waits for a place just goes."""
+        if not pod.is_placed:
+            return
+        heapq.heappush(self._leaving_s, at_s)
+        if self._waiting and self.tenant is not None:
+            self.tenant.limit_s = min(self.tenant.limit_s, at_s)
+
+    def grant(self) -> NodeTenant:
+        """Give the next free place to the pod that waits longest; its revision."""
+        at_s = heapq.heappop(self._leaving_s)
+        tenant, pod = self._waiting.popleft()
+        pod.is_placed = True
+        tenant.start_container(pod, at_s)
+        return tenant
+
+    def _drop_ended(self) -> None:
+        """Pods that were removed while they waited need no place."""
+        while self._waiting and self._waiting[0][1].is_ending:
+            self._waiting.popleft()
+
+
+def run_together(tenants: Sequence[NodeTenant], nodes: SharedNodes) -> None:
+    """Simulate revisions that share nodes, in the order of time, to their end."""
+    place_of = {id(tenant): place for place, tenant in enumerate(tenants)}
+    due = [(tenant.next_s, place) for place, tenant in enumerate(tenants)]
+    heapq.heapify(due)
+    while due:
+        at_s, place = due[0]
+        if nodes.next_s <= at_s and math.isfinite(nodes.next_s):
+            granted = nodes.grant()
+            heapq.heappush(due, (granted.next_s, place_of[id(granted)]))
+            continue
+        heapq.heappop(due)
+        tenant = tenants[place]
+        # A place on a node changes what comes next, and has an entry of its own then.
+        if tenant.next_s != at_s or math.isinf(at_s):
+            continue
+        nodes.tenant = tenant
+        tenant.run_until(min(due[0][0] if due else math.inf, nodes.next_s))
+        heapq.heappush(due, (tenant.next_s, place))

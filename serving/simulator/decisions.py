@@ -67,7 +67,8 @@ class Decisions:
         self.quiet_load = min(spec.target_value, quiet_load)
         self._has_burst_switch, self._is_knative, self._skips = has_burst_switch, is_knative, skips
         self._serving_state = ServingState.RESERVE
-        self._proxy_since_s: float | None = 0.0
+        # A revision that begins at zero has had the activator in its path for long.
+        self._proxy_since_s: float | None = -spec.scale_to_zero_grace_s
         self._proved_at_s: float | None = None
         # Seconds that are over and not yet taken: number, mean requests in flight, arrivals.
         self._pending: deque[tuple[int, float, int]] = deque(maxlen=math.ceil(spec.stable_window_s) + 2)

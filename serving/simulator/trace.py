@@ -6,6 +6,7 @@ row that cannot be read is reported with the file, its line and what was expecte
 """
 
 import array
+import collections
 import csv
 import enum
 import gzip
@@ -24,6 +25,8 @@ from serving.model.errors import Problem, SettingsError
 __all__ = ["ArrivalPlacement", "CountedFunction", "FunctionTrace", "RecordedFunction", "TraceWindow", "read_trace"]
 
 _MINUTE_S = 60.0
+# Requests of which the function was not recorded count as one function.
+_UNNAMED = "(unnamed)"
 # Characters of a wrong row that a message shows.
 _SHOWN_MAX = 60
 _FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count"
@@ -133,22 +136,24 @@ def _per_minute(
     path: Path, rows: Iterator[list[str]], minutes: int, *, placement: ArrivalPlacement, window: TraceWindow
 ) -> tuple[list[FunctionTrace], float]:
     found: list[FunctionTrace] = []
-    names: set[str] = set()
+    seen: collections.Counter[str] = collections.Counter()
     for line, row in enumerate(rows, start=2):
         if not row:
             continue
         if len(row) != minutes + 1:
             what = ",".join(row) if len(row) < 3 else f"{row[0]} with {len(row) - 1} counts"
             raise _wrong(path, line, what, expected=f"a function and {minutes} counts, as the header says")
-        if row[0] in names:
-            raise _wrong(path, line, row[0], expected="each function once")
-        names.add(row[0])
+        name = row[0] or _UNNAMED
+        seen[name] += 1
+        if seen[name] > 1:
+            # Published traces have a row for each trigger of a function; each is scaled for itself.
+            name = f"{name}#{seen[name]}"
         starts_s, counts = array.array("d"), array.array("q")
         for minute, text in enumerate(row[1:]):
             if text == "0":
                 continue
             if not text.isdecimal():
-                expected = f"a whole number of requests in minute {minute + 1} of {row[0]}"
+                expected = f"a whole number of requests in minute {minute + 1} of {name}"
                 raise _wrong(path, line, text, expected=expected)
             start_s = minute * _MINUTE_S
             if start_s < window.until_s and start_s + _MINUTE_S > window.from_s:
@@ -157,7 +162,7 @@ def _per_minute(
         widths_s = array.array("d", [_MINUTE_S]) * len(starts_s)
         found.append(
             CountedFunction(
-                name=row[0], starts_s=starts_s, widths_s=widths_s, counts=counts, placement=placement, window=window
+                name=name, starts_s=starts_s, widths_s=widths_s, counts=counts, placement=placement, window=window
             )
         )
     return found, _length(minutes * _MINUTE_S, window)
@@ -172,7 +177,10 @@ def _requests(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> 
         request = _request(row)
         if request is None:
             raise _wrong(
-                path, line, ",".join(row), expected="at_s,function,duration_s: seconds, a name, seconds or nothing"
+                path,
+                line,
+                ",".join(row),
+                expected="at_s,function,duration_s: seconds, a name or nothing, seconds or nothing",
             )
         at_s, name, took_s = request
         last_s = max(last_s, at_s + (0.0 if math.isnan(took_s) else took_s))
@@ -196,7 +204,7 @@ def _request(row: list[str]) -> tuple[float, str, float] | None:
     except ValueError:
         return None
     is_duration = not duration or 0 <= took_s < math.inf
-    return (at, name, took_s) if 0 <= at < math.inf and name and is_duration else None
+    return (at, name or _UNNAMED, took_s) if 0 <= at < math.inf and is_duration else None
 
 
 def _rate(

@@ -62,6 +62,13 @@ def test_requests_bring_their_times_and_durations(tmp_path: Path) -> None:
     assert length_s == 64.0
 
 
+def test_functions_without_a_name_or_with_the_same_name_are_kept(tmp_path: Path) -> None:
+    requests, _ = read_trace(written(tmp_path, "at_s,function,duration_s\n1,,0.0\n2,a,1\n3,,1\n"))
+    assert [(one.name, one.request_count) for one in requests] == [("(unnamed)", 2), ("a", 1)]
+    counts, _ = read_trace(written(tmp_path, "function,1\na,1\na,2\n,3\n"))
+    assert [(one.name, one.request_count) for one in counts] == [("a", 1), ("a#2", 2), ("(unnamed)", 3)]
+
+
 def test_a_rate_is_spread_over_its_interval(tmp_path: Path) -> None:
     path = written(tmp_path, "at_s,count\n0,2\n10,1\n")
     assert [[int(at_s // 10) for at_s in times] for times in times_of(path)] == [[0, 0, 1]]
@@ -83,13 +90,12 @@ def test_a_part_of_a_trace_begins_at_0(tmp_path: Path) -> None:
     [
         ("function,1,2\na,1\n", "t.csv:2", "a function and 2 counts"),
         ("function,1,2\na,1,1,1\n", "t.csv:2", "a function and 2 counts"),
-        ("function,1\na,1\n\na,2\n", "t.csv:4", "each function once"),
         ("function,1\na,one\n", "t.csv:2", "a whole number of requests in minute 1 of a"),
         ("function,1\na,-1\n", "t.csv:2", "a whole number of requests"),
-        ("at_s,function,duration_s\n1,a,2\nx,a,2\n", "t.csv:3", "seconds, a name, seconds or nothing"),
-        ("at_s,function,duration_s\n\n1,a,-2\n", "t.csv:3", "seconds, a name, seconds or nothing"),
-        ("at_s,function,duration_s\nnan,a,2\n", "t.csv:2", "seconds, a name, seconds or nothing"),
-        ("at_s,function,duration_s\n1,a,inf\n", "t.csv:2", "seconds, a name, seconds or nothing"),
+        ("at_s,function,duration_s\n1,a,2\nx,a,2\n", "t.csv:3", "seconds, a name or nothing, seconds or nothing"),
+        ("at_s,function,duration_s\n\n1,a,-2\n", "t.csv:3", "seconds, a name or nothing, seconds or nothing"),
+        ("at_s,function,duration_s\nnan,a,2\n", "t.csv:2", "seconds, a name or nothing, seconds or nothing"),
+        ("at_s,function,duration_s\n1,a,inf\n", "t.csv:2", "seconds, a name or nothing, seconds or nothing"),
         ("at_s,count\n\n10,1\n10,1\n", "t.csv:4", "seconds in rising order"),
         ("at_s,count\n10,-1\n", "t.csv:2", "seconds in rising order"),
         ("at_s,count\n10\n", "t.csv:2", "seconds in rising order"),

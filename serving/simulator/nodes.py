@@ -15,7 +15,7 @@ from serving.simulator.pods import SimulatedPod
 __all__ = ["SharedNodes", "run_together"]
 
 
-class NodeTenant(Protocol):
+class _NodeTenant(Protocol):
     """A simulated revision, as far as shared nodes know it."""
 
     limit_s: float
@@ -40,8 +40,8 @@ class SharedNodes:
     def __init__(self, pods_max: int) -> None:
         self._free_count = pods_max
         self._leaving_s: list[float] = []
-        self._waiting: deque[tuple[NodeTenant, SimulatedPod]] = deque()
-        self.tenant: NodeTenant | None = None
+        self._waiting: deque[tuple[_NodeTenant, SimulatedPod]] = deque()
+        self.tenant: _NodeTenant | None = None
 
     def __repr__(self) -> str:
         """One line."""
@@ -56,7 +56,7 @@ class SharedNodes:
         assert not self._free_count, self
         return self._leaving_s[0] if self._leaving_s else math.inf
 
-    def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
+    def place(self, tenant: _NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
         """Whether the pod gets a place now; else it waits."""
         self._drop_ended()
         while self._leaving_s and self._leaving_s[0] <= now_s and not self._waiting:
@@ -78,7 +78,7 @@ class SharedNodes:
         if self._waiting and self.tenant is not None:
             self.tenant.limit_s = min(self.tenant.limit_s, at_s)
 
-    def grant(self) -> NodeTenant:
+    def grant(self) -> _NodeTenant:
         """Give the next free place to the pod that waits longest; its revision."""
         at_s = heapq.heappop(self._leaving_s)
         tenant, pod = self._waiting.popleft()
@@ -92,7 +92,7 @@ class SharedNodes:
             self._waiting.popleft()
 
 
-def run_together(tenants: Sequence[NodeTenant], nodes: SharedNodes) -> None:
+def run_together(tenants: Sequence[_NodeTenant], nodes: SharedNodes) -> None:
     """Simulate revisions that share nodes, in the order of time, to their end."""
     place_of = {id(tenant): place for place, tenant in enumerate(tenants)}
     due = [(tenant.next_s, place) for place, tenant in enumerate(tenants)]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["LATE_S", "SERIES_COLUMNS", "PodSeries", "RevisionResult", "WaitHistogram", "summed"]
+__all__ = ["SERIES_COLUMNS", "PodSeries", "RevisionResult", "WaitHistogram", "summed"]
 
 LATE_S = 0.01
 """A request that waits longer is late."""
@@ -90,6 +90,13 @@ class RevisionResult(msgspec.Struct, kw_only=True):
     waits: WaitHistogram = msgspec.field(default_factory=WaitHistogram)
     pod_series: list[float] = msgspec.field(default_factory=list)
     """Mean number of pods in each of ``SERIES_COLUMNS`` parts of the time."""
+
+    def record_wait(self, wait_s: float, *, is_cold: bool) -> None:
+        """A request was handed to a pod after this wait; one of 0 is not kept."""
+        if wait_s > 0:
+            self.waits.add(wait_s)
+            self.late_requests += wait_s > LATE_S
+            self.cold_requests += is_cold
 
 
 class PodSeries:

@@ -25,7 +25,7 @@ from serving.simulator.decisions import Decisions, RevisionCounts
 from serving.simulator.durations import Durations, Quantiles, durations_of
 from serving.simulator.nodes import SharedNodes
 from serving.simulator.pods import PodSet, SimulatedPod
-from serving.simulator.results import LATE_S, PodSeries, RevisionResult
+from serving.simulator.results import PodSeries, RevisionResult
 from serving.traffic.policy import policy_for
 
 __all__ = ["RevisionRun", "RunConfig"]
@@ -188,7 +188,7 @@ class RevisionRun:
         due_s = decisions.due_s
         if due_s > until_s:
             return False
-        counts = self._counts()
+        counts = _counts_of(self._pods, self._inside)
         decisions.schedule(counts, due_s)
         if decisions.due_s <= due_s:
             self._decide(due_s, DecisionCause.PERIOD)
@@ -200,7 +200,7 @@ class RevisionRun:
         if load > _LOAD_MIN or self._arrived:
             decisions.record(self._number, max(0.0, load), self._arrived)
             if load > decisions.quiet_load:
-                decisions.schedule(self._counts(), end_s)
+                decisions.schedule(_counts_of(self._pods, self._inside), end_s)
         self._known_inside = self._inside
         self._arrived = 0
         if not self._inside:
@@ -212,9 +212,6 @@ class RevisionRun:
         self._second_end_s, self._area = self._number + self._report_at, float(self._inside)
         if self._inside > decisions.capacity and not self._config.is_knative:
             decisions.decide_by(end_s)
-
-    def _counts(self) -> RevisionCounts:
-        return RevisionCounts(scale=self._pods.scale, ready=len(self._pods.ready), inside=self._inside)
 
     # Requests.
 
@@ -260,7 +257,7 @@ class RevisionRun:
         self._inside -= 1
         self._area -= self._second_end_s - at_s
         if not self._inside and self._pods.scale and self._decisions.due_s == math.inf:
-            self._decisions.schedule(self._counts(), at_s)
+            self._decisions.schedule(_counts_of(self._pods, self._inside), at_s)
 
     def _serve(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
         self._pods.take(pod, at_s)
@@ -272,7 +269,7 @@ class RevisionRun:
         self._pods.give_back(pod, at_s)
         if pod.queue:
             arrived_s, took_s = pod.queue.popleft()
-            self._waited(at_s - arrived_s, is_cold=False)
+            self.result.record_wait(at_s - arrived_s, is_cold=False)
             self._serve(pod, at_s, took_s)
         if self._queue:
             self._grant(at_s)
@@ -287,16 +284,10 @@ class RevisionRun:
                 self.result.refused += 1
                 self._count_out(at_s)
                 continue
-            self._waited(wait_s, is_cold=self._latest_ready_s > arrived_s)
+            self.result.record_wait(wait_s, is_cold=self._latest_ready_s > arrived_s)
             self._serve(pods.pick(), at_s, took_s)
         if not queue:
             self._known_waiting = 0
-
-    def _waited(self, wait_s: float, *, is_cold: bool) -> None:
-        if wait_s > 0:
-            self.result.waits.add(wait_s)
-            self.result.late_requests += wait_s > LATE_S
-            self.result.cold_requests += is_cold
 
     # Pods.
 
@@ -321,10 +312,10 @@ class RevisionRun:
     def _decide(self, at_s: float, cause: DecisionCause) -> None:
         if self._queue:
             self._poked_at_s, self._known_waiting, self._known_inside = at_s, len(self._queue), self._inside
-        outcome = self._decisions.decide(self._counts(), at_s, cause)
+        outcome = self._decisions.decide(_counts_of(self._pods, self._inside), at_s, cause)
         if outcome.apply_count is not None:
             self._set_scale(outcome.apply_count, at_s)
-        self._decisions.schedule(self._counts(), at_s)
+        self._decisions.schedule(_counts_of(self._pods, self._inside), at_s)
 
     def _set_scale(self, count: int, at_s: float) -> None:
         present = self._pods.scale
@@ -353,3 +344,7 @@ class RevisionRun:
         self._decisions.decide_by(at_s)
         if self._queue:
             self._grant(at_s)
+
+
+def _counts_of(pods: PodSet, inside: int) -> RevisionCounts:
+    return RevisionCounts(scale=pods.scale, ready=len(pods.ready), inside=inside)

@@ -12,7 +12,7 @@ from serving.model.errors import Problem, SettingsError, Unavailable
 PLACES = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
 
 # They run the daemons' own code, or are daemons.
-HEAVY = {"up", "config", "dashboard", "install", "why", "replay", "simulate"}
+HEAVY = {"up", "config", "dashboard", "install", "why", "replay", "simulate", "tune"}
 
 
 @pytest.mark.parametrize("name", PLACES)

@@ -129,7 +129,10 @@ def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSetting
         unhealthy_tainted=tainted,
         is_healthy=is_healthy,
         request=facts.request,
-        capacity=sum((node.allocatable for node in parts.untainted), start=Amount()),
+        capacity=Amount(
+            cpu_m=sum(node.allocatable.cpu_m for node in parts.untainted),
+            memory_bytes=sum(node.allocatable.memory_bytes for node in parts.untainted),
+        ),
         now_s=now_s,
     )
 

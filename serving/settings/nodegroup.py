@@ -118,10 +118,6 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     scale_up_retry_max_s: Annotated[float, Knob(key="scale_up_retry_max", unit=DURATION, above=0)] = 7200.0
     """Longest time between two such trials, in seconds. Default: ours, 2h."""
 
-    anticipation: Annotated[bool, Knob(key="anticipation", unit=FLAG)] = False
-    """Whether pods count that the autoscaler expects to want before a new node would be ready, beside those that wait.
-    Default: ours, false."""
-
     quirks: NodeGroupQuirks = NodeGroupQuirks()
     """Behaviours of the original that are off by default, one flag each."""
 

@@ -23,11 +23,12 @@ from serving.scheduler.beta import fit_beta, incomplete_beta, probability_below
 from serving.scheduler.load_variation import variation_score
 from serving.scheduler.low_risk import LowRiskOverCommitment, LowRiskWhy
 from serving.scheduler.metrics import NodeMetric, Usage, clamped_usage_ratio, read_usage, usage_ratio
-from serving.scheduler.nodes import ScoredNode, node_table, place
-from serving.scheduler.pod import Container, PodContainers, pod_demand, total_demand
+from serving.scheduler.nodes import place
+from serving.scheduler.pod import Container, PodContainers, pod_demand
 from serving.scheduler.risk import Commitment, MeasuredLoad, limit_risk, load_risk, smoothed_deviation, total_risk
 from serving.settings.placement import ORIGINAL, PlacementSettings
 from tests.conformance.compare import same
+from tests.conformance.placed_node import demand_as_read, table_of_node
 
 __all__ = ["agrees", "answer", "expected"]
 
@@ -197,17 +198,11 @@ def _score(given: Json) -> Json:
 
 def _explain(given: Json, settings: PlacementSettings) -> tuple[int, LowRiskWhy]:
     metrics = given.get("metrics") if given.get("node_in_metrics", True) else None
-    node = ScoredNode(
-        name="node",
-        allocatable_cpu_m=given["node_cpu_m"],
-        allocatable_memory_bytes=given["node_mem_bytes"],
-        demand=total_demand(pod_demand(_pod(pod)) for pod in given["pods"] or ()),
-        usage=NoData(missing="entry")
-        if metrics is None
-        else read_usage(_metrics(metrics), at_s=0.0, quirks=settings.quirks),
-    )
-    pending = pod_demand(_pod(given["pending"]))
-    found = LowRiskOverCommitment(settings).answer(place(node_table([node], version=1), pending, now_s=0.0))
+    usage = None if metrics is None else read_usage(_metrics(metrics), at_s=0.0, quirks=settings.quirks)
+    pods = [_pod(pod) for pod in given["pods"] or ()]
+    table = table_of_node(given["node_cpu_m"], given["node_mem_bytes"], pods, usage=usage)
+    pending = demand_as_read(_pod(given["pending"]))
+    found = LowRiskOverCommitment(settings).answer(place(table, pending, now_s=0.0))
     return int(found.score[0]), found.explain(0)
 
 

@@ -14,8 +14,7 @@ from serving.model.resources import Resources
 from serving.scheduler.arrays import share
 from serving.scheduler.balanced import BalancedAnswer
 from serving.scheduler.fit import FitAnswer, unused_tenths, used_tenths
-from serving.scheduler.nodes import ScoredNode, node_table
-from serving.scheduler.pod import Container, PodContainers, PodDemand, pod_demand, total_demand
+from serving.scheduler.pod import Container, PodContainers, PodDemand, pod_demand
 from serving.scheduler.provider import Scorer, Scores
 from serving.settings.placement import (
     CLUSTER_AUTOSCALER_PROVIDER,
@@ -24,6 +23,7 @@ from serving.settings.placement import (
     PlacementSettings,
 )
 from tests.conformance.compare import same
+from tests.conformance.placed_node import demand_as_read, table_of_node
 
 __all__ = ["agrees", "answer", "expected"]
 
@@ -87,14 +87,12 @@ def _node(given: Json) -> Json:
 
 
 def _scores(given: Json, provider: str) -> Scores:
-    node = ScoredNode(
-        name="node",
-        allocatable_cpu_m=given["allocatable_cpu_m"],
-        allocatable_memory_bytes=given["allocatable_mem_bytes"],
-        demand=total_demand(_demand(pod) for pod in given["pods"] or ()),
+    """By the placement daemon's own path: Node and Pods as objects, its book, its table."""
+    table = table_of_node(
+        given["allocatable_cpu_m"], given["allocatable_mem_bytes"], (_containers(pod) for pod in given["pods"] or ())
     )
     settings = PlacementSettings(provider=provider, quirks=ORIGINAL)
-    return Scorer(settings).score(node_table([node], version=1), _demand(given["pod"]), now_s=0.0)
+    return Scorer(settings).score(table, demand_as_read(_containers(given["pod"])), now_s=0.0)
 
 
 def _answer(scores: Scores, part: int) -> object:
@@ -102,12 +100,14 @@ def _answer(scores: Scores, part: int) -> object:
 
 
 def _demand(containers: list[list[int]] | None) -> PodDemand:
-    return pod_demand(
-        PodContainers(
-            containers=tuple(
-                Container(request=Resources(cpu_m=_present(cpu_m), memory_bytes=_present(memory_bytes)))
-                for cpu_m, memory_bytes in containers or ()
-            )
+    return pod_demand(_containers(containers))
+
+
+def _containers(containers: list[list[int]] | None) -> PodContainers:
+    return PodContainers(
+        containers=tuple(
+            Container(request=Resources(cpu_m=_present(cpu_m), memory_bytes=_present(memory_bytes)))
+            for cpu_m, memory_bytes in containers or ()
         )
     )
 

@@ -57,11 +57,18 @@ def settings(url: str) -> NodeGroupDaemonSettings:
     return NodeGroupDaemonSettings(cloud_provider="aws", aws_region="eu-west-1", aws_endpoint_url=url)
 
 
+@pytest.fixture
+def _boto3() -> None:
+    pytest.importorskip("boto3")
+
+
+@pytest.mark.usefixtures("_boto3")
 async def test_an_aws_api_that_is_away_is_unavailable() -> None:
     with pytest.raises(CloudUnavailable):
         await AwsCloud(settings(f"http://{NOWHERE}")).describe("workers")
 
 
+@pytest.mark.usefixtures("_boto3")
 async def test_throttling_is_unavailable(busy: str) -> None:
     with pytest.raises(CloudUnavailable, match="Rate exceeded"):
         await AwsCloud(settings(busy)).describe("workers")

@@ -47,9 +47,8 @@ class AwsCloud:
             import boto3  # noqa: PLC0415 - an extra
             from botocore.config import Config  # noqa: PLC0415 - as above
         except ImportError as error:
-            problem = Problem(
-                where="cloud-provider", what="boto3 is not installed", expected="pip install serving[aws]"
-            )
+            expected = "pip install --no-deps boto3 botocore s3transfer jmespath"
+            problem = Problem(where="cloud-provider", what="boto3 is not installed", expected=expected)
             raise SettingsError([problem]) from error
         timeout_s = settings.cloud_timeout_s
         config = Config(connect_timeout=timeout_s, read_timeout=timeout_s, retries={"total_max_attempts": 1})

@@ -23,6 +23,7 @@ class MemoryCloud:
         self.increases: list[tuple[str, int]] = []
         self.deletions: list[tuple[str, tuple[str, ...]]] = []
         self.faults: list[CloudError] = []
+        self._gone: set[str] = set()
         self.strangers: set[str] = set()
         """Names of nodes whose machines belong to no group."""
 
@@ -48,13 +49,15 @@ class MemoryCloud:
         """As the port says."""
         self._fail()
         found = self._found(group)
-        ours = [one.node_name for one in machines if one.node_name not in self.strangers]
+        known = [one.node_name for one in machines if one.node_name not in self.strangers]
+        ours = [name for name in known if name not in self._gone]
         if ours and found.target_size - len(ours) < found.min_size:
             raise CloudRefused(f"{group}: {found.target_size} - {len(ours)} is below the minimum {found.min_size}")
         self.groups[group] = msgspec.structs.replace(found, target_size=found.target_size - len(ours))
+        self._gone |= set(ours)
         self.deletions.append((group, tuple(ours)))
         failed = {one.node_name: f"not in group {group}" for one in machines if one.node_name in self.strangers}
-        return Deletion(deleted=tuple(ours), failed=failed)
+        return Deletion(deleted=tuple(known), failed=failed)
 
     def _found(self, group: str) -> CloudGroup:
         if group not in self.groups:

@@ -1,0 +1,54 @@
+"""A node and its pods as the placement daemon sees them: API objects, read by ``placement.facts``, kept by ``placement.book``."""
+
+from collections.abc import Iterable
+
+from serving.model.resources import Resources
+from serving.placement.book import NodeBook
+from serving.placement.facts import demand_of, node_of, pod_of
+from serving.scheduler.metrics import NodeUsage
+from serving.scheduler.nodes import NodeTable
+from serving.scheduler.pod import Container, PodContainers, PodDemand
+
+__all__ = ["demand_as_read", "table_of_node"]
+
+NODE = "node"
+
+
+def table_of_node(
+    cpu_m: int, memory_bytes: int, pods: Iterable[PodContainers], *, usage: NodeUsage | None = None
+) -> NodeTable:
+    """The daemon's table of one node with these pods on it."""
+    book = NodeBook()
+    allocatable = {"cpu": f"{cpu_m}m", "memory": str(memory_bytes)}
+    book.take_node(node_of({"metadata": {"name": NODE}, "status": {"allocatable": allocatable}}))
+    for number, containers in enumerate(pods):
+        placed = pod_of({**_object(containers, f"p{number}"), "status": {"phase": "Running"}})
+        assert placed is not None, "it has a node"
+        book.take_pod(placed)
+    if usage is not None:
+        book.take_usages({NODE: usage})
+    return book.table()
+
+
+def demand_as_read(containers: PodContainers) -> PodDemand:
+    """What the daemon reads from the Pod."""
+    return demand_of(_object(containers, "pending"))
+
+
+def _object(pod: PodContainers, name: str) -> dict[str, object]:
+    spec = {
+        "nodeName": NODE,
+        "containers": [_container(one) for one in pod.containers],
+        "initContainers": [_container(one) for one in pod.init_containers],
+        "overhead": _amounts(pod.overhead),
+    }
+    return {"metadata": {"namespace": "default", "name": name}, "spec": spec}
+
+
+def _container(one: Container) -> dict[str, object]:
+    return {"resources": {"requests": _amounts(one.request), "limits": _amounts(one.limit)}}
+
+
+def _amounts(given: Resources) -> dict[str, str]:
+    written = {"cpu": None if given.cpu_m is None else f"{given.cpu_m}m", "memory": given.memory_bytes}
+    return {name: str(amount) for name, amount in written.items() if amount is not None}

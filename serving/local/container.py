@@ -47,7 +47,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``port`` is where it is probed on 127.0.0.1. ``listening`` is the probe of an app after a restart; at the first start
     the queue-proxy probes it. ``is_http2`` sends that probe by HTTP/2, as the queue-proxy does. The kubelet's own probes
-    are HTTP/1.1, as in a cluster.
+    are HTTP/1.1, as in a cluster. ``exit_reason`` says why the container has ended, "" if that is not known.
     """
 
     start: StartProcess
@@ -57,6 +57,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     probes: tuple[ProbePlan, ...] = ()
     listening: Probe | None = None
     is_http2: bool = False
+    exit_reason: Callable[[], str] | None = None
     port: int = 0
     first: ContainerState = ContainerState()
 
@@ -139,6 +140,8 @@ class ContainerKeeper:
         # The queue-proxy probes a ready app too rarely to notice the restart.
         self._is_listening = self._spec.listening is None
         lines = await asyncio.to_thread(tail, self.log, after=self._log_bytes)
+        if self._spec.exit_reason is not None:
+            self._exit_reason = self._spec.exit_reason() or self._exit_reason
         self._report(
             ContainerState(
                 restart_count=self.state.restart_count + 1,

@@ -47,13 +47,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     The runtime writes the process id into ``pid_file`` and errors as JSON into ``error_log``. ``cgroups`` are the folders to
     join before. ``root`` is mounted empty of what an earlier run wrote, and ``state``, the runtime's record of such a run,
-    is removed; without a root the order runs a command in a container that is there.
+    is removed; without a root the order runs a command in a container that is there. ``stop_signal`` is sent for SIGTERM.
     """
 
     pid_file: str
     error_log: str
     state: str
     cgroups: tuple[str, ...] = ()
+    stop_signal: int = 15
     root: OverlayMount | None = None
 
 

@@ -8,6 +8,7 @@ of this control process, and the next one takes it over under the same name and 
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,10 +21,9 @@ from serving.cluster.kinds import POD
 from serving.cluster.port import Object
 from serving.cluster.reflector import Key
 from serving.local.container import ContainerKeeper, ContainerSpec
-from serving.local.containers.choosing import images_of, runs_images
+from serving.local.containers.choosing import box_of
 from serving.local.containers.podbox import PodBox
 from serving.local.explaining import ReadinessExplainer
-from serving.local.images.source import ImageUnavailable
 from serving.local.limits import memory_limit_bytes, warnings_of
 from serving.local.locations import PodLocation
 from serving.local.nodecontext import NodeContext
@@ -36,6 +36,7 @@ from serving.local.probeplan import listening_probe, probe_plans, sidecar_probe_
 from serving.local.sources import Sources
 from serving.local.startpace import begin_turn
 from serving.local.unready import Unready
+from serving.local.usage import SessionTotals
 from serving.local.volumes import follow_sources
 from serving.model.errors import ClusterError, InvalidValue, NotFound
 from serving.model.knative import REVISION_LABEL
@@ -108,6 +109,11 @@ class PodRun:
         return labels_of(self.manifest)
 
     @property
+    def cgroups(self) -> Mapping[str, SessionTotals]:
+        """What containers with cgroups have used, by name."""
+        return self.box.totals() if self.box is not None else {}
+
+    @property
     def sessions(self) -> Mapping[str, int]:
         """The session of each container that runs, which is the process id of its first process."""
         return {
@@ -152,8 +158,13 @@ class PodRun:
         if sources is None:
             return
         containers = self.manifest["spec"]["containers"]
-        if not await self._choose(warnings):
-            return
+        self.box = await box_of(
+            self._setup,
+            was_boxed=None if self._note is None else self._note.is_boxed,
+            on_state=self._set_state,
+            warn=warnings.send,
+            stop=self.stop,
+        )
         apps = [spec for container in containers if (spec := self._app(container, sources, warnings)) is not None]
         self._keep_note()
         if not apps:
@@ -181,30 +192,6 @@ class PodRun:
             refused = self.box.refused_limits if self.box else None
             for warning in (one for container in containers for one in warnings_of(container, refused=refused)):
                 await warnings.send(*warning)
-
-    async def _choose(self, warnings: PodWarnings) -> bool:
-        """Choose containers or processes, and prepare what all containers share; False if the pod cannot start."""
-        host = self._node.containers
-        is_process = self._note is not None and not self._note.is_boxed
-        if host is None or is_process or not runs_images(self.manifest):
-            return True
-        try:
-            images = await images_of(self.manifest, host.images, on_state=self._set_state, stop=self.stop)
-            if images is None:
-                return False
-            self.box = self._setup.box(host, images)
-            await self.box.prepare()
-        except ImageUnavailable as error:
-            await warnings.send(
-                "ImageNotRun", f"{error}; the commands of the manifest run as processes of this machine"
-            )
-        except OSError as error:
-            state = ContainerState(
-                waiting_reason="CreatePodSandboxError", waiting_message=f"{error.filename}: {error.strerror}"
-            )
-            self._set_state(container_name_of(self.manifest["spec"]["containers"][0]), state)
-            return False
-        return True
 
     async def _sources(self) -> Sources | None:
         """The sources once all of them exist; None if the pod is deleted before.
@@ -242,6 +229,7 @@ class PodRun:
             probes=tuple(probe_plans(container) if is_serving else sidecar_probe_plans(container)),
             listening=listening_probe(container) if is_serving else None,
             is_http2=speaks_http2(container),
+            exit_reason=functools.partial(self.box.exit_reason, name) if self.box else None,
             port=self.box.port if self.box else self.location.port,
             first=self._states.get(name, ContainerState()),
         )
@@ -305,8 +293,9 @@ class PodRun:
                 keeper.kill("OOMKilled")
 
     def has_memory_limit(self) -> bool:
-        """Whether ``check_memory`` has anything to check."""
-        return any(memory_limit_bytes(container) for container in self.manifest["spec"]["containers"])
+        """Whether ``check_memory`` has anything to check: a cgroup kills by itself."""
+        is_watched = self.box is None or "memory" in self.box.refused_limits
+        return is_watched and any(memory_limit_bytes(container) for container in self.manifest["spec"]["containers"])
 
     async def _report_status(self) -> None:
         """Write the status after each change; readiness at once."""

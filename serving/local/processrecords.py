@@ -23,7 +23,9 @@ _Record = TypeVar("_Record")
 class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A process of a pod. ``start_ticks`` is when it was started, in clock ticks since boot.
 
-    ``is_exec`` is a command beside the containers, which is not kept. ``mark`` is the variable in an app's environment that no other pod has; "" for a queue-proxy, a container and a command. ``exit_code`` is None
+    ``is_exec`` is a command beside the containers, which is not kept. ``mark`` is the variable in an app's environment that no
+    other pod has; "" for a queue-proxy, a container and a command. ``stop_signal`` is that of a container, in the place of
+    SIGTERM; 0 for a process. ``exit_code`` is None
     while the process runs. ``is_heard``: a queue-proxy has reported its readiness to this template.
     """
 
@@ -32,6 +34,7 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     is_app: bool = False
     is_exec: bool = False
     mark: str = ""
+    stop_signal: int = 0
     pid: int = 0
     start_ticks: int = 0
     exit_code: int | None = None

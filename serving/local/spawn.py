@@ -106,6 +106,7 @@ class Spawner:
         record = ProcessRecord(
             pod=order.pod, name=order.name, is_app=True, is_exec=order.is_exec, pid=pid, start_ticks=ticks
         )
+        record.stop_signal = order.launch.stop_signal if order.launch else 0
         with contextlib.suppress(OSError):
             self._records.write(record)
         return record

@@ -50,7 +50,7 @@ from serving.local.orders import (
     read_order,
 )
 from serving.local.preload.apps import LOOK_PERIOD_S, PreloadedApps
-from serving.local.process_lifetime import children_of, environment_of, kill_group, set_niceness
+from serving.local.process_lifetime import children_of, environment_of, expects, kill_group, set_niceness
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.local.spawn import Spawner
 from serving.queueproxy.io.readiness import PUSH_AGAIN
@@ -324,8 +324,14 @@ def _restore_weight(processes: Iterable[ProcessRecord]) -> None:
 
 def _signal(process: ProcessRecord, number: int) -> None:
     # The supervisor may have collected it already, and its id may be another process's.
-    if process.is_alive:
-        kill_group(process.pid, number)
+    if not process.is_alive:
+        return
+    if process.stop_signal and number == signal.SIGTERM:
+        number = process.stop_signal
+    if process.stop_signal and not expects(process.pid, number):
+        # The kernel gives the first process of a container no signal that it has no handler for.
+        number = signal.SIGKILL
+    kill_group(process.pid, number)
 
 
 def main() -> int:

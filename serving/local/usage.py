@@ -23,6 +23,7 @@ from serving.local.machine import Machine, MachineReading, node_metrics
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
 
 __all__ = [
+    "TICKS_PER_S",
     "PodSessions",
     "SessionTotals",
     "SessionUsage",
@@ -36,7 +37,8 @@ __all__ = [
 _log = logging.getLogger("kubelet")
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+"""Units of cpu time in /proc per second."""
 # Fields of /proc/PID/stat after the name, see proc(5): utime, stime, cutime and cstime are its 14th to 17th of all.
 _SESSION, _CPU_TICKS, _RSS_PAGES = 3, slice(11, 15), 21
 _WATCHED_PERIOD_S = 2.0
@@ -79,6 +81,11 @@ class PodSessions(Protocol):
         ...
 
     @property
+    def cgroups(self) -> Mapping[str, SessionTotals]:
+        """What the containers that have a cgroup have used, by name; it goes before the session."""
+        ...
+
+    @property
     def sessions(self) -> Mapping[str, int]:
         """The session of each container that runs, by name."""
         ...
@@ -99,13 +106,22 @@ def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionTotals]:
     return {session: SessionTotals(taken, held[session]) for session, taken in ticks.items()}
 
 
+def _read_all(pods: Iterable[PodSessions]) -> dict[int, SessionTotals]:
+    """All sessions; those of containers with a cgroup as the kernel accounts for it, with processes in other sessions."""
+    found = read_sessions()
+    for pod in pods:
+        own, measured = pod.sessions, pod.cgroups
+        found |= {own[name]: totals for name, totals in measured.items() if name in own}
+    return found
+
+
 def used_between(before: SessionTotals, after: SessionTotals, *, window_s: float) -> SessionUsage:
     """What a session used. 150 ticks of a hundredth of a second in 2 s are 750m.
 
     An orphan that ends takes what it had used away with it: then it was less than it looked, never below 0.
     """
     ticks = max(0, after.cpu_ticks - before.cpu_ticks)
-    return SessionUsage(cpu_m=round(1000 * ticks / _TICKS_PER_S / window_s), memory_bytes=after.resident_bytes)
+    return SessionUsage(cpu_m=round(1000 * ticks / TICKS_PER_S / window_s), memory_bytes=after.resident_bytes)
 
 
 def pod_metrics(pod: PodSessions, used: Mapping[str, SessionUsage], *, at: str, window_s: float) -> Object:
@@ -190,7 +206,7 @@ class UsageReporter:
 
     async def look(self) -> None:
         """Measure once and report every pod that was measured the last time, too."""
-        sessions = await asyncio.to_thread(read_sessions)
+        sessions = await asyncio.to_thread(_read_all, list(self._pods()))
         at_s, at = now_s(), stamp()
         window_s, before = at_s - self._at_s, self._sessions
         self._at_s, self._sessions = at_s, sessions

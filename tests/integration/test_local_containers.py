@@ -1,16 +1,20 @@
 """Pods as containers of images: started, answered through their queue-proxy, limited, probed, taken over, removed."""
 
+import asyncio
+import contextlib
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import POD
+from serving.cluster.kinds import CONFIG_MAP, POD
 from serving.cluster.port import Object
 from serving.local.containers.host import container_host
 from serving.local.containers.podbox import ContainerHost
 from serving.local.workloads import is_ready
+from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
 
@@ -99,3 +103,128 @@ async def test_a_container_goes_on_under_the_next_control_process(tmp_path: Path
             await machine.cluster.delete(POD, "default", "p")
             await machine.until_gone()
         assert not list((tmp_path / "state" / "networks").iterdir())
+
+
+async def test_a_container_is_the_user_of_its_image_or_of_its_manifest(machine: Machine) -> None:
+    await machine.start(boxed(securityContext={"runAsUser": 1000}))
+    page = (await machine.get(await machine.ready(), "/me"))[1]
+    assert "user=1000:1001" in page
+    assert "home=/srv/web" in page
+
+
+async def test_a_read_only_root_takes_writes_to_volumes_only(machine: Machine) -> None:
+    made = boxed(
+        securityContext={"readOnlyRootFilesystem": True, "runAsUser": 1000},
+        volumeMounts=[{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - the container's own
+        command=["/bin/sh", "-c", "touch /etc/x 2>/dev/null && echo written; exec /server"],
+    )
+    made["spec"]["volumes"] = [{"name": "tmp", "emptyDir": {}}]
+    await machine.start(made)
+    assert (await machine.get(await machine.ready(), "/me"))[0] == 200
+    assert "written" not in machine.log("p")
+
+
+async def test_root_of_a_container_has_few_rights(machine: Machine) -> None:
+    await machine.start(boxed(command=["/bin/sh", "-c", "cat /proc/self/status; exec /server"]))
+    await machine.ready()
+    bound = next(line for line in machine.log("p").splitlines() if line.startswith("CapEff:"))
+    # Neither SYS_ADMIN (21), nor NET_ADMIN (12), nor MKNOD (27), nor SYS_PTRACE (19).
+    assert not any(int(bound.split()[1], 16) >> number & 1 for number in (21, 12, 27, 19))
+
+
+async def test_a_config_map_is_at_its_path_and_read_only(machine: Machine) -> None:
+    await machine.cluster.create(
+        CONFIG_MAP, {"metadata": {"name": "c", "namespace": "default"}, "data": {"key": "value"}}
+    )
+    made = boxed(
+        volumeMounts=[{"name": "v", "mountPath": "/etc/deep/config"}],
+        securityContext={"runAsUser": 1000},
+        command=["/bin/sh", "-c", "cat /etc/deep/config/key; touch /etc/deep/config/x || echo refused; exec /server"],
+    )
+    made["spec"]["volumes"] = [{"name": "v", "configMap": {"name": "c"}}]
+    await machine.start(made)
+    await machine.ready()
+    assert machine.log("p").startswith("value")
+    assert "refused" in machine.log("p")
+
+
+async def test_a_container_beyond_its_memory_is_killed_by_the_kernel(machine: Machine) -> None:
+    grow = "sleep 0.3; echo begin; dd if=/dev/zero of=/dev/null bs=200M count=3"
+    await machine.start(boxed(command=["/bin/sh", "-c", grow], resources={"limits": {"memory": "50Mi"}}))
+    pod = await machine.until(lambda one: "lastState" in status_of(one))
+    assert status_of(pod)["lastState"]["terminated"]["reason"] == "OOMKilled"
+
+
+async def test_limits_of_cpu_and_memory_are_in_the_cgroups(machine: Machine) -> None:
+    await machine.start(boxed(resources={"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "250m"}}))
+    await machine.ready()
+    process = next(iter(machine.kubelet._running.values())).sessions["user-container"]
+    read = await asyncio.to_thread(limits_of, process)
+    assert read == (str(64 * 2**20), "50000")
+
+
+def limits_of(process: int) -> tuple[str, str]:
+    """The memory limit and the quota of cpu time as the kernel has them, for either version."""
+    lines = [line.split(":", 2) for line in Path(f"/proc/{process}/cgroup").read_text().splitlines()]
+    places = {kind: path.strip("/") for _, kinds, path in lines for kind in kinds.split(",")}
+    root = Path("/sys/fs/cgroup")
+    if "memory" not in places:
+        folder = root / places[""]
+        return (folder / "memory.max").read_text().strip(), (folder / "cpu.max").read_text().split()[0]
+    memory, cpu = root / "memory" / places["memory"], root / "cpu" / places["cpu"]
+    return (memory / "memory.limit_in_bytes").read_text().strip(), (cpu / "cpu.cfs_quota_us").read_text().strip()
+
+
+async def test_an_exec_probe_runs_in_the_container(machine: Machine) -> None:
+    probe = {"exec": {"command": ["/bin/sh", "-c", "test -e /tmp/warm && id -u"]}, "periodSeconds": 1}
+    warm = "(sleep 0.5; touch /tmp/warm) & exec /server"
+    await machine.start(
+        boxed(command=["/bin/sh", "-c", warm], readinessProbe=probe, securityContext={"runAsUser": 1000})
+    )
+    await machine.ready()
+    assert "1000" in (machine.state.logs / "pods" / "default" / "p" / "user-container.probe.log").read_text()
+
+
+async def test_a_liveness_probe_reaches_the_container_at_its_port(machine: Machine) -> None:
+    probe = {"httpGet": {"path": "/alive", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1}
+    await machine.start(boxed(command=["/bin/sh", "-c", "touch /tmp/alive; exec /server"], livenessProbe=probe))
+    await machine.ready()
+    await asyncio.sleep(2.5)
+    pod = await machine.ready()
+    assert status_of(pod)["restartCount"] == 0
+
+
+@pytest.mark.parametrize(
+    "command", ["exec sleep 1000", "sleep 1000", "trap 'echo bye; exit 0' TERM; echo set; sleep 1000 & wait"]
+)
+async def test_a_container_ends_soon_after_sigterm(machine: Machine, command: str) -> None:
+    made = boxed(command=["/bin/sh", "-c", f"echo up; {command}"])
+    made["spec"]["terminationGracePeriodSeconds"] = 60
+    await machine.start(made)
+    await machine.until(lambda one: "running" in status_of(one).get("state", {}))
+    await until(lambda: "up" in machine.log("p") and ("trap" not in command or "set" in machine.log("p")))
+    pod = next(iter(machine.kubelet._running.values()))
+    process = pod.keepers["user-container"].process
+    assert process is not None
+    process.send(signal.SIGTERM)
+    exit_code = await asyncio.wait_for(asyncio.shield(process.ended), 30)
+    assert exit_code == (0 if "trap" in command else -signal.SIGKILL)
+    if "trap" in command:
+        assert "bye" in machine.log("p")
+
+
+async def test_what_a_container_has_started_ends_with_it(machine: Machine) -> None:
+    await machine.start(boxed(command=["/bin/sh", "-c", "sleep 12345 & exec /server"]))
+    await machine.ready()
+    await machine.cluster.delete(POD, "default", "p", grace_s=0)
+    await machine.until_gone()
+    await until(lambda: not any("12345" in text for text in commands()))
+
+
+def commands() -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            text = (entry / "cmdline").read_bytes().decode(errors="replace")
+            found += [text] if text.startswith("sleep") else []
+    return found

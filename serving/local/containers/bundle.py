@@ -39,6 +39,7 @@ _MASKED = (
     *("/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware"),
 )
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_CGROUPS = "/sys/fs/cgroup"
 _SAFE = ["nosuid", "noexec", "nodev"]
 _SYSTEM_MOUNTS: tuple[Object, ...] = (
     {"destination": "/proc", "type": "proc", "source": "proc", "options": _SAFE},
@@ -68,7 +69,8 @@ _SYSTEM_MOUNTS: tuple[Object, ...] = (
 class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     """What a container is started with: arguments, environment, working folder, user, mounts, and where it is found.
 
-    ``network`` is the path of the pod's network namespace; ``cgroup`` is for a runtime that joins cgroups itself.
+    ``network`` is the path of the pod's network namespace; ``cgroup`` is for a runtime that joins cgroups itself, and
+    ``cgroup_views`` are folders by the path at which the container reads them.
     """
 
     arguments: tuple[str, ...]
@@ -79,6 +81,7 @@ class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     hostname: str
     network: str
     cgroup: str = ""
+    cgroup_views: Mapping[str, str] = {}
 
 
 def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -132,9 +135,23 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
         },
         "root": {"path": "rootfs", "readonly": bool(security.get("readOnlyRootFilesystem"))},
         "hostname": box.hostname,
-        "mounts": [*_SYSTEM_MOUNTS, *map(_bind, box.mounts)],
+        "mounts": [*_SYSTEM_MOUNTS, *_cgroup_mounts(box.cgroup_views), *map(_bind, box.mounts)],
         "linux": linux,
     }
+
+
+def _cgroup_mounts(views: Mapping[str, str]) -> list[Object]:
+    """A container's own cgroups, where programs look for their limits."""
+    found: list[Object] = []
+    if any(path != _CGROUPS for path in views):
+        found.append(
+            {"destination": _CGROUPS, "type": "tmpfs", "source": "tmpfs", "options": [*_SAFE, "mode=755", "size=64k"]}
+        )
+    binds: list[Object] = [
+        {"destination": path, "type": "bind", "source": folder, "options": [*_SAFE, "bind", "ro"]}
+        for path, folder in views.items()
+    ]
+    return [*found, *binds]
 
 
 def _bind(mount: MountPoint) -> Object:

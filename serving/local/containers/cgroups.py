@@ -95,6 +95,12 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
         elif controller == "pids":
             yield "pids.max", str(_PIDS_MAX), ""
 
+    def views(self, name: str) -> dict[str, str]:
+        """Where a container sees its own cgroups, by path in it."""
+        if self.is_unified:
+            return {"/sys/fs/cgroup": str(next(iter(self.folders.values())) / name)}
+        return {f"/sys/fs/cgroup/{controller}": str(above / name) for controller, above in self.folders.items()}
+
     def read(self, name: str) -> CgroupUse | None:
         """What a container has used; None where that cannot be read."""
         try:

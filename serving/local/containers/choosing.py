@@ -6,18 +6,20 @@ all name a command runs those commands as processes, which is said aloud; anothe
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 from serving.cluster.port import Object
-from serving.local.images.source import ImageSource, ImageUnavailable
+from serving.local.containers.podbox import PodBox
+from serving.local.images.source import ImageUnavailable
 from serving.local.images.store import StoredImage
 from serving.local.podplan import ContainerState, container_name_of
+from serving.local.podsetup import PodSetup
 from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION
 from serving.model.objects import annotations_of
 
-__all__ = ["images_of", "names_commands", "runs_images"]
+__all__ = ["box_of", "names_commands", "runs_images"]
 
 _PAUSE_FIRST_S, _PAUSE_FACTOR, _PAUSE_MAX_S = 5.0, 2.0, 300.0
 
@@ -33,30 +35,41 @@ def names_commands(pod: Object) -> bool:
     return all(container.get("command") for container in pod["spec"]["containers"])
 
 
-async def images_of(
-    pod: Object, source: ImageSource, *, on_state: Callable[[str, ContainerState], None], stop: asyncio.Event
-) -> Mapping[str, StoredImage] | None:
-    """The image of each container; None if the pod is deleted while one is missing.
+async def box_of(
+    setup: PodSetup,
+    *,
+    was_boxed: bool | None,
+    on_state: Callable[[str, ContainerState], None],
+    warn: Callable[[str, str], Awaitable[None]],
+    stop: asyncio.Event,
+) -> PodBox | None:
+    """The pod's containers, prepared as soon as all images are there; None for processes, or for a pod that is deleted before.
 
-    Raises:
-        ImageUnavailable: when one cannot be had and the pod names commands.
+    ``was_boxed`` is what an earlier control process chose, None for a new pod. ``on_state`` gets what a container waits for, ``warn`` the reason and message of an Event.
     """
-    pause_s = _PAUSE_FIRST_S
+    host, pod, pause_s = setup.node.containers, setup.manifest, _PAUSE_FIRST_S
+    if host is None or not (runs_images(pod) if was_boxed is None else was_boxed):
+        return None
     while True:
-        found: dict[str, StoredImage] = {}
         name = ""
+        images: dict[str, StoredImage] = {}
         try:
             for container in pod["spec"]["containers"]:
-                name = container_name_of(container)
-                found[name] = await source.ensure(
-                    container.get("image", ""), policy=container.get("imagePullPolicy", "")
-                )
+                name, policy = container_name_of(container), container.get("imagePullPolicy", "")
+                images[name] = await host.images.ensure(container.get("image", ""), policy=policy)
+            box = setup.box(host, images)
+            await box.prepare()
         except ImageUnavailable as error:
             if names_commands(pod):
-                raise
-            on_state(name, ContainerState(waiting_reason=error.reason, waiting_message=str(error)))
+                await warn("ImageNotRun", f"{error}; the commands of the manifest run as processes of this machine")
+                return None
+            waiting = ContainerState(waiting_reason=error.reason, waiting_message=str(error))
+        except OSError as error:
+            why = f"{error.filename}: {error.strerror}"
+            waiting = ContainerState(waiting_reason="CreatePodSandboxError", waiting_message=why)
         else:
-            return found
+            return box
+        on_state(name, waiting)
         if await wait_for(stop, until_s=now_s() + pause_s):
             return None
         pause_s = min(pause_s * _PAUSE_FACTOR, _PAUSE_MAX_S)

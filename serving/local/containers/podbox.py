@@ -5,6 +5,7 @@ The containers share the pod's network namespace, in which each finds the others
 """
 
 import asyncio
+import signal
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from serving.local.images.store import StoredImage
 from serving.local.mounts import MountPoint, OverlayMount
 from serving.local.orders import Launch, StartProcess
 from serving.local.podplan import container_name_of, serves
+from serving.local.usage import TICKS_PER_S, SessionTotals
 from serving.model.objects import name_of, namespace_of
 from serving.model.quantity import parse_bytes, parse_millicores
 
@@ -61,6 +63,7 @@ class PodBox:
         self._host, self._manifest, self._images, self._pod_id = host, manifest, images, pod_id
         self._address, self._folder = address, folder
         self.refused_limits: list[str] = []
+        self._oom_kills: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"PodBox({self._pod_id}, {self._host.runtime})"
@@ -118,6 +121,7 @@ class PodBox:
             hostname=name_of(self._manifest),
             network=self.network,
             cgroup=cgroup,
+            cgroup_views=self._host.cgroups.views(f"{self._pod_id}/{name}") if self._host.cgroups else {},
         )
         (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, security)))
         state, errors = str(folder / "state"), str(folder / "errors")
@@ -137,6 +141,7 @@ class PodBox:
                 error_log=errors,
                 state=state,
                 cgroups=() if cgroup else cgroups,
+                stop_signal=_stop_signal_of(run.stop_signal),
                 root=OverlayMount(
                     lower=str(root),
                     upper=str(folder / "upper"),
@@ -162,6 +167,26 @@ class PodBox:
         self.refused_limits += refused
         return folders, ""
 
+    def exit_reason(self, name: str) -> str:
+        """Why a container has ended: OOMKilled if the kernel ran out of its memory since the last end; "" otherwise."""
+        use = self._host.cgroups.read(f"{self._pod_id}/{name}") if self._host.cgroups else None
+        if use is None:
+            return ""
+        before, self._oom_kills[name] = self._oom_kills.get(name, 0), use.oom_kill_count
+        return "OOMKilled" if use.oom_kill_count > before else ""
+
+    def totals(self) -> dict[str, SessionTotals]:
+        """What each container that has cgroups has used."""
+        cgroups = self._host.cgroups
+        if cgroups is None:
+            return {}
+        uses = {name: cgroups.read(f"{self._pod_id}/{name}") for name in self._images}
+        return {
+            name: SessionTotals(round(use.cpu_s * TICKS_PER_S), use.memory_bytes)
+            for name, use in uses.items()
+            if use is not None
+        }
+
     def remove(self) -> None:
         """Remove the network and the cgroups, and what still runs in them. Blocks."""
         if self._host.cgroups is not None:
@@ -176,6 +201,14 @@ def port_of(pod: Object) -> int:
             if serves(pod, container) and port.get("containerPort"):
                 return int(port["containerPort"])
     return _PORT_DEFAULT
+
+
+def _stop_signal_of(text: str) -> int:
+    """The number of the signal that an image names, as "SIGQUIT", "QUIT" or "3"; SIGTERM where it names none that exists."""
+    if text.isdecimal() and int(text) in signal.valid_signals():
+        return int(text)
+    found = signal.Signals.__members__.get(f"SIG{text.upper().removeprefix('SIG')}")
+    return int(found or signal.SIGTERM)
 
 
 def _limits_of(container: Object) -> Limits:

@@ -104,9 +104,9 @@ class Unpacker:
             return
         folder, name = self._folder(parts[:-1]), parts[-1]
         if name == _OPAQUE:
-            for child in os.scandir(folder):
-                if Path(child.path) not in own:
-                    _remove(Path(child.path))
+            for child in list(folder.iterdir()):
+                if child not in own:
+                    _remove(child)
         elif name.startswith(_WHITEOUT):
             hidden = name.removeprefix(_WHITEOUT)
             if hidden in ("", ".", ".."):

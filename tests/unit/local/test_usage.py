@@ -28,6 +28,7 @@ class Pod(msgspec.Struct):
     sessions: Mapping[str, int]
     node_name: str = "local"
     labels: Mapping[str, str] = msgspec.field(default_factory=lambda: {"app": "a"})
+    cgroups: Mapping[str, SessionTotals] = {}
 
 
 def stat(folder: Path, pid: int, session: int, *ticks: int, pages: int = 0) -> None:

@@ -9,7 +9,9 @@ import click
 from serving.cli.api import fail, fail_usage, state_option
 from serving.cli.progress import Progress
 from serving.cli.table import age_text, aligned
+from serving.local.images.pullers import pull_from_registry
 from serving.local.images.reference import parse_reference
+from serving.local.images.source import ImageUnavailable
 from serving.local.images.store import ImageStore, StoredImage
 from serving.local.state import StateFolder, default_state_path
 from serving.model.errors import InvalidValue
@@ -40,6 +42,23 @@ def _import(*, path: Path, names: tuple[str, ...], state_path: Path | None) -> N
         fail(f"{error.filename or path}: {error.strerror}")
     for one in found:
         _print_one(store, one)
+
+
+@image.command("pull")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@state_option
+def _pull(*, names: tuple[str, ...], state_path: Path | None) -> None:
+    """Pull images from their registries with skopeo. Credentials are those of `podman login` and `docker login`."""
+    store = _store(state_path)
+    for name in names:
+        try:
+            with Progress(f"pulling {name}"):
+                found = pull_from_registry(parse_reference(name), store, is_kept=True)
+        except InvalidValue as error:
+            fail_usage(str(error))
+        except ImageUnavailable as error:
+            fail(str(error))
+        _print_one(store, found)
 
 
 @image.command("list")

@@ -46,6 +46,7 @@ from serving.local.containers.nameserver import NameServer
 from serving.local.containers.podbox import ContainerHost
 from serving.local.containers.servicehosts import ServiceHosts
 from serving.local.hostsfile import HostsFile
+from serving.local.images.imagegc import collect_images
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
 from serving.local.nodecontext import NodeContext
@@ -129,7 +130,7 @@ async def _body(stop: asyncio.Event) -> None:
             tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))
             tasks.append(group.create_task(ViewWriter(cluster).run(), name="views"))
             tasks.append(group.create_task(hosts.run(), name="hosts"))
-            tasks += _name_server(group, cluster, containers)
+            tasks += _beside_containers(group, cluster, containers)
             inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.create_task(controller.run(stop), name="controller")
@@ -144,16 +145,17 @@ async def _body(stop: asyncio.Event) -> None:
         await cluster.close()
 
 
-def _name_server(
+def _beside_containers(
     group: asyncio.TaskGroup, cluster: Cluster, containers: ContainerHost | None
 ) -> list[asyncio.Task[None]]:
-    """The name server of containers, and what keeps its hosts up to date."""
+    """What containers need besides: the name server, its hosts, and the collection of images."""
     if containers is None:
         return []
     gateway, hosts = containers.networks.gateway, ServiceHosts(cluster)
     server = NameServer(gateway.inner, NameAnswers(inner=gateway.inner, public=gateway.public), hosts)
     return [
         group.create_task(server.run(), name="names"),
+        group.create_task(collect_images(cluster, containers.images.store), name="images"),
         *(group.create_task(one.run(), name="hosts") for one in hosts.reflectors),
     ]
 

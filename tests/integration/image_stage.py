@@ -105,7 +105,7 @@ def oci_archive(
         "architecture": "amd64",
         "os": "linux",
         "config": dict(config or {}),
-        "rootfs": {"type": "layers", "diff_ids": []},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]},
     }
     whole = {"mediaType": f"{kind}.config.v1+json", **blob(json.dumps(made).encode())}
     manifest = {"schemaVersion": 2, "config": whole, "layers": described}

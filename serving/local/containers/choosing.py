@@ -16,8 +16,8 @@ from serving.local.images.source import ImageUnavailable
 from serving.local.images.store import StoredImage
 from serving.local.podplan import ContainerState, container_name_of
 from serving.local.podsetup import PodSetup
-from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION
-from serving.model.objects import annotations_of
+from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, REVISION_UID_LABEL
+from serving.model.objects import annotations_of, labels_of
 
 __all__ = ["box_of", "names_commands", "runs_images"]
 
@@ -50,13 +50,15 @@ async def box_of(
     host, pod, pause_s = setup.node.containers, setup.manifest, _PAUSE_FIRST_S
     if host is None or not (runs_images(pod) if was_boxed is None else was_boxed):
         return None
+    revision = labels_of(pod).get(REVISION_UID_LABEL, "")
     while True:
         name = ""
         images: dict[str, StoredImage] = {}
         try:
             for container in pod["spec"]["containers"]:
                 name, policy = container_name_of(container), container.get("imagePullPolicy", "")
-                images[name] = await host.images.ensure(container.get("image", ""), policy=policy)
+                key = f"{revision}/{name}" if revision else ""
+                images[name] = await host.images.ensure(container.get("image", ""), policy=policy, key=key)
             box = setup.box(host, images)
             await box.prepare()
         except ImageUnavailable as error:

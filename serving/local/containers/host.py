@@ -8,6 +8,7 @@ from serving.local.containers.engine import find_engine
 from serving.local.containers.gateway import gateway_of
 from serving.local.containers.network import PodNetworks
 from serving.local.containers.podbox import ContainerHost
+from serving.local.images.pullers import installed_pullers
 from serving.local.images.source import ImageSource
 from serving.local.images.store import ImageStore
 
@@ -25,5 +26,5 @@ def container_host(state: Path) -> tuple[ContainerHost | None, str]:
     except OSError as error:
         return None, f"pods cannot have networks of their own: {error.filename}: {error.strerror}"
     cgroups = find_cgroups(f"serving-{hashlib.sha256(str(state).encode()).hexdigest()[:12]}")
-    source = ImageSource(ImageStore(state / "images"))
+    source = ImageSource(ImageStore(state / "images"), installed_pullers())
     return ContainerHost(runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups), ""

@@ -5,8 +5,10 @@ of the machine, links that lie in it included. Device nodes are left out; bytes 
 is below it by whiteouts: ``.wh.NAME`` for one entry, ``.wh..wh..opq`` for all of a folder (OCI image specification, layer.md).
 """
 
+import bz2
 import contextlib
 import gzip
+import hashlib
 import lzma
 import os
 import shutil
@@ -15,7 +17,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import msgspec
 
@@ -28,6 +30,8 @@ _OPAQUE = ".wh..wh..opq"
 # As the kernel's own bound for links in one path.
 _LINKS_MAX = 40
 _PIECE_BYTES = 2**20
+# Of an entry in a tar file, its padding and its extended attributes included.
+_HEADER_BYTES = 2048
 _FOLDER_MODE = 0o755
 _MODE_BITS = 0o7777
 _XATTR = "SCHILY.xattr."
@@ -56,22 +60,25 @@ class Unpacker:
     def __repr__(self) -> str:
         return f"Unpacker({self._root}, {self.entry_count} entries, {self.bytes_written} bytes)"
 
-    def unpack(self, layer: IO[bytes]) -> None:
+    def unpack(self, layer: IO[bytes], *, diff_id: str = "") -> None:
         """Unpack a layer, a tar file that may be compressed by gzip, bzip2 or xz.
 
+        ``diff_id`` is the digest of the uncompressed file, "" to check nothing.
+
         Raises:
-            InvalidValue: when it is no such file, names something outside of the folder, or exceeds a limit.
+            InvalidValue: when it is no such file, has another digest, names something outside of the folder, or exceeds a limit.
             OSError: when it cannot be written.
         """
         own: set[Path] = set()
         try:
-            with tarfile.open(fileobj=layer, mode="r|*") as tar:
+            plain = _Digest(_uncompressed(layer), self._limits.bytes_max + _HEADER_BYTES * self._limits.entries_max)
+            with tarfile.open(fileobj=cast("IO[bytes]", plain), mode="r|") as tar:
                 for entry in tar:
                     self._count(entry)
                     self._apply(tar, entry, own)
+            plain.finish(diff_id)
         except InvalidValue:
             raise
-        # TypeError: how tarfile refuses a header of gzip that ends early.
         except (
             tarfile.TarError,
             EOFError,
@@ -79,7 +86,6 @@ class Unpacker:
             zlib.error,
             gzip.BadGzipFile,
             lzma.LZMAError,
-            TypeError,
         ) as error:
             raise InvalidValue(text=str(error), expected="a layer: a tar file, plain or compressed by gzip") from error
         for folder, time_s in self._folder_times.items():
@@ -188,6 +194,45 @@ class Unpacker:
                 below.mkdir(mode=_FOLDER_MODE)
             here = below
         return here
+
+
+class _Digest:
+    """Reads a file, bounds it, and has the digest of what was read."""
+
+    def __init__(self, file: IO[bytes], bytes_max: int) -> None:
+        self._file, self._bytes_left, self._bytes_max = file, bytes_max, bytes_max
+        self._digest = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        """Read on. Raises ``InvalidValue`` beyond the bound."""
+        piece = self._file.read(size)
+        self._bytes_left -= len(piece)
+        if self._bytes_left < 0:
+            raise InvalidValue(text="a larger layer", expected=f"a layer of at most {self._bytes_max} bytes")
+        self._digest.update(piece)
+        return piece
+
+    def finish(self, wanted: str) -> None:
+        """Read to the end and compare. Raises ``InvalidValue``."""
+        while self.read(_PIECE_BYTES):
+            pass
+        found = f"sha256:{self._digest.hexdigest()}"
+        if wanted and found != wanted:
+            raise InvalidValue(text=f"a layer with the content {found}", expected=wanted)
+
+
+def _uncompressed(layer: IO[bytes]) -> IO[bytes]:
+    magic = layer.read(6)
+    layer.seek(0)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=layer))
+    if magic.startswith(b"BZh"):
+        return bz2.BZ2File(layer)
+    if magic == b"\xfd7zXZ\0":
+        return lzma.LZMAFile(layer)
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        raise InvalidValue(text="a layer compressed by zstd", expected="a layer that is plain or compressed by gzip")
+    return layer
 
 
 def _parts(name: str) -> list[str]:

@@ -38,8 +38,10 @@ class ImageSource:
     def __repr__(self) -> str:
         return f"ImageSource({self.store}, {len(self._pulling)} being pulled)"
 
-    async def ensure(self, image: str, *, policy: str = "") -> StoredImage:
+    async def ensure(self, image: str, *, policy: str = "", key: str = "") -> StoredImage:
         """The image, pulled if it is not there. ``policy`` is a container's ``imagePullPolicy``.
+
+        All calls with one ``key``, such as a container of a revision, get the image that the first one got.
 
         Raises:
             ImageUnavailable: when it cannot be had.
@@ -48,16 +50,21 @@ class ImageSource:
             reference = parse_reference(image)
         except InvalidValue as error:
             raise ImageUnavailable(image, str(error), reason="InvalidImageName") from error
-        found = await asyncio.to_thread(self.store.find, image)
+        found = await asyncio.to_thread(lambda: self.store.pinned(key) or self.store.find(image))
         if found is not None:
-            return found
+            return await self._pinned(key, found)
         if policy == _NEVER:
             raise ImageUnavailable(image, "is not on this machine (imagePullPolicy: Never)", reason="ErrImageNeverPull")
         task = self._pulling.get(str(reference))
         if task is None:
             task = self._pulling[str(reference)] = asyncio.create_task(self._pull(reference), name=f"pull {image}")
             task.add_done_callback(lambda _: self._pulling.pop(str(reference), None))
-        return await asyncio.shield(task)
+        return await self._pinned(key, await asyncio.shield(task))
+
+    async def _pinned(self, key: str, found: StoredImage) -> StoredImage:
+        if key:
+            await asyncio.to_thread(self.store.pin, key, found)
+        return found
 
     async def _pull(self, reference: ImageReference) -> StoredImage:
         failures: list[str] = []

@@ -23,6 +23,8 @@ from serving.model.errors import InvalidValue
 __all__ = ["ImageStore", "StoredImage"]
 
 _PRIVATE = 0o700
+# Image ids by key: what a revision runs, though its image's name may mean another one by now.
+_PINS = "pins.json"
 # Digits of an id that people type.
 _ID_DIGITS_MIN = 6
 
@@ -48,15 +50,38 @@ class ImageStore:
     """The store in a folder, which is made when something is written."""
 
     def __init__(self, folder: Path, *, limits: LayerLimits | None = None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._limits = limits
 
     def __repr__(self) -> str:
-        return f"ImageStore({self._folder})"
+        return f"ImageStore({self.folder})"
+
+    def pinned(self, key: str) -> StoredImage | None:
+        """The image that a key was pinned to, such as a container of a revision; None if there is none."""
+        image_id = self._pins().get(key)
+        return self._read(image_id) if image_id else None
+
+    def pin(self, key: str, image: StoredImage) -> None:
+        """Have a key mean this image from now on, whatever the name means later."""
+        with self._locked():
+            _replace(self.folder / _PINS, msgspec.json.encode({**self._pins(), key: image.id}))
+
+    def unpin(self, kept: Collection[str]) -> frozenset[str]:
+        """Drop the pins whose keys do not begin with one of ``kept`` and a slash; the ids that are still pinned."""
+        with self._locked():
+            pins = {key: one for key, one in self._pins().items() if key.partition("/")[0] in kept}
+            _replace(self.folder / _PINS, msgspec.json.encode(pins))
+        return frozenset(pins.values())
+
+    def _pins(self) -> dict[str, str]:
+        try:
+            return msgspec.json.decode((self.folder / _PINS).read_bytes(), type=dict[str, str])
+        except (OSError, msgspec.DecodeError):
+            return {}
 
     def root_of(self, image: StoredImage) -> Path:
         """The folder with an image's files."""
-        return self._folder / image.id / "rootfs"
+        return self.folder / image.id / "rootfs"
 
     def find(self, text: str) -> StoredImage | None:
         """The image of a name, or of the beginning of an id; None if there is none. Raises ``InvalidValue``."""
@@ -87,8 +112,8 @@ class ImageStore:
             InvalidValue: when it is no archive, is damaged, is not safe, has several images to be named, or exceeds a limit.
             OSError: when it cannot be read or written.
         """
-        self._folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        with open_archive(path, scratch=self._folder) as archived:
+        self.folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        with open_archive(path, scratch=self.folder) as archived:
             if names and len({one.id for one in archived}) > 1:
                 raise InvalidValue(text=str(path), expected=f"an archive of one image, to be named {names[0]}")
             return [
@@ -106,22 +131,26 @@ class ImageStore:
                 image = msgspec.structs.replace(
                     before, is_kept=before.is_kept or is_kept, digest=digest or before.digest
                 )
-                self._write(self._folder / image.id, image)
+                self._write(self.folder / image.id, image)
             # An image without a name is found by its id.
             if full_names:
                 self._rename({**self._names(), **dict.fromkeys(full_names, image.id)})
             return image
 
     def _unpack(self, archived: ArchivedImage, *, digest: str, is_kept: bool) -> StoredImage:
-        made = Path(tempfile.mkdtemp(dir=self._folder, prefix=".image-"))
+        wanted = archived.config.rootfs.diff_ids
+        if len(wanted) != len(archived.layers):
+            found = f"{len(archived.layers)} layers for {len(wanted)} diff_ids"
+            raise InvalidValue(text=found, expected="an image whose config names its layers")
+        made = Path(tempfile.mkdtemp(dir=self.folder, prefix=".image-"))
         try:
             root = made / "rootfs"
             root.mkdir()
             root.chmod(0o755)
             unpacker = Unpacker(root, self._limits)
-            for layer in archived.layers:
+            for layer, diff_id in zip(archived.layers, wanted, strict=True):
                 with layer.open("rb") as file:
-                    unpacker.unpack(file)
+                    unpacker.unpack(file, diff_id=diff_id)
             image = StoredImage(
                 id=archived.id,
                 digest=digest,
@@ -131,7 +160,7 @@ class ImageStore:
                 is_kept=is_kept,
             )
             self._write(made, image)
-            made.rename(self._folder / image.id)
+            made.rename(self.folder / image.id)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
@@ -141,9 +170,9 @@ class ImageStore:
         """Remove an image and its names. Containers that run keep what they have open."""
         with self._locked():
             self._rename({name: one for name, one in self._names().items() if one != image.id})
-            gone = self._folder / f".gone-{image.id}"
+            gone = self.folder / f".gone-{image.id}"
             with contextlib.suppress(FileNotFoundError):
-                (self._folder / image.id).rename(gone)
+                (self.folder / image.id).rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
 
     def untag(self, text: str) -> StoredImage | None:
@@ -165,24 +194,24 @@ class ImageStore:
 
     def _ids(self) -> list[str]:
         try:
-            return sorted(one for one in os.listdir(self._folder) if not one.startswith(".") and "." not in one)  # noqa: PTH208 - names are wanted
+            return sorted(one for one in os.listdir(self.folder) if not one.startswith(".") and "." not in one)  # noqa: PTH208 - names are wanted
         except FileNotFoundError:
             return []
 
     def _read(self, image_id: str) -> StoredImage | None:
         try:
-            return msgspec.json.decode((self._folder / image_id / "image.json").read_bytes(), type=StoredImage)
+            return msgspec.json.decode((self.folder / image_id / "image.json").read_bytes(), type=StoredImage)
         except (OSError, msgspec.DecodeError):
             return None
 
     def _names(self) -> dict[str, str]:
         try:
-            return msgspec.json.decode((self._folder / "names.json").read_bytes(), type=_Names).names
+            return msgspec.json.decode((self.folder / "names.json").read_bytes(), type=_Names).names
         except (OSError, msgspec.DecodeError):
             return {}
 
     def _rename(self, names: dict[str, str]) -> None:
-        _replace(self._folder / "names.json", msgspec.json.encode(_Names(names=names)))
+        _replace(self.folder / "names.json", msgspec.json.encode(_Names(names=names)))
 
     @staticmethod
     def _write(folder: Path, image: StoredImage) -> None:
@@ -190,8 +219,8 @@ class ImageStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        self._folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        with (self._folder / ".lock").open("wb") as lock:
+        self.folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

@@ -1,0 +1,146 @@
+"""Images from a registry and from the archives of other tools, into the store."""
+
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import socket
+import subprocess
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from serving.local.images.layers import Unpacker
+from serving.local.images.pullers import pull_from_registry
+from serving.local.images.reference import parse_reference
+from serving.local.images.source import ImageSource, ImageUnavailable
+from serving.local.images.store import ImageStore
+from serving.model.errors import InvalidValue
+from tests.eventually import until
+from tests.integration.image_stage import oci_archive, tar_of
+
+REGISTRY, SKOPEO = shutil.which("docker-registry"), shutil.which("skopeo")
+
+
+@pytest.fixture
+async def registry(tmp_path: Path) -> AsyncIterator[str]:
+    """The address of a registry on this machine."""
+    if not REGISTRY or not SKOPEO:
+        pytest.skip("needs docker-registry and skopeo (apt-get install docker-registry skopeo)")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    config = tmp_path / "registry.yml"
+    storage = {"filesystem": {"rootdirectory": str(tmp_path / "registry")}}
+    config.write_text(
+        json.dumps({"version": 0.1, "log": {"level": "error"}, "storage": storage, "http": {"addr": address}})
+    )
+    process = started(config)
+    try:
+        await until(lambda: is_up(address))
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def started(config: Path) -> subprocess.Popen[bytes]:
+    assert REGISTRY is not None
+    return subprocess.Popen([REGISTRY, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def is_up(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}/v2/", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def push(archive: Path, name: str) -> None:
+    command = ["skopeo", "copy", "-q", "--dest-tls-verify=false", f"oci-archive:{archive}", f"docker://{name}"]
+    subprocess.run(command, check=True)
+
+
+def image(path: Path, content: str) -> Path:
+    oci_archive(path, [tar_of([("file", content.encode(), 0o644)])], config={"Entrypoint": ["/x"]})
+    return path
+
+
+async def test_an_image_is_pulled_with_the_digest_of_its_registry(registry: str, tmp_path: Path) -> None:
+    push(image(tmp_path / "1.tar", "one"), f"{registry}/app:1")
+    store = ImageStore(tmp_path / "images")
+    found = await ImageSource(store, (pull_from_registry,)).ensure(f"{registry}/app:1")
+    assert (store.root_of(found) / "file").read_text() == "one"
+    again = pull_from_registry(parse_reference(f"{registry}/app@{found.digest}"), ImageStore(tmp_path / "others"))
+    assert (again.id, again.digest) == (found.id, found.digest)
+
+
+async def test_a_revision_keeps_its_image_when_the_tag_moves(registry: str, tmp_path: Path) -> None:
+    push(image(tmp_path / "1.tar", "one"), f"{registry}/app")
+    store = ImageStore(tmp_path / "images")
+    source = ImageSource(store, (pull_from_registry,))
+    first = await source.ensure(f"{registry}/app", key="revision-1/c")
+    push(image(tmp_path / "2.tar", "two"), f"{registry}/app")
+    second = pull_from_registry(parse_reference(f"{registry}/app"), store)
+    assert (await source.ensure(f"{registry}/app", key="revision-1/c")).id == first.id
+    assert (await source.ensure(f"{registry}/app", key="revision-2/c")).id == second.id
+    assert first.id != second.id
+
+
+async def test_an_image_that_a_registry_does_not_have_is_named(registry: str, tmp_path: Path) -> None:
+    with pytest.raises(ImageUnavailable, match=f"image {registry}/none:latest: skopeo: .*manifest unknown"):
+        await ImageSource(ImageStore(tmp_path / "images"), (pull_from_registry,)).ensure(f"{registry}/none")
+
+
+async def test_an_image_with_the_policy_never_is_not_pulled(tmp_path: Path) -> None:
+    with pytest.raises(ImageUnavailable) as raised:
+        await ImageSource(ImageStore(tmp_path), (pull_from_registry,)).ensure("127.0.0.1:1/app", policy="Never")
+    assert raised.value.reason == "ErrImageNeverPull"
+
+
+def test_a_layer_that_is_not_the_one_of_the_config_is_refused(tmp_path: Path) -> None:
+    layer = tar_of([("file", b"1", 0o644)])
+    root = tmp_path / "root"
+    root.mkdir()
+    with pytest.raises(InvalidValue, match="a layer with the content sha256:"):
+        Unpacker(root).unpack(io.BytesIO(gzip.compress(layer)), diff_id="sha256:" + "0" * 64)
+    Unpacker(root).unpack(io.BytesIO(gzip.compress(layer)), diff_id=f"sha256:{hashlib.sha256(layer).hexdigest()}")
+
+
+def test_a_damaged_blob_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    path = image(tmp_path / "1.tar", "content-of-the-file")
+    path.write_bytes(path.read_bytes().replace(b"content-of-the-file", b"content-of-the-evil"))
+    with pytest.raises(InvalidValue, match="a blob with the digest"):
+        ImageStore(tmp_path / "images").add(path, is_kept=True)
+    assert ImageStore(tmp_path / "images").images() == []
+
+
+def test_unused_images_are_collected_and_others_are_not(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path / "images")
+    kept = store.add(image(tmp_path / "1.tar", "1"), names=["kept"], is_kept=True)[0]
+    pulled = store.add(image(tmp_path / "2.tar", "2"), names=["pulled"], is_kept=False)[0]
+    used = store.add(image(tmp_path / "3.tar", "3"), names=["used"], is_kept=False)[0]
+    store.pin("uid/c", used)
+    assert store.unpin(["uid"]) == {used.id}
+    assert store.collect({used.id}, now_s=pulled.created_s + 10, unused_kept_s=60) == []
+    assert store.collect({used.id}, now_s=pulled.created_s + 100, unused_kept_s=60) == [pulled.id]
+    assert {one.id for one in store.images()} == {kept.id, used.id}
+    assert store.unpin([]) == frozenset()
+
+
+def test_an_image_has_several_names_and_is_found_by_its_id(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path / "images")
+    path = image(tmp_path / "1.tar", "1")
+    found = store.add(path, names=["a", "b"], is_kept=True)[0]
+    assert [one.short for one in store.names_of(found)] == ["a:latest", "b:latest"]
+    by_id = store.find(found.id[:12])
+    assert by_id is not None
+    assert by_id.id == found.id
+    assert store.untag("a") is None
+    assert store.untag("b") == found
+    store.remove(found)
+    assert store.find("b") is None

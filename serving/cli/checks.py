@@ -20,12 +20,14 @@ from typing import Literal
 import msgspec
 
 from serving.local import mounts
+from serving.local.containers.engine import find_engine
 from serving.local.ports import PORTS
 
 __all__ = [
     "Finding",
     "check_cgroup",
     "check_clock",
+    "check_containers",
     "check_descriptors",
     "check_free_ports",
     "check_journal",
@@ -172,7 +174,11 @@ def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -
     """Whether memory and cpu limits of pods can be the kernel's."""
     instead = "memory is watched and pods above their limit are ended; cpu limits become priorities"
     if not (root / "cgroup.controllers").exists():
-        yield Finding(name="cgroup", state="warn", text="cgroup v2 is not mounted", advice=instead)
+        has_older = (root / "cpu").is_dir() and (root / "memory").is_dir()
+        older = "cgroup v1 with cpu and memory: limits of containers are the kernel's; of processes, " + instead
+        state: Literal["ok", "warn"] = "ok" if has_older else "warn"
+        text = older if has_older else "cgroups are not mounted"
+        yield Finding(name="cgroup", state=state, text=text, advice="" if has_older else instead)
         return
     place = next((line[3:] for line in _lines(own) if line.startswith("0::")), "/")
     mine = root / place.lstrip("/")
@@ -185,6 +191,22 @@ def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -
         yield Finding(name="cgroup", state="warn", text="cgroup v2 is there, but not ours to divide", advice=instead)
     else:
         yield Finding(name="cgroup", state="ok", text="cgroup v2 with cpu and memory")
+
+
+def check_containers() -> Iterator[Finding]:
+    """Whether images can be run, by really running a container, and pulled."""
+    engine = find_engine()
+    if not engine.runtime:
+        advice = "without it manifests that name an image do not run; --command and serving.dev/command do"
+        yield Finding(name="containers", state="warn", text=engine.reason, advice=advice)
+        return
+    yield Finding(name="containers", state="ok", text=f"{engine.runtime} runs containers")
+    if shutil.which("skopeo") is None:
+        advice = "apt-get install skopeo; `serving image import FILE` works without it"
+        yield Finding(name="images", state="warn", text="images cannot be pulled from registries", advice=advice)
+    else:
+        tools = [one for one in ("podman", "buildah", "docker", "skopeo") if shutil.which(one)]
+        yield Finding(name="images", state="ok", text=f"images come from {', '.join(tools)} and archives")
 
 
 def check_descriptors(limits: tuple[int, int] | None = None) -> Iterator[Finding]:

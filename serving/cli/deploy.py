@@ -22,6 +22,8 @@ from serving.cli.waiting import until_ready
 from serving.cli.watchfolder import watch_folder
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
+from serving.local.images.building import build_image, containerfile_in
+from serving.local.images.store import ImageStore, ImageUnavailable
 from serving.local.podplan import command_words
 from serving.local.snapshot import is_application, take
 from serving.local.state import StateFolder
@@ -67,7 +69,7 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("folder", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "--command",
-    required=True,
+    default="",
     help="What to run in FOLDER, as in 'python app.py' or 'uvicorn app:app --port $PORT'. The app must listen on $PORT. "
     "A command with shell syntax ($, |, &&, ;, >, NAME=VALUE) runs by sh -c. Use single quotes, or your shell expands $PORT.",
 )
@@ -81,7 +83,10 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The port that the manifest says; the app gets $PORT.")
 @click.option("--h2c", is_flag=True, help="The app speaks HTTP/2 with prior knowledge, as gRPC does.")
-@click.option("--image", help="The image that the manifest names, for a cluster.")
+@click.option(
+    "--image",
+    help="The image to run; with --command, the name that the manifest has for a cluster. Without both, FOLDER's Containerfile is built.",
+)
 @click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template.")
 @click.option(
     "--preload", is_flag=True, help="Fork pods from a process that has imported the app, which must be Python."
@@ -107,7 +112,7 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Run a command as a service NAME: create it, or make a new revision of it.
+    """Run a command or an image as a service NAME: create it, or make a new revision of it.
 
     The revision runs a copy of FOLDER, so that changed files are a new revision and an old one keeps its own. A virtual
     environment in FOLDER, or the active one, is used. Options that are not given keep their value of the revision before.
@@ -126,8 +131,10 @@ def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN40
 def _deployment(given: dict[str, Any]) -> Deployment:
     """The options as a record. Raises ``InvalidValue`` before anything is written."""
     check_name(given["name"])
-    if not command_words(given["command"]):
-        raise InvalidValue(text=given["command"], expected="a command after --command")
+    is_image = given["image"] or containerfile_in(given["folder"])
+    if not (command_words(given["command"]) or (is_image and not given["command"])):
+        expected = "a command after --command; or name an --image, or a folder with a Containerfile"
+        raise InvalidValue(text=given["command"], expected=expected)
     scaling = {key: value for key in _SCALING if (value := given.pop(key, None)) is not None}
     policy = {key: value for option, key in _POLICY.items() if (value := given.pop(option, None)) is not None}
     problems = route_policy(policy).problems
@@ -145,14 +152,32 @@ def _deployment(given: dict[str, Any]) -> Deployment:
 def _with_virtualenv(api: ApiClient, asked: Deployment) -> Deployment:
     """The deployment in its virtual environment, if there is one and pods are processes of this machine."""
     found = find_virtualenv(asked.folder, os.environ)
-    if found is None or api.state_path is None or asked.image or "PATH" in asked.environment:
+    if not asked.command or found is None or api.state_path is None or asked.image or "PATH" in asked.environment:
         return asked
     say_aside(f"using the virtual environment {found}")
     return msgspec.structs.replace(asked, environment={**environment_of(found), **asked.environment})
 
 
+def _built(api: ApiClient, asked: Deployment) -> Deployment:
+    """The deployment of an image, which is built from the folder if none is named."""
+    if asked.image:
+        return asked
+    if api.state_path is None:
+        fail_usage(
+            "a Containerfile is built for this machine only; push the image to a registry and name it by --image"
+        )
+    store = ImageStore(StateFolder(api.state_path).images)
+    try:
+        with Progress(f"building {asked.folder}"):
+            return msgspec.structs.replace(asked, image=build_image(asked.folder, asked.name, store))
+    except (ImageUnavailable, InvalidValue, OSError) as error:
+        fail(str(error))
+
+
 def _deploy(api: ApiClient, asked: Deployment, how: _How) -> None:
-    if how.snapshot and api.state_path is not None and is_application(asked.folder, api.state_path):
+    if not asked.command:
+        asked = _built(api, asked)
+    elif how.snapshot and api.state_path is not None and is_application(asked.folder, api.state_path):
         with Progress(f"copying {asked.folder}"):
             try:
                 asked = msgspec.structs.replace(

@@ -36,7 +36,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     folder: Path
-    command: str
+    command: str = ""
     image: str | None = None
     environment: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
@@ -72,8 +72,11 @@ def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
 def manifest_of(asked: Deployment) -> Object:
     """The service with nothing but what was asked for."""
     annotations = {
-        COMMAND_ANNOTATION: asked.command,
-        FOLDER_ANNOTATION: str(asked.folder.absolute()),
+        **(
+            {COMMAND_ANNOTATION: asked.command, FOLDER_ANNOTATION: str(asked.folder.absolute())}
+            if asked.command
+            else {}
+        ),
         **({SNAPSHOT_ANNOTATION: asked.snapshot} if asked.snapshot else {}),
         **({TEMPLATE_ANNOTATION: "preload"} if asked.preload else {}),
         **{f"{AUTOSCALING_GROUP}/{key.replace('_', '-')}": text for key, text in asked.scaling.items()},

@@ -13,6 +13,7 @@ from serving.cli.checks import (
     Finding,
     check_cgroup,
     check_clock,
+    check_containers,
     check_descriptors,
     check_free_ports,
     check_journal,
@@ -61,6 +62,7 @@ def _findings(state: Path) -> Iterator[Finding]:
     yield from check_state(state, holder)
     yield from check_descriptors()
     yield from check_cgroup()
+    yield from check_containers()
     yield from check_names()
     yield from check_pod_names()
     yield from check_clock(state)

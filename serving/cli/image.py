@@ -11,8 +11,7 @@ from serving.cli.progress import Progress
 from serving.cli.table import age_text, aligned
 from serving.local.images.pullers import pull_from_registry
 from serving.local.images.reference import parse_reference
-from serving.local.images.source import ImageUnavailable
-from serving.local.images.store import ImageStore, StoredImage
+from serving.local.images.store import ImageStore, ImageUnavailable, StoredImage
 from serving.local.state import StateFolder, default_state_path
 from serving.model.errors import InvalidValue
 

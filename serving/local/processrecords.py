@@ -24,8 +24,7 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A process of a pod. ``start_ticks`` is when it was started, in clock ticks since boot.
 
     ``is_exec`` is a command beside the containers, which is not kept. ``mark`` is the variable in an app's environment that no
-    other pod has; "" for a queue-proxy, a container and a command. ``stop_signal`` is that of a container, in the place of
-    SIGTERM; 0 for a process. ``exit_code`` is None
+    other pod has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM for a container; 0 for a process. ``exit_code`` is None
     while the process runs. ``is_heard``: a queue-proxy has reported its readiness to this template.
     """
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from serving.local.images.layers import Unpacker
+from serving.local.images.pins import ImagePins
 from serving.local.images.pullers import pull_from_registry
 from serving.local.images.reference import parse_reference
-from serving.local.images.source import ImageSource, ImageUnavailable
-from serving.local.images.store import ImageStore
+from serving.local.images.source import ImageSource
+from serving.local.images.store import ImageStore, ImageUnavailable
 from serving.model.errors import InvalidValue
 from tests.eventually import until
 from tests.integration.image_stage import oci_archive, tar_of
@@ -124,12 +125,13 @@ def test_unused_images_are_collected_and_others_are_not(tmp_path: Path) -> None:
     kept = store.add(image(tmp_path / "1.tar", "1"), names=["kept"], is_kept=True)[0]
     pulled = store.add(image(tmp_path / "2.tar", "2"), names=["pulled"], is_kept=False)[0]
     used = store.add(image(tmp_path / "3.tar", "3"), names=["used"], is_kept=False)[0]
-    store.pin("uid/c", used)
-    assert store.unpin(["uid"]) == {used.id}
+    pins = ImagePins(tmp_path / "images")
+    pins.pin("uid/c", used)
+    assert pins.unpin(["uid"]) == {used.id}
     assert store.collect({used.id}, now_s=pulled.created_s + 10, unused_kept_s=60) == []
     assert store.collect({used.id}, now_s=pulled.created_s + 100, unused_kept_s=60) == [pulled.id]
     assert {one.id for one in store.images()} == {kept.id, used.id}
-    assert store.unpin([]) == frozenset()
+    assert pins.unpin([]) == frozenset()
 
 
 def test_an_image_has_several_names_and_is_found_by_its_id(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Input: an object; output: a sentence for each such field, for ``Warning`` header
 its effect or is rejected; none is ignored silently.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from serving.cluster.kinds import CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
@@ -27,7 +27,7 @@ _POD_FIELDS = {
     "dnsPolicy": "names are resolved as on this machine",
     "enableServiceLinks": "no variables are made for services",
     "hostAliases": "names are resolved as on this machine",
-    "imagePullSecrets": _NO_IMAGES,
+    "imagePullSecrets": "images are pulled with the credentials of this machine's user",
     "nodeSelector": _ONE_NODE,
     "priorityClassName": _ONE_NODE,
     "runtimeClassName": "pods are processes",
@@ -48,6 +48,8 @@ _POD_FIELDS = {
     "volumes[*].nfs": _NO_VOLUME,
     "volumes[*].persistentVolumeClaim": _NO_VOLUME,
 }
+# What containers of images honour, and processes do not.
+_OF_CONTAINERS = frozenset({"securityContext", "containers[*].securityContext", "containers[*].imagePullPolicy"})
 _POD_SPECS = {SERVING_SERVICE: "spec.template.spec", CONFIGURATION: "spec.template.spec", REVISION: "spec"}
 _ANNOTATED = ("metadata.annotations", "spec.template.metadata.annotations")
 # The path of the template of pods, "" where the object is the pod.
@@ -56,11 +58,12 @@ _TEMPLATES = {SERVING_SERVICE: "spec.template", CONFIGURATION: "spec.template", 
 _FOREIGN = ("run.googleapis.com/", "cloud.googleapis.com/")
 
 
-def effectless(kind: Kind, body: Object) -> list[str]:
-    """A sentence for each field or annotation without effect."""
+def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[str]:
+    """A sentence for each field or annotation without effect. ``runs_images``: pods may be containers of their images."""
     if kind not in _POD_SPECS:
         return []
-    return [*_fields(_POD_SPECS[kind], body), *_annotations(body)]
+    fields = {one: why for one, why in _POD_FIELDS.items() if not (runs_images and one in _OF_CONTAINERS)}
+    return [*_fields(_POD_SPECS[kind], body, fields), *_annotations(body)]
 
 
 def unrunnable(kind: Kind, body: Object) -> list[str]:
@@ -85,8 +88,8 @@ def unscheduled(kind: Kind, body: Object) -> list[str]:
     return ["a pod without a controller is not scheduled on one machine and stays Pending; create a Deployment"]
 
 
-def _fields(root: str, body: Object) -> Iterator[str]:
-    for field, reason in _POD_FIELDS.items():
+def _fields(root: str, body: Object, fields: Mapping[str, str]) -> Iterator[str]:
+    for field, reason in fields.items():
         for path, value in located(body, f"{root}.{field}"):
             if _is_set(value):
                 yield f"{path}: accepted without effect: {reason}"

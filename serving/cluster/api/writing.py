@@ -239,12 +239,17 @@ def _field_warnings(target: RequestTarget, written: list[Object], sent: Sent) ->
     return check_fields(target.kind, written, duplicates=duplicates, level=level)
 
 
-def _warnings(target: RequestTarget, parts: Iterable[Object]) -> list[str]:
+def _warnings(target: RequestTarget, parts: Iterable[Object], *, runs_images: bool) -> list[str]:
     """Warnings about whole or partial objects. Only people need them: controllers write revisions and subresources."""
     if target.subresource or target.kind == REVISION:
         return []
     texts = [
-        text for part in parts for text in (*effectless(target.kind, part), *annotation_warnings(target.kind, part))
+        text
+        for part in parts
+        for text in (
+            *effectless(target.kind, part, runs_images=runs_images),
+            *annotation_warnings(target.kind, part),
+        )
     ]
     return list(dict.fromkeys(texts))
 
@@ -253,7 +258,7 @@ async def _tell(
     cluster: Cluster, target: RequestTarget, parts: Iterable[Object], *, made: Object, sent: Sent
 ) -> list[str]:
     """Warnings about a write, also recorded as Events of the object unless it was a dry run."""
-    texts = _warnings(target, parts)
+    texts = _warnings(target, parts, runs_images=sent.runs_images)
     if not sent.runs_images and not target.subresource:
         texts += unrunnable(target.kind, made)
     if not sent.runs_lone_pods and not target.subresource:

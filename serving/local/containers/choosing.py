@@ -12,8 +12,7 @@ from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
 from serving.cluster.port import Object
 from serving.local.containers.podbox import PodBox
-from serving.local.images.source import ImageUnavailable
-from serving.local.images.store import StoredImage
+from serving.local.images.store import ImageUnavailable, StoredImage
 from serving.local.podplan import ContainerState, container_name_of
 from serving.local.podsetup import PodSetup
 from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, REVISION_UID_LABEL

@@ -6,6 +6,7 @@ import time
 
 from serving.cluster.kinds import CONFIGURATION, REVISION, SERVING_SERVICE
 from serving.cluster.port import Cluster
+from serving.local.images.pins import ImagePins
 from serving.local.images.store import ImageStore
 from serving.model.errors import ClusterError, InvalidValue
 from serving.model.objects import nested, uid_of
@@ -38,7 +39,7 @@ async def collect_images(cluster: Cluster, store: ImageStore) -> None:
 
 
 def _collect(store: ImageStore, names: set[str], revisions: set[str]) -> list[str]:
-    used = set(store.unpin(revisions))
+    used = set(ImagePins(store.folder).unpin(revisions))
     for name in names:
         try:
             found = store.find(name)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serving.local.images.reference import ImageReference
-from serving.local.images.source import ImageUnavailable, Puller
-from serving.local.images.store import ImageStore, StoredImage
+from serving.local.images.store import ImageStore, ImageUnavailable, Puller, StoredImage
 from serving.model.errors import InvalidValue
 
 __all__ = ["installed_pullers", "pull_from_registry"]

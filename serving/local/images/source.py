@@ -5,33 +5,22 @@ waits for one.
 """
 
 import asyncio
-from collections.abc import Callable
 
+from serving.local.images.pins import ImagePins
 from serving.local.images.reference import ImageReference, parse_reference
-from serving.local.images.store import ImageStore, StoredImage
-from serving.model.errors import InvalidValue, ServingError
+from serving.local.images.store import ImageStore, ImageUnavailable, Puller, StoredImage
+from serving.model.errors import InvalidValue
 
-__all__ = ["ImageSource", "ImageUnavailable", "Puller"]
-
-Puller = Callable[[ImageReference, ImageStore], StoredImage]
-"""Brings an image into the store; blocks. Raises ``ImageUnavailable``."""
+__all__ = ["ImageSource"]
 
 _NEVER, _ALWAYS = "Never", "Always"
-
-
-class ImageUnavailable(ServingError):
-    """An image cannot be had. ``reason`` is Kubernetes' word for a container that waits for it."""
-
-    def __init__(self, image: str, why: str, *, reason: str = "ErrImagePull") -> None:
-        self.reason = reason
-        super().__init__(f"image {image}: {why}")
 
 
 class ImageSource:
     """The store, and the pullers that are tried in turn for what it does not have."""
 
     def __init__(self, store: ImageStore, pullers: tuple[Puller, ...] = ()) -> None:
-        self.store = store
+        self.store, self._pins = store, ImagePins(store.folder)
         self._pullers = pullers
         self._pulling: dict[str, asyncio.Task[StoredImage]] = {}
 
@@ -50,7 +39,7 @@ class ImageSource:
             reference = parse_reference(image)
         except InvalidValue as error:
             raise ImageUnavailable(image, str(error), reason="InvalidImageName") from error
-        found = await asyncio.to_thread(lambda: self.store.pinned(key) or self.store.find(image))
+        found = await asyncio.to_thread(self._find, image, key)
         if found is not None:
             return await self._pinned(key, found)
         if policy == _NEVER:
@@ -61,9 +50,13 @@ class ImageSource:
             task.add_done_callback(lambda _: self._pulling.pop(str(reference), None))
         return await self._pinned(key, await asyncio.shield(task))
 
+    def _find(self, image: str, key: str) -> StoredImage | None:
+        pinned = self._pins.get(key) if key else ""
+        return (self.store.get(pinned) if pinned else None) or self.store.find(image)
+
     async def _pinned(self, key: str, found: StoredImage) -> StoredImage:
         if key:
-            await asyncio.to_thread(self.store.pin, key, found)
+            await asyncio.to_thread(self._pins.pin, key, found)
         return found
 
     async def _pull(self, reference: ImageReference) -> StoredImage:

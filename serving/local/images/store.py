@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,15 +18,21 @@ import msgspec
 from serving.local.images.archive import ArchivedImage, ImageConfig, open_archive
 from serving.local.images.layers import LayerLimits, Unpacker
 from serving.local.images.reference import ImageReference, parse_reference
-from serving.model.errors import InvalidValue
+from serving.model.errors import InvalidValue, ServingError
 
-__all__ = ["ImageStore", "StoredImage"]
+__all__ = ["ImageStore", "ImageUnavailable", "Puller", "StoredImage", "locked", "replace_file"]
 
 _PRIVATE = 0o700
-# Image ids by key: what a revision runs, though its image's name may mean another one by now.
-_PINS = "pins.json"
 # Digits of an id that people type.
 _ID_DIGITS_MIN = 6
+
+
+class ImageUnavailable(ServingError):
+    """An image cannot be had. ``reason`` is Kubernetes' word for a container that waits for it."""
+
+    def __init__(self, image: str, why: str, *, reason: str = "ErrImagePull") -> None:
+        self.reason = reason
+        super().__init__(f"image {image}: {why}")
 
 
 class StoredImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,29 +62,6 @@ class ImageStore:
     def __repr__(self) -> str:
         return f"ImageStore({self.folder})"
 
-    def pinned(self, key: str) -> StoredImage | None:
-        """The image that a key was pinned to, such as a container of a revision; None if there is none."""
-        image_id = self._pins().get(key)
-        return self._read(image_id) if image_id else None
-
-    def pin(self, key: str, image: StoredImage) -> None:
-        """Have a key mean this image from now on, whatever the name means later."""
-        with self._locked():
-            _replace(self.folder / _PINS, msgspec.json.encode({**self._pins(), key: image.id}))
-
-    def unpin(self, kept: Collection[str]) -> frozenset[str]:
-        """Drop the pins whose keys do not begin with one of ``kept`` and a slash; the ids that are still pinned."""
-        with self._locked():
-            pins = {key: one for key, one in self._pins().items() if key.partition("/")[0] in kept}
-            _replace(self.folder / _PINS, msgspec.json.encode(pins))
-        return frozenset(pins.values())
-
-    def _pins(self) -> dict[str, str]:
-        try:
-            return msgspec.json.decode((self.folder / _PINS).read_bytes(), type=dict[str, str])
-        except (OSError, msgspec.DecodeError):
-            return {}
-
     def root_of(self, image: StoredImage) -> Path:
         """The folder with an image's files."""
         return self.folder / image.id / "rootfs"
@@ -94,11 +77,11 @@ class ImageStore:
             # A digest names the same image whatever tag it was pulled by.
             fitting = [one.id for one in self.images() if reference.digest and one.digest == reference.digest]
             image_id = fitting[0] if fitting else None
-        return self._read(image_id) if image_id else None
+        return self.get(image_id) if image_id else None
 
     def images(self) -> list[StoredImage]:
         """All images, the newest first."""
-        found = [image for one in self._ids() if (image := self._read(one)) is not None]
+        found = [image for one in self._ids() if (image := self.get(one)) is not None]
         return sorted(found, key=lambda image: -image.created_s)
 
     def names_of(self, image: StoredImage) -> list[ImageReference]:
@@ -123,8 +106,8 @@ class ImageStore:
 
     def _add_one(self, archived: ArchivedImage, *, names: Sequence[str], digest: str, is_kept: bool) -> StoredImage:
         full_names = [str(parse_reference(name)) for name in names]
-        with self._locked():
-            before = self._read(archived.id)
+        with locked(self.folder):
+            before = self.get(archived.id)
             if before is None:
                 image = self._unpack(archived, digest=digest, is_kept=is_kept)
             else:
@@ -168,20 +151,26 @@ class ImageStore:
 
     def remove(self, image: StoredImage) -> None:
         """Remove an image and its names. Containers that run keep what they have open."""
-        with self._locked():
+        with locked(self.folder):
             self._rename({name: one for name, one in self._names().items() if one != image.id})
             gone = self.folder / f".gone-{image.id}"
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / image.id).rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
 
+    def name(self, text: str, image: StoredImage) -> None:
+        """Give an image one more name, which another one may have had. Raises ``InvalidValue``."""
+        full = str(parse_reference(text))
+        with locked(self.folder):
+            self._rename({**self._names(), full: image.id})
+
     def untag(self, text: str) -> StoredImage | None:
         """Take a name from its image; the image if it has no other name left. Raises ``InvalidValue``."""
-        with self._locked():
+        with locked(self.folder):
             names, name = self._names(), str(parse_reference(text))
             image_id = names.pop(name, None)
             self._rename(names)
-            return self._read(image_id) if image_id and image_id not in names.values() else None
+            return self.get(image_id) if image_id and image_id not in names.values() else None
 
     def collect(self, used: Collection[str], *, now_s: float, unused_kept_s: float) -> list[str]:
         """Remove images that were pulled for a revision, are old enough, and that no id in ``used`` names; what was removed."""
@@ -198,7 +187,8 @@ class ImageStore:
         except FileNotFoundError:
             return []
 
-    def _read(self, image_id: str) -> StoredImage | None:
+    def get(self, image_id: str) -> StoredImage | None:
+        """The image with an id; None if there is none."""
         try:
             return msgspec.json.decode((self.folder / image_id / "image.json").read_bytes(), type=StoredImage)
         except (OSError, msgspec.DecodeError):
@@ -211,21 +201,28 @@ class ImageStore:
             return {}
 
     def _rename(self, names: dict[str, str]) -> None:
-        _replace(self.folder / "names.json", msgspec.json.encode(_Names(names=names)))
+        replace_file(self.folder / "names.json", msgspec.json.encode(_Names(names=names)))
 
     @staticmethod
     def _write(folder: Path, image: StoredImage) -> None:
-        _replace(folder / "image.json", msgspec.json.encode(image))
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self.folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        replace_file(folder / "image.json", msgspec.json.encode(image))
 
 
-def _replace(path: Path, content: bytes) -> None:
+Puller = Callable[[ImageReference, ImageStore], StoredImage]
+"""Brings an image into the store; blocks. Raises ``ImageUnavailable``."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Write the store's files alone, for the time of a ``with``; the folder is made."""
+    folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+    with (folder / ".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
     made = path.with_name(path.name + ".new")
     made.write_bytes(content)
     made.replace(path)

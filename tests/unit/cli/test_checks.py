@@ -69,7 +69,7 @@ def test_cgroups_are_usable_when_they_are_ours_and_have_both_controllers(tmp_pat
     own.write_text("0::/mine\n")
     root = tmp_path / "cgroup"
     (root / "mine").mkdir(parents=True)
-    assert [one.text for one in check_cgroup(root, own)] == ["cgroup v2 is not mounted"]
+    assert [one.text for one in check_cgroup(root, own)] == ["cgroups are not mounted"]
     (root / "cgroup.controllers").write_text("cpu memory pids\n")
     assert [one.text for one in check_cgroup(root, own)] == ["cgroup v2 without cpu and memory here"]
     (root / "mine" / "cgroup.controllers").write_text("cpu memory\n")

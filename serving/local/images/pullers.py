@@ -5,6 +5,7 @@ credentials come from the usual files (``podman login``, ``docker login``). Ever
 """
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +24,8 @@ _LOCAL = ("localhost", "127.", "[::1]")
 # Names that exist on the machine that built them only, as in Knative's registries-skipping-tag-resolving.
 _NEVER_PULLED = frozenset({"dev.local", "ko.local", "kind.local", "localhost"})
 _ERROR_CHARACTERS_MAX = 300
+# A line of the log of podman and skopeo: time="..." level=fatal msg="...".
+_MESSAGE = re.compile(r'^time=.* msg="(.*)"$')
 
 
 def installed_pullers() -> tuple[Puller, ...]:
@@ -118,5 +121,6 @@ def _run(image: str, command: Sequence[str], *, within_s: float, missing: str = 
         raise ImageUnavailable(image, f"{command[0]}: {error}") from error
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise ImageUnavailable(image, missing or f"{command[0]}: {(lines or ['failed'])[-1][-_ERROR_CHARACTERS_MAX:]}")
+        said = _MESSAGE.sub(r"\1", (lines or ["failed"])[-1]).replace('\\"', '"')
+        raise ImageUnavailable(image, missing or f"{command[0]}: {said[-_ERROR_CHARACTERS_MAX:]}")
     return done.stdout.decode(errors="replace")

@@ -65,6 +65,6 @@ class ImageSource:
             try:
                 return await asyncio.to_thread(puller, reference, self.store)
             except ImageUnavailable as error:
-                failures.append(str(error))
+                failures.append(error.why)
         why = "; ".join(failures) or "is not on this machine; `serving image import FILE` brings one"
         raise ImageUnavailable(reference.short, why)

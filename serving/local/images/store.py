@@ -31,7 +31,7 @@ class ImageUnavailable(ServingError):
     """An image cannot be had. ``reason`` is Kubernetes' word for a container that waits for it."""
 
     def __init__(self, image: str, why: str, *, reason: str = "ErrImagePull") -> None:
-        self.reason = reason
+        self.reason, self.why = reason, why
         super().__init__(f"image {image}: {why}")
 
 

@@ -56,6 +56,13 @@ async def test_an_image_answers_with_its_own_environment_at_the_default_port(mac
     assert "started" in machine.log("p")
 
 
+async def test_a_pod_with_a_long_name_has_its_beginning_as_hostname(machine: Machine) -> None:
+    made, name = boxed(), "p" * 62 + "-and-more"
+    made["metadata"]["name"] = name
+    await machine.start(made)
+    assert f"host={'p' * 62} " in (await machine.get(await machine.ready(name), "/me"))[1]
+
+
 async def test_two_pods_have_the_same_port(machine: Machine) -> None:
     for name in ("p", "q"):
         made = boxed()

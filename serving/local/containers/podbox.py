@@ -26,10 +26,11 @@ from serving.local.usage import TICKS_PER_S, SessionTotals
 from serving.model.objects import name_of, namespace_of
 from serving.model.quantity import parse_bytes, parse_millicores
 
-__all__ = ["ContainerHost", "PodBox", "port_of"]
+__all__ = ["ContainerHost", "PodBox", "hostname_of", "port_of"]
 
 _PORT_DEFAULT = 8080
 _FOLDER_MODE = 0o755
+_HOSTNAME_MAX = 63
 
 
 class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +84,7 @@ class PodBox:
         await asyncio.to_thread(self._host.networks.make, self._pod_id, self._address)
         shared = self._folder / "etc"
         shared.mkdir(mode=_FOLDER_MODE, exist_ok=True)
-        name = name_of(self._manifest)
+        name = hostname_of(self._manifest)
         (shared / "hostname").write_text(f"{name}\n")
         (shared / "hosts").write_text(f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.0.1\t{name}\n")
         domain = "svc.cluster.local"
@@ -109,7 +110,7 @@ class PodBox:
         security = security_of(self._manifest, container)
         user = user_of(security, run.user, root)
         port = self.port if serves(self._manifest, container) else None
-        environment = environment_of(run, given, hostname=name_of(self._manifest), port=port)
+        environment = environment_of(run, given, hostname=hostname_of(self._manifest), port=port)
         environment.setdefault("HOME", user.home)
         cgroups, cgroup = self._cgroups(container, name)
         box = ContainerBox(
@@ -118,7 +119,7 @@ class PodBox:
             folder=container.get("workingDir") or run.folder or "/",
             user=user,
             mounts=(*self._shared_mounts(), *sorted(mounts, key=lambda one: one.target.count("/"))),
-            hostname=name_of(self._manifest),
+            hostname=hostname_of(self._manifest),
             network=self.network,
             cgroup=cgroup,
             cgroup_views=self._host.cgroups.views(f"{self._pod_id}/{name}") if self._host.cgroups else {},
@@ -192,6 +193,11 @@ class PodBox:
         if self._host.cgroups is not None:
             self._host.cgroups.remove(self._pod_id)
         self._host.networks.remove(self._pod_id)
+
+
+def hostname_of(pod: Object) -> str:
+    """A pod's name as a host's: the kernel takes 64 bytes, and Kubernetes cuts it to 63 characters."""
+    return name_of(pod)[:_HOSTNAME_MAX].rstrip("-.")
 
 
 def port_of(pod: Object) -> int:

@@ -81,19 +81,21 @@ async def test_calls_share_a_connection_to_the_pod_and_end_with_trailers() -> No
 
 
 async def test_a_call_that_its_client_cancels_is_cancelled_in_the_pod() -> None:
+    asked = asyncio.Event()
     cancelled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def waiting(app: Http2App) -> None:
         await app.frame(Kind.DATA)
+        asked.set()
         cancelled.set_result((await app.frame(Kind.RST)).code)
 
     async with staged() as stage:
         await stage.service(slots=10)
-        pod = await pod_of(stage, "p", waiting)
+        await pod_of(stage, "p", waiting)
         client = Http2(await Link.to(stage.public))
         client.send(call(1))
-        await until(lambda: pod.links)
         async with asyncio.timeout(60):
+            await asked.wait()
             client.send(frame(Kind.RST, Code.CANCEL.to_bytes(4), stream_id=1))
             assert await cancelled == Code.CANCEL
         await client.link.closed()

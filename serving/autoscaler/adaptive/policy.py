@@ -163,6 +163,13 @@ class RevisionPolicy:
         if in_flight > 0 or not self._gaps.gap_count or not self._settings.keep_alive:
             return NEUTRAL if room is None else Advice(proposals=(algorithm,), room=room)
         age_s = max(0.0, now_s - self._idle_since_s)
+        min_s = self._settings.keep_alive_min_s
+        if age_s < min_s:
+            # Most gaps end before a plan is needed, which costs more than all the rest.
+            kept = _proposals(algorithm, KeepWindow(0.0, min_s))
+            return Advice(
+                proposals=kept, active_min_s=min_s, recheck_in_s=max(_RECHECK_MIN_S, min_s - age_s), room=room
+            )
         if self._idle is None:
             self._idle = self._plan()
         window, recheck_in_s = self._look(age_s, present_scale=present_scale, now_s=now_s)
@@ -171,7 +178,7 @@ class RevisionPolicy:
             recheck_in_s = _RECHECK_MIN_S
         return Advice(
             proposals=_proposals(algorithm, window),
-            active_min_s=self._settings.keep_alive_min_s,
+            active_min_s=min_s,
             recheck_in_s=recheck_in_s,
             keep=self._reason(age_s, window),
             room=room,

@@ -109,13 +109,16 @@ def _keep(outcome: ScalerOutcome) -> str:
     keep = outcome.inputs.advice.keep
     if keep is None:
         return ""
-    what = "no request is expected" if keep.until_s is None else "kept"
+    what = "no request is expected" if keep.until_s is None else "kept for a request"
     if keep.is_ahead:
         what = "started ahead of a request"
-    return (
-        f"{what}: one comes within the next {_duration(keep.ahead_s)} with {keep.probability:.0%}, "
-        f"as {keep.gaps_ended:.0f} of the last {keep.gaps_lasted:.0f} gaps did"
+    gaps_lasted = round(keep.gaps_lasted)
+    why = (
+        f"as {keep.gaps_ended:.0f} of the last {gaps_lasted} gaps did"
+        if gaps_lasted
+        else "though no gap lasted as long"
     )
+    return f"{what}: one comes within the next {_duration(keep.ahead_s)} with {keep.probability:.0%}, {why}"
 
 
 def _duration(span_s: float) -> str:

@@ -173,9 +173,6 @@ class RevisionPolicy:
         if self._idle is None:
             self._idle = self._plan()
         window, recheck_in_s = self._look(age_s, present_scale=present_scale, now_s=now_s)
-        if window is None and present_scale:
-            # The gate to zero takes several looks, one after the other.
-            recheck_in_s = _RECHECK_MIN_S
         return Advice(
             proposals=_proposals(algorithm, window),
             active_min_s=min_s,

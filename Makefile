@@ -11,7 +11,7 @@ DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybo
 AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werkzeug Flask flask-cors blinker itsdangerous Jinja2 MarkupSafe
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock run demo demo-nodes test test-all check format config bench simulate-faults soak fuzz clean
+.PHONY: help setup system-packages lock run demo demo-nodes test test-all check format config bench simulate-faults soak fuzz faults clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -86,6 +86,9 @@ bench: $(VENV)/.ready  ## Benchmarks, each as a ratio measured in one run
 SEEDS ?= 1000
 simulate-faults: $(VENV)/.ready  ## The control plane under random faults on virtual time, SEEDS=1000 runs; about 25 minutes
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
+
+faults: $(VENV)/.ready  ## The fault contract of docs/faults.md under load; about six minutes
+	$(BIN)/python bench/faults.py
 
 soak: $(VENV)/.ready  ## Ten minutes of mixed traffic through the data path; memory flat, nothing left over
 	$(BIN)/python bench/soak.py

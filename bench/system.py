@@ -87,18 +87,50 @@ class System:
         return False
 
     def daemon(self, module: str) -> int:
-        """The process id of a child of the supervisor."""
+        """The process id of a child of the supervisor, the first if there are several. Raises ``LookupError``."""
+        found = self.daemons(module)
+        if not found:
+            raise LookupError(module)
+        return found[0]
+
+    def activator_pages(self) -> list[int]:
+        """The ports of the activators' pages of metrics."""
+        ports: dict[str, int] = json.loads((self.state / "ports.json").read_text())
+        return [port for name, port in ports.items() if name.startswith("activator") and name.endswith("-metrics")]
+
+    def daemons_mib(self) -> int:
+        """The resident memory of all daemons."""
+        resident_bytes = 0
+        for module in ("control", "template"):
+            resident_bytes += sum(map(_resident_bytes, self.daemons(f"serving.local.{module}")[:1]))
+        for module in ("activator", "autoscaler", "dashboard"):
+            resident_bytes += sum(map(_resident_bytes, self.daemons(f"serving.{module}.main")))
+        return resident_bytes >> 20
+
+    def daemons(self, module: str) -> list[int]:
+        """The process ids of all children of the supervisor that run a module, oldest first. A pod's process is none."""
+        found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 command = (entry / "cmdline").read_bytes().decode().split("\0")
-                if parent == self.process.pid and module in command:
-                    return int(entry.name)
-        raise LookupError(module)
+                if parent == self.process.pid and module in command and _name(entry) != "queue-proxy":
+                    found.append(int(entry.name))
+        return sorted(found)
 
     def kill(self, module: str) -> None:
         """SIGKILL to one daemon."""
         os.kill(self.daemon(module), signal.SIGKILL)
+
+
+def _name(entry: Path) -> str:
+    return (entry / "comm").read_text().strip()
+
+
+def _resident_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 @contextlib.contextmanager
@@ -111,3 +143,5 @@ def running_system(*flags: str, **environment: str) -> Iterator[System]:
         finally:
             system.process.send_signal(signal.SIGTERM)
             system.process.wait()
+            assert system.process.stdout
+            system.process.stdout.close()

@@ -1,0 +1,13 @@
+"""A FastAPI app: ``uvicorn fastapi_app:app``."""
+
+from fastapi import FastAPI
+
+__all__ = ["app"]
+
+app = FastAPI()
+
+
+@app.get("/")
+def answer() -> dict[str, str]:
+    """Greet."""
+    return {"hello": "world"}

@@ -1,0 +1,13 @@
+"""A Flask app: ``waitress-serve flask_app:app``."""
+
+from flask import Flask
+
+__all__ = ["app"]
+
+app = Flask(__name__)
+
+
+@app.get("/")
+def answer() -> dict[str, str]:
+    """Greet."""
+    return {"hello": "world"}

@@ -1,0 +1,94 @@
+"""Cold starts of FastAPI, Flask and Django, started in the ordinary way and forked from a warm process, in turns.
+
+    python bench/frameworks.py [--samples N] [--json]
+
+Installs the frameworks into a virtual environment in a temporary folder. Each service goes to zero before each request; the total
+is what the client waits. The goal with a warm process is a median of 50 ms and a 99th percentile of 100 ms.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.load import ask
+from bench.system import System, running_system
+
+__all__ = ["main"]
+
+APPS = Path(__file__).with_name("apps") / "frameworks"
+PACKAGES = ("fastapi", "uvicorn", "flask", "waitress", "django")
+COMMANDS = {
+    "fastapi": "uvicorn fastapi_app:app --host 127.0.0.1 --port $PORT",
+    "flask": "waitress-serve --listen=127.0.0.1:$PORT flask_app:app",
+    "django": "uvicorn django_app:app --host 127.0.0.1 --port $PORT",
+}
+WAYS = {"plain": (), "warm": ("--preload",)}
+ZERO_WITHIN_S = 120.0
+REST_S = 0.5
+
+
+def install(folder: Path) -> Path:
+    """A virtual environment with the frameworks; its folder of programs."""
+    venv.create(folder, with_pip=True)
+    programs = folder / "bin"
+    subprocess.run([str(programs / "pip"), "install", "--quiet", *PACKAGES], check=True)
+    return programs
+
+
+def deploy(system: System, programs: Path) -> None:
+    """Each app both ways."""
+    for app, command in COMMANDS.items():
+        for way, more in WAYS.items():
+            window = ("--window", "6s", "--concurrency", "10")
+            system.serving("deploy", f"{app}-{way}", str(APPS), "--command", f"{programs}/{command}", *window, *more)
+
+
+def measure(system: System, samples: int) -> dict[str, list[float]]:
+    """The totals of each service, in milliseconds."""
+    found: dict[str, list[float]] = {f"{app}-{way}": [] for app in COMMANDS for way in WAYS}
+    for _ in range(samples):
+        for name in found:
+            if not system.until_zero(name, ZERO_WITHIN_S):
+                raise SystemExit(f"{name} did not come to zero")
+        time.sleep(REST_S)
+        for name, totals in found.items():
+            began_s = time.monotonic()
+            status, _ = asyncio.run(ask(system.port, f"{name}.default.localhost"))
+            if " 200 " not in status:
+                raise SystemExit(f"{name}: {status}")
+            totals.append((time.monotonic() - began_s) * 1000)
+            time.sleep(REST_S)
+    return found
+
+
+def main() -> int:
+    """Run, and print medians and 99th percentiles."""
+    parser = argparse.ArgumentParser(description="Cold starts of Python frameworks.")
+    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, running_system() as system:
+        deploy(system, install(Path(folder)))
+        found = measure(system, options.samples)
+    rows = {
+        name: {
+            "median_ms": round(statistics.median(totals)),
+            "p99_ms": round(statistics.quantiles(totals, n=100, method="inclusive")[98]),
+        }
+        for name, totals in found.items()
+    }
+    print(json.dumps(rows) if options.json else "\n".join(f"{name}: {row}" for name, row in rows.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

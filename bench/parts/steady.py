@@ -1,0 +1,167 @@
+"""Steady load from one process: requests at a fixed rate on kept connections, open websockets, open event streams.
+
+An open loop: a request is sent when it is due, however long others take. A kept connection that the server has closed before any
+byte of an answer is replaced once, as HTTP clients do for a GET. Only 127.0.0.1 is asked.
+"""
+
+import asyncio
+import collections
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator
+
+import msgspec
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
+
+__all__ = ["Load", "Observed", "percentile_ms", "steady_load"]
+
+ANSWER_WITHIN_S = 60.0
+ECHO_PERIOD_S = 1.0
+RECONNECT_S = 0.1
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """One request: when it was due and how long it took, in seconds, and its status; another text is a failure."""
+
+    due_s: float
+    took_s: float
+    status: str
+
+
+class Load:
+    """What the clients have seen. ``cut`` counts streams that ended, by kind."""
+
+    def __init__(self, port: int, host: str) -> None:
+        self.port, self.host = port, host
+        self.observed: list[Observed] = []
+        self.cut: collections.Counter[str] = collections.Counter()
+        self.open: collections.Counter[str] = collections.Counter()
+        self.retried = 0
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def since(self, begin_s: float) -> list[Observed]:
+        """The requests that were due from a time on."""
+        return [one for one in self.observed if one.due_s >= begin_s]
+
+    async def ask(self, path: str = "/", *, method: str = "GET") -> tuple[str, str]:
+        """Status and body of one request without a body, on a kept connection. Raises ``OSError``."""
+        request = f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: 0\r\n\r\n".encode()
+        while self._idle:
+            reader, writer = self._idle.pop()
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                if not reader.at_eof():
+                    return await self._exchange(reader, writer, request)
+            self._close(writer)
+            self.retried += 1
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            return await self._exchange(reader, writer, request)
+        except asyncio.IncompleteReadError as error:
+            self._close(writer)
+            raise ConnectionResetError("closed without an answer") from error
+
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+    ) -> tuple[str, str]:
+        self._writers.add(writer)
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
+        body = await reader.readexactly(int(fields.get("content-length", "0")))
+        if fields.get("connection") == "close":
+            self._close(writer)
+        else:
+            self._idle.append((reader, writer))
+        return head.split(" ", 2)[1], body.decode()
+
+    async def request(self, due_s: float, path: str = "/") -> None:
+        """One request, noted."""
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                status, _ = await self.ask(path)
+        except (OSError, TimeoutError) as error:
+            status = type(error).__name__
+        self.observed.append(Observed(due_s, time.monotonic() - due_s, status))
+
+    async def requests(self, rate: float) -> None:
+        """Requests at a rate, until cancelled."""
+        begin_s = time.monotonic()
+        for number in range(1 << 60):
+            due_s = begin_s + number / rate
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+            task = asyncio.create_task(self.request(due_s))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _close(self, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        self._writers.discard(writer)
+
+    async def close(self) -> None:
+        """End the requests that are under way and all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.close()
+        for writer in self._writers:
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def websocket(self) -> None:
+        """One websocket that is kept open, until cancelled."""
+        while True:
+            with contextlib.suppress(OSError, WebSocketException, TimeoutError):
+                async with connect(f"ws://{self.host}/echo", host="127.0.0.1", port=self.port, proxy=None) as socket:
+                    self.open["websocket"] += 1
+                    try:
+                        while True:
+                            await socket.send("a")
+                            await socket.recv()
+                            await asyncio.sleep(ECHO_PERIOD_S)
+                    finally:
+                        self.open["websocket"] -= 1
+            self.cut["websocket"] += 1
+            await asyncio.sleep(RECONNECT_S)
+
+    async def events(self) -> None:
+        """One event stream that is kept open, until cancelled."""
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                writer.write(f"GET /events HTTP/1.1\r\nHost: {self.host}\r\n\r\n".encode())
+                self.open["events"] += 1
+                try:
+                    while await reader.readline():
+                        pass
+                finally:
+                    self.open["events"] -= 1
+                    writer.close()
+            self.cut["events"] += 1
+            await asyncio.sleep(RECONNECT_S)
+
+
+@contextlib.asynccontextmanager
+async def steady_load(port: int, host: str, *, rate: float, websockets: int, streams: int) -> AsyncIterator[Load]:
+    """Load for as long as the block lasts."""
+    load = Load(port, host)
+    tasks = [asyncio.create_task(load.requests(rate))]
+    tasks += [asyncio.create_task(load.websocket()) for _ in range(websockets)]
+    tasks += [asyncio.create_task(load.events()) for _ in range(streams)]
+    try:
+        yield load
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await load.close()
+
+
+def percentile_ms(observed: list[Observed], percent: float) -> float:
+    """That percentile of the times that requests took, in milliseconds; NaN without requests."""
+    times = sorted(one.took_s for one in observed)
+    return times[min(len(times) - 1, math.ceil(len(times) * percent / 100))] * 1000 if times else math.nan

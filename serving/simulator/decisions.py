@@ -65,7 +65,8 @@ class Decisions:
         quiet_load = math.inf if self._policy is None else self._policy.quiet_load
         # Load for which one pod is enough, whichever window shows it.
         self.quiet_load = min(spec.target_value, quiet_load)
-        self._has_burst_switch, self._is_knative, self._skips = has_burst_switch, is_knative, skips
+        self._has_burst_switch, self._is_knative = has_burst_switch, is_knative
+        self._skips = skips
         self._serving_state = ServingState.RESERVE
         # A revision that begins at zero has had the activator in its path for long.
         self._proxy_since_s: float | None = -spec.scale_to_zero_grace_s
@@ -153,7 +154,7 @@ class Decisions:
                 outcome.apply_count is None and self._is_clock_alone(counts, outcome)
             ):
                 due_s = min(recheck_s, self._panic_end_s)
-            elif counts.scale == counts.ready == 1 and self._is_one_pod_enough(counts):
+            elif self._policy is None and counts.scale == counts.ready == 1 and self._is_one_pod_enough(counts):
                 due_s = math.inf if counts.inside else self._period_at(max(now_s, self._window_end_s))
         if self._skips and self._is_one_pod_starting(counts):
             due_s = recheck_s
@@ -185,7 +186,9 @@ class Decisions:
         """Whether nothing but an announced time changes the answer."""
         if counts.inside or self._pending:
             return False
-        is_kept = outcome.inputs.advice.keep is not None and bool(self.latest_count)
+        keep = outcome.inputs.advice.keep
+        # Once a policy lets go, the gate goes on in steps of a period each.
+        is_kept = keep is not None and keep.until_s is not None and bool(self.latest_count)
         return is_kept or outcome.gate.reason in _CLOCK_REASONS
 
     def _is_one_pod_starting(self, counts: RevisionCounts) -> bool:

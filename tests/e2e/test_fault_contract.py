@@ -1,7 +1,9 @@
-"""The short form of ``make faults``: a few faults of docs/faults.md under light load, none of which fails a request."""
+"""The short form of ``make faults``, for ``make test-all``: a few faults of docs/faults.md under light load, none of which fails a request."""
 
 import asyncio
 import collections
+
+import pytest
 
 from bench.faults import BEFORE_S, FAULTS, stage
 from tests.eventually import until
@@ -11,6 +13,7 @@ AFTER_S = 1.0
 SHORT = ("app killed -9", "template killed -9", "autoscaler killed -9", "control killed -9 (API, store)")
 
 
+@pytest.mark.slow
 async def test_no_request_fails_when_parts_are_killed() -> None:
     async with stage(rate=RATE) as made:
         await asyncio.sleep(BEFORE_S / 2)

@@ -94,7 +94,9 @@ def _read_own(text: str) -> dict[str, Any] | None:
     """What ``serving up`` has written; None for any other kubeconfig."""
     with contextlib.suppress(ValueError, LookupError, TypeError):
         found: dict[str, Any] = json.loads(text)
-        if isinstance(found["users"][0]["user"]["token"], str) and isinstance(found["current-context"], str):
+        user = found["users"][0]["user"]
+        # A user with certificates or a plug-in is another cluster's, also at an address of this machine.
+        if user.keys() == {"token"} and isinstance(user["token"], str) and isinstance(found["current-context"], str):
             is_ours = found["clusters"][0]["cluster"]["server"].startswith(_OWN_SERVERS)
             return found if is_ours and len(found["clusters"]) == 1 else None
     return None

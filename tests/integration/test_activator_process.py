@@ -66,7 +66,7 @@ async def test_a_process_serves_from_zero_and_stops_when_told(tmp_path: Path) ->
                 await store.active()
                 pod = await store.pod("p")
                 answer = await asked
-                digest = await ask(page.getsockname(), "/routes/default/hello")
+                digest = await ask(page.getsockname(), "/routes/default/hello", host="127.0.0.1")
                 route = await store.cluster.get(ROUTE, "default", "hello")
             finally:
                 code, log = await stopped(process)

@@ -18,6 +18,7 @@ MODULES = [
     "serving.dashboard.main",
     "serving.local.control",
     "serving.local.template",
+    "serving.nodegroup.main",
     "serving.placement.main",
     "serving.queueproxy.main",
 ]

@@ -4,7 +4,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,7 +12,7 @@ from serving.cli.simulatetrace import PolicyRunner
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.settings.annotations import GROUP, ScalingAnnotations, read_annotations
 from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.knob import fields_of
+from serving.settings.knob import Value, fields_of
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.durations import DurationModel, Quantiles
 from serving.simulator.logs import read_logs
@@ -21,6 +21,8 @@ from serving.simulator.trace import ArrivalPlacement, FunctionTrace, TraceWindow
 from serving.simulator.workload_run import Workload
 
 __all__ = ["changed_settings", "known_policies", "read_durations", "read_scaling", "runner_of", "settings_pairs"]
+
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 _DURATION_HEADER = ["function", "mean_s", "p50_s", "p99_s"]
 # Start of a pod where nothing is said: that of the published studies.
@@ -46,9 +48,8 @@ def settings_pairs(words: Sequence[str]) -> list[str]:
 
 def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> AutoscalerSettings:
     """The settings with some replaced, each as ``key=value`` in the words of the ConfigMap. Raises ``SettingsError``."""
-    fields = {field.knob.key: field for field in fields_of(AutoscalerSettings) if len(field.path) == 1}
-    changes: dict[str, Any] = {}
-    problems: list[Problem] = []
+    fields = {field.knob.key: field for field in fields_of(AutoscalerSettings)}
+    changed, problems = settings, list[Problem]()
     for pair in pairs:
         key, _, text = pair.partition("=")
         field = fields.get(key)
@@ -56,16 +57,21 @@ def changed_settings(settings: AutoscalerSettings, pairs: Sequence[str]) -> Auto
             problems.append(Problem(where=key, what="no such option or setting", expected="a key of config-autoscaler"))
             continue
         try:
-            changes[field.name] = field.knob.read(text, plain=False)
+            changed = _with(changed, field.path, field.knob.read(text, plain=False))
         except InvalidValue as error:
             problems.append(Problem(where=key, what=f"{text!r} is not right", expected=error.expected))
     if problems:
         raise SettingsError(problems)
-    changed = msgspec.structs.replace(settings, **changes)
     clashes = [Problem(where="settings", what=one.what, expected=one.expected) for one in changed.check()]
     if clashes:
         raise SettingsError(clashes)
     return changed
+
+
+def _with(record: Record, path: Sequence[str], value: Value) -> Record:
+    """A record with one field replaced, which may be that of a record inside."""
+    name, *below = path
+    return msgspec.structs.replace(record, **{name: _with(getattr(record, name), below, value) if below else value})
 
 
 def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings) -> ScalingAnnotations:

@@ -32,6 +32,7 @@ PRE_WARMING = "pre-warming"
 # Time that a pod takes to start until one was measured, in seconds.
 _START_S = 2.0
 # Weight of the newest start in their mean: starts differ by what is cached on a node.
+_WOKEN_WEIGHT = 0.2
 _START_WEIGHT = 0.2
 # A revision weighs in the population's prior as much as so many gaps, however many it has.
 _PRIOR_GAPS = 50
@@ -57,6 +58,7 @@ class RevisionPolicy:
 
     __slots__ = (
         "_budget",
+        "_arrivals_per_start",
         "_counts_pods",
         "_gaps",
         "_idle",
@@ -69,6 +71,8 @@ class RevisionPolicy:
         "_settings",
         "_spec",
         "_start_s",
+        "_woken_count",
+        "_woken_second",
         "_warmed_window",
     )
 
@@ -83,6 +87,10 @@ class RevisionPolicy:
         self._idle_since_s: float | None = None
         self._idle: _Idle | None = None
         self._start_s = _START_S
+        # Requests that would have waited for one cold start, and those of the last gap's end so far.
+        self._arrivals_per_start = 1.0
+        self._woken_count = 0.0
+        self._woken_second: int | None = None
         self._warmed_window: KeepWindow | None = None
         self._saved_at_s: float | None = None
         self._saved_count = 0
@@ -124,10 +132,20 @@ class RevisionPolicy:
         since_s = self._idle_since_s
         if since_s is not None and second - since_s >= 1.0:
             gap_s = second - since_s
+            if gap_s >= self._settings.keep_alive_min_s:
+                self._woke(second)
             self._gaps.record(gap_s)
             self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
+        if self._woken_second is not None and second - self._woken_second < self._start_s:
+            self._woken_count += request_count
         self._idle_since_s = max(second + 1.0, since_s or 0.0) if since_s is None or second >= since_s else since_s
         self._idle = self._warmed_window = self._said = None
+
+    def _woke(self, second: int) -> None:
+        """A gap has ended that was long enough for the pod to go: count who would have waited for the one before it."""
+        if self._woken_second is not None:
+            self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
+        self._woken_second, self._woken_count = second, 0.0
 
     def started(self, took_s: float) -> None:
         """A pod became ready after so many seconds."""
@@ -205,7 +223,8 @@ class RevisionPolicy:
         hazard = self._gaps.hazard(self._prior)
         settings = self._settings
         bounds = KeepBounds(
-            worth_s=self._spec.cold_start_worth_s,
+            # One start makes all cold that come meanwhile.
+            worth_s=self._spec.cold_start_worth_s * self._arrivals_per_start,
             min_s=settings.keep_alive_min_s,
             max_s=settings.keep_alive_max_s,
             bridge_s=settings.keep_alive_bridge_s,

@@ -231,3 +231,16 @@ def test_what_was_learnt_is_saved_when_it_is_new_and_not_too_often() -> None:
 def test_a_text_that_is_no_history_is_refused(learnt: str) -> None:
     with pytest.raises(InvalidValue):
         made().load(learnt)
+
+
+def test_a_start_that_makes_many_requests_cold_is_worth_more() -> None:
+    """Gaps of two minutes, once ended by one request and once by twenty within the time of a start."""
+
+    def kept_until(count: int) -> float:
+        policy, last = made(), 0
+        for call in range(40):
+            last = call * 120 if call % 4 else call * 120 - 90
+            policy.take(max(0, last), 0.2, float(count))
+        return next((age for age in range(7, 600) if not wanted(advice_at(policy, last + 1.0 + age))), 600)
+
+    assert kept_until(20) > kept_until(1)

@@ -5,6 +5,7 @@ there, and what is wanted. What was applied and is no longer wanted goes; what o
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,8 +50,14 @@ def changed_fields(before: Object, after: Object) -> list[str]:
     return [
         f"{path}: {_shown(old)} → {_shown(new)}"
         for path, old, new in _differences(before, after, "")
-        if not path.startswith("status") and LAST_APPLIED not in path and path.split(".")[-1] not in _SERVERS_OWN
+        if not path.startswith("status") and LAST_APPLIED not in path and not _is_servers_own(path)
     ]
+
+
+def _is_servers_own(path: str) -> bool:
+    """Whether the server sets a field: "metadata.managedFields[0].time", "metadata.ownerReferences[0].uid"."""
+    parts = re.split(r"[.\[]", path)
+    return parts[-1] in _SERVERS_OWN or (parts[0] == "metadata" and not _SERVERS_OWN.isdisjoint(parts[1:2]))
 
 
 def _without(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -314,7 +314,8 @@ def test_the_doctor_finds_the_running_system_well(serving: Stage) -> None:
     found = json.loads(serving("doctor", "-o", "json").stdout)
     by_name = {one["name"]: one for one in found}
     assert by_name["state"]["text"] == f"{serving.state}, held by process {serving.pid}"
-    assert {by_name[name]["state"] for name in ("template", "control", "autoscaler", "activator", "token")} == {"ok"}
+    daemons = ("template", "control", "autoscaler", "activator", "token")
+    assert {name: by_name[name]["text"] for name in daemons if by_name[name]["state"] != "ok"} == {}
     # Without a certificate there is no port for TLS.
     assert all(by_name[f"port {port.name}"]["state"] == "ok" for port in PORTS if port.name != "tls")
     assert " in the way, " in serving("doctor").stdout or "fine" in serving("doctor").stdout

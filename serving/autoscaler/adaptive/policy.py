@@ -57,8 +57,8 @@ class RevisionPolicy:
     """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler."""
 
     __slots__ = (
-        "_budget",
         "_arrivals_per_start",
+        "_budget",
         "_counts_pods",
         "_gaps",
         "_idle",
@@ -71,9 +71,9 @@ class RevisionPolicy:
         "_settings",
         "_spec",
         "_start_s",
+        "_warmed_window",
         "_woken_count",
         "_woken_second",
-        "_warmed_window",
     )
 
     def __init__(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
+    "QUEUE_PROXY_NAME",
     "adopt_orphans",
     "age_s",
     "children_of",
@@ -23,6 +24,8 @@ __all__ = [
     "start_ticks",
 ]
 
+QUEUE_PROXY_NAME = "queue-proxy"
+"""What ``ps`` shows of a queue-proxy that was forked: its command line is the template's."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36

@@ -33,7 +33,7 @@ from serving.local.containers.launch import launch_container
 from serving.local.mounts import HOSTS_PATH, MountPoint, can_mount, show_at_own_paths, show_over, take_hostname
 from serving.local.orders import StartProcess
 from serving.local.orderstreams import open_streams
-from serving.local.process_lifetime import die_with_parent, name_process, set_niceness, start_ticks
+from serving.local.process_lifetime import QUEUE_PROXY_NAME, die_with_parent, name_process, set_niceness, start_ticks
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.model.errors import SettingsError
 from serving.queueproxy.io.readiness import PUSH_AGAIN
@@ -161,7 +161,7 @@ class Spawner:
         # Until it has a handler of its own.
         signal.signal(PUSH_AGAIN, signal.SIG_IGN)
         self._become_child()
-        name_process("queue-proxy")
+        name_process(QUEUE_PROXY_NAME)
         # The pipe to the template too, which ends the template's wait.
         os.closerange(_FIRST_OWN_DESCRIPTOR, self._events)
         os.closerange(self._events + 1, _DESCRIPTORS_MAX)

@@ -65,8 +65,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     cold_start_worth_s: Annotated[float, Knob(key="cold-start-worth", unit=NUMBER, low=1, high=1_000_000)] = 60.0
     """What a cold start is worth, in pod-seconds, under ``policy: adaptive``: a pod stays while the probability that it is
-    needed within the next second is at least 1 over this. More keeps more pods. Range: 1 to 1000000. Default: ours, 60, at
-    which no recorded workload takes more pod-seconds than under Knative's policy."""
+    needed within the next second is at least 1 over this. Where one start makes several requests cold it is worth as much more.
+    More keeps more pods. Range: 1 to 1000000. Default: ours, 60, with fewer pod-seconds than Knative on recorded sparse calls."""
 
     decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60)] = 2.0
     """Time between two decisions about a revision without a poke, in seconds, from start to start. Range: 100ms to

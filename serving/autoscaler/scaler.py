@@ -342,9 +342,7 @@ def _proposed(advice: Advice, decided: Decided) -> tuple[Proposal, ...]:
 
 
 def _earlier(first_s: float | None, second_s: float | None) -> float | None:
-    if first_s is None or second_s is None:
-        return second_s if first_s is None else first_s
-    return min(first_s, second_s)
+    return min((one for one in (first_s, second_s) if one is not None), default=None)
 
 
 def _proof(facts: ScalerView) -> float | None:

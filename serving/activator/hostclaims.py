@@ -16,7 +16,7 @@ from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
 from serving.model.nodata import NoData
 from serving.model.rollout import tag_splits
 from serving.model.routedigest import route_digest
-from serving.model.routepolicy import route_policy
+from serving.model.routepolicy import RoutePolicy, route_policy
 
 __all__ = ["HostClaim", "ServedRoute", "claims_of", "route_of"]
 
@@ -95,8 +95,12 @@ def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
     tagged = {entry.tag: entry for entry in entries if entry.tag}
     # During a gradual rollout a tag has several revisions, with other shares than on the route's own host.
     splits = tag_splits(facts.metadata.annotations or {})
-    tags = {tag: _site(facts, splits.get(tag, ((entry.revision_name, 100),))) for tag, entry in tagged.items()}
-    own = _site(facts, [(entry.revision_name, entry.percent or 0) for entry in entries], tags)
+    policy = route_policy(facts.metadata.annotations or {})
+    tags = {
+        tag: _site(facts, splits.get(tag, ((entry.revision_name, 100),)), policy=policy)
+        for tag, entry in tagged.items()
+    }
+    own = _site(facts, [(entry.revision_name, entry.percent or 0) for entry in entries], tags, policy=policy)
     if own.revisions:
         yield from _claims(facts, own, since=created)
     for tag, entry in tagged.items():
@@ -104,7 +108,9 @@ def claims_of(facts: ServedRoute) -> Iterator[HostClaim]:
         yield from _claims(facts, tags[tag], since=max(created, tagged_since.get(tag, "")), tag=entry)
 
 
-def _site(facts: ServedRoute, shares: Iterable[tuple[str, int]], tags: Mapping[str, Site] = _NO_TAGS) -> Site:
+def _site(
+    facts: ServedRoute, shares: Iterable[tuple[str, int]], tags: Mapping[str, Site] = _NO_TAGS, *, policy: RoutePolicy
+) -> Site:
     """Revisions with at least 1 percent; a target of 0 percent is reached by its tag only."""
     bounds: list[int] = []
     revisions: list[str] = []
@@ -112,12 +118,11 @@ def _site(facts: ServedRoute, shares: Iterable[tuple[str, int]], tags: Mapping[s
         if percent > 0:
             revisions.append(revision)
             bounds.append((bounds[-1] if bounds else 0) + percent)
-    policy = route_policy(facts.metadata.annotations or {})
     name, namespace = facts.metadata.name, facts.metadata.namespace
     access = AccessRule(namespace=namespace, route=name, version=policy.token_version) if policy.is_private else None
     return Site(
         route=facts.key,
-        namespace=facts.metadata.namespace,
+        namespace=namespace,
         revisions=tuple(revisions),
         bounds=tuple(bounds),
         tags=tags,

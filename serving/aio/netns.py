@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-__all__ = ["enter", "entered", "open_connection"]
+__all__ = ["connected_socket", "enter", "entered", "open_connection"]
 
 # <linux/sched.h>
 _CLONE_NEWNET = 0x40000000
@@ -58,11 +58,16 @@ async def open_connection(
     """A connection to an IPv4 address of the namespace at ``network``. Raises ``OSError``."""
     if not network:
         return await asyncio.open_connection(host, port)
+    return await asyncio.open_connection(sock=await connected_socket(host, port, network=network))
+
+
+async def connected_socket(host: str, port: int, *, network: str) -> socket.socket:
+    """A socket that is connected to an IPv4 address of the namespace at ``network``. Raises ``OSError``."""
     with entered(network):
         made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         await asyncio.get_running_loop().sock_connect(made, (host, port))
-        return await asyncio.open_connection(sock=made)
     except BaseException:
         made.close()
         raise
+    return made

@@ -11,6 +11,7 @@ from serving.cli.completion import complete_service
 from serving.cli.objects import service_of
 from serving.cli.progress import say_aside
 from serving.cli.resources import path_of
+from serving.cluster.identity import system_namespace
 from serving.cluster.kinds import SECRET, SERVING_SERVICE
 from serving.cluster.port import Object
 from serving.local.state import StateFolder
@@ -22,19 +23,17 @@ from serving.wire.tokens import KEY_SECRET, access_token, read_key
 
 __all__ = ["token", "token_of"]
 
-_SYSTEM_NAMESPACE = "knative-serving"
 
-
-def token_of(api: ApiClient, service: Object, *, system_namespace: str = _SYSTEM_NAMESPACE) -> str | None:
+def token_of(api: ApiClient, service: Object, *, namespace: str = "") -> str | None:
     """The token of a service; None if anyone may call it. A key that cannot be read ends the command."""
     policy = route_policy(annotations_of(service))
     if not policy.is_private:
         return None
-    key = _key(api, system_namespace)
+    key = _key(api, namespace)
     return access_token(key, namespace=namespace_of(service), route=name_of(service), version=policy.token_version)
 
 
-def _key(api: ApiClient, system_namespace: str) -> bytes:
+def _key(api: ApiClient, namespace: str) -> bytes:
     """The cluster key: from the state folder of this machine, or from the Secret of a cluster."""
     if api.state_path is not None:
         path = StateFolder(api.state_path).key
@@ -42,17 +41,23 @@ def _key(api: ApiClient, system_namespace: str) -> bytes:
             return read_key(path)
         except (OSError, InvalidValue) as error:
             fail(f"the key in {path} cannot be read: {error}")
-    secret = api.done("GET", f"{path_of(SECRET, system_namespace)}/{KEY_SECRET}")
+    secret = api.done("GET", f"{path_of(SECRET, namespace or system_namespace())}/{KEY_SECRET}")
     return base64.b64decode(secret["data"]["key"])
 
 
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @click.option("--rotate", is_flag=True, help="Make a new token; the one before is refused from then on.")
-@click.option("--system-namespace", default=_SYSTEM_NAMESPACE, show_default=True, help="Where a cluster has our key.")
+@click.option(
+    "--system-namespace",
+    "key_namespace",
+    default=system_namespace,
+    show_default="knative-serving",
+    help="Where a cluster has our key.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "header", "json"]), default="text", show_default=True)
 @api_options
-def token(*, api: ApiClient, name: str, rotate: bool, system_namespace: str, output: str) -> None:
+def token(*, api: ApiClient, name: str, rotate: bool, key_namespace: str, output: str) -> None:
     """Print the token of a private service: callers send it as "Authorization: Bearer TOKEN".
 
     `serving deploy NAME --access private` makes a service private. On a cluster this needs the right to read the Secret
@@ -68,7 +73,7 @@ def token(*, api: ApiClient, name: str, rotate: bool, system_namespace: str, out
         patch = {"metadata": {"annotations": {ACCESS_TOKEN_VERSION_ANNOTATION: version}}}
         service = api.done("PATCH", f"{path_of(SERVING_SERVICE, api.namespace)}/{name}", patch)
         say_aside(f"the token before is refused as soon as the activators see the change of {name}")
-    found = token_of(api, service, system_namespace=system_namespace)
+    found = token_of(api, service, namespace=key_namespace)
     header = f"Authorization: Bearer {found}"
     shown = {"text": found, "header": header, "json": json.dumps({"token": found, "header": header}, indent=2)}
     click.echo(shown[output])

@@ -1,15 +1,13 @@
 """The client side of a websocket to another daemon: the only module that imports the library's client."""
 
-import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from serving.aio.netns import entered
+from serving.aio.netns import connected_socket
 
 __all__ = ["Websocket", "connected"]
 
@@ -53,9 +51,11 @@ async def connected(url: str, *, token: str, network: str = "") -> AsyncIterator
     Raises:
         ConnectionError: when it cannot be opened, or fails meanwhile.
     """
+    parts = urlsplit(url)
+    where = parts.hostname or "", parts.port or _HTTP_PORT
     connecting = connect(
         url,
-        sock=await _socket(url, network) if network else None,
+        sock=await connected_socket(*where, network=network) if network else None,
         additional_headers={"Authorization": f"Bearer {token}"},
         compression=None,
         open_timeout=_OPEN_MAX_S,
@@ -68,15 +68,3 @@ async def connected(url: str, *, token: str, network: str = "") -> AsyncIterator
             yield Websocket(connection)
     except WebSocketException as error:
         raise ConnectionError(str(error)) from error
-
-
-async def _socket(url: str, network: str) -> socket.socket:
-    parts = urlsplit(url)
-    with entered(network):
-        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
-        await asyncio.get_running_loop().sock_connect(made, (parts.hostname, parts.port or _HTTP_PORT))
-    except BaseException:
-        made.close()
-        raise
-    return made

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from serving.activator.access import OWN_AUTHORIZATION, access_refusal
 from serving.activator.endpoints import PodEndpoints
 from serving.activator.io.credentials import PodCredentials
-from serving.activator.io.knownhead import KnownHead, agent_of, known_head
+from serving.activator.io.knownhead import KnownHead, known_head, marks_of
 from serving.activator.io.prober import PodProber
 from serving.activator.io.ticker import Ticker
 from serving.activator.io.timeouts import RevisionTimeouts
@@ -230,7 +230,8 @@ class Ingress:
         head = exchange.head
         named = _named(head) if head.reserved else None
         site = self.routes.find(_LISTENERS[exchange.listener], head.host.decode("latin-1"), named=named)
-        agent = agent_of(head)
+        marks = marks_of(head)
+        _, agent, _ = marks
         is_probe = is_probe_agent(agent)
         if (site is None or head.reserved or is_probe) and self._is_answered(exchange, site, agent=agent):
             return None
@@ -238,7 +239,7 @@ class Ingress:
         if site.access is not None and _refuse(exchange, site.access, self._key):
             self.counts["refused-access"] += 1
             return None
-        known = known_head(head, site, turn=self.routes.turn)
+        known = known_head(head, site, marks, turn=self.routes.turn)
         if is_probe:
             exchange.head = _without_agent(head)
         elif exchange.head is head:

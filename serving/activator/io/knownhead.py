@@ -9,10 +9,12 @@ import msgspec
 from serving.activator.sessions import session_in_cookies, session_in_header
 from serving.activator.sites import Site
 from serving.model.routepolicy import SessionAffinity
-from serving.proxy.grpccall import is_grpc_call
 from serving.proxy.requesthead import RequestHead
 
-__all__ = ["KnownHead", "agent_of", "known_head"]
+__all__ = ["HeadMarks", "KnownHead", "known_head", "marks_of"]
+
+HeadMarks = tuple[str | None, bytes, bytes]
+"""Knative-Serving-Tag, None without one; User-Agent and traceparent, "" without them. Of several values, the last."""
 
 
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,14 +34,22 @@ class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
     is_grpc: bool = False
 
 
-def known_head(head: RequestHead, site: Site, *, turn: int) -> KnownHead:
-    """What a head means at a site."""
-    tag, traceparent = None, b""
+def marks_of(head: RequestHead) -> HeadMarks:
+    """The headers of a head that routing looks at, in one pass over its lines."""
+    tag, agent, traceparent = None, b"", b""
     for line in head.lines:
-        if line.name == b"knative-serving-tag":
+        if line.name == b"user-agent":
+            agent = line.value
+        elif line.name == b"knative-serving-tag":
             tag = line.value.decode("latin-1")
         elif line.name == b"traceparent":
             traceparent = line.value
+    return tag, agent, traceparent
+
+
+def known_head(head: RequestHead, site: Site, marks: HeadMarks, *, turn: int) -> KnownHead:
+    """What a head with these marks means at a site."""
+    tag, _, traceparent = marks
     policy = site.policy
     if tag is None and policy.header_rules:
         tag = _tag_by_rule(head, site)
@@ -52,18 +62,8 @@ def known_head(head: RequestHead, site: Site, *, turn: int) -> KnownHead:
         tag=tag,
         traceparent=traceparent,
         session=session,
-        is_grpc=is_grpc_call(head),
         starts_session=affinity is not None and not affinity.header and session is None,
     )
-
-
-def agent_of(head: RequestHead) -> bytes:
-    """The User-Agent of a request; the last one, if there are several."""
-    agent = b""
-    for line in head.lines:
-        if line.name == b"user-agent":
-            agent = line.value
-    return agent
 
 
 def _tag_by_rule(head: RequestHead, site: Site) -> str | None:

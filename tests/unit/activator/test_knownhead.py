@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.activator.io.knownhead import agent_of, known_head
+from serving.activator.io.knownhead import KnownHead, known_head, marks_of
 from serving.activator.sites import Site
 from serving.model.knative import ROUTE_BY_HEADER_ANNOTATION, SESSION_AFFINITY_ANNOTATION
 from serving.model.routepolicy import route_policy
@@ -12,6 +12,10 @@ from serving.traffic.sessions import session_number
 
 def head(*lines: str) -> RequestHead:
     return read_request_head("\r\n".join(["GET / HTTP/1.1", "Host: hello", *lines]).encode(), header_count_max=100)
+
+
+def known_at(found: RequestHead, there: Site, *, turn: int) -> KnownHead:
+    return known_head(found, there, marks_of(found), turn=turn)
 
 
 def site(**annotations: str) -> Site:
@@ -40,7 +44,7 @@ def site(**annotations: str) -> Site:
     ],
 )
 def test_a_header_selects_a_tag_that_the_route_has(lines: list[str], tag: str | None) -> None:
-    known = known_head(head(*lines), site(rules="X-Beta=yes:candidate, X-Tier=*:gold"), turn=3)
+    known = known_at(head(*lines), site(rules="X-Beta=yes:candidate, X-Tier=*:gold"), turn=3)
     assert known.tag == tag
     assert known.turn == 3
     assert known.session is None
@@ -48,21 +52,21 @@ def test_a_header_selects_a_tag_that_the_route_has(lines: list[str], tag: str | 
 
 
 def test_a_cookie_continues_a_session_and_its_absence_starts_one() -> None:
-    known = known_head(head("Cookie: serving-session=abc"), site(affinity="cookie"), turn=0)
+    known = known_at(head("Cookie: serving-session=abc"), site(affinity="cookie"), turn=0)
     assert (known.session, known.starts_session) == (session_number(b"abc"), False)
-    known = known_head(head(), site(affinity="cookie"), turn=0)
+    known = known_at(head(), site(affinity="cookie"), turn=0)
     assert (known.session, known.starts_session) == (None, True)
 
 
 def test_a_header_without_a_value_is_no_session_and_gets_no_cookie() -> None:
-    assert known_head(head("X-User: ada"), site(affinity="header:X-User"), turn=0).session == session_number(b"ada")
-    known = known_head(head(), site(affinity="header:X-User"), turn=0)
+    assert known_at(head("X-User: ada"), site(affinity="header:X-User"), turn=0).session == session_number(b"ada")
+    known = known_at(head(), site(affinity="header:X-User"), turn=0)
     assert (known.session, known.starts_session) == (None, False)
 
 
 def test_trace_and_agent_are_read() -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     read = head("User-Agent: curl", f"traceparent: {trace}")
-    assert known_head(read, site(), turn=0).traceparent == trace.encode()
-    assert agent_of(read) == b"curl"
-    assert agent_of(head()) == b""
+    assert known_at(read, site(), turn=0).traceparent == trace.encode()
+    assert marks_of(read)[1] == b"curl"
+    assert marks_of(head())[1] == b""

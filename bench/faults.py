@@ -79,10 +79,12 @@ Fault = Callable[[FaultStage, float], Awaitable[None]]
 
 
 async def app_killed(stage: FaultStage, _: float) -> None:
+    """Kill the app of one pod."""
     os.kill(await stage.app(), signal.SIGKILL)
 
 
 async def app_hangs(stage: FaultStage, seconds: float) -> None:
+    """Stop the app of one pod for so many seconds."""
     pid = await stage.app()
     os.kill(pid, signal.SIGSTOP)
     await asyncio.sleep(seconds)
@@ -91,25 +93,30 @@ async def app_hangs(stage: FaultStage, seconds: float) -> None:
 
 
 async def app_exits(stage: FaultStage, _: float) -> None:
+    """Let the app end by itself after an answer."""
     with contextlib.suppress(OSError):
         await stage.load.ask("/end", method="POST")
 
 
 async def app_grows(stage: FaultStage, _: float) -> None:
+    """Let the app take more memory than its limit."""
     with contextlib.suppress(OSError):
         await stage.load.ask("/grow?mib=400", method="POST")
 
 
 async def pod_deleted(stage: FaultStage, _: float) -> None:
+    """Delete a pod through the API."""
     pod = (await asyncio.to_thread(stage.system.pods, SERVICE))[0]["metadata"]["name"]
     await asyncio.to_thread(stage.system.ask, f"/api/v1/namespaces/default/pods/{pod}", method="DELETE")
 
 
 async def rollout(stage: FaultStage, _: float) -> None:
+    """Deploy a new revision."""
     await asyncio.to_thread(deploy, stage.system, f"AT={time.time()}")
 
 
 async def rollback(stage: FaultStage, _: float) -> None:
+    """Send all traffic back to the revision before."""
     await stage.call("traffic", SERVICE, "--rollback")
 
 
@@ -123,12 +130,14 @@ def killed(module: str) -> Fault:
 
 
 async def control_stopped(stage: FaultStage, seconds: float) -> None:
+    """Stop control, with API and store, for so many seconds."""
     pid = stage.signal("serving.local.control", signal.SIGSTOP)
     await asyncio.sleep(seconds)
     os.kill(pid, signal.SIGCONT)
 
 
 async def activators_restarted(stage: FaultStage, _: float) -> None:
+    """Restart each activator gracefully, one after the other."""
     for pid in stage.system.daemons("serving.activator.main"):
         os.kill(pid, signal.SIGTERM)
         await stage.until_replaced("serving.activator.main", pid)

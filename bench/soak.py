@@ -277,7 +277,7 @@ def _held(cast: Cast, activator: str, path: Path) -> dict[str, float]:
 
 
 def _state(cast: Cast, admins: dict[str, int], paths: dict[str, Path]) -> dict[str, float]:
-    """What each daemon holds while nobody asks; ``admins`` of queue-proxies, ``paths`` of activators by name."""
+    """What each idle daemon holds; ``admins`` of queue-proxies, ``paths`` of activators by name."""
     found: dict[str, float] = {}
     for name in DAEMONS:
         found[f"{name} pss_mib"] = round(pss_mib(cast.pid(name)), 2)

@@ -3,11 +3,13 @@
 Nothing here measures. It starts, deploys, asks and kills as a user would: through the CLI, the API and signals.
 """
 
+import base64
 import contextlib
 import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -27,7 +29,7 @@ _POLL_S = 0.2
 
 
 class System:
-    """A system that runs. ``port`` is the public one; ``server`` is the URL of its API, with its token."""
+    """A system that runs. ``port`` is the public one; ``server`` is the URL of its API."""
 
     def __init__(self, state: Path, environment: Mapping[str, str], flags: Sequence[str] = ()) -> None:
         self.state = state
@@ -43,7 +45,11 @@ class System:
         assert match, "serving up says where services answer"
         self.port = int(match[1])
         config = json.loads((state / "kubeconfig").read_text())
-        self.server: str = config["clusters"][0]["cluster"]["server"]
+        cluster = config["clusters"][0]["cluster"]
+        self.server: str = cluster["server"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        self._tls = ssl.create_default_context(cadata=authority)
+        self._headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
 
     def serving(self, *arguments: str) -> str:
         """Output of a command of the CLI. What it says on its way to failing is not kept back."""
@@ -55,10 +61,10 @@ class System:
         data = None if body is None else json.dumps(body).encode()
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         request = urllib.request.Request(  # noqa: S310 - our own server
-            self.server + path, data=data, method=method, headers={"Content-Type": kind}
+            self.server + path, data=data, method=method, headers={"Content-Type": kind, **self._headers}
         )
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+            with urllib.request.urlopen(request, timeout=60, context=self._tls) as answer:  # noqa: S310 - as above
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             raise OSError(json.load(error).get("message", error.reason)) from error

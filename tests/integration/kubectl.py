@@ -32,7 +32,7 @@ class Lines:
 
 
 class Observed(MemoryCluster):
-    """A store that tells when somebody begins to watch."""
+    """A store that reports each watch that begins."""
 
     def __init__(self) -> None:
         super().__init__(admit=admit)

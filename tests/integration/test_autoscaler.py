@@ -197,7 +197,7 @@ async def test_what_a_revision_may_still_say_goes_with_it() -> None:
             events = stage.daemon._events
             assert repr(events) == "ScaleEventWriter(EventBudget(1 revisions))"
             await stage.store.cluster.delete(REVISION, "default", NAME)
-            while repr(events) != "ScaleEventWriter(EventBudget(0 revisions))":  # noqa: ASYNC110 - nobody tells of it
+            while repr(events) != "ScaleEventWriter(EventBudget(0 revisions))":  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
 
 

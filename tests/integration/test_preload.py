@@ -56,7 +56,7 @@ def preloaded(folder: Path, name: str, *, more: str = "") -> Object:
     return pod
 
 
-async def told(machine: Machine, reason: str) -> str:
+async def event_with(machine: Machine, reason: str) -> str:
     """The message of the event with a reason, once there is one."""
     while True:
         for event in (await machine.cluster.list(EVENT)).items:
@@ -77,7 +77,7 @@ async def test_pods_are_forked_from_a_warm_process_and_share_nothing_that_is_a_p
     await machine.start(preloaded(tmp_path, "p"))
     first = await answer_of(machine, "p")
     assert first[0] == first[1]
-    assert "MiB" in await told(machine, "Preloaded")
+    assert "MiB" in await event_with(machine, "Preloaded")
     for name in ("q", "r"):
         await machine.start(preloaded(tmp_path, name))
     answers = [first, *[await answer_of(machine, name) for name in ("q", "r")]]
@@ -95,7 +95,7 @@ async def test_pods_are_forked_from_a_warm_process_and_share_nothing_that_is_a_p
 async def test_a_forked_pod_is_restarted_and_deleted_as_any_other(machine: Machine, tmp_path: Path) -> None:
     await machine.start(preloaded(tmp_path, "p"))
     await machine.ready()
-    await told(machine, "Preloaded")
+    await event_with(machine, "Preloaded")
     await machine.start(preloaded(tmp_path, "q"))
     os.kill(int((await answer_of(machine, "q"))[0]), signal.SIGKILL)
     pod = await machine.until(
@@ -122,7 +122,7 @@ async def test_an_app_that_cannot_be_forked_is_reported_and_starts_without(
 ) -> None:
     await machine.start(preloaded(tmp_path, "p", more=more))
     await machine.ready()
-    assert why in await told(machine, "PreloadRefused")
+    assert why in await event_with(machine, "PreloadRefused")
     await machine.start(preloaded(tmp_path, "q", more=more))
     answer = await answer_of(machine, "q")
     assert answer[0] == answer[1]
@@ -131,12 +131,12 @@ async def test_an_app_that_cannot_be_forked_is_reported_and_starts_without(
 async def test_pods_survive_their_warm_process(machine: Machine, tmp_path: Path) -> None:
     await machine.start(preloaded(tmp_path, "p"))
     await machine.ready()
-    await told(machine, "Preloaded")
+    await event_with(machine, "Preloaded")
     await machine.start(preloaded(tmp_path, "q"))
     answer = await answer_of(machine, "q")
     os.kill(int(answer[1]), signal.SIGKILL)
     await machine.start(preloaded(tmp_path, "r"))
     later = await answer_of(machine, "r")
     assert later[0] == later[1]
-    assert "did not fork" in await told(machine, "PreloadFailed")
+    assert "did not fork" in await event_with(machine, "PreloadFailed")
     assert (await answer_of(machine, "q"))[0] == answer[0]

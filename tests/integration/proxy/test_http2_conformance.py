@@ -82,7 +82,7 @@ ENDS = {
     "6.8 a stream: GOAWAY": (OPENING + frame(Kind.GOAWAY, bytes(8), stream_id=1), {Code.PROTOCOL_ERROR}),
     "5.1 idle: DATA": (OPENING + data(b"x", stream_id=1), {Code.PROTOCOL_ERROR}),
     "5.1 idle: RST": (OPENING + reset(1), {Code.PROTOCOL_ERROR}),
-    "5.1 idle: RST of a stream of ours": (OPENING + reset(2), {Code.PROTOCOL_ERROR}),
+    "5.1 idle: RST of a stream that the server may open": (OPENING + reset(2), {Code.PROTOCOL_ERROR}),
     "5.1 idle: WINDOW_UPDATE": (OPENING + window(1, 1), {Code.PROTOCOL_ERROR}),
     "5.1 idle: CONTINUATION": (OPENING + continuation(fields(*GET), flags=END_HEADERS), {Code.PROTOCOL_ERROR}),
     "5.1.1 ids: even": (OPENING + request(2), {Code.PROTOCOL_ERROR}),
@@ -289,7 +289,7 @@ TAKEN = {
         Kind.HEADERS, b"\x03" + fields(*GET) + bytes(3), flags=ENDED | PADDED, stream_id=1
     ),
     "6.5.2 a table of no size": settings((1, 0)) + request(1) + settings((1, 4096)) + request(3),
-    "6.5.2 no streams of ours": settings((3, 0)),
+    "6.5.2 no streams of the server": settings((3, 0)),
     "6.8 GOAWAY with a text": frame(Kind.GOAWAY, bytes(8) + b"so long") + request(1),
     "6.9 a window of the connection": window(1) * 3,
     "6.10 a head in many pieces": BEGUN[:9] + BEGUN[9:] + continuation() * 3 + continuation(flags=END_HEADERS),

@@ -9,6 +9,7 @@ import msgspec
 from serving.activator.sessions import session_in_cookies, session_in_header
 from serving.activator.sites import Site
 from serving.model.routepolicy import SessionAffinity
+from serving.proxy.grpccall import is_grpc_call
 from serving.proxy.requesthead import RequestHead
 
 __all__ = ["HeadMarks", "KnownHead", "known_head", "marks_of"]
@@ -29,9 +30,9 @@ class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
     site: Site
     tag: str | None
     traceparent: bytes
-    session: int | None = None
-    starts_session: bool = False
-    is_grpc: bool = False
+    session: int | None
+    starts_session: bool
+    is_grpc: bool
 
 
 def marks_of(head: RequestHead) -> HeadMarks:
@@ -63,6 +64,7 @@ def known_head(head: RequestHead, site: Site, marks: HeadMarks, *, turn: int) ->
         traceparent=traceparent,
         session=session,
         starts_session=affinity is not None and not affinity.header and session is None,
+        is_grpc=is_grpc_call(head),
     )
 
 

@@ -70,3 +70,8 @@ def test_trace_and_agent_are_read() -> None:
     assert known_at(read, site(), turn=0).traceparent == trace.encode()
     assert marks_of(read)[1] == b"curl"
     assert marks_of(head())[1] == b""
+
+
+def test_a_call_of_grpc_is_known_by_its_content_type() -> None:
+    assert known_at(head("Content-Type: application/grpc+proto"), site(), turn=0).is_grpc
+    assert not known_at(head("Content-Type: application/json"), site(), turn=0).is_grpc

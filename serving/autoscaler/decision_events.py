@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from serving.autoscaler.decision_history import DecisionRecord, HistoryEntry
+from serving.autoscaler.decision_lines import DecisionLine
 from serving.autoscaler.explain import explain
 from serving.autoscaler.follow import Followers, Write, event_bytes, wish_of
 from serving.autoscaler.revision import ScaledRevision
@@ -17,21 +18,7 @@ from serving.autoscaler.sample import sample_of
 from serving.autoscaler.scaler import Scaler, ScalerOutcome
 from serving.model.knative import RevisionKey
 
-__all__ = [
-    "DECISION_LOG",
-    "DECISION_LOG_FILES",
-    "DecisionBook",
-    "DecisionEvent",
-    "DecisionPublisher",
-    "ExplainedDecision",
-    "explained",
-]
-
-
-DECISION_LOG = "decisions.jsonl"
-"""Name of the decision log in the state folder; older files of it end in .1, .2 and .3."""
-
-DECISION_LOG_FILES = 4
+__all__ = ["DecisionBook", "DecisionEvent", "DecisionPublisher", "ExplainedDecision", "explained"]
 
 
 class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +31,10 @@ class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):
     at_wall_s: float
 
 
-class ExplainedDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What people get: a remembered decision and its sentence."""
+class ExplainedDecision(DecisionLine, frozen=True, kw_only=True):
+    """A remembered decision, whole, and its sentence."""
 
-    namespace: str
-    revision: str
-    sentence: str
     entry: HistoryEntry = msgspec.field(name="told")
-    """The decision; its JSON key is from before the rename."""
 
 
 def explained(key: tuple[str, str], entry: HistoryEntry) -> ExplainedDecision:

@@ -9,6 +9,7 @@ from collections import deque
 
 import msgspec
 
+from serving.autoscaler.decision_lines import DecisionStamp, LoggedDecision
 from serving.autoscaler.metric_windows import WindowContents
 from serving.autoscaler.scaler import ScalerOutcome
 
@@ -18,27 +19,16 @@ __all__ = ["DecisionHistory", "DecisionRecord", "HistoryEntry"]
 _SAMPLE_PERIOD_S = 60.0
 
 
-class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision, the newest of ``repeated_count`` + 1 in a row since ``since_s`` that all said the same."""
+class HistoryEntry(DecisionStamp, frozen=True, kw_only=True):
+    """A decision that is remembered."""
 
-    since_s: float
-    repeated_count: int
     outcome: ScalerOutcome
 
-    at_wall_s: float = 0.0
-    """When it was made, in seconds since the epoch."""
 
-    since_wall_s: float = 0.0
-    """When the first of the row was."""
-
-
-class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionRecord(LoggedDecision, frozen=True, kw_only=True):
     """One line of the decision log."""
 
-    namespace: str
-    revision: str
     entry: HistoryEntry = msgspec.field(name="told")
-    """The decision; its key in the log is from before the rename."""
 
     windows: WindowContents | None
     """What the algorithm looked at; None of the classic one, whose answer can only be taken as it was."""

@@ -31,13 +31,8 @@ from pathlib import Path
 from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
-from serving.autoscaler.decision_events import (
-    DECISION_LOG,
-    DECISION_LOG_FILES,
-    DecisionBook,
-    DecisionEvent,
-    DecisionPublisher,
-)
+from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher
+from serving.autoscaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES
 from serving.autoscaler.follow import Followers
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.io.events import ScaleEventWriter

@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
 
 from serving.cli.connection import ApiRequest, connect
 from serving.cli.resources import kind_named, known_words, path_of
@@ -35,35 +34,38 @@ def completion(context: click.Context, shell: str) -> None:
     zsh:  add to ~/.zshrc     eval "$(serving completion zsh)"
     fish: serving completion fish > ~/.config/fish/completions/serving.fish
     """  # noqa: D301 - click's mark for lines that stay as they are
+    # Six milliseconds, and nearly every command imports this module for its hooks.
+    from click.shell_completion import get_completion_class  # noqa: PLC0415 - as above
+
     root = context.find_root().command
     found = get_completion_class(shell)
     assert found is not None
     click.echo(found(root, {}, _PROGRAM, _VARIABLE).source())
 
 
-def complete_service(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_service(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of services."""
     return _names(context, SERVING_SERVICE, incomplete)
 
 
-def complete_revision(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_revision(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of revisions, for NAME=... too."""
     return _names(context, REVISION, incomplete, suffix="=")
 
 
-def complete_kind(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_kind(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """Words for kinds."""
-    return [CompletionItem(word) for word in known_words() if word.startswith(incomplete)]
+    return [word for word in known_words() if word.startswith(incomplete)]
 
 
-def complete_object(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_object(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of objects of the kind that stands before."""
     with contextlib.suppress(ServingError):
         return _names(context, kind_named(context.params.get("kind") or "services"), incomplete)
     return []
 
 
-def _names(context: click.Context, kind: Kind, incomplete: str, *, suffix: str = "") -> list[CompletionItem]:
+def _names(context: click.Context, kind: Kind, incomplete: str, *, suffix: str = "") -> list[str]:
     with contextlib.suppress(ServingError, OSError, ValueError, LookupError):
         asked = context.params
         state, named = asked.get("state_path"), asked.get("kubeconfig") or os.environ.get("KUBECONFIG", "")
@@ -78,5 +80,5 @@ def _names(context: click.Context, kind: Kind, incomplete: str, *, suffix: str =
         with contextlib.closing(answer):
             items = json.loads(b"".join(answer.pieces()))["items"]
         names = sorted(item["metadata"]["name"] for item in items)
-        return [CompletionItem(name + suffix) for name in names if name.startswith(incomplete)]
+        return [name + suffix for name in names if name.startswith(incomplete)]
     return []

@@ -11,7 +11,6 @@ import click
 
 from serving.cli.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.cli.completion import complete_kind, complete_object
-from serving.cli.jsonpathtemplate import rendered
 from serving.cli.objects import items_of, object_of, selector_of
 from serving.cli.params import JSONPATH, OutputParam
 from serving.cli.resources import kind_named, path_of
@@ -96,6 +95,9 @@ def _print_table(
 
 def _print(found: list[Object], output: str, *, is_one: bool) -> None:
     if output.startswith(JSONPATH):
+        # The other forms do not need it.
+        from serving.cli.jsonpathtemplate import rendered  # noqa: PLC0415 - as above
+
         whole = found[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": found}
         try:
             # No line end, as kubectl: the template has its own.

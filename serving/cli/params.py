@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 from serving.model.errors import InvalidValue
-from serving.model.quantity import parse_duration_s
 
 __all__ = ["JSONPATH", "OutputParam", "TimeParam", "wait_timeout_option"]
 
@@ -35,6 +34,9 @@ class TimeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
             return float(value)
         except ValueError:
             pass
+        # Fractions, which most commands do not need.
+        from serving.model.quantity import parse_duration_s  # noqa: PLC0415 - as above
+
         try:
             return parse_duration_s(value)
         except InvalidValue:

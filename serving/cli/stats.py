@@ -11,16 +11,12 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from serving.cli.api import fail
 from serving.local.state import default_state_path
-
-if TYPE_CHECKING:
-    from serving.autoscaler.decision_events import ExplainedDecision
 
 __all__ = ["Stats", "autoscaler_option", "url_of"]
 
@@ -40,13 +36,10 @@ class Stats:
     def __init__(self, url: str | None, state_path: Path | None) -> None:
         self._url = (url or url_of("stats", state_path)).rstrip("/")
 
-    def decisions(self, **names: str) -> "list[ExplainedDecision]":
-        """Those that are remembered, oldest first."""
-        # With the deciders comes numpy, which `serving top` does not need.
-        from serving.autoscaler.decision_events import ExplainedDecision  # noqa: PLC0415 - as above
-
+    def decisions(self, **names: str) -> list[bytes]:
+        """Those that are remembered, oldest first, each as JSON."""
         with self._get(names, timeout_s=_TIMEOUT_S) as answer:
-            return msgspec.json.decode(answer.read(), type=list[ExplainedDecision])
+            return [bytes(one) for one in msgspec.json.decode(answer.read(), type=list[msgspec.Raw])]
 
     def events(self, **names: str) -> Iterator[tuple[str, bytes]]:
         """Kind and body of each event, until the autoscaler ends."""

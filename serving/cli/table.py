@@ -1,7 +1,5 @@
 """Columns of text, aligned, without lines between them; what people pipe into other tools."""
 
-import shutil
-import textwrap
 from collections.abc import Iterable, Sequence
 
 __all__ = ["age_text", "aligned", "wrapped"]
@@ -26,6 +24,10 @@ def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
 
 def wrapped(text: str, *, indent: str) -> list[str]:
     """A text in lines no wider than the screen; its own lines stay apart."""
+    # Most commands print no long text; shutil imports the compression modules.
+    import shutil  # noqa: PLC0415 - as above
+    import textwrap  # noqa: PLC0415 - as above
+
     width = max(40, min(120, shutil.get_terminal_size(_SCREEN).columns))
     return [
         line

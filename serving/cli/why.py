@@ -4,17 +4,17 @@ What the autoscaler remembers comes from itself; what it has forgotten, or forgo
 in the state folder. On a cluster whose autoscaler is not within reach, Events tell what they can.
 """
 
+import contextlib
 import datetime as dt
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
 import msgspec
 
-from serving.autoscaler.decision_events import DECISION_LOG, DECISION_LOG_FILES, ExplainedDecision, explained
-from serving.autoscaler.replay import read_record
+from serving.autoscaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, DecisionLine, LoggedDecision
 from serving.cli.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.progress import say_aside
 from serving.cli.stats import Stats, autoscaler_option
@@ -25,7 +25,7 @@ from serving.model.errors import InvalidValue, ServingError
 from serving.model.knative import SERVICE_LABEL
 from serving.model.quantity import parse_duration_s
 
-__all__ = ["line_of", "log_files", "merged", "why"]
+__all__ = ["forgotten", "line_of", "log_files", "why"]
 
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
 _NOT_FOUND = 404
@@ -54,43 +54,53 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
         _tell_by_events(api, ours, since_s=since_s, follow=follow, output=output)
         return
     stats = Stats(autoscaler, api.state_path)
-    remembered = [one for one in stats.decisions(namespace=api.namespace) if one.revision in ours]
+    said = [_read(body) for body in stats.decisions(namespace=api.namespace)]
+    said = [one for one in said if one.line.revision in ours]
     if api.state_path is not None and not autoscaler:
-        remembered = merged(remembered, _logged(api.state_path, ours))
-    _print((one for one in remembered if one.entry.at_wall_s >= since_s), output)
+        said += _logged(api.state_path, ours, forgotten(one.line for one in said), since_s=since_s)
+    said.sort(key=lambda one: one.line.entry.since_wall_s)
+    _print((one for one in said if one.line.entry.at_wall_s >= since_s), output)
     unready = unready_lines(api, name)
     if output == "text":
         click.echo("".join(f"{line}\n" for line in unready), nl=False)
-    if not (remembered or unready or follow):
+    if not (said or unready or follow):
         fail(ours.nothing())
     if follow:
         events = stats.events(namespace=api.namespace, since=f"{time.time()}")
-        decided = (msgspec.json.decode(body, type=ExplainedDecision) for event, body in events if event == "decision")
-        _print((one for one in decided if one.revision in ours and not one.entry.repeated_count), output)
+        decided = (_read(body) for event, body in events if event == "decision")
+        _print((one for one in decided if one.line.revision in ours and not one.line.entry.repeated_count), output)
 
 
-def line_of(one: ExplainedDecision) -> str:
+def line_of(one: DecisionLine) -> str:
     """One line: when, who, what, why, and how often it was said since."""
     entry = one.entry
     again = f" ({entry.repeated_count} times more, until {_clock(entry.at_wall_s)})" if entry.repeated_count else ""
     return f"{_clock(entry.since_wall_s)} {one.revision} {one.sentence}{again}"
 
 
-def merged(remembered: list[ExplainedDecision], logged: Iterable[ExplainedDecision]) -> list[ExplainedDecision]:
-    """What was logged of a revision before the first thing that is remembered of it, then what is remembered."""
+def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], bool]:
+    """Whether a logged decision is older than all that is remembered of its revision. Samples repeat an earlier line."""
     first_s: dict[str, float] = {}
     for one in remembered:
         first_s.setdefault(one.revision, one.entry.since_wall_s)
-    older = [one for one in logged if one.entry.at_wall_s < first_s.get(one.revision, float("inf"))]
-    # Samples repeat what was said.
-    older = [one for one in older if not one.entry.repeated_count]
-    return sorted((*older, *remembered), key=lambda one: one.entry.since_wall_s)
+
+    def is_forgotten(one: LoggedDecision) -> bool:
+        return not one.entry.repeated_count and one.entry.at_wall_s < first_s.get(one.revision, float("inf"))
+
+    return is_forgotten
 
 
 def log_files(state_path: Path) -> list[Path]:
     """The files of the decision log, oldest first."""
     found = [state_path / f"{DECISION_LOG}.{number}" for number in range(DECISION_LOG_FILES - 1, 0, -1)]
     return [path for path in (*found, state_path / DECISION_LOG) if path.exists()]
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A decision: what a line shows of it, and all of it as JSON."""
+
+    line: DecisionLine
+    body: bytes
 
 
 class _Ours:
@@ -104,6 +114,10 @@ class _Ours:
     def nothing(self) -> str:
         """That there is nothing to tell of them."""
         return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service or revision?"
+
+    def has(self, one: LoggedDecision) -> bool:
+        """Whether a logged decision is about one of them."""
+        return one.namespace == self._api.namespace and one.revision in self
 
     def __contains__(self, revision: str) -> bool:
         if revision not in self._known:
@@ -145,22 +159,41 @@ def _event_line(one: ScaleEvent) -> str:
     return f"{_clock(one.at_s)} {one.revision} {one.sentence}"
 
 
-def _logged(state_path: Path, ours: _Ours) -> Iterator[ExplainedDecision]:
+def _logged(
+    state_path: Path, ours: _Ours, is_wanted: Callable[[LoggedDecision], bool], *, since_s: float
+) -> Iterator[_Said]:
+    """The wanted decisions of the log since a time. What cannot be read is left out: a crash cuts off the last line."""
+    name = ours.name.encode()
+    decode = msgspec.json.Decoder(LoggedDecision).decode
     for path in log_files(state_path):
         with path.open("rb") as file:
             for line in file:
-                try:
-                    record = read_record(line)
-                except InvalidValue:
-                    # The end of a line that a crash cut off, or of another version.
+                if name not in line:
                     continue
-                if record.revision in ours:
-                    yield explained((record.namespace, record.revision), record.entry)
+                with contextlib.suppress(msgspec.DecodeError, InvalidValue):
+                    one = decode(line)
+                    if one.entry.at_wall_s >= since_s and is_wanted(one) and ours.has(one):
+                        yield _explained(line)
 
 
-def _print(found: Iterable[ExplainedDecision], output: str) -> None:
+def _read(body: bytes) -> _Said:
+    return _Said(msgspec.json.decode(body, type=DecisionLine), body)
+
+
+def _explained(line: bytes) -> _Said:
+    # The sentence of a logged decision is made from its numbers. Their types come with the deciders and numpy, which take
+    # longer than all the rest of the command.
+    from serving.autoscaler.decision_events import explained  # noqa: PLC0415 - as above
+    from serving.autoscaler.replay import read_record  # noqa: PLC0415 - as above
+
+    record = read_record(line)
+    said = explained((record.namespace, record.revision), record.entry)
+    return _Said(said, msgspec.json.encode(said))
+
+
+def _print(found: Iterable[_Said], output: str) -> None:
     for one in found:
-        click.echo(line_of(one) if output == "text" else msgspec.json.encode(one).decode())
+        click.echo(line_of(one.line) if output == "text" else one.body.decode())
 
 
 def _clock(at_s: float) -> str:

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -87,6 +86,9 @@ class StateFolder:
 
     def open(self, api_url: str) -> None:
         """Make key, tokens, certificate and kubeconfig where they are missing, in a folder that is held. Raises as ``hold``."""
+        # Clients import this module for its paths; only `serving up` makes secrets.
+        import secrets  # noqa: PLC0415 - as above
+
         self.hold()
         if not self.key.exists():
             _write_private(self.key, secrets.token_bytes(_KEY_BYTES))

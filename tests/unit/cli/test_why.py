@@ -5,7 +5,7 @@ import msgspec
 
 from serving.autoscaler.decision_events import ExplainedDecision, explained
 from serving.autoscaler.decision_history import DecisionRecord, HistoryEntry
-from serving.cli.why import line_of, log_files, merged
+from serving.cli.why import forgotten, line_of, log_files
 from tests.unit.autoscaler.test_replay import a_day
 
 
@@ -30,10 +30,9 @@ def test_a_line_says_how_often_it_was_said() -> None:
 
 def test_the_log_tells_what_is_not_remembered_any_more_and_no_samples() -> None:
     day = told(a_day())
-    found = merged(day[5:], day)
     new = [one for one in day[:5] if not one.entry.repeated_count]
-    assert found == [*new, *day[5:]]
-    assert merged([], day) == [one for one in day if not one.entry.repeated_count]
+    assert list(filter(forgotten(day[5:]), day)) == new
+    assert list(filter(forgotten([]), day)) == [one for one in day if not one.entry.repeated_count]
 
 
 def test_files_of_the_log_come_oldest_first(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""The part of a decision that a list shows: whose it is, when it was made, how often it repeated, and its sentence.
+
+``decision_history`` and ``decision_events`` add the decision itself. This module imports no decider, so that a command that
+only prints sentences starts without numpy.
+"""
+
+import msgspec
+
+__all__ = ["DECISION_LOG", "DECISION_LOG_FILES", "DecisionLine", "DecisionStamp", "LoggedDecision"]
+
+DECISION_LOG = "decisions.jsonl"
+"""Name of the decision log in the state folder; older files of it end in .1, .2 and .3."""
+
+DECISION_LOG_FILES = 4
+
+
+class DecisionStamp(msgspec.Struct, frozen=True, kw_only=True):
+    """When a decision was made, the newest of ``repeated_count`` + 1 in a row since ``since_s`` that all said the same."""
+
+    since_s: float
+    repeated_count: int
+
+    at_wall_s: float = 0.0
+    """When it was made, in seconds since the epoch."""
+
+    since_wall_s: float = 0.0
+    """When the first of the row was."""
+
+
+class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision of a revision."""
+
+    namespace: str
+    revision: str
+    entry: DecisionStamp = msgspec.field(name="told")
+    """The decision; its JSON key is from before the rename."""
+
+
+class DecisionLine(LoggedDecision, frozen=True, kw_only=True):
+    """A decision and its sentence."""
+
+    sentence: str

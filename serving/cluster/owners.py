@@ -71,7 +71,7 @@ class Owners:
         self._deleting.discard(this)
         self.suspects.forget(this)
         self._unrelate(this, last)
-        for dependent in self._dependents.get(last.uid, ()):
+        for dependent in self.dependents_of(last.uid):
             self.suspects.add(dependent)
         # Its owner may wait for this deletion (in the foreground), and so may its namespace.
         waiting = [self._living[uid] for uid in last.owner_uids if uid in self._living]

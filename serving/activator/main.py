@@ -8,6 +8,8 @@ Environment:
   "inner-pods-80" is a further socket of the listener "inner", for the pods of one machine.
 - ``SERVING_ACTIVATOR_<FIELD>``: each setting of ``serving.settings.activator`` in its plain unit.
 - ``SERVING_AUTOSCALER_<FIELD>``: the settings from which the targets of revisions are resolved.
+
+SIGTERM and SIGINT drain it. SIGHUP is for one whose sockets another process has too: it finishes what it has.
 """
 
 if __name__ == "__main__":
@@ -18,14 +20,16 @@ if __name__ == "__main__":
 
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import random
 import resource
+import signal
 import socket
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
 from serving.activator.io.certificates import CertificateWatch
 from serving.activator.io.cluster_view import ClusterView
@@ -39,6 +43,7 @@ from serving.activator.routes import Routes
 from serving.activator.sites import Listener
 from serving.activator.table import RevisionTable
 from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.startup import report_serving
 from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
 from serving.cluster.identity import system_namespace
@@ -118,6 +123,17 @@ class Activator:
         self.addresses: dict[Listener, tuple[str, int]] = {}
         self.tls_address: tuple[str, int] | None = None
         self.is_serving = asyncio.Event()
+        self.on_handover: Callable[[], Awaitable[None]] | None = None
+        """Awaited when another process takes over: what else this one has that the other has now."""
+        self._handover = asyncio.Event()
+
+    def hand_over(self) -> None:
+        """Another process accepts from the same sockets: accept no more, and end with the last request.
+
+        Held requests are held on, and sent as before. After ``handover_grace_s`` what is left is cut off, and earlier if
+        ``run``'s ``stop`` is set.
+        """
+        self._handover.set()
 
     def reconfigure(self, settings: ActivatorSettings, scaling: AutoscalerSettings) -> None:
         """Work with these settings from now on, as far as they may change."""
@@ -154,8 +170,11 @@ class Activator:
                 ),
                 name="stats reports",
             )
-            await stop.wait()
-            await self._drain()
+            await _first(self._handover.wait(), stop)
+            if stop.is_set():
+                await self._drain()
+            else:
+                await self._finish_handover(stop)
             ended.set()
             await asyncio.wait([reports, *kept])
             stats.cancel()
@@ -181,6 +200,7 @@ class Activator:
                     one, handlers[Listener(which)], listener=which, takes_turns=self.settings.count > 1
                 )
         self.is_serving.set()
+        report_serving()
         addresses = {str(listener): f"{host}:{port}" for listener, (host, port) in self.addresses.items()}
         if self.tls_address is not None:
             addresses["tls"] = f"{self.tls_address[0]}:{self.tls_address[1]}"
@@ -216,14 +236,32 @@ class Activator:
         is_ours = head.reserved or is_probe_agent(agent) or head.target.startswith(_ACME)
         return is_ours or self.ingress.routes.find(Listener.PUBLIC, host) is None
 
+    async def _finish_handover(self, stop: asyncio.Event) -> None:
+        self.ingress.is_draining = True
+        self.server.hand_over()
+        if self.peers is not None:
+            self.peers.leave()
+        if self.on_handover is not None:
+            await self.on_handover()
+        _log.info("activator.handed-over", extra={"connections": self.server.connection_count})
+        left = self.server.wait_for_tunnels(grace_s=self.settings.handover_grace_s)
+        await _first(left, stop)
+        if stop.is_set():
+            await self._drain()
+        else:
+            await self._end(grace_s=0)
+
     async def _drain(self) -> None:
         """Fail probes, take requests for the lag, then none; after the grace reject those that wait and cut those that run."""
         self.ingress.is_draining = True
         self.server.drain()
         await asyncio.sleep(self.settings.drain_lag_s)
-        closing = asyncio.get_running_loop().call_later(self.settings.drain_grace_s, self.ingress.close)
+        await self._end(grace_s=self.settings.drain_grace_s)
+
+    async def _end(self, *, grace_s: float) -> None:
+        closing = asyncio.get_running_loop().call_later(grace_s, self.ingress.close)
         # Refusals of the last moment still have to reach their clients.
-        cut_count = await self.server.finish(grace_s=self.settings.drain_grace_s + _REFUSAL_S)
+        cut_count = await self.server.finish(grace_s=grace_s + _REFUSAL_S)
         closing.cancel()
         self.ingress.close()
         if self.access_log is not None:
@@ -308,9 +346,12 @@ def main() -> int:
             sending = exporting(otlp, page, service="activator", instance=settings.name)
             tracing = span_outbox(otlp, service="activator", instance=settings.name)
             answers = {"/routes/{namespace}/{name}": activator.route_digest}
-            async with serve_page(page, where, answers=answers), sending, tracing as send:
+            async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
+                await serving_page.enter_async_context(serve_page(page, where, answers=answers))
                 if send is not None:
                     activator.ingress.tracer = Tracer(settings.trace_ratio, send=send)
+                activator.on_handover = serving_page.aclose
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, activator.hand_over)
                 await activator.run(stop, sockets=sockets)
 
     return run_daemon("activator", body)

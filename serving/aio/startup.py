@@ -1,17 +1,20 @@
-"""Signals while a daemon still imports its modules: SIGTERM and SIGINT end the process at once.
+"""The start of a daemon: signals while it still imports its modules, and the report that it serves.
 
-As the first process of a container a daemon ignores SIGTERM until it has a handler (pid_namespaces(7)), and its imports
+While it imports, SIGTERM and SIGINT end the process at once. As the first process of a container a daemon ignores SIGTERM until it has a handler (pid_namespaces(7)), and its imports
 take up to a second: stopped in that time, it would run until its grace period is over. A ``main`` module therefore calls
 ``exit_on_signals`` before its other imports. ``serving.aio.daemon`` replaces the handlers when the loop runs.
 """
 
+import contextlib
 import os
 import signal
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["STOP_SIGNALS", "exit_on_signals"]
+__all__ = ["READY_VARIABLE", "STOP_SIGNALS", "exit_on_signals", "report_serving"]
 
+READY_VARIABLE = "SERVING_READY_FD"
+"""Names the pipe in which the supervisor of one machine waits for a byte."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -19,6 +22,16 @@ def exit_on_signals() -> None:
     """Exit with 0 on SIGTERM or SIGINT: nothing has begun that would have to be finished."""
     for number in STOP_SIGNALS:
         signal.signal(number, _exit)
+
+
+def report_serving() -> None:
+    """Report, once, that this daemon serves; nothing where no supervisor waits for it."""
+    text = os.environ.pop(READY_VARIABLE, "")
+    if text:
+        # The supervisor may be gone, or wait no longer.
+        with contextlib.suppress(OSError):
+            os.write(int(text), b"1")
+        os.close(int(text))
 
 
 def _exit(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -31,6 +31,7 @@ from pathlib import Path
 from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
+from serving.aio.startup import report_serving
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher
 from serving.autoscaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES
 from serving.autoscaler.follow import Followers
@@ -128,6 +129,7 @@ class AutoscalerDaemon:
         host, _, port = self._settings.stats_address.rpartition(":")
         async with self.server.serve(listener or (host, int(port))) as self.address:
             self.is_serving.set()
+            report_serving()
             beside = [
                 asyncio.create_task(self._events.run(), name="autoscaler events"),
                 asyncio.create_task(watch_lag(self.metrics.page), name="autoscaler loop lag"),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from serving.cli.checks import Finding
 from serving.cli.connection import ApiRequest, connect
+from serving.local.children import CHILDREN
 from serving.local.process_lifetime import QUEUE_PROXY_NAME, age_s, children_of
-from serving.local.supervisor import CHILDREN
 from serving.model.errors import ServingError
 
 __all__ = ["check_daemons", "check_reach"]

@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from serving.cli.api import fail_usage
 from serving.cli.background import report_ready, start_in_background
 from serving.cli.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 from serving.cli.programpath import path_lines
+from serving.cli.reload import reload_system
+from serving.local.binding import bind
+from serving.local.children import CHILDREN
 from serving.local.containers.gateway import bind_gateway, gateway_of
 from serving.local.ports import PORTS
 from serving.local.process_lifetime import die_with_parent
 from serving.local.state import StateFolder, default_state_path
-from serving.local.supervisor import CHILDREN, Supervisor, bind
+from serving.local.supervisor import Supervisor
 from serving.model.errors import InvalidCertificate, Problem, SettingsError
 from serving.model.knative import AUTOSCALING_GROUP
 from serving.samples import hello
@@ -65,6 +70,13 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @with_node_flags
 @click.option("-d", "--detach", is_flag=True, help="Run in the background, and return once it has started.")
+@click.option(
+    "--reload",
+    "reloads",
+    is_flag=True,
+    help="Have the system that runs replace its processes without a failed request, as after an upgrade, and return. "
+    "Takes --state only. SIGHUP does the same.",
+)
 @click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
 def up(
     *,
@@ -74,10 +86,14 @@ def up(
     activator_count: int,
     sample: bool,
     detach: bool,
-    **more: Any,  # noqa: ANN401 - ports and flags of nodes
+    **more: Any,  # noqa: ANN401 - ports, flags of nodes, and whether to reload
 ) -> None:
     """Run everything on this machine until interrupted, or with -d until `serving down`."""
     state = StateFolder((state_path or default_state_path()).absolute())
+    if more.pop("reloads"):
+        _refuse_other_options()
+        reload_system(state.path)
+        return
     if detach:
         # As they were typed: there is one place that reads options.
         arguments = sys.argv[sys.argv.index("up") + 1 :]
@@ -127,6 +143,21 @@ def up(
         report_ready()
 
     sys.exit(Supervisor(state, sockets, children, environment=environment).run(on_started))
+
+
+def _refuse_other_options() -> None:
+    """The system that runs keeps the options that it was started with."""
+    context = click.get_current_context()
+    typed = [
+        one.opts[0]
+        for one in context.command.params
+        if one.name not in {"reloads", "state_path"}
+        and context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if typed:
+        fail_usage(
+            f"--reload takes --state only, not {', '.join(typed)}; for other options: `serving down`, `serving up`"
+        )
 
 
 def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict[str, str]:

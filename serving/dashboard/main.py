@@ -25,6 +25,7 @@ from pathlib import Path
 from aiohttp import web
 
 from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.startup import report_serving
 from serving.cluster.connect import connect
 from serving.cluster.port import Cluster
 from serving.dashboard.actions import DashboardActions
@@ -72,6 +73,7 @@ class Dashboard:
         """Run until ``stop`` is set. ``listener`` is a bound socket that replaces the address."""
         async with self._served(listener) as self.address:
             self.is_serving.set()
+            report_serving()
             await self._feed.run(stop)
 
     @contextlib.asynccontextmanager

@@ -25,6 +25,7 @@ import msgspec
 
 from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.startup import report_serving
 from serving.cluster.admission import admit
 from serving.cluster.api.reviews import TokenReviews
 from serving.cluster.api.running import running
@@ -138,6 +139,7 @@ async def _body(stop: asyncio.Event) -> None:
             page = serve_page(metrics.page, sockets.get("control-metrics") or settings.metrics_address)
             sending = exporting(settings.otlp, metrics.page, service="control")
             async with page, sending, running(api, sockets["api"], tls=state.certificate.server_context()):
+                report_serving()
                 await controlling
             for task in tasks:
                 task.cancel()

@@ -15,7 +15,7 @@ from serving.cluster.api.kubeconfig import kubeconfig
 from serving.local.certificates import ApiCertificate
 from serving.model.errors import Problem, SettingsError
 
-__all__ = ["StateFolder", "default_state_path", "short_path"]
+__all__ = ["StateFolder", "default_state_path", "short_path", "write_private"]
 
 _KEY_BYTES = 32
 _PRIVATE = 0o600
@@ -38,6 +38,7 @@ class StateFolder:
         self.kubeconfig = path / "kubeconfig"
         self.certificate = ApiCertificate(path / "certificates")
         self.ports = path / "ports.json"
+        self.reload = path / "reload.json"
         self.journal = path / "journal.db"
         self.logs = path / "logs"
         self.pods = path / "pods"
@@ -91,16 +92,16 @@ class StateFolder:
 
         self.hold()
         if not self.key.exists():
-            _write_private(self.key, secrets.token_bytes(_KEY_BYTES))
+            write_private(self.key, secrets.token_bytes(_KEY_BYTES))
         for token in (self.token, self.dashboard_token):
             if not token.exists():
-                _write_private(token, secrets.token_urlsafe(_KEY_BYTES).encode())
+                write_private(token, secrets.token_urlsafe(_KEY_BYTES).encode())
         authority = self.certificate.make()
-        _write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text(), authority=authority).encode())
+        write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text(), authority=authority).encode())
 
     def write_ports(self, ports: Mapping[str, int]) -> None:
         """Note the ports by name, for those who look for a daemon later."""
-        _write_private(self.ports, json.dumps(ports).encode())
+        write_private(self.ports, json.dumps(ports).encode())
 
     def listen_template(self) -> socket.socket:
         """The listening socket for orders to the template. The folder must be held."""
@@ -138,7 +139,7 @@ def short_path(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def _write_private(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: bytes) -> None:
     """Write a file that only its owner reads, whole or not at all."""
     made = path.with_name(path.name + ".new")
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)

@@ -1,7 +1,8 @@
 """``serving up``'s first process: holds the listening sockets and the children. Standard library only, no loop, no threads.
 
 It binds the sockets before it starts any child and passes them down, so that the restart of a child refuses no connection.
-A child that ends is started again, after a pause that doubles while it keeps ending. The processes of pods are adopted
+A child that ends is started again, after a pause that doubles while it keeps ending. On SIGHUP all are replaced, without a
+lost request: a new activator serves before the old one stops, and the old one finishes what it has. The processes of pods are adopted
 (subreaper), so that they outlive the template that forked them; their exit codes go to the template. When the supervisor
 stops or dies, no process stays: children and pods end with it (parent-death signal), other orphans are killed. It ends
 the children in the order in which no request is lost: first the ingress, which finishes its requests; pods last.
@@ -15,127 +16,44 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from serving.aio.startup import READY_VARIABLE
+from serving.local.children import ACTIVATOR, TEMPLATE, Child, ChildProcess
 from serving.local.process_lifetime import adopt_orphans, children_of, die_with_parent, kill_group
 from serving.local.processevents import ProcessEvents
-from serving.local.state import StateFolder
-from serving.model.errors import Problem, SettingsError
+from serving.local.reloading import ReloadReport
+from serving.local.state import StateFolder, write_private
+from serving.local.terminal import ControllingTerminal
 
-__all__ = ["CHILDREN", "Child", "Ports", "Supervisor", "bind"]
+__all__ = ["Supervisor"]
 
 # A child that lived this long was sound; its next end is answered at once.
 _SOUND_S = 10.0
 _PAUSE_FIRST_S = 0.1
-# Virtual nodes boot in seconds; the minute of a cluster would only hide what happens.
-_SCAN_INTERVAL_S = "2"
 _PAUSE_MAX_S = 5.0
 # Each child has this long to finish; then it is killed.
 _STOP_S = 10.0
 # By then killed processes are gone, and the processes that they leave behind are orphans.
 _KILL_S = 0.05
-_TEMPLATE = "template"
 _PUBLIC_SERVICES = "SERVING_CONTROLLER_PUBLIC_SERVICES"
 _CLIENT_PORTS = ("SERVING_CONTROLLER_PUBLIC_PORT", "SERVING_CONTROLLER_INNER_PORT")
 _CLAIMS = "SERVING_CONTROLLER_AUTOCREATE_CLUSTER_DOMAIN_CLAIMS"
 # The exit code of a daemon that would fail in the same way at each start (``serving.aio.daemon``).
 _CANNOT_START_EXIT = 2
-_BACKLOG = 4096
-_ACTIVATOR = "serving.activator.main"
 # In the names of sockets that containers.gateway has bound.
 _FOR_PODS = "-pods-"
-_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGCHLD, signal.SIGHUP, *_STOP_SIGNALS)
+# A daemon serves within seconds, on a machine under load within tens of them.
+_READY_S = 60.0
+# While it waits for one to serve, which no signal reports.
+_LOOK_S = 0.02
 _IDLE_S = 3600.0
 # The pipe to the template is full: a new template reads it soon.
 _UNSENT_PAUSE_S = 0.1
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
-Ports = Mapping[str, int]
-"""Port of each listening socket by name: public, inner, api, stats."""
-
-
-class Child:
-    """One child process: its name, its module, the sockets that it takes over, and what its environment has besides."""
-
-    def __init__(self, name: str, module: str, *sockets: str, environment: Mapping[str, str] = _NOTHING) -> None:
-        self.name, self.module, self.sockets, self.environment = name, module, sockets, environment
-        self.process: subprocess.Popen[bytes] | None = None
-        self.started_s = 0.0
-        self.pause_s = 0.0
-
-
-def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False) -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
-    """The children, in the order of their start."""
-    groups = {"SERVING_NODEGROUP_CLOUD_PROVIDER": "local", "SERVING_NODEGROUP_SCAN_INTERVAL_S": _SCAN_INTERVAL_S}
-    return [
-        Child(_TEMPLATE, "serving.local.template", _TEMPLATE),
-        Child("control", "serving.local.control", "api", "control-metrics"),
-        *(
-            [Child("nodegroup", "serving.nodegroup.main", "nodegroup-metrics", environment=groups)]
-            if has_node_groups
-            else []
-        ),
-        Child("autoscaler", "serving.autoscaler.main", "stats"),
-        Child("dashboard", "serving.dashboard.main", "dashboard"),
-        *(_activator(index, activator_count) for index in range(activator_count)),
-    ]
-
-
-def _activator(index: int, count: int) -> Child:
-    """One of those that accept from the same sockets. The first has the name and the port that one alone has."""
-    name = f"activator-{index}" if index else "activator"
-    environment = {
-        "SERVING_ACTIVATOR_INDEX": str(index),
-        "SERVING_ACTIVATOR_COUNT": str(count),
-        # Readiness is pushed here; a probe would only take the starting pods' CPU.
-        "SERVING_ACTIVATOR_PROBE_UNREADY_PODS": "false",
-    }
-    if index:
-        # To the autoscaler each is another one, whose loads add up.
-        environment["SERVING_ACTIVATOR_NAME"] = name
-    return Child(name, _ACTIVATOR, "public", "tls", "inner", f"{name}-metrics", environment=environment)
-
-
-def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.socket]:
-    """A listening socket on 127.0.0.1 for each port.
-
-    Those named in ``unheard`` are bound and refuse connections until the activator listens; they are left out where the
-    port is taken.
-
-    Raises:
-        SettingsError: with a problem for each port that is taken.
-    """
-    found: dict[str, socket.socket] = {}
-    problems = []
-    for name, port in ports.items():
-        try:
-            found[name] = (
-                _bound(port) if name in unheard else socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
-            )
-        except OSError as error:
-            if name in unheard:
-                continue
-            what = f"port {port} cannot be taken: {os.strerror(error.errno or 0)}"
-            problems.append(Problem(where=f"--{name}-port", what=what, expected="a free port"))
-    if problems:
-        for one in found.values():
-            one.close()
-        raise SettingsError(problems)
-    return found
-
-
-def _bound(port: int) -> socket.socket:
-    one = socket.socket()
-    try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind(("127.0.0.1", port))
-    except OSError:
-        one.close()
-        raise
-    return one
 
 
 class Supervisor:
@@ -157,6 +75,12 @@ class Supervisor:
         self._sockets = sockets
         self._children = list(children)
         self._events = ProcessEvents()
+        self._terminal = ControllingTerminal()
+        # Activators that finish what they have, and those that do not serve yet.
+        self._beside: list[ChildProcess] = []
+        self._is_reload_wanted = False
+        # Not started by the ordinary restart.
+        self._held_child: Child | None = None
         self._is_stopping = False
         self._exit_code = 0
 
@@ -169,17 +93,91 @@ class Supervisor:
             self._start(child)
         on_started()
         while not self._is_stopping:
-            received = signal.sigtimedwait(_SIGNALS, self._next_start_s())
-            if received is not None and received.si_signo != signal.SIGCHLD:
-                self._is_stopping = True
-            self._reap()
-            self._events.send()
-            for child in self._children:
-                is_due = time.monotonic() >= child.started_s + child.pause_s
-                if child.process is None and is_due and not self._is_stopping:
-                    self._start(child)
+            self._turn(self._next_start_s())
+            if self._is_reload_wanted and not self._is_stopping:
+                self._is_reload_wanted = False
+                self._reload()
         self._stop_all()
         return self._exit_code
+
+    def _turn(self, timeout_s: float) -> None:
+        """Wait for a signal, and do what is due."""
+        received = signal.sigtimedwait(_SIGNALS, timeout_s)
+        if received is not None and received.si_signo == signal.SIGHUP:
+            if not self._terminal.is_lost:
+                self._is_reload_wanted = True
+            elif not self._terminal.is_hangup_ignored:
+                self._is_stopping = True
+        elif received is not None and received.si_signo in _STOP_SIGNALS:
+            self._is_stopping = True
+        self._reap()
+        self._events.send()
+        for child in self._children:
+            is_due = child is not self._held_child and time.monotonic() >= child.started_s + child.pause_s
+            if child.process is None and is_due and not self._is_stopping:
+                self._start(child)
+
+    def _reload(self) -> None:
+        """Replace all children, activators first: what cannot start is found while the old ones still serve."""
+        report = ReloadReport(self._state.reload, write=write_private)
+        for child in sorted(self._children, key=lambda child: not child.overlaps):
+            before, begun_s = child.process, time.monotonic()
+            child.generation += 1
+            problem = self._overlap(child) if child.overlaps else self._replace(child)
+            if problem is not None or child.process is None:
+                log = self._state.logs / f"{child.name}.log"
+                report.end(f"the new {child.name} {problem or 'has ended'}: {_last_error(log)}")
+                return
+            old = "none" if before is None else str(before.pid)
+            took_s = time.monotonic() - begun_s
+            report.replaced(f"{child.name}: process {old} -> {child.process.pid} in {took_s:.1f} s")
+        report.end(None)
+
+    def _overlap(self, child: Child) -> str | None:
+        """Have a new process serve beside the old one, which then finishes what it has; a text says what went wrong."""
+        new = self._spawned(child)
+        self._beside.append(new)
+        problem = self._until_ready(new)
+        if problem is not None:
+            new.signal(signal.SIGKILL)
+            return problem
+        self._beside.remove(new)
+        old, child.process, child.started_s = child.process, new, new.started_s
+        if old is not None:
+            self._beside.append(old)
+            # One that did not serve yet has nothing to finish.
+            old.signal(signal.SIGHUP if old.is_ready else signal.SIGTERM)
+        return None
+
+    def _replace(self, child: Child) -> str | None:
+        """Stop the old process and start a new one; a text says what went wrong."""
+        self._held_child, old = child, child.process
+        if old is not None:
+            # Pods outlive the template, unless it is the whole system that stops.
+            old.signal(signal.SIGHUP if child.name == TEMPLATE else signal.SIGTERM)
+            self._wait(lambda: old.exit_code is not None, within_s=_STOP_S)
+            old.signal(signal.SIGKILL)
+            self._wait(lambda: old.exit_code is not None, within_s=_STOP_S)
+        self._held_child = None
+        if self._is_stopping:
+            return "was not started, because the system stops"
+        self._start(child)
+        assert child.process is not None
+        return self._until_ready(child.process)
+
+    def _until_ready(self, process: ChildProcess) -> str | None:
+        """Wait until a process serves; a text says why it does not."""
+        self._wait(lambda: process.is_ready or process.exit_code is not None, within_s=_READY_S)
+        if process.is_ready:
+            return None
+        return (
+            f"does not serve after {_READY_S:g} s" if process.exit_code is None else f"ended with {process.exit_code}"
+        )
+
+    def _wait(self, until: Callable[[], bool], *, within_s: float) -> None:
+        deadline_s = time.monotonic() + within_s
+        while not until() and not self._is_stopping and time.monotonic() < deadline_s:
+            self._turn(_LOOK_S)
 
     def _next_start_s(self) -> float:
         if self._events.has_unsent:
@@ -188,31 +186,44 @@ class Supervisor:
         return max(0.0, min(waiting) - time.monotonic()) if waiting else _IDLE_S
 
     def _start(self, child: Child) -> None:
+        child.process = self._spawned(child)
+        child.started_s = child.process.started_s
+
+    def _spawned(self, child: Child) -> ChildProcess:
         # There is no socket for TLS where there is no certificate.
         descriptors = {name: self._sockets[name].fileno() for name in child.sockets if name in self._sockets}
-        if child.module == _ACTIVATOR:
+        if child.module == ACTIVATOR:
             # Where the pods of this machine find services.
             descriptors |= {name: one.fileno() for name, one in self._sockets.items() if _FOR_PODS in name}
-        if child.name == _TEMPLATE:
+        if child.name == TEMPLATE:
             descriptors |= zip(("events", "events-writer"), self._events.descriptors, strict=True)
             # Pods are forked from the template: it does not even know where secrets are.
             more: Mapping[str, str] = {"SERVING_PROCESS_RECORDS": str(self._state.processes)}
         else:
             more = {**self._addresses(), **self._environment, **child.environment}
-        environment = {**os.environ, "SERVING_LISTEN_FDS": json.dumps(descriptors), **more}
+        ready_fd, its_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        environment = {
+            **os.environ,
+            "SERVING_LISTEN_FDS": json.dumps(descriptors),
+            READY_VARIABLE: str(its_fd),
+            **more,
+        }
         log = (self._state.logs / f"{child.name}.log").open("ab")
         with log:
-            child.process = subprocess.Popen(  # noqa: S603 - our own module
+            process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-m", child.module],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=list(descriptors.values()),
+                pass_fds=[*descriptors.values(), its_fd],
                 start_new_session=True,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread, by design
             )
-        child.started_s = time.monotonic()
+        os.close(its_fd)
+        # It is collected here, with the processes of pods.
+        process.returncode = 0
+        return ChildProcess(process.pid, started_s=time.monotonic(), ready_fd=ready_fd)
 
     def _addresses(self) -> dict[str, str]:
         public, inner, stats = (self._sockets[name].getsockname() for name in ("public", "inner", "stats"))
@@ -220,7 +231,7 @@ class Supervisor:
             self._sockets[name].getsockname()
             for child in self._children
             for name in child.sockets
-            if child.module == _ACTIVATOR and name.endswith("-metrics")
+            if child.module == ACTIVATOR and name.endswith("-metrics")
         ]
         tls = (
             {"SERVING_CONTROLLER_PUBLIC_TLS_PORT": str(self._sockets["tls"].getsockname()[1])}
@@ -259,29 +270,37 @@ class Supervisor:
         """Collect every child that ended, and report the end of each process that was adopted."""
         with contextlib.suppress(ChildProcessError):
             while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                child = next((one for one in self._children if one.process and one.process.pid == found.si_pid), None)
-                if child is None:
+                process = next((one for one in self._processes if one.pid == found.si_pid), None)
+                if process is None:
                     # Its group, before it is collected: until then its process id cannot be used again.
                     kill_group(found.si_pid, signal.SIGKILL)
                 _, status = os.waitpid(found.si_pid, 0)
                 code = os.waitstatus_to_exitcode(status)
-                if child is None:
+                if process is None:
                     self._events.report_exit(found.si_pid, code)
-                elif child.process is not None:
-                    child.process.returncode = code
-                    self._ended(child)
+                else:
+                    self._ended(process, code)
 
-    def _ended(self, child: Child) -> None:
-        code = child.process.returncode if child.process else None
-        child.process = None
+    @property
+    def _processes(self) -> list[ChildProcess]:
+        return [*(child.process for child in self._children if child.process is not None), *self._beside]
+
+    def _ended(self, process: ChildProcess, code: int) -> None:
+        is_served, process.exit_code = process.is_ready, code
+        process.close()
+        if process in self._beside:
+            self._beside.remove(process)
+            return
+        child = next(one for one in self._children if one.process is process)
+        child.process, child.has_served = None, child.has_served or is_served
+        if self._is_stopping or child is self._held_child:
+            return
         lived_s = time.monotonic() - child.started_s
         child.pause_s = (
             _PAUSE_FIRST_S if lived_s >= _SOUND_S else min(_PAUSE_MAX_S, max(_PAUSE_FIRST_S, child.pause_s * 2))
         )
         log = self._state.logs / f"{child.name}.log"
-        if self._is_stopping:
-            return
-        if code == _CANNOT_START_EXIT:
+        if code == _CANNOT_START_EXIT and not child.has_served:
             sys.stderr.write(f"serving: {child.name} cannot start: {_last_error(log)}\n")
             self._exit_code, self._is_stopping = code, True
         else:
@@ -289,39 +308,41 @@ class Supervisor:
 
     def _stop_all(self) -> None:
         """Stop the children in reverse order. A second signal kills all of them at once."""
-        for child in reversed(self._children):
-            if not self._stop(child):
-                break
-        for child in self._children:
-            _signal(child, signal.SIGKILL)
+        finishing = list(self._beside)
+        for process in finishing:
+            process.signal(signal.SIGTERM)
+        if all(self._wait_for_end(process) for process in finishing):
+            for child in reversed(self._children):
+                if child.process is not None and not self._stop(child.process):
+                    break
+        for process in self._processes:
+            process.signal(signal.SIGKILL)
         deadline_s = time.monotonic() + _STOP_S
         while children_of(os.getpid()) and time.monotonic() < deadline_s:
             self._end_orphans()
             signal.sigtimedwait(_SIGNALS, _KILL_S)
             self._reap()
 
-    def _stop(self, child: Child) -> bool:
+    def _stop(self, process: ChildProcess) -> bool:
         """Ask one to end, and wait for it; False if there was a second signal meanwhile."""
-        _signal(child, signal.SIGTERM)
+        process.signal(signal.SIGTERM)
+        return self._wait_for_end(process)
+
+    def _wait_for_end(self, process: ChildProcess) -> bool:
         deadline_s = time.monotonic() + _STOP_S
-        while child.process is not None and time.monotonic() < deadline_s:
+        while process.exit_code is None and time.monotonic() < deadline_s:
             received = signal.sigtimedwait(_SIGNALS, max(0.0, deadline_s - time.monotonic()))
-            if received is not None and received.si_signo != signal.SIGCHLD:
+            if received is not None and received.si_signo in _STOP_SIGNALS:
                 return False
             self._reap()
         return True
 
     def _end_orphans(self) -> None:
-        ours = {child.process.pid for child in self._children if child.process is not None}
+        ours = {process.pid for process in self._processes}
         for pid in children_of(os.getpid()):
             if pid not in ours:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def _signal(child: Child, number: signal.Signals) -> None:
-    if child.process is not None:
-        child.process.send_signal(number)
 
 
 def _last_error(log: Path) -> str:

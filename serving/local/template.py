@@ -4,7 +4,7 @@ It has loaded what a queue-proxy needs and waits for orders on a unix socket (``
 handed down by the supervisor in ``SERVING_LISTEN_FDS`` as "template"). It has no loop and no thread. Pods belong to it and
 not to the control process, so they survive its restart; the next control process gets an inventory when it connects. The newest connection counts.
 
-Pods survive the template as well: the supervisor is their parent and reports their ends through a pipe
+SIGHUP ends it between two orders, and the next one goes on. Pods survive the template as well: the supervisor is their parent and reports their ends through a pipe
 (``processevents``), and files record them (``processrecords``). When it is stopped, it ends all pods: apps get SIGTERM first,
 queue-proxies are killed at once, because the ingress has been drained before.
 """
@@ -30,6 +30,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.aio.startup import report_serving
 from serving.local.orders import (
     ForgetPod,
     HeldPod,
@@ -59,6 +60,8 @@ __all__ = ["Template", "main"]
 
 _PIECE_BYTES = 65536
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Another template takes over: it ends, and the pods do not.
+_HAND_OVER = signal.SIGHUP
 # How long apps have to end when the whole system stops.
 _APP_GRACE_S = 2.0
 # A queue-proxy that has not repeated its readiness by then reports it later.
@@ -67,7 +70,7 @@ _KILLED = -signal.SIGKILL
 
 
 class Template:
-    """Children and the one connection to control. ``run`` lasts until SIGTERM or SIGINT."""
+    """Children and the one connection to control. ``run`` lasts until SIGTERM, SIGINT or SIGHUP."""
 
     def __init__(self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords) -> None:
         self._listener = listener
@@ -93,23 +96,26 @@ class Template:
         self._processes: dict[tuple[str, str], ProcessRecord] = {}
         self._running: dict[int, ProcessRecord] = {}
         self._is_stopping = False
+        self._hands_over = False
 
     def run(self) -> None:
-        """Take orders until SIGTERM or SIGINT."""
+        """Take orders until SIGTERM or SIGINT, which end the pods too, or SIGHUP, which does not."""
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for number in _SIGNALS:
+        for number in (*_SIGNALS, _HAND_OVER):
             signal.signal(number, self._signalled)
         self._listener.setblocking(False)
         self._follow(woken, lambda: None)
         self._follow(self._events, self._heard)
         self._take_over()
         self._follow(self._listener, self._connected)
+        report_serving()
         while not self._is_stopping:
             self._turn(None if self._preloaded.is_empty else LOOK_PERIOD_S)
             self._preloaded.drop_unused(time.monotonic())
         self._preloaded.end()
-        self._end_all()
+        if not self._hands_over:
+            self._end_all()
 
     def _take_over(self) -> None:
         """Go on with the processes that an earlier template forked. What ended in the meantime is in the pipe."""
@@ -139,8 +145,8 @@ class Template:
     def _follow(self, what: int | socket.socket, callback: Callable[[], None]) -> None:
         self._selector.register(what, selectors.EVENT_READ, callback)
 
-    def _signalled(self, _number: int, _: object) -> None:
-        self._is_stopping = True
+    def _signalled(self, number: int, _: object) -> None:
+        self._is_stopping, self._hands_over = True, number == _HAND_OVER
 
     def _heard(self) -> None:
         """Read what the supervisor and the queue-proxies report."""

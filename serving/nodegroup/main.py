@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from serving.aio.daemon import inherited_sockets, run_daemon
+from serving.aio.startup import report_serving
 from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
 from serving.cluster.fenced import FencedCluster
@@ -102,6 +103,7 @@ async def _body(stop: asyncio.Event) -> None:
 
         where = inherited_sockets().get("nodegroup-metrics") or own.settings.metrics_address
         async with serve_page(metrics.page, where):
+            report_serving()
             if not election.enabled:
                 await work(cluster, lambda: None)
                 return

@@ -204,12 +204,17 @@ class Connection(asyncio.Protocol):
 
     # What the server calls.
 
+    def wind_down(self) -> None:
+        """Make the answer that is due the last one. An idle connection stays: its client may be sending a request."""
+        if self._exchange is not None:
+            self._exchange.closing = True
+
     def close_if_idle(self) -> None:
         """Close if it is idle; otherwise after the answer."""
         if self.is_idle:
             self._close()
-        elif self._exchange is not None:
-            self._exchange.closing = True
+        else:
+            self.wind_down()
 
     def cut(self) -> bool:
         """Close now; return whether a request was cut off."""

@@ -14,6 +14,9 @@ class Member(Protocol):
     def is_idle(self) -> bool:
         """Whether no request runs and none has begun to arrive."""
 
+    def wind_down(self) -> None:
+        """Ask the client to send no more requests here; those that come are served."""
+
     def close_if_idle(self) -> None:
         """Close if it is idle, otherwise after the answer."""
 

@@ -105,11 +105,22 @@ class HttpServer:
             if not connection.is_idle:
                 connection.close_if_idle()
 
+    def hand_over(self) -> None:
+        """Accept no more connections, which another process does from now on; each that is here stays until its next answer."""
+        self.draining = True
+        self._close_listeners()
+        for connection in list(self._connections):
+            connection.wind_down()
+
+    def _close_listeners(self) -> None:
+        for server in self._listeners:
+            server.close()
+        self._listeners.clear()
+
     def stop_accepting(self) -> None:
         """Accept no more connections, and close those that are idle."""
         self.draining = self.finishing = True
-        for server in self._listeners:
-            server.close()
+        self._close_listeners()
         for connection in list(self._connections):
             connection.close_if_idle()
 

@@ -142,6 +142,11 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     503, and those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator, or wait
     at the socket for the next."""
 
+    handover_grace_s: Annotated[float, Knob(key="handover-grace", unit=DURATION, low=0, high=86400)] = 300.0
+    """Time that requests, websockets and streams have to end after another process has taken over (`serving up --reload`), in
+    seconds; then they are cut. Range: 0 to 24h. Default: ours, 300s, the longest wait for a pod and Knative's default
+    timeout of a request, so that only longer streams are cut."""
+
     tell_revision: Annotated[bool, Knob(key="tell-revision", unit=FLAG)] = True
     """Whether answers name their revision in X-Serving-Revision. Default: ours, true; off where clients must not see it."""
 

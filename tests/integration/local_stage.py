@@ -34,7 +34,8 @@ _SUPERVISOR = """
 import sys
 from pathlib import Path
 from serving.local.state import StateFolder
-from serving.local.supervisor import CHILDREN, Supervisor
+from serving.local.children import CHILDREN
+from serving.local.supervisor import Supervisor
 state = StateFolder(Path(sys.argv[1]))
 state.hold()
 sys.exit(Supervisor(state, {"template": state.listen_template()}, CHILDREN()[:1]).run(lambda: print(flush=True)))
@@ -62,6 +63,10 @@ class Template:
         pid = self.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
+
+    def reload(self) -> None:
+        """Have the supervisor replace it."""
+        self.supervisor.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
         """End both in peace."""

@@ -346,3 +346,54 @@ async def test_probes_are_answered(target: str, host: str, header: str, body: st
         await stage.pod_seen("p")
         answer = await ask(stage.public, target, host=host, headers=[header])
     assert (answer.status, answer.body) == (200, body)
+
+
+async def test_a_held_request_outlives_the_handover_to_another_process() -> None:
+    async with staged() as stage:
+        await stage.service(state="Reserve")
+        asked = asyncio.create_task(ask(stage.public))
+        await until(lambda: stage.level == 1)
+        stage.activator.hand_over()
+        await until(lambda: stage.activator.ingress.is_draining)
+        with pytest.raises(ConnectionRefusedError):
+            await ask(stage.public)
+        await stage.pod("p")
+        answer = await asked
+        assert (answer.status, answer.body) == (200, "p")
+
+
+async def test_an_idle_connection_has_its_next_request_answered_after_a_handover_and_is_closed_then() -> None:
+    async with staged() as stage:
+        await stage.service()
+        await stage.pod_seen("p")
+        reader, writer = await asyncio.open_connection(*stage.public)
+        for is_last in (False, True):
+            writer.write(b"GET / HTTP/1.1\r\nHost: hello.default.localhost\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert (b"connection: close" in head.lower()) is is_last
+            assert await reader.readexactly(1) == b"p"
+            if not is_last:
+                stage.activator.hand_over()
+                await until(lambda: stage.activator.ingress.is_draining)
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_the_grace_of_a_handover_ends_what_is_held() -> None:
+    async with staged(handover_grace_s=0.1) as stage:
+        await stage.service(state="Reserve")
+        asked = asyncio.create_task(ask(stage.public))
+        await until(lambda: stage.level == 1)
+        stage.activator.hand_over()
+        assert (await asked).status == 503
+
+
+async def test_a_signal_to_stop_ends_a_handover_as_it_ends_serving() -> None:
+    async with staged() as stage:
+        await stage.service(state="Reserve")
+        asked = asyncio.create_task(ask(stage.public))
+        await until(lambda: stage.level == 1)
+        stage.activator.hand_over()
+        await until(lambda: stage.activator.ingress.is_draining)
+    assert (await asked).status == 503

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shlex
 import signal
 import sys
@@ -15,6 +16,7 @@ from websockets.frames import CloseCode
 
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET
 from serving.cluster.port import Object
+from serving.local.reloading import read_reload
 from serving.local.workloads import is_ready
 from tests.eventually import until
 from tests.integration.local_stage import (
@@ -379,6 +381,25 @@ async def test_pods_live_on_when_the_template_is_killed(tmp_path: Path) -> None:
             await machine.cluster.delete(POD, "default", "p")
             await machine.until_gone()
             await until(lambda: not list(template.state.processes.iterdir()))
+
+
+async def test_pods_live_on_when_the_template_is_replaced(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(manifest())
+            pod = await machine.ready()
+            apps, before = await apps_of(machine, [pod]), template.pid
+            template.reload()
+            await until(lambda: read_reload(template.state.reload)["ended_count"] == 1)
+            found = read_reload(template.state.reload)
+            assert found["error"] is None
+            match = re.match(r"template: process (\d+) -> (\d+) in ", found["replaced"][0])
+            assert match
+            assert (int(match[1]), is_alive(int(match[2]))) == (before, True)
+            assert match[1] != match[2]
+            assert await apps_of(machine, [pod]) == apps
+            os.kill(apps[0], signal.SIGKILL)
+            await machine.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
 
 
 async def test_pods_that_start_while_the_template_is_away_start_with_the_next_one(tmp_path: Path) -> None:

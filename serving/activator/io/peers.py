@@ -98,13 +98,22 @@ class PeerProcesses:
 
         await every(_LOOK_PERIOD_S, look, stop=stop, on_error=on_error)
 
+    def leave(self) -> None:
+        """Share slots no longer: another process has this one's place. Pods' own queues keep their limits for what is left here."""
+        self._close_connections()
+        self._share()
+
     def close(self) -> None:
         """Close all connections. Peers notice the end of the process."""
+        self._close_connections()
+        os.close(self._folder_fd)
+
+    def _close_connections(self) -> None:
         if self._server is not None:
             self._server.close()
+            self._server = None
         for peer in list(self._peers.values()):
             self._let_go(peer)
-        os.close(self._folder_fd)
 
     def send(self, index: int, message: SlotMessage) -> None:
         """Send a message to a peer; it is dropped if the peer is gone or reads nothing."""

@@ -109,7 +109,7 @@ class Session(FrameSender):
         stream = streams[stream_id] = Stream(self, stream_id, ended=ended)
         stream.begin(section)
         if self.registry.draining:
-            self._take_leave()
+            self.wind_down()
 
     def emptied(self) -> None:
         """The last stream has ended."""
@@ -132,12 +132,18 @@ class Session(FrameSender):
 
     # What the server calls.
 
+    def wind_down(self) -> None:
+        """Ask for no new streams; those that are on their way are still served."""
+        if not self._closing and self._farewell.begin(self.wiring.clock()):
+            self.send()
+            self.registry.wake_by(self._farewell.due_s)
+
     def close_if_idle(self) -> None:
         """Close if no stream runs; otherwise after the last answer."""
         if self._closing:
             return
         if self.engine.streams:
-            self._take_leave()
+            self.wind_down()
         else:
             self.end(ErrorCode.NO_ERROR)
 
@@ -193,12 +199,6 @@ class Session(FrameSender):
 
     def _streams(self) -> list[Stream]:
         return [stream for stream in self.engine.streams.values() if isinstance(stream, Stream)]
-
-    def _take_leave(self) -> None:
-        """Ask for no new streams; those that are on their way are still served."""
-        if not self._closing and self._farewell.begin(self.wiring.clock()):
-            self.send()
-            self.registry.wake_by(self._farewell.due_s)
 
     def _say_last(self) -> None:
         self._farewell.finish(self._last_stream_id)

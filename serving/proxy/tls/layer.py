@@ -205,6 +205,9 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         """No request has begun."""
         return True
 
+    def wind_down(self) -> None:
+        """There is no request yet."""
+
     def close_if_idle(self) -> None:
         """The server takes nothing more."""
         self.abort()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from serving.cli.running import check_daemons, check_reach
 from serving.cluster.api.kubeconfig import kubeconfig
-from serving.local.supervisor import CHILDREN
+from serving.local.children import CHILDREN
 
 
 def test_a_daemon_that_does_not_run_is_told_with_its_last_error(tmp_path: Path) -> None:

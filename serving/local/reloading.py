@@ -1,0 +1,55 @@
+"""What the supervisor reports of a reload, in a file of the state folder that ``serving up --reload`` reads.
+
+Standard library only: the supervisor uses it.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypedDict
+
+__all__ = ["ReloadReport", "ReloadState", "read_reload"]
+
+
+class ReloadState(TypedDict):
+    """What the file says: how many reloads have begun and ended, what the last one replaced, and why it ended early."""
+
+    begun_count: int
+    ended_count: int
+    replaced: list[str]
+    error: str | None
+
+
+def read_reload(path: Path) -> ReloadState:
+    """What the supervisor reported last; nothing has begun if there is no file."""
+    try:
+        found: ReloadState = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return ReloadState(begun_count=0, ended_count=0, replaced=[], error=None)
+    return found
+
+
+class ReloadReport:
+    """One reload of the supervisor. ``write`` writes the file whole."""
+
+    def __init__(self, path: Path, *, write: Callable[[Path, bytes], None]) -> None:
+        self._path, self._write = path, write
+        before = read_reload(path)
+        self._state = ReloadState(
+            begun_count=before["begun_count"] + 1, ended_count=before["ended_count"], replaced=[], error=None
+        )
+        self._save()
+
+    def replaced(self, line: str) -> None:
+        """A child was replaced."""
+        self._state["replaced"].append(line)
+        self._save()
+
+    def end(self, error: str | None) -> None:
+        """It has ended; None: all were replaced."""
+        # Also one that a killed supervisor did not end.
+        self._state["ended_count"], self._state["error"] = self._state["begun_count"], error
+        self._save()
+
+    def _save(self) -> None:
+        self._write(self._path, json.dumps(self._state).encode())

@@ -1,18 +1,24 @@
-"""Reduce Kubernetes' OpenAPI documents to what the API server needs: ``python tests/conformance/reduce_openapi.py FOLDER``.
+"""Reduce what Kubernetes says of its kinds to what the API server needs: ``python tests/conformance/reduce_openapi.py FOLDER``.
 
-FOLDER is ``api/openapi-spec/v3`` of a checkout of Kubernetes. Writes ``config/openapi/kubernetes.json``: the schemas of its
-own kinds with their types, defaults and list keys. Descriptions stay out; ``config/openapi/descriptions.yaml`` has those of
-this project.
+FOLDER is a checkout of Kubernetes. Writes two files below ``config/openapi``:
+
+- ``kubernetes.json``, from ``api/openapi-spec/v3``: the schemas of its own kinds with their types, defaults and list keys.
+  Descriptions stay out; ``descriptions.yaml`` has those of this project.
+- ``protobuf.json``, from the ``types.go`` of k8s.io/api and k8s.io/apimachinery: the number of each field on the wire, and
+  which fields are pointers.
 """
 
 import json
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from serving.cluster.builtin_schemas import SCHEMAS_FILE, schema_name
 from serving.cluster.crds import crds
-from serving.cluster.kinds import KINDS, Kind
+from serving.cluster.kinds import KINDS, UNUSED_KINDS, Kind
+from serving.cluster.protobuf_numbers import NUMBERS_FILE
 
 _REF = "#/components/schemas/"
 _KEPT = (
@@ -22,6 +28,13 @@ _KEPT = (
 )
 # Sections of a schema's name that no reader needs.
 _PREFIXES = ("io.k8s.api.", "io.k8s.apimachinery.pkg.apis.", "io.k8s.apimachinery.pkg.")
+# Bodies of requests that are no kinds of their own.
+_BODIES = ("autoscaling.v1.Scale", "meta.v1.DeleteOptions", "policy.v1.Eviction")
+_STRUCT = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+_FIELD = re.compile(
+    r"^\t(?:\w+[ \t]+)?(?P<type>[\w.*\[\]]+)[ \t]+`json:\"(?P<name>\w*)(?P<options>[^\"]*)\"[^`]*protobuf:\"\w+,(?P<number>\d+),",
+    re.MULTILINE,
+)
 
 
 def short(name: str) -> str:
@@ -61,14 +74,58 @@ def document(folder: Path, kind: Kind) -> Path:
     return folder / f"{place}_openapi.json"
 
 
-def main(folder: Path) -> None:
-    """Write the file."""
+def go_fields(source: str) -> dict[str, list[tuple[str, str, int]]]:
+    """The fields of each struct of a ``types.go``: name in JSON ("" for those of an embedded struct), Go type, number."""
+    return {
+        struct[1]: [(one["name"], one["type"], int(one["number"])) for one in _FIELD.finditer(struct[2])]
+        for struct in _STRUCT.finditer(source)
+    }
+
+
+def go_structs(staging: Path) -> dict[str, list[tuple[str, str, int]]]:
+    """All structs by their short names, such as "core.v1.Pod"."""
+    sources = (*staging.glob("api/*/v*/types.go"), *staging.glob("apimachinery/pkg/apis/meta/v1/types.go"))
+    return {
+        f"{path.parent.parent.name}.{path.parent.name}.{name}": fields
+        for path in sources
+        for name, fields in go_fields(path.read_text(encoding="utf-8")).items()
+    }
+
+
+def numbered(
+    name: str, structs: dict[str, list[tuple[str, str, int]]], *, before: tuple[int, ...] = ()
+) -> Iterator[tuple[str, list[int], bool]]:
+    """Each field of a struct with its numbers, those of the structs that embed it first, and whether it is a pointer."""
+    for field, go_type, number in structs[name]:
+        if field:
+            yield field, [*before, number], go_type.startswith("*")
+        else:
+            yield from numbered(f"{name.rpartition('.')[0]}.{go_type}", structs, before=(*before, number))
+
+
+def write_numbers(names: list[str], staging: Path) -> None:
+    """Write the numbers of the fields of these schemas, a line each."""
+    structs, lines = go_structs(staging), []
+    for name in names:
+        fields = list(numbered(name, structs)) if name in structs else []
+        if fields:
+            numbers = {field: number for field, number, _ in fields}
+            pointers = [field for field, _, is_pointer in fields if is_pointer]
+            found = {"numbers": numbers, **({"pointers": pointers} if pointers else {})}
+            lines.append(f"{json.dumps(name)}:{json.dumps(found, separators=(',', ':'))}")
+    NUMBERS_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def main(checkout: Path) -> None:
+    """Write the files."""
+    folder = checkout / "api" / "openapi-spec" / "v3"
     known: dict[str, Any] = {}
     for kind in KINDS:
         if kind not in crds() and document(folder, kind).exists():
             known |= json.loads(document(folder, kind).read_text())["components"]["schemas"]
     by_short = {short(name): name for name in known}
-    waiting = {by_short[schema_name(kind)] for kind in KINDS if kind not in crds() and schema_name(kind) in by_short}
+    kinds = [schema_name(kind) for kind in KINDS if kind not in crds() and kind not in UNUSED_KINDS]
+    waiting = {by_short[name] for name in (*kinds, *_BODIES) if name in by_short}
     found: dict[str, Any] = {}
     while waiting:
         name = waiting.pop()
@@ -79,6 +136,7 @@ def main(folder: Path) -> None:
         f"{json.dumps(name)}:{json.dumps(found[name], separators=(',', ':'), sort_keys=True)}" for name in sorted(found)
     ]
     SCHEMAS_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    write_numbers(sorted(found), checkout / "staging" / "src" / "k8s.io")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving.cluster.kinds import NODE, POD, SERVING_SERVICE
+from serving.cluster.kinds import DEPLOYMENT, NODE, POD, SERVICE, SERVING_SERVICE
 from serving.cluster.memory import MemoryCluster
 from tests.integration.kubectl import Kubectl, needs_kubectl
 
@@ -40,7 +40,7 @@ metadata: {name: p, labels: {a: b}}
 spec: {containers: [{name: c, image: i}]}
 """
 
-SERVICE = MANIFEST.split("---", maxsplit=1)[0]
+ONE = MANIFEST.split("---", maxsplit=1)[0]
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def test_apply_of_a_changed_manifest_changes_its_generation(applied: Kubec
 
 
 async def test_what_is_wrong_is_told(kubectl: Kubectl, tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text(SERVICE.replace("image: gcr.io/x/hello, ", ""), encoding="utf-8")
+    (tmp_path / "bad.yaml").write_text(ONE.replace("image: gcr.io/x/hello, ", ""), encoding="utf-8")
     code, printed = await kubectl.tried("apply", "-f", "bad.yaml")
     assert code != 0
     assert (
@@ -92,7 +92,7 @@ async def test_what_is_wrong_is_told(kubectl: Kubectl, tmp_path: Path) -> None:
 
 
 async def test_an_unknown_field_is_refused_or_told(kubectl: Kubectl, tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text(SERVICE.replace("env:", "evn:"), encoding="utf-8")
+    (tmp_path / "bad.yaml").write_text(ONE.replace("env:", "evn:"), encoding="utf-8")
     _, printed = await kubectl.tried("apply", "-f", "bad.yaml")
     # Strict since 1.25; before, the server warns.
     assert "unknown field" in printed
@@ -191,6 +191,20 @@ async def test_what_clients_send_as_protobuf(kubectl: Kubectl) -> None:
     await kubectl("create", "configmap", "c", "--from-literal=a=b", "-n", "x")
     await kubectl("create", "secret", "generic", "s", "--from-literal=a=b", "-n", "x")
     assert await kubectl("get", "secret", "s", "-n", "x", "-o", "jsonpath={.data.a}") == "Yg=="
+    await kubectl("create", "deployment", "d", "--image=i:1", "--replicas=0", "--port=80", "-n", "x", "--", "run", "")
+    made = await kubectl.cluster.get(DEPLOYMENT, "x", "d")
+    assert (made["spec"]["replicas"], made["spec"]["selector"]) == (0, {"matchLabels": {"app": "d"}})
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    assert (container["image"], container["command"], container["ports"]) == (
+        "i:1",
+        ["run", ""],
+        [{"containerPort": 80}],
+    )
+    await kubectl("create", "service", "clusterip", "c", "--tcp=80:8080", "-n", "x")
+    (port,) = (await kubectl.cluster.get(SERVICE, "x", "c"))["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (80, 8080)
+    await kubectl("create", "pdb", "b", "--selector=app=d", "--min-available=50%", "-n", "x")
+    assert await kubectl("get", "pdb", "b", "-n", "x", "-o", "jsonpath={.spec.minAvailable}") == "50%"
 
 
 async def test_delete_removes_what_the_manifest_names(applied: Kubectl) -> None:

@@ -1,15 +1,25 @@
-"""Decode the objects that Go clients send as protobuf: Namespace, ConfigMap, Secret, Eviction and DeleteOptions.
+"""Decode the objects that Go clients send as protobuf.
 
 Since 1.32 client-go's typed clients, kubectl among them, send Kubernetes' own kinds in protobuf and do not retry in JSON.
-Input: the body, which is "k8s", a zero byte and a ``runtime.Unknown``; output: the object as its JSON form. Field numbers
-are those of ``generated.proto`` in k8s.io/api and k8s.io/apimachinery. Other kinds are refused with a hint what to use.
+Input: the body, which is "k8s", a zero byte and a ``runtime.Unknown``; output: the object as its JSON form. The types of
+fields are those of ``builtin_schemas``, their numbers those of ``protobuf_numbers``. Custom resources have no protobuf form.
 """
 
 import base64
-from collections.abc import Callable, Iterator
+import datetime as dt
+import functools
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from serving.cluster.api.status import Fault
+from serving.cluster.builtin_schemas import builtin_schemas, referred, schema_name
+from serving.cluster.kinds import kind_of
+from serving.cluster.protobuf_numbers import message_numbers
+from serving.cluster.schema import Schema
 
 __all__ = ["MEDIA_TYPE", "decode_protobuf"]
 
@@ -17,11 +27,25 @@ MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX = 10
+# Bodies that are no kinds of their own. Every group has the options of a deletion under its own version.
+_DELETE_OPTIONS = "meta.v1.DeleteOptions"
+_BODIES = {("autoscaling/v1", "Scale"): "autoscaling.v1.Scale", ("policy/v1", "Eviction"): "policy.v1.Eviction"}
 
 _Read = Callable[[Any], Any]
-# A field's number: its name, how its value is read, and its shape: "one" value, which Go also writes when it is empty; a
-# value that is only "set" when the client gave it, so that 0 counts; a "list"; or a "map".
-_Fields = dict[int, tuple[str, _Read, str]]
+
+
+class _MessageField(msgspec.Struct, frozen=True):
+    """A field in JSON. Go writes fields that are no pointers even when they are empty; in JSON they are left out."""
+
+    name: str
+    read: _Read
+    is_list: bool
+    is_map: bool
+    is_pointer: bool
+
+
+# By number; a mapping stands for an embedded message, whose fields are those of the outer one in JSON.
+_Fields = Mapping[int, "_MessageField | _Fields"]
 
 
 def decode_protobuf(data: bytes) -> dict[str, Any]:
@@ -30,20 +54,25 @@ def decode_protobuf(data: bytes) -> dict[str, Any]:
         raise Fault(400, "the body is not protobuf as Kubernetes writes it")
     try:
         unknown = dict(_fields(data[len(_MAGIC) :]))
-        kind = _message(_TYPE_META)(unknown.get(1, b""))
-        fields = _KINDS.get((kind.get("apiVersion", ""), kind.get("kind", "")))
-        if kind.get("kind") == "DeleteOptions":
-            # Every group has these options under its own version: apps/v1 for a Deployment.
-            fields = _DELETE_OPTIONS
-        if fields is not None:
-            whole: dict[str, Any] = kind | _message(fields)(unknown.get(2, b""))
-            return whole
-    except (IndexError, UnicodeDecodeError, TypeError, ValueError) as error:
+        meta = dict(_fields(unknown.get(1, b"")))  # type: ignore[arg-type] # a number raises TypeError, as it should
+        version, kind = _text(meta.get(1, b"")), _text(meta.get(2, b""))
+        name = _schema_of(version, kind)
+        if name is not None:
+            return {"apiVersion": version, "kind": kind, **_message(name, unknown.get(2, b""))}
+    except (IndexError, UnicodeDecodeError, TypeError, ValueError, OverflowError, struct.error) as error:
         raise Fault(400, f"the body is not protobuf as Kubernetes writes it: {error}") from error
-    named = kind.get("kind") or "the object"
     raise Fault(
-        415, f"{named} is taken as JSON or YAML only, not as protobuf: write a manifest and use kubectl apply -f"
+        415,
+        f"{kind or 'the object'} is taken as JSON or YAML only, not as protobuf: write a manifest and use kubectl apply -f",
     )
+
+
+def _schema_of(version: str, kind: str) -> str | None:
+    if kind == "DeleteOptions":
+        return _DELETE_OPTIONS
+    known = kind_of(version, kind)
+    name = _BODIES.get((version, kind)) if known is None else schema_name(known)
+    return name if name in message_numbers() else None
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -77,24 +106,59 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number of more than 64 bits")
 
 
-def _message(known: _Fields) -> _Read:
-    def read(data: bytes) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for number, value in _fields(data):
-            if number not in known:
-                continue
-            name, read_value, shape = known[number]
-            if shape == "map":
-                entry = dict(_fields(value))  # type: ignore[arg-type] # a number raises TypeError, as it should
-                result.setdefault(name, {})[_text(entry.get(1, b""))] = read_value(entry.get(2, b""))
-            elif shape == "list":
-                result.setdefault(name, []).append(read_value(value))
-            elif value or shape == "set":
-                # Go writes empty values too; in JSON they are left out.
-                result[name] = read_value(value)
-        return {name: value for name, value in result.items() if value not in ({}, [])}
+def _message(name: str, data: Any) -> dict[str, Any]:  # noqa: ANN401 - a number raises TypeError
+    """The JSON form of a message with the schema of this name."""
+    result: dict[str, Any] = {}
+    _read_into(result, _known(name), data)
+    return result
 
-    return read
+
+def _read_into(result: dict[str, Any], known: _Fields, data: Any) -> None:  # noqa: ANN401 - as above
+    for number, value in _fields(data):
+        field = known.get(number)
+        if isinstance(field, Mapping):
+            _read_into(result, field, value)
+        elif field is None:
+            continue
+        elif field.is_map:
+            entry = dict(_fields(value))  # type: ignore[arg-type] # as above
+            result.setdefault(field.name, {})[_text(entry.get(1, b""))] = field.read(entry.get(2, b""))
+        elif field.is_list:
+            result.setdefault(field.name, []).append(field.read(value))
+        elif value or field.is_pointer:
+            read = field.read(value)
+            if field.is_pointer or read not in ({}, None):
+                result[field.name] = read
+
+
+@functools.cache
+def _known(name: str) -> _Fields:
+    numbers, properties = message_numbers()[name], builtin_schemas()[name]["properties"]
+    known: dict[int, Any] = {}
+    for field, (*outer, number) in numbers.numbers.items():
+        level = known
+        for one in outer:
+            level = level.setdefault(one, {})
+        schema = properties[field]
+        item = schema.get("items") or schema.get("additionalProperties") or schema
+        level[number] = _MessageField(
+            field,
+            _reader(item),
+            is_list="items" in schema,
+            is_map="additionalProperties" in schema,
+            is_pointer=field in numbers.pointers,
+        )
+    return known
+
+
+def _reader(schema: Schema) -> _Read:
+    """How a single value of a schema is read."""
+    name = next(iter(referred(schema)), "")
+    if name:
+        return _SPECIAL.get(name) or functools.partial(_message, name)
+    if schema.get("format") == "byte":
+        return _base64
+    return _BY_TYPE.get(schema["type"], _text)
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - a number raises TypeError
@@ -109,34 +173,43 @@ def _int64(value: Any) -> int:  # noqa: ANN401 - bytes raise TypeError
     return low - (1 << 64) if low >> 63 else low
 
 
+def _double(value: bytes) -> float:
+    (number,) = struct.unpack("<d", value)
+    return float(number)
+
+
 def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode("ascii")
 
 
-_TYPE_META: _Fields = {1: ("apiVersion", _text, "one"), 2: ("kind", _text, "one")}
-_METADATA: _Fields = {
-    1: ("name", _text, "one"),
-    2: ("generateName", _text, "one"),
-    3: ("namespace", _text, "one"),
-    11: ("labels", _text, "map"),
-    12: ("annotations", _text, "map"),
-    14: ("finalizers", _text, "list"),
-}
-_OBJECT: _Fields = {1: ("metadata", _message(_METADATA), "one")}
-_PRECONDITIONS: _Fields = {1: ("uid", _text, "set"), 2: ("resourceVersion", _text, "set")}
-_DELETE_OPTIONS: _Fields = {
-    1: ("gracePeriodSeconds", _int64, "set"),
-    2: ("preconditions", _message(_PRECONDITIONS), "set"),
-    3: ("orphanDependents", bool, "set"),
-    4: ("propagationPolicy", _text, "set"),
-    5: ("dryRun", _text, "list"),
-}
-_KINDS: dict[tuple[str, str], _Fields] = {
-    ("v1", "Namespace"): _OBJECT,
-    ("v1", "ConfigMap"): _OBJECT
-    | {2: ("data", _text, "map"), 3: ("binaryData", _base64, "map"), 4: ("immutable", bool, "one")},
-    ("v1", "Secret"): _OBJECT
-    | {2: ("data", _base64, "map"), 3: ("type", _text, "one"), 4: ("stringData", _text, "map")}
-    | {5: ("immutable", bool, "one")},
-    ("policy/v1", "Eviction"): _OBJECT | {2: ("deleteOptions", _message(_DELETE_OPTIONS), "one")},
+def _quantity(data: bytes) -> str:
+    return _text(dict(_fields(data)).get(1, b""))
+
+
+def _int_or_string(data: bytes) -> int | str:
+    fields = dict(_fields(data))
+    return _text(fields.get(3, b"")) if fields.get(1) else _int64(fields.get(2, 0))
+
+
+def _time(data: bytes, *, timespec: str = "seconds") -> str | None:
+    """A time as in JSON; None for Go's zero, which is an empty message."""
+    fields = dict(_fields(data))
+    if not fields:
+        return None
+    seconds, nanoseconds = _int64(fields.get(1, 0)), _int64(fields.get(2, 0))
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds, microseconds=nanoseconds // 1000)
+    return moment.isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def _owned_fields(data: bytes) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(_text(dict(_fields(data)).get(1, b"{}")))
+
+
+_BY_TYPE: Mapping[str, _Read] = {"boolean": bool, "integer": _int64, "number": _double}
+_SPECIAL: Mapping[str, _Read] = {
+    "api.resource.Quantity": _quantity,
+    "meta.v1.FieldsV1": _owned_fields,
+    "meta.v1.MicroTime": functools.partial(_time, timespec="microseconds"),
+    "meta.v1.Time": _time,
+    "util.intstr.IntOrString": _int_or_string,
 }

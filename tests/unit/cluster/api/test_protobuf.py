@@ -1,3 +1,8 @@
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from serving.cluster.api.protobuf import decode_protobuf
@@ -22,7 +27,14 @@ def body(kind: str, *fields: bytes, version: str = "v1") -> bytes:
 
 
 METADATA = field(1, field(1, b"a") + field(2, b"") + field(3, b"ns") + field(7, 5) + field(11, entry("k", b"v")))
-EXPECTED = {"name": "a", "namespace": "ns", "labels": {"k": "v"}}
+EXPECTED = {"name": "a", "namespace": "ns", "generation": 5, "labels": {"k": "v"}}
+# Objects with a value in every field, as Kubernetes' own codecs write them: from the test data of k8s.io/api.
+CASES = Path(__file__).with_name("protobuf_cases.jsonl").read_text().splitlines()
+
+
+@pytest.mark.parametrize("case", [json.loads(line) for line in CASES], ids=lambda case: case["name"])
+def test_every_field_of_an_object_is_read_as_kubernetes_reads_it(case: dict[str, Any]) -> None:
+    assert decode_protobuf(base64.b64decode(case["protobuf"])) == case["object"]
 
 
 def test_a_namespace() -> None:
@@ -48,13 +60,33 @@ def test_a_secret() -> None:
     assert (made["data"], made["type"], made["stringData"]) == ({"x": "eQ=="}, "Opaque", {"t": "u"})
 
 
+def test_a_zero_counts_only_where_go_has_a_pointer() -> None:
+    spec = (
+        field(1, 0)
+        + field(5, 0)
+        + field(2, b"")
+        + field(4, field(1, b"") + field(2, field(1, field(1, 0) + field(2, 0))))
+    )
+    made = decode_protobuf(body("Deployment", METADATA, field(2, spec), version="apps/v1"))
+    assert made["spec"] == {
+        "replicas": 0,
+        "selector": {},
+        "strategy": {"rollingUpdate": {"maxUnavailable": 0}},
+    }
+
+
+def test_a_time_that_was_not_set_is_left_out() -> None:
+    made = decode_protobuf(body("Namespace", field(1, field(1, b"a") + field(8, b""))))
+    assert made["metadata"] == {"name": "a"}
+
+
 def test_finalizers_are_a_list() -> None:
     sent = body("Namespace", field(1, field(1, b"a") + field(14, b"x") + field(14, b"y")))
     assert decode_protobuf(sent)["metadata"]["finalizers"] == ["x", "y"]
 
 
 def test_fields_of_fixed_width_are_passed_over() -> None:
-    sent = body("Namespace", METADATA, b"\x51" + bytes(8), b"\x55" + bytes(4))
+    sent = body("Namespace", METADATA, b"\x79" + bytes(8), b"\x7d" + bytes(4))
     assert decode_protobuf(sent)["metadata"] == EXPECTED
 
 
@@ -87,8 +119,8 @@ def test_an_eviction_carries_its_options() -> None:
 
 
 def test_other_kinds_are_refused_with_what_works() -> None:
-    with pytest.raises(Fault, match=r"Deployment is taken as JSON or YAML only.*kubectl apply -f") as caught:
-        decode_protobuf(body("Deployment", version="apps/v1"))
+    with pytest.raises(Fault, match=r"Job is taken as JSON or YAML only.*kubectl apply -f") as caught:
+        decode_protobuf(body("Job", version="batch/v1"))
     assert caught.value.code == 415
 
 

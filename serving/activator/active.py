@@ -7,6 +7,7 @@ wake it. One exists for each revision with requests; none for an idle one.
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from serving.activator.ejection import EjectionReport
 from serving.activator.outcome import Dispatch, Rejection, RejectionReason, RevisionWake, SilentPod
 from serving.activator.revisions import ServedRevision
 from serving.activator.silence import SilenceWatch
@@ -174,6 +175,26 @@ class ActiveRevision(Generic[RequestId]):
             SilentPod(key=self.key, pod=self.pods[address], is_new=address in ejected, requests=requests)
             for address in sorted(pods.silent)
             if (requests := tuple(one for one, pod in in_flight.items() if pod == address and not has_begun(one)))
+        ]
+
+    def ejections(self, now_s: float, *, wall_s: float) -> list[EjectionReport]:
+        """Its pods that have failed and not answered since; ``wall_s`` is now in seconds since the epoch."""
+        pods = self.throttler.pods
+        if pods is None or not pods.ejections:
+            return []
+        in_flight, ahead_s = pods.in_flight, wall_s - now_s
+        return [
+            EjectionReport(
+                revision=self.key[1],
+                pod=self.pods[address].name,
+                address=address,
+                is_silent=one.is_silent,
+                failure_count=one.failure_count,
+                in_flight_count=in_flight.get(address, 0),
+                since_wall_s=one.since_s + ahead_s,
+                until_wall_s=None if one.until_s is None else one.until_s + ahead_s,
+            )
+            for address, one in sorted(pods.ejections.items())
         ]
 
     def report(self, now_s: float, settings: ActivatorSettings) -> RevisionLoad | None:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 import msgspec
 
-__all__ = ["EjectedPods"]
+__all__ = ["EjectedPods", "Ejection", "EjectionReport"]
 
 _PAUSE_FIRST_S = 0.05
 _PAUSE_MAX_S = 1.0
@@ -20,12 +20,30 @@ _SILENT_PAUSE_FIRST_S = 5.0
 _SILENT_PAUSE_MAX_S = 60.0
 
 
-class _Ejection(msgspec.Struct, frozen=True, kw_only=True):
-    """Failures of a pod in a row, and when its pause ends; None: it gets requests again, and one success clears it."""
+class Ejection(msgspec.Struct, frozen=True, kw_only=True):
+    """Failures of a pod in a row since ``since_s``, and when its pause ends; None: it gets requests again, and one success clears it."""
 
     failure_count: int
+    since_s: float
     until_s: float | None
-    is_silent: bool = False
+    is_silent: bool
+
+
+class EjectionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """An ejection for people: the pod, and times in seconds since the epoch.
+
+    ``until_wall_s`` is when it gets requests again; None: it does already, and has not answered one yet. ``is_silent`` says that
+    it takes requests and answers nothing; otherwise it takes no connection. ``in_flight_count`` requests are inside it.
+    """
+
+    revision: str
+    pod: str
+    address: str
+    is_silent: bool
+    failure_count: int
+    in_flight_count: int
+    since_wall_s: float
+    until_wall_s: float | None
 
 
 class EjectedPods:
@@ -34,7 +52,7 @@ class EjectedPods:
     __slots__ = ("ejections",)
 
     def __init__(self) -> None:
-        self.ejections: dict[str, _Ejection] = {}
+        self.ejections: dict[str, Ejection] = {}
         """Pods with failures, by address; empty nearly always, which the caller can see without a call."""
 
     def __repr__(self) -> str:
@@ -58,7 +76,10 @@ class EjectedPods:
             return False
         count = known.failure_count + 1 if known else 1
         pause_s = min(_PAUSE_FIRST_S * 2 ** (count - 1), _PAUSE_MAX_S)
-        self.ejections[address] = _Ejection(failure_count=count, until_s=now_s + pause_s)
+        since_s = known.since_s if known else now_s
+        self.ejections[address] = Ejection(
+            failure_count=count, since_s=since_s, until_s=now_s + pause_s, is_silent=False
+        )
         return True
 
     def silent(self, address: str, now_s: float) -> bool:
@@ -66,9 +87,14 @@ class EjectedPods:
         known = self.ejections.get(address)
         if known is not None and known.is_silent and known.until_s is not None:
             return False
-        count = known.failure_count + 1 if known is not None and known.is_silent else 1
+        # What an unreachable pod has had before does not count.
+        known = known if known is not None and known.is_silent else None
+        count = known.failure_count + 1 if known else 1
         pause_s = min(_SILENT_PAUSE_FIRST_S * 2 ** (count - 1), _SILENT_PAUSE_MAX_S)
-        self.ejections[address] = _Ejection(failure_count=count, until_s=now_s + pause_s, is_silent=True)
+        since_s = known.since_s if known else now_s
+        self.ejections[address] = Ejection(
+            failure_count=count, since_s=since_s, until_s=now_s + pause_s, is_silent=True
+        )
         return True
 
     def succeeded(self, address: str) -> bool:

@@ -31,6 +31,8 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
+import msgspec
+
 from serving.activator.io.certificates import CertificateWatch
 from serving.activator.io.cluster_view import ClusterView
 from serving.activator.io.ingress import Ingress
@@ -42,6 +44,7 @@ from serving.activator.router import RequestRouter
 from serving.activator.routes import Routes
 from serving.activator.sites import Listener
 from serving.activator.table import RevisionTable
+from serving.aio.clock import wall_s
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
 from serving.cluster.configmaps import followed
@@ -144,6 +147,12 @@ class Activator:
     def route_digest(self, parts: Mapping[str, str]) -> str | None:
         """The digest of a Route as it is served now; ``parts`` are its namespace and name."""
         return self.ingress.routes.digest_of(f"{parts['namespace']}/{parts['name']}")
+
+    def ejections(self, parts: Mapping[str, str]) -> str:
+        """The pods of a namespace, named in ``parts``, that get no requests or have to answer one first, as JSON."""
+        table = self.ingress.router.table
+        found = table.ejections(parts["namespace"], self.server.clock(), wall_s=wall_s())
+        return msgspec.json.encode(found).decode()
 
     async def run(self, stop: asyncio.Event, *, sockets: Mapping[str, socket.socket] | None = None) -> None:
         """Serve until ``stop`` is set, and drain. ``sockets`` are bound ones by the listeners' names."""
@@ -345,7 +354,10 @@ def main() -> int:
             page, otlp = activator.ingress.metrics.page, settings.otlp
             sending = exporting(otlp, page, service="activator", instance=settings.name)
             tracing = span_outbox(otlp, service="activator", instance=settings.name)
-            answers = {"/routes/{namespace}/{name}": activator.route_digest}
+            answers = {
+                "/routes/{namespace}/{name}": activator.route_digest,
+                "/ejections/{namespace}": activator.ejections,
+            }
             async with contextlib.AsyncExitStack() as serving_page, sending, tracing as send:
                 await serving_page.enter_async_context(serve_page(page, where, answers=answers))
                 if send is not None:

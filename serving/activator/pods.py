@@ -7,7 +7,7 @@ gone. Output: the pod of a request, and the requests that may be in flight at on
 
 from collections.abc import Callable, Iterable, Mapping
 
-from serving.activator.ejection import EjectedPods
+from serving.activator.ejection import EjectedPods, Ejection
 from serving.traffic.balance import Balancer
 from serving.traffic.policy import BalancedPod, policy_for
 from serving.traffic.sessions import SessionRing
@@ -45,6 +45,11 @@ class RevisionPods:
     def ejected(self) -> set[str]:
         """Listed pods that get no requests now."""
         return self._ejected.addresses
+
+    @property
+    def ejections(self) -> Mapping[str, Ejection]:
+        """Pods that have failed and not answered since, by address."""
+        return self._ejected.ejections
 
     @property
     def silent(self) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from serving.activator.active import ActiveRevision
 from serving.activator.directory import RevisionDirectory
+from serving.activator.ejection import EjectionReport
 from serving.activator.outcome import SilentPod
 from serving.activator.schedule import TickSchedule
 from serving.activator.throttler import RevisionThrottler
@@ -73,6 +74,15 @@ class RevisionTable(Generic[RequestId]):
         for silent in found:
             self.schedule.schedule_tick(silent.key)
         return found
+
+    def ejections(self, namespace: str, now_s: float, *, wall_s: float) -> list[EjectionReport]:
+        """The pods of a namespace that have failed and not answered since."""
+        return [
+            report
+            for key, active in self.active.items()
+            if key[0] == namespace
+            for report in active.ejections(now_s, wall_s=wall_s)
+        ]
 
     def throttler(self, key: RevisionKey) -> RevisionThrottler[RequestId] | None:
         """The requests of a revision; None without any."""

@@ -1,8 +1,9 @@
 """Columns of text, aligned, without lines between them; what people pipe into other tools."""
 
+import datetime as dt
 from collections.abc import Iterable, Sequence
 
-__all__ = ["age_text", "aligned", "wrapped"]
+__all__ = ["age_text", "aligned", "clock_text", "wrapped"]
 
 _GAP = "  "
 _SCREEN = (80, 24)
@@ -56,3 +57,10 @@ def age_text(age_s: float | None) -> str:
             smaller, small_s = _UNITS[number + 1] if number + 1 < len(_UNITS) else ("s", 1)
             return f"{count}{unit}{left // small_s}{smaller}" if count < _FEW and left // small_s else f"{count}{unit}"
     return f"{rest}s"
+
+
+def clock_text(at_s: float) -> str:
+    """12:03:02 of today, or with its date, in this place's time; ``at_s`` is in seconds since the epoch."""
+    moment = dt.datetime.fromtimestamp(at_s).astimezone()
+    is_today = moment.date() == dt.datetime.now().astimezone().date()
+    return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")

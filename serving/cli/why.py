@@ -5,7 +5,6 @@ in the state folder. On a cluster whose autoscaler is not within reach, Events t
 """
 
 import contextlib
-import datetime as dt
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,8 @@ from serving.autoscaler.decision_lines import DECISION_LOG, DECISION_LOG_FILES, 
 from serving.cli.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.progress import say_aside
 from serving.cli.stats import Stats, autoscaler_option
+from serving.cli.table import clock_text
+from serving.cli.whyejected import ejected_lines
 from serving.cli.whyevents import ScaleEvent, said_by_events, said_from_now_on
 from serving.cli.whynodes import print_why_of_nodes
 from serving.cli.whyunready import unready_lines
@@ -60,10 +61,12 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
         said += _logged(api.state_path, ours, forgotten(one.line for one in said), since_s=since_s)
     said.sort(key=lambda one: one.line.entry.since_wall_s)
     _print((one for one in said if one.line.entry.at_wall_s >= since_s), output)
-    unready = unready_lines(api, name)
+    now = unready_lines(api, name)
+    if api.state_path is not None:
+        now += ejected_lines(api.state_path, api.namespace, ours.__contains__)
     if output == "text":
-        click.echo("".join(f"{line}\n" for line in unready), nl=False)
-    if not (said or unready or follow):
+        click.echo("".join(f"{line}\n" for line in now), nl=False)
+    if not (said or now or follow):
         fail(ours.nothing())
     if follow:
         events = stats.events(namespace=api.namespace, since=f"{time.time()}")
@@ -74,8 +77,8 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
 def line_of(one: DecisionLine) -> str:
     """One line: when, who, what, why, and how often it was said since."""
     entry = one.entry
-    again = f" ({entry.repeated_count} times more, until {_clock(entry.at_wall_s)})" if entry.repeated_count else ""
-    return f"{_clock(entry.since_wall_s)} {one.revision} {one.sentence}{again}"
+    again = f" ({entry.repeated_count} times more, until {clock_text(entry.at_wall_s)})" if entry.repeated_count else ""
+    return f"{clock_text(entry.since_wall_s)} {one.revision} {one.sentence}{again}"
 
 
 def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], bool]:
@@ -156,7 +159,7 @@ def _tell_by_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool
 
 
 def _event_line(one: ScaleEvent) -> str:
-    return f"{_clock(one.at_s)} {one.revision} {one.sentence}"
+    return f"{clock_text(one.at_s)} {one.revision} {one.sentence}"
 
 
 def _logged(
@@ -194,9 +197,3 @@ def _explained(line: bytes) -> _Said:
 def _print(found: Iterable[_Said], output: str) -> None:
     for one in found:
         click.echo(line_of(one.line) if output == "text" else one.body.decode())
-
-
-def _clock(at_s: float) -> str:
-    moment = dt.datetime.fromtimestamp(at_s).astimezone()
-    is_today = moment.date() == dt.datetime.now().astimezone().date()
-    return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")

@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import msgspec
+
+from serving.activator.ejection import EjectionReport
 from tests.eventually import until
 from tests.integration.activator_stage import Answer, PodServer, Stage, ask, staged
 
@@ -51,6 +54,11 @@ def ejected_count(stage: Stage) -> float:
 async def test_requests_move_from_a_silent_pod_to_one_that_answers() -> None:
     async with one_of_two_hangs() as (stage, traffic, silent):
         await until(lambda: ejected_count(stage))
+        (report,) = msgspec.json.decode(stage.activator.ejections({"namespace": "default"}), type=list[EjectionReport])
+        assert (report.revision, report.pod, report.is_silent) == ("hello-00001", "p", True)
+        assert report.failure_count >= 1
+        assert report.until_wall_s is None or report.until_wall_s > report.since_wall_s
+        assert stage.activator.ejections({"namespace": "other"}) == "[]"
         traffic.is_over.set()
         answers = await asyncio.gather(*traffic.tasks)
         assert not silent.gate.is_set()

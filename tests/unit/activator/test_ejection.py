@@ -1,6 +1,6 @@
 """Pods that get no requests for a while."""
 
-from serving.activator.ejection import EjectedPods
+from serving.activator.ejection import EjectedPods, Ejection
 
 
 def test_a_pod_that_fails_is_ejected_until_its_pause_is_over() -> None:
@@ -77,3 +77,16 @@ def test_a_pod_that_was_unreachable_can_turn_out_to_be_silent() -> None:
     made.failed("p", 0.0)
     assert made.silent("p", 0.01)
     assert made.next_due_s() == 5.01
+
+
+def test_failures_in_a_row_count_from_the_first_and_one_of_another_kind_begins_again() -> None:
+    made = EjectedPods()
+    made.failed("p", 1.0)
+    made.readmit(1.05)
+    made.failed("p", 2.0)
+    assert made.ejections["p"] == Ejection(failure_count=2, since_s=1.0, until_s=2.1, is_silent=False)
+    made.silent("p", 3.0)
+    assert made.ejections["p"] == Ejection(failure_count=1, since_s=3.0, until_s=8.0, is_silent=True)
+    made.readmit(8.0)
+    made.silent("p", 9.0)
+    assert made.ejections["p"] == Ejection(failure_count=2, since_s=3.0, until_s=19.0, is_silent=True)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.activator.ejection import EjectionReport
 from serving.activator.outcome import Dispatch, Rejection, RejectionReason, RevisionWake, RoutingOutcome
 from serving.activator.readiness import PodProbe
 from serving.activator.revisions import ServedRevision
@@ -209,6 +210,35 @@ def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
     made.tick(0.0)
     assert made.next_due_s() == 0.05
     assert shown(made, made.tick(0.05).dispatches) == ["a@p"]
+
+
+def test_ejections_are_reported_by_namespace_in_time_of_the_wall() -> None:
+    made = router("p", "q")
+    come(made, "a", "b")
+    made.requeue(KEY, "a", 3.0)
+    (report,) = made.table.ejections("default", 3.01, wall_s=1003.01)
+    assert report == EjectionReport(
+        revision="hello-00001",
+        pod="pod-p",
+        address="p",
+        is_silent=False,
+        failure_count=1,
+        in_flight_count=0,
+        since_wall_s=1003.0,
+        until_wall_s=1003.05,
+    )
+    made.tick(3.05)
+    (report,) = made.table.ejections("default", 4.0, wall_s=1004.0)
+    assert report.until_wall_s is None
+    assert made.table.ejections("other", 4.0, wall_s=1004.0) == []
+
+
+def test_a_revision_without_pods_or_failures_reports_no_ejection() -> None:
+    made = router()
+    come(made, "a")
+    assert made.table.ejections("default", 0.0, wall_s=0.0) == []
+    made.set_slice(pods("p"), 0.0)
+    assert made.table.ejections("default", 0.0, wall_s=0.0) == []
 
 
 def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() -> None:

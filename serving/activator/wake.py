@@ -146,9 +146,11 @@ def _poke(
         return state, None, None
     if state.poked_at_s is not None and now_s < (due_s := state.poked_at_s + settings.poke_pause_min_s):
         return state, None, due_s
-    # At least 1: rejected requests are not inside.
-    concurrency = max(1, facts.level - state.known_level)
-    count = max(1, facts.arrived_count - state.poked_count)
+    # At least 1 for a rejected request, which is not inside. A request that waits where another waited before adds nothing: in a
+    # revision that is full there is a first one to wait with each request that ends.
+    least = int(facts.has_rejected)
+    concurrency = max(least, facts.level - state.known_level)
+    count = max(least, facts.arrived_count - state.poked_count)
     poked = msgspec.structs.replace(
         state,
         known_level=facts.level,

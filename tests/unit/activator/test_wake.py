@@ -184,3 +184,16 @@ def test_a_revision_that_became_active_is_flipped_at_once_when_it_is_in_reserve_
     state, _ = step(after(facts(1, state=RESERVE)), facts(1), 0.01)
     _, decision = step(state, facts(1, state=RESERVE), 0.02)
     assert decision.flip
+
+
+def test_a_full_revision_reports_what_is_inside_and_not_each_request_that_waits() -> None:
+    # Three clients, two slots: each 0.1 s one request ends, the next one waits a moment later.
+    state = reported(WakeState(), report(3.0, 30), level=3, waiting_count=1, period_s=1.0)[0]
+    told = 0.0
+    for number in range(10):
+        at_s = number * 0.1
+        state, _ = step(state, facts(0, running=2, desired=2), at_s)
+        state, decision = step(state, facts(1, running=2, desired=2), at_s + 0.01)
+        told += 0.0 if decision.poke is None else decision.poke.load.concurrency
+    _, load = reported(state, report(2.9, 10), level=3, waiting_count=1, period_s=1.0)
+    assert told + load.concurrency == 2.9

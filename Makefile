@@ -11,7 +11,7 @@ DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybo
 AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werkzeug Flask flask-cors blinker itsdangerous Jinja2 MarkupSafe
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system-packages lock run demo demo-nodes test test-all check format config bench simulate-faults soak fuzz faults clean
+.PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz faults clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -56,6 +56,9 @@ demo: $(VENV)/.runtime  ## Zero, one, many, zero with real requests, and killed 
 
 demo-nodes: $(VENV)/.runtime  ## Requests, pods, nodes and back, on virtual nodes of this machine; about a minute
 	$(BIN)/python bench/demo_nodes.py
+
+demo-anticipation: $(VENV)/.runtime  ## A climb of load twice: nodes that boot when pods wait, and nodes that boot before; two minutes
+	$(BIN)/python bench/demo_anticipation.py
 
 test: $(VENV)/.ready  ## Every test but the slow ones (below 8 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 -m 'not slow' --cov --cov-report=term

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from serving.autoscaler.anticipation import Anticipation
 from serving.autoscaler.decision_history import DecisionHistory
 from serving.autoscaler.path import PublicSlices
 from serving.autoscaler.podstates import PodStates
@@ -16,6 +17,7 @@ class RevisionEntry:
     """One revision. ``cause`` is why its next decision was asked for; None: its period will be over."""
 
     __slots__ = (
+        "anticipation",
         "cause",
         "deployment",
         "history",
@@ -31,6 +33,7 @@ class RevisionEntry:
     )
 
     def __init__(self, decisions_max: int) -> None:
+        self.anticipation = Anticipation()
         self.revision: ScaledRevision | None = None
         self.deployment: ScaledDeployment | None = None
         self.ready_names: set[str] = set()

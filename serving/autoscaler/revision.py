@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from serving.autoscaler.path import path_of
+from serving.model.anticipation import AnticipatedPods, anticipated_pods_of
 from serving.model.knative import (
     BECAME_READY_ANNOTATION,
     CONFIGURATION_LABEL,
@@ -67,6 +68,9 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
     path: TrafficPath = TrafficPath.PROXY
     """The path that was written last."""
+
+    anticipated: AnticipatedPods | None = None
+    """What was published last of the pods it will want; None for nothing."""
 
     learnt: str = ""
     """What the adaptive policy learnt and wrote last; "" for nothing."""
@@ -135,6 +139,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
         configuration=labels.get(CONFIGURATION_LABEL, ""),
         service=labels.get(SERVICE_LABEL, ""),
         path=path_of(annotations),
+        anticipated=anticipated_pods_of(annotations),
         learnt=annotations.get(LEARNT_ANNOTATION, ""),
     )
 

@@ -16,7 +16,10 @@ __all__ = ["NODE_FLAGS", "nodes_environment", "with_node_flags"]
 _POLICIES = ("spread", "pack", "low-risk")
 _NODES_MAX = 64
 
-NODE_FLAGS = ("nodes", "node_cpu", "node_memory", "nodes_max", "node_boot", "node_policy")
+# Time from a pass until a machine is asked for and, once it has booted, until it has its first pod, in seconds.
+_PASS_S = 2.0
+
+NODE_FLAGS = ("nodes", "node_cpu", "node_memory", "nodes_max", "node_boot", "node_policy", "node_anticipation")
 
 
 def with_node_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -41,6 +44,11 @@ def with_node_flags(command: Callable[..., None]) -> Callable[..., None]:
             default="spread",
             show_default=True,
             help="How pods are placed on virtual nodes.",
+        ),
+        click.option(
+            "--node-anticipation",
+            is_flag=True,
+            help="Boot nodes for pods that revisions will want by then, before the pods are pending.",
         ),
     )
     for option in reversed(options):
@@ -81,5 +89,9 @@ def nodes_environment(flags: Mapping[str, Any]) -> dict[str, str]:
         memory=flags["node_memory"],
         boot_s=boot_s,
         policy=flags["node_policy"],
+        anticipates=flags["node_anticipation"],
     )
-    return {VIRTUAL_NODES_VARIABLE: msgspec.json.encode(nodes).decode()}
+    environment = {VIRTUAL_NODES_VARIABLE: msgspec.json.encode(nodes).decode()}
+    if nodes.anticipates:
+        environment["SERVING_AUTOSCALER_NODE_BOOT_S"] = f"{boot_s + _PASS_S:g}"
+    return environment

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from serving.controller.naming import deployment_name, private_service_name
 from serving.controller.sidecar import QUEUE_PORT, Sidecar, with_sidecar
 from serving.model.knative import (
+    ANTICIPATED_PODS_ANNOTATION,
     APP_LABEL,
     BECAME_READY_ANNOTATION,
     CONFIGURATION_LABEL,
@@ -30,6 +31,13 @@ __all__ = ["QUEUE_PORT", "USER_PORT", "desired_deployment", "desired_private_ser
 # The port of a container that declares none.
 USER_PORT = 8080
 _USER_PORT_NAME = "user-port"
+# Annotations about a revision that change while it runs: a pod keeps its own.
+_NOT_OF_PODS = {
+    ANTICIPATED_PODS_ANNOTATION,
+    LAST_APPLIED_ANNOTATION,
+    LEARNT_ANNOTATION,
+    TRAFFIC_PATH_ANNOTATION,
+}
 # Fields of a revision's spec that are not part of the pod's spec.
 _NOT_OF_THE_POD = {
     "containerConcurrency",
@@ -110,8 +118,7 @@ def _annotations(revision: Object) -> dict[str, str]:
     return {
         key: value
         for key, value in annotations_of(revision).items()
-        if key not in {LAST_APPLIED_ANNOTATION, LEARNT_ANNOTATION, TRAFFIC_PATH_ANNOTATION}
-        and not key.startswith((f"{SERVING_GROUP}/rout", BECAME_READY_ANNOTATION))
+        if key not in _NOT_OF_PODS and not key.startswith((f"{SERVING_GROUP}/rout", BECAME_READY_ANNOTATION))
     }
 
 

@@ -44,8 +44,13 @@ class LocalNodes:
             await self._put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._name}})
             await self._remove_others({self._name})
             return
-        with contextlib.suppress(AlreadyExists):
-            await self._cluster.create(NODE_GROUP, default_group(self._virtual))
+        group = default_group(self._virtual)
+        try:
+            await self._cluster.create(NODE_GROUP, group)
+        except AlreadyExists:
+            # The group is the user's to change; whether it anticipates is a flag of each start.
+            patch = {"spec": {"anticipation": self._virtual.anticipates}}
+            await self._cluster.patch(NODE_GROUP, "", group["metadata"]["name"], patch=patch)
         machines = await self._start_machines(self._virtual)
         await self._settle(machines, self._virtual)
 

@@ -31,7 +31,10 @@ _NETWORKS = 190
 
 
 class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the flags ask for. ``cpu`` and ``memory`` are quantities of each node, ``boot_s`` is from asking to Ready."""
+    """What the flags ask for. ``cpu`` and ``memory`` are quantities of each node, ``boot_s`` is from asking to Ready.
+
+    ``anticipates``: nodes boot for pods that do not exist yet.
+    """
 
     count: int
     count_max: int
@@ -39,6 +42,7 @@ class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
     memory: str
     boot_s: float
     policy: str
+    anticipates: bool
 
 
 def due_names(machines: LocalMachines, *, boot_s: float, now_s: float) -> dict[str, float]:
@@ -89,5 +93,6 @@ def default_group(nodes: VirtualNodes) -> Object:
         "drainGracePeriod": "60s",
         "scaleUpCoolDownPeriod": f"{nodes.boot_s + 2:g}s",
         "scaleOnStarve": True,
+        "anticipation": nodes.anticipates,
     }
     return {"metadata": {"name": "default"}, "spec": spec}

@@ -223,6 +223,10 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_wake_writes_total", "Revisions that were made Active because a policy wanted pods."),
     _counter("autoscaler_reserve_conflicts_total", "Of those, writes that came too late."),
     _counter("autoscaler_victim_writes_total", "Pods that were marked as the next to go."),
+    _counter(
+        "autoscaler_anticipated_writes_total",
+        "Times that the pods which a revision will want soon were published, or withdrawn.",
+    ),
     _counter("autoscaler_learnt_writes_total", "Times that what the adaptive policy learnt of a revision was saved."),
     _counter("autoscaler_path_writes_total", "Times that a revision's path of requests was written."),
     _counter(

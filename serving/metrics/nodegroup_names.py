@@ -71,6 +71,12 @@ NODEGROUP_METRICS = (
         labels=(_GROUP_LABEL,),
     ),
     MetricSpec(
+        name="serving_nodegroup_anticipated_pods",
+        kind=MetricKind.GAUGE,
+        help_text="Pods that do not exist yet and that the group counts all the same.",
+        labels=(_GROUP_LABEL,),
+    ),
+    MetricSpec(
         name="serving_nodegroup_effects_failed_total",
         kind=MetricKind.COUNTER,
         help_text="Taints, evictions, deletions and scale-ups that failed.",

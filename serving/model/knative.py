@@ -11,6 +11,7 @@ import enum
 __all__ = [
     "ACCESS_ANNOTATION",
     "ACCESS_TOKEN_VERSION_ANNOTATION",
+    "ANTICIPATED_PODS_ANNOTATION",
     "APP_LABEL",
     "AUTOSCALING_GROUP",
     "BECAME_READY_ANNOTATION",
@@ -111,8 +112,11 @@ POD_DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 BECAME_READY_ANNOTATION = f"{OWN_GROUP}/became-ready"
 """When a revision first became ready. The journal keeps metadata and no status, so this survives a restart."""
 TRAFFIC_PATH_ANNOTATION = f"{OWN_GROUP}/traffic-path"
-LEARNT_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt"
 """A ``TrafficPath``, written by the autoscaler only: "serve" puts a revision's pods into its public Service."""
+LEARNT_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt"
+"""What the adaptive policy has learnt of a revision, written by the autoscaler only."""
+ANTICIPATED_PODS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/anticipated-pods"
+"""Pods that a revision will want within the time that a node takes to boot (``model/anticipation.py``), by the autoscaler."""
 CLAIMED_TAGS_ANNOTATION = f"{OWN_GROUP}/claimed-tags"
 """When a route claimed the host of each of its tags, as a JSON object of timestamps by tag."""
 COMMAND_ANNOTATION = f"{OWN_GROUP}/command"

@@ -26,6 +26,7 @@ class _Shelf(msgspec.Struct):
     pod_counts: Counter[str]
     cpu_m: int = 0
     memory_bytes: int = 0
+    anticipated_count: int = 0
 
     def put_node(self, node: GroupNode) -> None:
         if node_belongs(node.labels, label_key=self.settings.label_key, label_value=self.settings.label_value):
@@ -39,6 +40,7 @@ class _Shelf(msgspec.Struct):
         if role is PodRole.OWN:
             self.cpu_m += sign * pod.request.cpu_m
             self.memory_bytes += sign * pod.request.memory_bytes
+            self.anticipated_count += sign * pod.is_anticipated
             if sign > 0:
                 self.pods[pod.name] = pod
             else:
@@ -109,6 +111,7 @@ class NodeGroupBook:
             pods=shelf.pods.values(),
             pod_counts=shelf.pod_counts,
             request=Amount(cpu_m=shelf.cpu_m, memory_bytes=shelf.memory_bytes),
+            anticipated_count=shelf.anticipated_count,
             cloud=cloud,
             failures=failures,
         )

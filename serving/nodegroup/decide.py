@@ -166,7 +166,8 @@ def _plan(view: GroupView, verdict: RuleVerdict, actions: _GroupActions) -> Grou
         request=view.request,
         capacity=view.capacity,
         nodes=view.parts,
-        pod_count=len(view.pods),
+        pod_count=len(view.pods) - view.anticipated_count,
+        anticipated_count=view.anticipated_count,
         is_healthy=view.is_healthy,
     )
 

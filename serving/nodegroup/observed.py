@@ -48,4 +48,5 @@ def gauges_of(plan: GroupPlan, state: NodeGroupState, cloud: CloudGroup) -> Mapp
         "serving_nodegroup_healthy": float(plan.is_healthy),
         "serving_nodegroup_breaker_open": float(state.breaker.phase is not BreakerPhase.CLOSED),
         "serving_nodegroup_nodes_coming": max(0, cloud.target_size - node_count),
+        "serving_nodegroup_anticipated_pods": plan.anticipated_count,
     }

@@ -101,7 +101,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod. ``node_name`` is None until it is bound; ``is_scheduled`` is its PodScheduled condition being True."""
+    """One pod. ``node_name`` is None until it is bound; ``is_scheduled`` is its PodScheduled condition being True.
+
+    ``is_anticipated``: it does not exist yet; only groups with ``anticipation`` count it.
+    """
 
     name: str
     request: Amount
@@ -109,6 +112,7 @@ class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
     node_name: str | None = None
     is_scheduled: bool = False
     placement: Placement = Placement()
+    is_anticipated: bool = False
 
 
 class CloudGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +153,7 @@ class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a snapshot that belongs to one group, summed up.
 
     ``pods`` are the group's, finished ones left out; ``request`` is what they ask for together. ``pod_counts`` says how
-    many pods keep a node from being empty. A snapshot is gathered into this by ``view.gathered``; a daemon that sees single
+    many pods keep a node from being empty; ``anticipated_count`` of the pods do not exist yet. A snapshot is gathered into this by ``view.gathered``; a daemon that sees single
     changes keeps it up to date (``book.NodeGroupBook``).
     """
 
@@ -157,5 +161,6 @@ class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     pods: Collection[GroupPod]
     pod_counts: Mapping[str, int]
     request: Amount
+    anticipated_count: int
     cloud: CloudGroup
     failures: Failures = Failures()

@@ -105,6 +105,7 @@ def status_of(  # noqa: PLR0913 - what a pass knows
             "coming": max(0, cloud.target_size - node_count),
         },
         "podCount": plan.pod_count,
+        "anticipatedPodCount": plan.anticipated_count,
         "requested": {"cpu": f"{plan.request.cpu_m}m", "memory": str(plan.request.memory_bytes)},
         "capacity": {"cpu": f"{plan.capacity.cpu_m}m", "memory": str(plan.capacity.memory_bytes)},
         "lastPass": {
@@ -161,15 +162,19 @@ def sentence_of(effect: Effect) -> str:
 
 
 def why_of(plan: GroupPlan) -> str:
-    """The rule that asked for the effects, with its numbers: "taint-lower asks for -1; cpu 20 %, memory 6 % requested"."""
+    """The rule that asked for the effects, with its numbers: "taint-lower asks for -1; cpu 20 %, memory 6 % requested".
+
+    Anticipated pods are named where there are any: "...; 4 pods are anticipated".
+    """
     asked = f"{plan.decided_by.value} asks for {plan.requested_delta:+d}"
+    coming = f"; {plan.anticipated_count} pods are anticipated" if plan.anticipated_count else ""
     match plan.usage:
         case Utilisation(cpu_percent=cpu, memory_percent=memory):
-            return f"{asked}; cpu {cpu:.0f} %, memory {memory:.0f} % requested"
+            return f"{asked}; cpu {cpu:.0f} %, memory {memory:.0f} % requested{coming}"
         case None:
             return asked
         case _:
-            return f"{asked}; pods wait and there is no node"
+            return f"{asked}; pods wait and there is no node{coming}"
 
 
 def _without_null(value: Object) -> Object:

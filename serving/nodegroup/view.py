@@ -33,7 +33,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     ``nodes`` and ``pods`` are the group's; ``parts`` are its nodes by state, those of ``unhealthy_tainted`` among the
     tainted already. ``pod_counts`` says how many pods keep a node from being empty. ``failed`` names nodes on which the
-    last plan's effects failed. ``request`` is what all pods ask for, ``capacity`` what the untainted nodes offer.
+    last plan's effects failed. ``anticipated_count`` of the pods do not exist yet. ``request`` is what all pods ask for, ``capacity`` what the untainted nodes offer.
     """
 
     settings: NodeGroupSettings
@@ -47,6 +47,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     unhealthy_tainted: tuple[str, ...]
     is_healthy: bool
     request: Amount
+    anticipated_count: int
     capacity: Amount
     now_s: float
 
@@ -86,6 +87,7 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
         pods=tuple(own),
         pod_counts=pod_counts,
         request=sum((pod.request for pod in own), start=Amount()),
+        anticipated_count=sum(pod.is_anticipated for pod in own),
         cloud=snapshot.cloud,
         failures=snapshot.failures,
     )
@@ -93,7 +95,7 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
 
 def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:
     """What a pod is to a group: its own, another that would be lost with its node, or nothing (None)."""
-    if is_finished(pod.phase):
+    if is_finished(pod.phase) or (pod.is_anticipated and not settings.anticipation):
         return None
     if pod_belongs(
         pod.placement,
@@ -129,6 +131,7 @@ def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSetting
         unhealthy_tainted=tainted,
         is_healthy=is_healthy,
         request=facts.request,
+        anticipated_count=facts.anticipated_count,
         capacity=Amount(
             cpu_m=sum(node.allocatable.cpu_m for node in parts.untainted),
             memory_bytes=sum(node.allocatable.memory_bytes for node in parts.untainted),

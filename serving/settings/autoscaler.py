@@ -68,6 +68,10 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     needed within the next second is at least 1 over this. Where one start makes several requests cold it is worth as much more.
     More keeps more pods. Range: 1 to 1000000. Default: ours, 60, with fewer pod-seconds than Knative on recorded sparse calls."""
 
+    node_boot_s: Annotated[float, Knob(key="node-boot-time", unit=DURATION, low=0, high=3600)] = 0.0
+    """Time from asking a cloud for a node until it takes pods, in seconds. The autoscaler publishes how many pods each revision
+    will want by then, for node groups with ``anticipation``. 0 publishes nothing. Range: 0 to 1h. Default: ours, 0s."""
+
     decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60)] = 2.0
     """Time between two decisions about a revision without a poke, in seconds, from start to start. Range: 100ms to
     1m. Default: Knative's fixed tick, 2s."""

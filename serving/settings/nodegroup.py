@@ -77,6 +77,10 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     scale_on_starve: Annotated[bool, Knob(key="scale_on_starve", unit=FLAG)] = False
     """Whether a pending pod for which no node has room adds a node. Default: false."""
 
+    anticipation: Annotated[bool, Knob(key="anticipation", unit=FLAG)] = False
+    """Whether pods count that do not exist yet: those that a revision's scale asks for, and those that its autoscaler expects
+    to want within its ``node-boot-time``. Default: ours, false."""
+
     taint_effect: Annotated[str, Knob(key="taint_effect", unit=TEXT, choices=TAINT_EFFECTS)] = "NoSchedule"
     """Effect of the removal taint on pods. Default: NoSchedule."""
 

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from serving.cluster.kinds import NODE, NODE_GROUP, POD
+from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Cluster, Object
 from serving.model.knative import REMOVAL_TAINT
@@ -111,6 +111,10 @@ class NodeGroupStage:
     async def condition(self, kind: str, name: str = "shared") -> Object:
         """A condition of a NodeGroup."""
         return condition_of(await self.cluster.get(NODE_GROUP, "", name), kind)
+
+    async def events(self) -> list[str]:
+        """Messages of all Events."""
+        return [one["message"] for one in (await self.cluster.list(EVENT, "default")).items]
 
     async def status(self, name: str = "shared") -> Object:
         """The status of a NodeGroup."""

@@ -14,6 +14,7 @@ from serving.cluster.leader import Leader
 from serving.cluster.lease import LeaseClient, LeaseName
 from serving.nodegroup.groups import groups_of_text
 from tests.cluster_e2e.test_rights import granted
+from tests.eventually import until
 from tests.integration.api_server import served
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
 from tests.unit.nodegroup.test_groups import ESCALATOR_FILE
@@ -30,7 +31,11 @@ async def everything(stage: NodeGroupStage) -> None:
     await stage.pod("x", on="a", cpu="100m")
     # One that is wrong: the same Event each time, also of another process.
     await stage.cluster.create(NODE_GROUP, {"metadata": {"name": "wrong"}, "spec": {}})
+    # One that counts pods which are anticipated.
+    await stage.group("anticipating", labelValue="other", anticipation=True)
     await stage.run()
+    followed = stage.passes._anticipation
+    await until(lambda: followed._revisions.synced.is_set() and followed._deployments.synced.is_set())
     await stage.restart()
     # Drains one and deletes another.
     await stage.run(after_s=601)

@@ -199,6 +199,16 @@ class RevisionPolicy:
             room=room,
         )
 
+    def anticipated_count(self, *, ahead_s: float, now_s: float) -> int:
+        """Pods that will be wanted in ``ahead_s`` seconds: room for the load expected then, and one for an expected request."""
+        count = self._room.expected_count(
+            self._spec, capacity=self.pod_capacity, has_margin=self._counts_pods, ahead_s=ahead_s, now_s=now_s
+        )
+        if count or self._idle is None or self._idle_since_s is None:
+            return count
+        age_s = now_s - self._idle_since_s
+        return int(any(one.from_s - self._start_s - ahead_s <= age_s < one.to_s for one in self._idle.windows))
+
     def due_save(self, now_s: float) -> str | None:
         """What was learnt, as text for ``load``; None while there is nothing new, or it was saved not long ago."""
         is_new = self._gaps.gap_count != self._saved_count

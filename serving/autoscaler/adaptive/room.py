@@ -98,6 +98,19 @@ class PodRoom:
         self._delay = self._delay.record(count, slot_count=_patience(spec, start_s), now_s=now_s)
         return Room(count=self._delay.maximum, level=level, margin=margin, ahead_s=ahead_s, enough_count=enough_count)
 
+    def expected_count(
+        self, spec: ScalingSpec, *, capacity: float, has_margin: bool, ahead_s: float, now_s: float
+    ) -> int:
+        """Pods for the load of a time ahead, at ``capacity`` requests in flight each; 0 unless the load climbs.
+
+        27 in flight that climb by 1 a second are 57 in 30 s: at 4 a pod without a margin 15 pods.
+        """
+        level = self._forecast.level(ahead_s=ahead_s, now_s=now_s)
+        if level.slope <= 0:
+            return 0
+        margin = deviations_of(spec) * level.deviation if has_margin else 0.0
+        return max(0, math.ceil((level.mean + margin) / capacity - _EPSILON))
+
 
 def deviations_of(spec: ScalingSpec) -> float:
     """Standard deviations of margin: the load is above it in one of as many seconds as a wait is worth. 60 / 6 gives 1.28."""

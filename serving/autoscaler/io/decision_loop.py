@@ -16,6 +16,7 @@ from serving.aio.clock import now_s, wall_s
 from serving.autoscaler.adaptive.budget import PreWarmBudget
 from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.autoscaler.adaptive.policy import policy_of
+from serving.autoscaler.anticipation import Publication
 from serving.autoscaler.counts import DecisionCounts
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
@@ -38,7 +39,7 @@ from serving.autoscaler.writer import (
 )
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.model.errors import ClusterError, InvalidValue
-from serving.model.knative import RevisionKey
+from serving.model.knative import ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, RevisionKey
 from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["DecisionLoop"]
@@ -78,7 +79,7 @@ class DecisionLoop:
         self._saves: WorkQueue[RevisionKey] = WorkQueue(
             "autoscaler saves", settings=_PATIENCE, on_error=self._write_failed
         )
-        self._learnt: dict[RevisionKey, str] = {}
+        self._notes: dict[RevisionKey, dict[str, str | None]] = {}
         self._soon: WorkQueue[RevisionKey] = WorkQueue("autoscaler soon")
         self._periodic: WorkQueue[RevisionKey] = WorkQueue("autoscaler periodic")
         self._writer = Writer(client, view=self._view, costs=self._costs, learn=self._learn, prove=prove)
@@ -119,7 +120,7 @@ class DecisionLoop:
         """Drop what is queued about a revision."""
         for queue in (self._soon, self._periodic, self._writes, self._saves):
             queue.forget(key)
-        self._learnt.pop(key, None)
+        self._notes.pop(key, None)
         self._policies.triggers.forget(key)
 
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
@@ -175,17 +176,34 @@ class DecisionLoop:
             self._writes.add(key)
         learnt = None if scaler.policy is None else scaler.policy.due_save(outcome.at_s)
         if learnt is not None:
-            self._learnt[key] = learnt
-            self._saves.add(key)
+            self._note(key, LEARNT_ANNOTATION, learnt)
+        publication = self._publication(entry, outcome, at_wall_s=at_wall_s)
+        if publication is not None:
+            pods = publication.pods
+            self._note(key, ANTICIPATED_PODS_ANNOTATION, None if pods is None else pods.text())
         return outcome
 
+    def _publication(self, entry: RevisionEntry, outcome: ScalerOutcome, *, at_wall_s: float) -> Publication | None:
+        """What has to be published of the pods to come. Without a boot time, what was written before is removed."""
+        boot_s, scaler, revision = self.settings.node_boot_s, entry.scaler, entry.revision
+        if scaler is None or revision is None or not (boot_s or revision.anticipated):
+            return None
+        count = entry.anticipation.look(outcome, scaler.policy, boot_s=boot_s) if boot_s else 0
+        return entry.anticipation.due(
+            count, outcome=outcome, written=revision.anticipated, boot_s=boot_s, wall_s=at_wall_s
+        )
+
+    def _note(self, key: RevisionKey, annotation: str, text: str | None) -> None:
+        self._notes.setdefault(key, {})[annotation] = text
+        self._saves.add(key)
+
     async def _save(self, key: RevisionKey) -> None:
-        """Write what was learnt of a revision, so that it survives a restart and goes with its shard."""
-        entry, learnt = self._watch.entries.get(key), self._learnt.pop(key, None)
-        if entry is None or entry.revision is None or learnt is None:
+        """Write what was learnt of a revision, so that it survives a restart and goes with its shard; and what it will want."""
+        entry, notes = self._watch.entries.get(key), self._notes.pop(key, None)
+        if entry is None or entry.revision is None or notes is None:
             return
         with self._sharing.writing(group_of(key, entry.revision)):
-            written = await self._client.save(entry.revision, learnt)
+            written = await self._client.save(entry.revision, notes)
         if written is not None:
             self._watch.written(key, dict(written))
 

@@ -1,12 +1,12 @@
 """The only writes that scale: a revision into or out of reserve, its path, a Deployment's scale, and `pod-deletion-cost`.
 
-Beside them, what the adaptive policy has learnt of a revision is written into an annotation of it.
+Beside them, annotations of a revision: what the adaptive policy has learnt of it, and the pods it will want soon.
 """
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -15,6 +15,7 @@ from serving.cluster.kinds import DEPLOYMENT, POD, REVISION
 from serving.cluster.port import Cluster, Object
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import (
+    ANTICIPATED_PODS_ANNOTATION,
     LEARNT_ANNOTATION,
     POD_DELETION_COST_ANNOTATION,
     TRAFFIC_PATH_ANNOTATION,
@@ -43,6 +44,7 @@ class WriteCounts(msgspec.Struct, kw_only=True):
     victim_writes: int = 0
     path_writes: int = 0
     learnt_writes: int = 0
+    anticipated_writes: int = 0
 
 
 class ScaleClient:
@@ -94,14 +96,15 @@ class ScaleClient:
         self.counts.path_writes += 1
         return written
 
-    async def save(self, revision: ScaledRevision, learnt: str) -> Object | None:
-        """Write what was learnt of a revision; None if it is gone."""
-        patch = {"metadata": {"uid": revision.uid, "annotations": {LEARNT_ANNOTATION: learnt}}}
+    async def save(self, revision: ScaledRevision, notes: Mapping[str, str | None]) -> Object | None:
+        """Write annotations of a revision, and remove those that are None; None if it is gone."""
+        patch = {"metadata": {"uid": revision.uid, "annotations": dict(notes)}}
         try:
             written = await self._cluster.patch(REVISION, *revision.key, patch=patch)
         except (Conflict, NotFound):
             return None
-        self.counts.learnt_writes += 1
+        self.counts.learnt_writes += LEARNT_ANNOTATION in notes
+        self.counts.anticipated_writes += ANTICIPATED_PODS_ANNOTATION in notes
         return written
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:

@@ -17,7 +17,7 @@ from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.model.errors import AlreadyExists, CloudError, ClusterError, Conflict, NotFound, NotLeading, Problem
 from serving.model.event import Words
-from serving.model.knative import CONDITION_READY
+from serving.model.knative import CONDITION_READY, REVISION_LABEL
 from serving.model.objects import labels_of, merge_difference, name_of, nested, version_of
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.cloud import Cloud
@@ -25,6 +25,7 @@ from serving.nodegroup.decide import decide_on
 from serving.nodegroup.facts import node_of, pod_of
 from serving.nodegroup.groups import GroupReading, WrittenGroup, group_of, spec_of
 from serving.nodegroup.io.actor import Actor, Done
+from serving.nodegroup.io.anticipating import PodAnticipation
 from serving.nodegroup.io.notes import NodeGroupNotes
 from serving.nodegroup.memory import NodeGroupState
 from serving.nodegroup.plan import Effect, GroupPlan, IncreaseSize
@@ -103,6 +104,7 @@ class NodeGroupPasses:
             settings=ReflectorSettings(kept=_bare_pod),
         )
         self._groups = Reflector(cluster, NODE_GROUP)
+        self._anticipation = PodAnticipation(cluster)
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._pod_changed)
         self._sidecar_quirk = False
@@ -120,6 +122,7 @@ class NodeGroupPasses:
         async with asyncio.TaskGroup() as group:
             for one in (self._nodes, self._pods, self._groups):
                 group.create_task(one.run(), name=f"nodegroup {one.kind.plural}")
+            group.create_task(self._anticipation.follow(), name="nodegroup anticipation")
 
     async def synced(self) -> None:
         """Wait until everything has been seen once."""
@@ -132,6 +135,8 @@ class NodeGroupPasses:
         self.book.take_groups([one.settings for one in groups])
         self.on_groups(groups)
         self._take_quirk(groups)
+        is_wanted = any(one.settings.anticipation for one in groups)
+        self._anticipation.put(self.book, is_wanted=is_wanted, now_s=self._clock())
         for name in self._memories.keys() - {one.settings.name for one in groups}:
             del self._memories[name]
         passes: list[GroupPass] = []
@@ -290,9 +295,12 @@ class NodeGroupPasses:
         self.book.take_node(node_of(change.new))
 
     def _pod_changed(self, change: CacheChange) -> None:
+        name = "/".join(change.key)
         if change.type is EventType.DELETED:
-            self.book.drop_pod("/".join(change.key))
+            self.book.drop_pod(name)
+            self._anticipation.pods.drop_pod(name)
         else:
+            self._anticipation.pods.take_pod(name, change.new)
             self.book.take_pod(pod_of(change.new, sidecars_count_as_init_containers=self._sidecar_quirk))
 
 
@@ -316,9 +324,13 @@ def _unsure_target(effects: tuple[Effect, ...], cloud: CloudGroup, done: Done) -
 def _bare_pod(pod: Object) -> Object:
     """What a pass needs of a Pod."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
-    kept = ("name", "namespace", "resourceVersion", "ownerReferences", "annotations")
+    kept = ("name", "namespace", "resourceVersion", "ownerReferences", "annotations", "deletionTimestamp")
+    revision = labels_of(pod).get(REVISION_LABEL)
     return {
-        "metadata": {key: metadata[key] for key in kept if key in metadata},
+        "metadata": {
+            **{key: metadata[key] for key in kept if key in metadata},
+            **({} if revision is None else {"labels": {REVISION_LABEL: revision}}),
+        },
         "spec": {
             "containers": [_bare_container(one) for one in spec.get("containers") or ()],
             "initContainers": [_bare_container(one) for one in spec.get("initContainers") or ()],

@@ -8,7 +8,7 @@ from serving.local.placing import POLICIES
 from serving.local.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
 from serving.model.errors import SettingsError
 
-GIVEN = dict(zip(NODE_FLAGS, (2, "1500m", "1Gi", 6, "8s", "pack"), strict=True))
+GIVEN = dict(zip(NODE_FLAGS, (2, "1500m", "1Gi", 6, "8s", "pack", False), strict=True))
 
 
 def test_without_the_flag_nothing_changes() -> None:
@@ -17,7 +17,9 @@ def test_without_the_flag_nothing_changes() -> None:
 
 def test_the_flags_reach_the_daemons() -> None:
     written = nodes_environment(GIVEN)[VIRTUAL_NODES_VARIABLE]
-    expected = VirtualNodes(count=2, count_max=6, cpu="1500m", memory="1Gi", boot_s=8.0, policy="pack")
+    expected = VirtualNodes(
+        count=2, count_max=6, cpu="1500m", memory="1Gi", boot_s=8.0, policy="pack", anticipates=False
+    )
     assert msgspec.json.decode(written, type=VirtualNodes) == expected
     assert expected.policy in POLICIES
 
@@ -32,3 +34,11 @@ def test_every_problem_is_listed() -> None:
     with pytest.raises(SettingsError) as error:
         nodes_environment(wrong)
     assert [one.where for one in error.value.problems] == ["--node-cpu", "--node-memory", "--node-boot", "--nodes-max"]
+
+
+def test_with_anticipation_the_autoscaler_knows_how_long_a_node_takes() -> None:
+    assert "SERVING_AUTOSCALER_NODE_BOOT_S" not in nodes_environment(GIVEN)
+    environment = nodes_environment({**GIVEN, "node_anticipation": True})
+    # The boot time, and a pass of the node group before it.
+    assert environment["SERVING_AUTOSCALER_NODE_BOOT_S"] == "10"
+    assert msgspec.json.decode(environment[VIRTUAL_NODES_VARIABLE], type=VirtualNodes).anticipates

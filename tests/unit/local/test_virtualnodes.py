@@ -4,7 +4,7 @@ from serving.local.virtualnodes import VirtualNodes, default_group, due_names, n
 from serving.nodegroup.groups import group_of
 from serving.nodegroup.localmachines import LocalMachines
 
-NODES = VirtualNodes(count=2, count_max=4, cpu="1", memory="512Mi", boot_s=8.0, policy="spread")
+NODES = VirtualNodes(count=2, count_max=4, cpu="1", memory="512Mi", boot_s=8.0, policy="spread", anticipates=False)
 
 
 def test_a_machine_is_a_node_when_its_boot_time_is_over() -> None:

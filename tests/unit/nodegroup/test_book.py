@@ -14,7 +14,7 @@ CLOUD = CloudGroup(target_size=3, min_size=0, max_size=9)
 PLACEMENTS = (PLACED, Placement(), Placement(owner_kind="DaemonSet"), Placement(is_static=True))
 GROUPS = (
     SETTINGS,
-    settings(name="default", label_value="other"),
+    settings(name="default", label_value="other", anticipation=True),
     msgspec.structs.replace(quirky("foreign_pods_do_not_protect"), name="quirky"),
 )
 
@@ -25,7 +25,7 @@ node_changes = st.builds(
 )
 pod_changes = st.builds(
     lambda number, on, cpu_m, phase, placement: msgspec.structs.replace(
-        pod(cpu_m), name=f"p{number}", node_name=on, phase=phase, placement=placement
+        pod(cpu_m), name=f"p{number}", node_name=on, phase=phase, placement=placement, is_anticipated=number == 3
     ),
     st.integers(0, 3),
     st.sampled_from((None, "n000", "n001")),

@@ -1,0 +1,87 @@
+"""How many pods a revision will want by the time at which a node that is asked for now takes pods.
+
+Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
+what has to be written for node groups to see it. A number that rises counts at once; one that falls is held for as long as a
+node takes to boot, so that a node which was asked for is still wanted when it comes. Nothing is published while the pods that
+are decided already are as many. Pure.
+"""
+
+import math
+
+import msgspec
+
+from serving.autoscaler.adaptive.policy import RevisionPolicy
+from serving.autoscaler.bounds import bounded
+from serving.autoscaler.decide import ScaleDecision
+from serving.autoscaler.delay import DelayWindow, slot_count
+from serving.autoscaler.scaler import ScalerOutcome
+from serving.model.anticipation import AnticipatedPods
+from serving.model.nodata import NoData
+from serving.scaling.spec import ScalingSpec
+
+__all__ = ["Anticipation", "Publication"]
+
+# A publication is valid for two boot times, and is renewed after one: at least this long, as writes may be late.
+_VALID_MIN_S = 20.0
+_VALID_BOOTS = 2.0
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be written: a number of pods, or None to remove what was written before."""
+
+    pods: AnticipatedPods | None
+
+
+class Anticipation:
+    """One revision."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held = DelayWindow()
+
+    def __repr__(self) -> str:
+        return f"Anticipation({self._held.peaks})"
+
+    def look(self, outcome: ScalerOutcome, policy: RevisionPolicy | None, *, boot_s: float) -> int:
+        """Pods wanted within ``boot_s`` seconds of a decision, within the revision's bounds; 0 without data."""
+        merged, spec, now_s = outcome.merged, outcome.inputs.spec, outcome.at_s
+        if isinstance(merged, NoData):
+            return 0
+        wanted = merged.desired_count
+        if spec.reachable:
+            coming = _coming_count(outcome.decided.detail, spec, ahead_s=boot_s)
+            if policy is not None:
+                coming = max(coming, policy.anticipated_count(ahead_s=boot_s, now_s=now_s))
+            wanted = max(wanted, bounded(coming, spec=spec, is_initialized=True).count)
+        self._held = self._held.record(wanted, slot_count=max(1, slot_count(boot_s)), now_s=now_s)
+        return self._held.maximum
+
+    def due(
+        self, count: int, *, outcome: ScalerOutcome, written: AnticipatedPods | None, boot_s: float, wall_s: float
+    ) -> Publication | None:
+        """What has to be written now; None if what is ``written`` says it. ``wall_s`` is now in unix seconds.
+
+        With a boot time of 30 s a publication is valid for 60 s, and written again when 30 s of it are left.
+        """
+        merged = outcome.merged
+        decided_count = 0 if isinstance(merged, NoData) else merged.desired_count
+        if count <= decided_count:
+            return None if written is None else Publication(pods=None)
+        valid_s = max(_VALID_MIN_S, _VALID_BOOTS * boot_s)
+        if written is not None and written.count == count and written.until_s - wall_s > valid_s / 2:
+            return None
+        return Publication(pods=AnticipatedPods(count=count, until_s=wall_s + valid_s))
+
+
+def _coming_count(detail: object, spec: ScalingSpec, *, ahead_s: float) -> int:
+    """Pods that the algorithm itself will want if the load stays what it is in the panic window.
+
+    In ``ahead_s`` seconds that load fills as much of the stable window. 10 in flight in the stable window of 60 s, 40 in the
+    panic window, 30 s ahead: 10 + 30 x 30 / 60 = 25, which is 4 pods at 7 a pod. No rate limits it, as many decisions follow.
+    """
+    if not isinstance(detail, ScaleDecision):
+        return 0
+    share = min(1.0, ahead_s / spec.stable_window_s)
+    load = detail.observed_stable + share * max(0.0, detail.observed_panic - detail.observed_stable)
+    return max(0, math.ceil(load / spec.target_value))

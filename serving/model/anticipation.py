@@ -1,0 +1,35 @@
+"""How many pods a revision will want soon, as the autoscaler publishes it in an annotation of the Revision.
+
+Input: a number of pods and how long it is valid; output: the annotation's text, and back. Node groups read it, so that a node
+boots before the pods are there. An annotation that has expired, or cannot be read, says nothing: its author may be gone.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from serving.model.knative import ANTICIPATED_PODS_ANNOTATION
+
+__all__ = ["AnticipatedPods", "anticipated_pods_of"]
+
+
+class AnticipatedPods(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """``count`` pods in all, those that exist included; valid until ``until_s``, in unix seconds."""
+
+    count: int
+    until_s: float
+
+    def text(self) -> str:
+        """The annotation's value: {"count":8,"untilS":1700000000}."""
+        return msgspec.json.encode({"count": self.count, "untilS": round(self.until_s)}).decode()
+
+
+def anticipated_pods_of(annotations: Mapping[str, str]) -> AnticipatedPods | None:
+    """What the annotation says; None where there is none, or it cannot be read."""
+    text = annotations.get(ANTICIPATED_PODS_ANNOTATION)
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=AnticipatedPods)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None

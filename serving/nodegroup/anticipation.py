@@ -1,0 +1,103 @@
+"""Pods that do not exist yet and will: those that autoscalers anticipate, as pending pods that a pass counts.
+
+Input: Revisions, their Deployments, and which pods exist; output: ``GroupPod`` records, one for each pod that is missing. A
+revision wants what its Deployment's scale says, or what its autoscaler publishes for the time that a node takes to boot,
+whichever is more; an anticipated pod requests what the Deployment's template says. Pure: the daemon feeds it from watches.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from serving.model.anticipation import AnticipatedPods, anticipated_pods_of
+from serving.model.knative import REVISION_LABEL, RevisionKey
+from serving.model.objects import annotations_of, is_being_deleted, labels_of, name_of, namespace_of, nested
+from serving.nodegroup.facts import pod_of
+from serving.nodegroup.records import GroupPod, PodPhase
+
+__all__ = ["AnticipatedBook"]
+
+# A wrong number must not fill the memory: more pods than this never wait for the next nodes of one revision.
+_PODS_MAX = 5000
+
+
+class AnticipatedBook:
+    """The revisions of a cluster, the pods that they have, and those that they will have."""
+
+    def __init__(self) -> None:
+        self._published: dict[RevisionKey, AnticipatedPods] = {}
+        self._templates: dict[RevisionKey, tuple[int, GroupPod]] = {}
+        self._revision_of: dict[str, RevisionKey] = {}
+        self._existing: Counter[RevisionKey] = Counter()
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"AnticipatedBook({len(self._templates)} revisions, {len(self._published)} publish)"
+
+    def take_revision(self, found: Mapping[str, Any]) -> None:
+        """A Revision that is new or has changed."""
+        key = (namespace_of(found), name_of(found))
+        published = None if is_being_deleted(found) else anticipated_pods_of(annotations_of(found))
+        if published is None:
+            self._published.pop(key, None)
+        else:
+            self._published[key] = published
+
+    def drop_revision(self, key: RevisionKey) -> None:
+        """A Revision that is gone."""
+        self._published.pop(key, None)
+
+    def take_deployment(self, found: Mapping[str, Any]) -> None:
+        """A Deployment of a revision, that is new or has changed; others are left out."""
+        key = _revision_key(found)
+        if key is None or is_being_deleted(found):
+            return
+        replicas = nested(found, "spec", "replicas")
+        template = nested(found, "spec", "template") or {}
+        labelled = {"metadata": {"namespace": key[0], "name": key[1]}, "spec": template.get("spec") or {}}
+        facts = msgspec.structs.replace(pod_of(labelled), phase=PodPhase.PENDING, is_anticipated=True)
+        self._templates[key] = (1 if replicas is None else int(replicas), facts)
+
+    def drop_deployment(self, found: Mapping[str, Any]) -> None:
+        """A Deployment that is gone."""
+        key = _revision_key(found)
+        if key is not None:
+            self._templates.pop(key, None)
+
+    def take_pod(self, name: str, found: Mapping[str, Any]) -> None:
+        """A Pod that is new or has changed, by "namespace/name". One that is being deleted has to be replaced."""
+        key = None if is_being_deleted(found) else _revision_key(found)
+        before = self._revision_of.get(name)
+        if key == before:
+            return
+        self.drop_pod(name)
+        if key is not None:
+            self._revision_of[name] = key
+            self._existing[key] += 1
+
+    def drop_pod(self, name: str) -> None:
+        """A Pod that is gone."""
+        key = self._revision_of.pop(name, None)
+        if key is not None:
+            self._existing[key] -= 1
+            if not self._existing[key]:
+                del self._existing[key]
+
+    def pods(self, now_s: float) -> dict[str, GroupPod]:
+        """The pods that are missing at ``now_s`` (unix seconds), by name. With 8 published, a scale of 3 and 2 pods: 6."""
+        missing: dict[str, GroupPod] = {}
+        for key, (replica_count, template) in self._templates.items():
+            published = self._published.get(key)
+            is_valid = published is not None and now_s < published.until_s
+            wanted = max(replica_count, published.count if published is not None and is_valid else 0)
+            for number in range(min(wanted - self._existing[key], _PODS_MAX)):
+                name = f"{template.name}/anticipated-{number}"
+                missing[name] = msgspec.structs.replace(template, name=name)
+        return missing
+
+
+def _revision_key(found: Mapping[str, Any]) -> RevisionKey | None:
+    revision = labels_of(found).get(REVISION_LABEL)
+    return None if revision is None else (namespace_of(found), revision)

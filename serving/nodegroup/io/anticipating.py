@@ -1,0 +1,97 @@
+"""Follows Revisions and Deployments while a group counts anticipated pods, and keeps those pods in the daemon's book.
+
+Without such a group nothing is followed: a cluster without Knative's definitions has no Revisions. Until both kinds have been seen
+once no pod is anticipated, and a pass waits for neither.
+"""
+
+import asyncio
+
+from serving.cluster.kinds import DEPLOYMENT, REVISION
+from serving.cluster.port import Cluster, EventType, Object
+from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
+from serving.model.knative import ANTICIPATED_PODS_ANNOTATION, REVISION_LABEL
+from serving.model.objects import annotations_of, labels_of, nested
+from serving.nodegroup.anticipation import AnticipatedBook
+from serving.nodegroup.book import NodeGroupBook
+from serving.nodegroup.records import GroupPod
+
+__all__ = ["PodAnticipation"]
+
+
+class PodAnticipation:
+    """``pods`` gets the Pods of the daemon's own watch; ``put`` brings a book up to date before a pass."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.pods = AnticipatedBook()
+        self._is_wanted = asyncio.Event()
+        self._counted: dict[str, GroupPod] = {}
+        self._revisions = Reflector(cluster, REVISION, settings=ReflectorSettings(kept=_bare_revision))
+        self._deployments = Reflector(
+            cluster, DEPLOYMENT, label_selector=REVISION_LABEL, settings=ReflectorSettings(kept=_bare_deployment)
+        )
+        self._revisions.on_change(self._revision_changed)
+        self._deployments.on_change(self._deployment_changed)
+
+    def __repr__(self) -> str:
+        return f"PodAnticipation({self.pods!r}, {len(self._counted)} pods)"
+
+    async def follow(self) -> None:
+        """Follow both kinds from the first group on that wants them, until cancelled."""
+        await self._is_wanted.wait()
+        async with asyncio.TaskGroup() as group:
+            for one in (self._revisions, self._deployments):
+                group.create_task(one.run(), name=f"nodegroup {one.kind.plural}")
+
+    def put(self, book: NodeGroupBook, *, is_wanted: bool, now_s: float) -> None:
+        """Put the pods that are missing now into the book, and take away those that are not."""
+        wanted: dict[str, GroupPod] = {}
+        if is_wanted:
+            self._is_wanted.set()
+            if self._revisions.synced.is_set() and self._deployments.synced.is_set():
+                wanted = self.pods.pods(now_s)
+        for name in self._counted.keys() - wanted.keys():
+            book.drop_pod(name)
+        for pod in wanted.values():
+            book.take_pod(pod)
+        self._counted = wanted
+
+    def _revision_changed(self, change: CacheChange) -> None:
+        if change.type is EventType.DELETED:
+            self.pods.drop_revision(change.key)
+        else:
+            self.pods.take_revision(change.new)
+
+    def _deployment_changed(self, change: CacheChange) -> None:
+        if change.type is EventType.DELETED:
+            self.pods.drop_deployment(change.new)
+        else:
+            self.pods.take_deployment(change.new)
+
+
+def _bare_metadata(found: Object) -> Object:
+    kept = ("name", "namespace", "resourceVersion", "uid", "deletionTimestamp")
+    return {key: found["metadata"][key] for key in kept if key in found["metadata"]}
+
+
+def _bare_revision(found: Object) -> Object:
+    published = annotations_of(found).get(ANTICIPATED_PODS_ANNOTATION)
+    annotations = {} if published is None else {ANTICIPATED_PODS_ANNOTATION: published}
+    return {"metadata": {**_bare_metadata(found), "annotations": annotations}}
+
+
+def _bare_deployment(found: Object) -> Object:
+    """What a pod of it would request and where it may run. Environments and images are of no use here."""
+    pod = nested(found, "spec", "template", "spec") or {}
+    kept = ("nodeSelector", "affinity", "overhead")
+    resources = ("resources", "restartPolicy")
+    bare = {
+        name: [{key: one[key] for key in resources if key in one} for one in pod.get(name) or ()]
+        for name in ("containers", "initContainers")
+    }
+    return {
+        "metadata": {**_bare_metadata(found), "labels": {REVISION_LABEL: labels_of(found).get(REVISION_LABEL)}},
+        "spec": {
+            "replicas": nested(found, "spec", "replicas"),
+            "template": {"spec": {**bare, **{key: pod[key] for key in kept if key in pod}}},
+        },
+    }

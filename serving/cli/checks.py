@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from serving.local import mounts
-from serving.local.containers.engine import find_engine
+from serving.local.containers.engine import RUNTIME_VARIABLE, find_engine
 from serving.local.ports import PORTS
 
 __all__ = [
@@ -195,7 +195,7 @@ def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -
 
 def check_containers() -> Iterator[Finding]:
     """Whether images can be run, by really running a container, and pulled."""
-    engine = find_engine()
+    engine = find_engine(os.environ.get(RUNTIME_VARIABLE, ""))
     if not engine.runtime:
         advice = "without it manifests that name an image do not run; --command and serving.dev/command do"
         yield Finding(name="containers", state="warn", text=engine.reason, advice=advice)

@@ -41,6 +41,7 @@ from serving.controller.io.controller import Controller
 from serving.controller.io.view_writer import ViewWriter
 from serving.local.accounttokens import read_account_token
 from serving.local.activator_service import publish_activators
+from serving.local.containers.engine import RUNTIME_VARIABLE
 from serving.local.containers.host import container_host
 from serving.local.containers.names import NameAnswers
 from serving.local.containers.nameserver import NameServer
@@ -84,9 +85,7 @@ async def _body(stop: asyncio.Event) -> None:
     )
     runtime = ProcessRuntime(state.template)
     logs = state.logs / "pods"
-    containers, no_containers = await asyncio.to_thread(container_host, state.path)
-    if containers is None:
-        _log.warning("containers.unavailable", extra={"reason": no_containers})
+    containers = await asyncio.to_thread(_container_host, state.path)
     virtual = _virtual_nodes()
     node = NodeContext(
         cluster=cluster,
@@ -160,6 +159,13 @@ def _beside_containers(
         group.create_task(collect_images(cluster, containers.images.store), name="images"),
         *(group.create_task(one.run(), name="hosts") for one in hosts.reflectors),
     ]
+
+
+def _container_host(state: Path) -> ContainerHost | None:
+    found, reason = container_host(state, os.environ.get(RUNTIME_VARIABLE, ""))
+    if found is None:
+        _log.warning("containers.unavailable", extra={"reason": reason})
+    return found
 
 
 def _virtual_nodes() -> VirtualNodes | None:

@@ -1,7 +1,8 @@
 """What of a container's limits is held on one machine, and what has to be said aloud because it is not.
 
 Input: a container; output: its memory limit, and warnings as (reason, message). Memory is watched from outside and a
-container above its limit is killed, as a cgroup would; cpu cannot be bounded without one.
+container above its limit is killed, as a cgroup would; cpu cannot be bounded without one. A process runs as the user of
+``serving up``, with that user's rights.
 """
 
 from collections.abc import Collection
@@ -14,6 +15,8 @@ __all__ = ["memory_limit_bytes", "warnings_of"]
 
 _NOT_ENFORCED = "CpuLimitNotEnforced"
 _ELSEWHERE = "VolumesElsewhere"
+_INSECURE = "SecurityContextNotEnforced"
+_NEEDS_CONTAINER = ("runAsUser", "runAsGroup", "runAsNonRoot", "readOnlyRootFilesystem", "capabilities")
 
 
 def memory_limit_bytes(container: Object) -> int | None:
@@ -25,8 +28,13 @@ def memory_limit_bytes(container: Object) -> int | None:
         return None
 
 
-def warnings_of(container: Object, *, refused: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """What a container asks for and does not get here. ``refused`` are the limits that a cgroup did not take; None without one."""
+def warnings_of(
+    container: Object, *, security: Object, refused: Collection[str] | None = None
+) -> list[tuple[str, str]]:
+    """What a container asks for and does not get here. ``refused`` are the limits that a cgroup did not take; None without one.
+
+    ``security`` is its security context over that of its pod.
+    """
     if refused is not None:
         limits = (container.get("resources") or {}).get("limits") or {}
         name = container.get("name", "")
@@ -49,4 +57,8 @@ def warnings_of(container: Object, *, refused: Collection[str] | None = None) ->
             f"container {name}: {', '.join(paths)} is found below $HOME; there is no container with paths of its own"
         )
         found.append((_ELSEWHERE, message))
+    ignored = [field for field in _NEEDS_CONTAINER if security.get(field)]
+    if ignored:
+        message = f"container {name}: {', '.join(ignored)} is not enforced: it runs as a process of this machine"
+        found.append((_INSECURE, message))
     return found

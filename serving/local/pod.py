@@ -21,6 +21,7 @@ from serving.cluster.kinds import POD
 from serving.cluster.port import Object
 from serving.cluster.reflector import Key
 from serving.local.container import ContainerKeeper, ContainerSpec
+from serving.local.containers.bundle import security_of
 from serving.local.containers.choosing import box_of
 from serving.local.containers.podbox import PodBox
 from serving.local.explaining import ReadinessExplainer
@@ -190,8 +191,9 @@ class PodRun:
             group.create_task(following, name="volumes")
         if self._note is None:
             refused = self.box.refused_limits if self.box else None
-            for warning in (one for container in containers for one in warnings_of(container, refused=refused)):
-                await warnings.send(*warning)
+            for container in containers:
+                for warning in warnings_of(container, security=security_of(self.manifest, container), refused=refused):
+                    await warnings.send(*warning)
 
     async def _sources(self) -> Sources | None:
         """The sources once all of them exist; None if the pod is deleted before.

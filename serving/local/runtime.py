@@ -1,7 +1,7 @@
 """What runs the containers of a pod, as the kubelet's part sees it: a protocol.
 
 ``ProcessRuntime`` starts them as processes of this machine. Another runtime, such as one for container images, implements
-the same two protocols and is chosen in ``control``; the tests in ``tests/integration/test_local_pods.py`` hold it to them.
+the same two protocols and is chosen in ``control``; ``tests/integration/test_pod_conformance.py`` holds it to them.
 """
 
 import asyncio

@@ -23,9 +23,9 @@ exec httpd -f -p "${PORT:-8080}" -h /tmp
 """
 
 
-def needs_containers() -> pytest.MarkDecorator:
-    """Skips tests with the reason where no container can run."""
-    reason = find_engine().reason if BUSYBOX else "busybox is not installed (apt-get install busybox-static)"
+def needs_containers(runtime: str = "") -> pytest.MarkDecorator:
+    """Skips tests with the reason where no container can run, by ``runtime`` if it is named."""
+    reason = find_engine(runtime).reason if BUSYBOX else "busybox is not installed (apt-get install busybox-static)"
     return pytest.mark.skipif(bool(reason), reason=reason)
 
 
@@ -70,6 +70,7 @@ def web_layer() -> bytes:
         "touch",
         "dd",
         "kill",
+        "stat",
     ):
         link = tarfile.TarInfo(f"bin/{name}")
         link.type, link.linkname = tarfile.SYMTYPE, "busybox"

@@ -1,8 +1,6 @@
 """Pods as containers of images: started, answered through their queue-proxy, limited, probed, taken over, removed."""
 
 import asyncio
-import contextlib
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,6 @@ from serving.cluster.kinds import CONFIG_MAP, POD
 from serving.cluster.port import Object
 from serving.local.containers.host import container_host
 from serving.local.containers.podbox import ContainerHost
-from serving.local.workloads import is_ready
-from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
 
@@ -79,12 +75,6 @@ async def test_a_container_that_ends_starts_again_with_the_files_of_its_image(ma
     pod = await machine.until(lambda one: status_of(one).get("restartCount", 0) >= 2)
     assert status_of(pod)["lastState"]["terminated"]["exitCode"] == 3
     assert "dirty" not in machine.log("p")
-
-
-async def test_what_a_container_cannot_execute_is_in_its_status(machine: Machine) -> None:
-    await machine.start(boxed(command=["/no/such"]))
-    pod = await machine.until(lambda one: "/no/such" in str(status_of(one).get("state")))
-    assert not is_ready(pod)
 
 
 async def test_an_image_that_is_not_here_is_said(machine: Machine) -> None:
@@ -157,13 +147,6 @@ async def test_a_config_map_is_at_its_path_and_read_only(machine: Machine) -> No
     assert "refused" in machine.log("p")
 
 
-async def test_a_container_beyond_its_memory_is_killed_by_the_kernel(machine: Machine) -> None:
-    grow = "sleep 0.3; echo begin; dd if=/dev/zero of=/dev/null bs=200M count=3"
-    await machine.start(boxed(command=["/bin/sh", "-c", grow], resources={"limits": {"memory": "50Mi"}}))
-    pod = await machine.until(lambda one: "lastState" in status_of(one))
-    assert status_of(pod)["lastState"]["terminated"]["reason"] == "OOMKilled"
-
-
 async def test_limits_of_cpu_and_memory_are_in_the_cgroups(machine: Machine) -> None:
     await machine.start(boxed(resources={"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "250m"}}))
     await machine.ready()
@@ -192,51 +175,3 @@ async def test_an_exec_probe_runs_in_the_container(machine: Machine) -> None:
     )
     await machine.ready()
     assert "1000" in (machine.state.logs / "pods" / "default" / "p" / "user-container.probe.log").read_text()
-
-
-async def test_a_liveness_probe_reaches_the_container_at_its_port(machine: Machine) -> None:
-    probe = {"httpGet": {"path": "/alive", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1}
-    # One failure is enough, so that it must not ask before the app listens.
-    started = {**probe, "failureThreshold": 60}
-    command = ["/bin/sh", "-c", "touch /tmp/alive; exec /server"]
-    await machine.start(boxed(command=command, startupProbe=started, livenessProbe=probe))
-    await machine.ready()
-    await asyncio.sleep(2.5)
-    pod = await machine.ready()
-    assert status_of(pod)["restartCount"] == 0
-
-
-@pytest.mark.parametrize(
-    "command", ["exec sleep 1000", "sleep 1000", "trap 'echo bye; exit 0' TERM; echo set; sleep 1000 & wait"]
-)
-async def test_a_container_ends_soon_after_sigterm(machine: Machine, command: str) -> None:
-    made = boxed(command=["/bin/sh", "-c", f"echo up; {command}"])
-    made["spec"]["terminationGracePeriodSeconds"] = 60
-    await machine.start(made)
-    await machine.until(lambda one: "running" in status_of(one).get("state", {}))
-    await until(lambda: "up" in machine.log("p") and ("trap" not in command or "set" in machine.log("p")))
-    pod = next(iter(machine.kubelet._running.values()))
-    process = pod.keepers["user-container"].process
-    assert process is not None
-    process.send(signal.SIGTERM)
-    exit_code = await asyncio.wait_for(asyncio.shield(process.ended), 30)
-    assert exit_code == (0 if "trap" in command else -signal.SIGKILL)
-    if "trap" in command:
-        assert "bye" in machine.log("p")
-
-
-async def test_what_a_container_has_started_ends_with_it(machine: Machine) -> None:
-    await machine.start(boxed(command=["/bin/sh", "-c", "sleep 12345 & exec /server"]))
-    await machine.ready()
-    await machine.cluster.delete(POD, "default", "p", grace_s=0)
-    await machine.until_gone()
-    await until(lambda: not any("12345" in text for text in commands()))
-
-
-def commands() -> list[str]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            text = (entry / "cmdline").read_bytes().decode(errors="replace")
-            found += [text] if text.startswith("sleep") else []
-    return found

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET
 from serving.cluster.port import Object
 from serving.local.reloading import read_reload
 from serving.local.workloads import is_ready
@@ -57,24 +57,6 @@ async def until_dead(pid: int) -> None:
     await until(lambda: not is_alive(pid))
 
 
-async def test_a_pod_comes_up_and_answers_through_its_queue_proxy(machine: Machine) -> None:
-    await machine.start(manifest(env=[{"name": "TARGET", "value": "you"}]))
-    pod = await machine.ready()
-    status, body = await machine.get(pod)
-    assert (status, body.split(",")[0]) == (200, "Hello you from no revision")
-    assert pod["status"]["podIP"].startswith("127.64.")
-    assert status_of(pod)["ready"]
-
-
-async def test_an_app_that_is_killed_is_started_again(machine: Machine) -> None:
-    await machine.start(manifest())
-    pod = await machine.ready()
-    os.kill(process_of((await machine.get(pod))[1]), signal.SIGKILL)
-    again = await machine.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
-    assert status_of(again)["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
-    assert (await machine.get(again))[0] == 200
-
-
 async def test_a_queue_proxy_that_is_killed_is_started_again(machine: Machine) -> None:
     await machine.start(manifest())
     pod = await machine.ready()
@@ -84,19 +66,6 @@ async def test_a_queue_proxy_that_is_killed_is_started_again(machine: Machine) -
     await machine.until(lambda one: not is_ready(one))
     assert (await machine.get(await machine.ready()))[0] == 200
     assert status_of(pod)["restartCount"] == 0
-
-
-async def test_a_deleted_pod_answers_who_is_in_flight_and_then_ends(machine: Machine) -> None:
-    await machine.start(manifest())
-    pod = await machine.ready()
-    app = process_of((await machine.get(pod))[1])
-    asked = asyncio.create_task(machine.get(pod, "/sleep/2"))
-    await until_busy(pod["status"]["podIP"])
-    await machine.cluster.delete(POD, "default", "p")
-    assert (await asked)[0] == 200
-    await machine.until_gone()
-    assert not is_alive(app)
-    assert list(machine.state.pods.iterdir()) == []
 
 
 CHAT = """
@@ -146,23 +115,6 @@ async def admin(address: str, path: str) -> str:
     return text
 
 
-async def test_a_pod_that_is_deleted_by_force_ends_at_once(machine: Machine) -> None:
-    await machine.start(manifest())
-    app = process_of((await machine.get(await machine.ready()))[1])
-    await machine.cluster.delete(POD, "default", "p", grace_s=0)
-    await until_dead(app)
-
-
-async def test_an_app_that_exits_tells_its_code_and_its_last_lines(machine: Machine) -> None:
-    await machine.start(manifest(command=python("print('no such luck'); raise SystemExit(3)")))
-    pod = await machine.until(
-        lambda one: status_of(one).get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
-    )
-    terminated = status_of(pod)["lastState"]["terminated"]
-    assert (terminated["exitCode"], terminated["message"]) == (3, "no such luck")
-    assert "starts again in 1 s" in status_of(pod)["state"]["waiting"]["message"]
-
-
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -175,59 +127,6 @@ async def test_what_cannot_be_run_is_told(machine: Machine, command: str, said: 
     await machine.start(manifest(command=command))
     pod = await machine.until(lambda one: said in str(status_of(one).get("state")))
     assert not is_ready(pod)
-
-
-async def test_an_app_that_ignores_sigterm_is_killed(machine: Machine) -> None:
-    program = "import signal,time; signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(1000)"
-    made = manifest(command=python(program))
-    made["spec"]["terminationGracePeriodSeconds"] = 1
-    await machine.start(made)
-    await machine.until(lambda one: "running" in status_of(one).get("state", {}))
-    await machine.cluster.delete(POD, "default", "p")
-    await machine.until_gone()
-
-
-async def test_what_an_app_has_forked_away_ends_with_it(machine: Machine) -> None:
-    program = (
-        "import os,time\n"
-        "if os.fork() == 0:\n"
-        "  os.setsid()\n"
-        "  if os.fork() == 0:\n"
-        "    print('away', os.getpid()); time.sleep(1000)\n"
-        "  os._exit(0)\n"
-        "os.wait(); time.sleep(1000)"
-    )
-    await machine.start(manifest(command=python(program)))
-    await machine.until(lambda one: "running" in status_of(one).get("state", {}))
-    await until(lambda: "away" in machine.log("p"))
-    away = process_of(machine.log("p"))
-    assert is_alive(away)
-    await machine.cluster.delete(POD, "default", "p", grace_s=0)
-    await until_dead(away)
-
-
-async def test_an_environment_has_nothing_but_what_is_asked_for(machine: Machine) -> None:
-    await machine.start(manifest(command="env", env=[{"name": "A", "value": "b"}]))
-    await machine.until(lambda one: "lastState" in status_of(one))
-    given = dict(line.partition("=")[::2] for line in machine.log("p").splitlines())
-    assert given.keys() == {"A", "HOME", "HOSTNAME", "PATH", "PORT"}
-    assert given["HOSTNAME"] == "p"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="another hostname needs the rights of root")
-async def test_the_hostname_is_the_name_of_the_pod(machine: Machine) -> None:
-    # Whatever the variable says.
-    command = python("import socket; print(socket.gethostname())")
-    await machine.start(manifest(command=command, env=[{"name": "HOSTNAME", "value": "true"}]))
-    await machine.until(lambda one: "lastState" in status_of(one))
-    assert machine.log("p").splitlines()[0] == "p"
-
-
-async def test_no_descriptor_leaks_into_an_app(machine: Machine) -> None:
-    await machine.start(manifest(command=python("import os; print(sorted(os.listdir('/proc/self/fd')))")))
-    await machine.until(lambda one: "lastState" in status_of(one))
-    # The fourth is the listing's own.
-    assert machine.log("p").splitlines()[0] == "['0', '1', '2', '3']"
 
 
 async def test_config_maps_and_secrets_become_environment_and_files(machine: Machine) -> None:
@@ -252,54 +151,9 @@ async def test_config_maps_and_secrets_become_environment_and_files(machine: Mac
     assert machine.log("p").startswith(("hi\nthere\nthere", "serving: volumes are only below $HOME"))
 
 
-async def test_a_mounted_config_map_follows_its_object(machine: Machine) -> None:
-    name = {"metadata": {"name": "c", "namespace": "default"}}
-    await machine.cluster.create(CONFIG_MAP, {**name, "data": {"key": "old", "gone": "x"}})
-    made = manifest(volumeMounts=[{"name": "v", "mountPath": "/etc/config"}])
-    made["spec"]["volumes"] = [{"name": "v", "configMap": {"name": "c"}}]
-    await machine.start(made)
-    await machine.ready()
-    (folder,) = machine.state.pods.iterdir()
-    assert (folder / "etc/config/key").read_text() == "old"
-    await machine.cluster.patch(CONFIG_MAP, "default", "c", patch={"data": {"key": "new", "gone": None}})
-    await until(lambda: (folder / "etc/config/key").read_text() == "new")
-    await until(lambda: not (folder / "etc/config/gone").exists())
-
-
-async def test_a_liveness_probe_that_fails_restarts_the_app(machine: Machine) -> None:
-    probe = {"exec": {"command": ["sh", "-c", "test ! -e sick"]}, "periodSeconds": 0.1, "failureThreshold": 2}
-    await machine.start(manifest(livenessProbe=probe))
-    pod = await machine.ready()
-    (folder,) = machine.state.pods.iterdir()
-    (folder / "sick").touch()
-    await machine.until(lambda one: status_of(one)["restartCount"] == 1)
-    (folder / "sick").unlink()
-    events = (await machine.cluster.list(EVENT)).items
-    assert [one["reason"] for one in events] == ["Unhealthy"]
-    assert pod["status"]["podIP"]
-
-
 async def test_an_app_is_ready_long_before_the_second_startup_probe(machine: Machine) -> None:
     await machine.start(manifest(startupProbe={"tcpSocket": {"port": 8080}, "periodSeconds": 3600}))
     await machine.ready()
-
-
-async def test_a_command_that_fails_keeps_a_pod_from_being_ready(machine: Machine) -> None:
-    probe = {"exec": {"command": ["sh", "-c", "test -e warm"]}, "periodSeconds": 0.05}
-    await machine.start(manifest(readinessProbe=probe))
-    await machine.until(lambda one: "running" in status_of(one).get("state", {}))
-    (folder,) = machine.state.pods.iterdir()
-    (folder / "warm").touch()
-    assert (await machine.get(await machine.ready()))[0] == 200
-
-
-async def test_an_app_above_its_memory_limit_is_killed_and_it_is_told(machine: Machine) -> None:
-    program = "x = bytearray(200_000_000); import time; time.sleep(1000)"
-    await machine.start(manifest(command=python(program), resources={"limits": {"memory": "64Mi", "cpu": "100m"}}))
-    pod = await machine.until(lambda one: "lastState" in status_of(one))
-    assert status_of(pod)["lastState"]["terminated"]["reason"] == "OOMKilled"
-    events = (await machine.cluster.list(EVENT)).items
-    assert [one["reason"] for one in events] == ["CpuLimitNotEnforced"]
 
 
 async def ready_pods(machine: Machine, count: int) -> list[Object]:

@@ -14,6 +14,7 @@ import msgspec
 
 __all__ = ["CgroupTree", "CgroupUse", "Limits", "find_cgroups"]
 
+_ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
 _PIDS_MAX = 8192
 _CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
@@ -95,11 +96,20 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
         elif controller == "pids":
             yield "pids.max", str(_PIDS_MAX), ""
 
+    def path_of(self, name: str) -> str:
+        """The path of a container's cgroup for a runtime that joins it by itself; "" where the launcher joins.
+
+        With version 2 runc would move out of what the launcher has joined.
+        """
+        if not self.is_unified:
+            return ""
+        return "/" + str((next(iter(self.folders.values())) / name).relative_to(_ROOT))
+
     def views(self, name: str) -> dict[str, str]:
         """Where a container sees its own cgroups, by path in it."""
         if self.is_unified:
-            return {"/sys/fs/cgroup": str(next(iter(self.folders.values())) / name)}
-        return {f"/sys/fs/cgroup/{controller}": str(above / name) for controller, above in self.folders.items()}
+            return {str(_ROOT): str(next(iter(self.folders.values())) / name)}
+        return {f"{_ROOT}/{controller}": str(above / name) for controller, above in self.folders.items()}
 
     def read(self, name: str) -> CgroupUse | None:
         """What a container has used; None where that cannot be read."""
@@ -114,7 +124,9 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             cpu_ns = int((self.folders["cpuacct"] / name / "cpuacct.usage").read_text())
             cached = _fields(memory / "memory.stat").get("total_inactive_file", 0)
             held = int((memory / "memory.usage_in_bytes").read_text()) - cached
-            killed = _fields(memory / "memory.oom_control").get("oom_kill", 0)
+            # runc makes a cgroup of its own below ours, and version 1 counts kills in each alone.
+            places = (memory, *(one for one in memory.iterdir() if one.is_dir()))
+            killed = sum(_fields(one / "memory.oom_control").get("oom_kill", 0) for one in places)
             return CgroupUse(cpu_s=cpu_ns / 1e9, memory_bytes=max(0, held), oom_kill_count=killed)
         except (OSError, KeyError, ValueError):
             return None
@@ -138,7 +150,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
                     self.remove(folder.name)
 
 
-def find_cgroups(name: str, *, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> CgroupTree | None:
+def find_cgroups(name: str, *, proc: Path = Path("/proc"), cgroups: Path = _ROOT) -> CgroupTree | None:
     """Where containers can have cgroups below a folder ``name`` that is made; None where there is no such place."""
     try:
         lines = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]

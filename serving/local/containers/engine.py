@@ -18,9 +18,14 @@ from serving.local.containers.users import ContainerUser
 from serving.local.mounts import MountPoint, OverlayMount
 from serving.local.orders import Launch, StartProcess
 
-__all__ = ["ContainerEngine", "find_engine", "runtime_arguments"]
+__all__ = ["RUNTIMES", "RUNTIME_VARIABLE", "ContainerEngine", "find_engine", "joins_cgroups", "runtime_arguments"]
 
-_RUNTIMES = ("crun", "runc")
+RUNTIMES = ("crun", "runc")
+"""The runtimes that start containers, the preferred one first."""
+
+RUNTIME_VARIABLE = "SERVING_CONTAINER_RUNTIME"
+"""The environment variable that names the one runtime to use."""
+
 _INSTALL = "install crun (apt-get install crun), and run as root"
 _PROBE_S = 10.0
 _MACHINE_FOLDERS = ("bin", "lib", "lib64", "usr", "sbin")
@@ -37,16 +42,23 @@ def runtime_arguments(runtime: str, state: str, error_log: str) -> tuple[str, ..
     """How a runtime is called, up to its command."""
     options = ("--root", state, "--log", error_log, "--log-format", "json")
     # crun would refuse cgroups of both versions at once; ours are joined before it starts.
-    manager = ("--cgroup-manager", "disabled") if Path(runtime).name == "crun" else ()
+    manager = () if joins_cgroups(runtime) else ("--cgroup-manager", "disabled")
     return (runtime, *options, *manager)
 
 
-def find_engine() -> ContainerEngine:
-    """Try each runtime that is installed; takes some tens of milliseconds."""
+def joins_cgroups(runtime: str) -> bool:
+    """Whether a runtime moves containers to cgroups whatever it is asked for, as runc does."""
+    return Path(runtime).name != "crun"
+
+
+def find_engine(wanted: str = "") -> ContainerEngine:
+    """Try each runtime that is installed, or only the one that is ``wanted``; takes some tens of milliseconds."""
+    if wanted and wanted not in RUNTIMES:
+        return ContainerEngine(reason=f"{RUNTIME_VARIABLE}={wanted}: expected {' or '.join(RUNTIMES)}")
     if os.geteuid() != 0:
         return ContainerEngine(reason=f"containers need root; {_INSTALL}")
     reasons = []
-    for name in _RUNTIMES:
+    for name in (wanted,) if wanted else RUNTIMES:
         path = shutil.which(name)
         if path is None:
             continue
@@ -54,7 +66,8 @@ def find_engine() -> ContainerEngine:
         if not reason:
             return ContainerEngine(runtime=path)
         reasons.append(f"{name}: {reason}")
-    return ContainerEngine(reason="; ".join(reasons) or f"neither crun nor runc is installed; {_INSTALL}")
+    missing = f"{wanted} is not installed" if wanted else f"neither crun nor runc is installed; {_INSTALL}"
+    return ContainerEngine(reason="; ".join(reasons) or missing)
 
 
 def _probe(runtime: str) -> str:

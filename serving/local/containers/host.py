@@ -15,9 +15,12 @@ from serving.local.images.store import ImageStore
 __all__ = ["container_host"]
 
 
-def container_host(state: Path) -> tuple[ContainerHost | None, str]:
-    """The host of containers, or None and why there is none. Runs a container: blocks for some tens of milliseconds."""
-    engine = find_engine()
+def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None, str]:
+    """The host of containers, or None and why there is none. Runs a container: blocks for some tens of milliseconds.
+
+    ``runtime`` is "crun" or "runc", "" for the first of them that works.
+    """
+    engine = find_engine(runtime)
     if not engine.runtime:
         return None, engine.reason
     networks = PodNetworks(state / "networks", gateway=gateway_of(state))

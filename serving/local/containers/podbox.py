@@ -14,7 +14,7 @@ import msgspec
 from serving.cluster.port import Object
 from serving.local.containers.bundle import ContainerBox, arguments_of, bundle_config, environment_of, security_of
 from serving.local.containers.cgroups import CgroupTree, Limits
-from serving.local.containers.engine import runtime_arguments
+from serving.local.containers.engine import joins_cgroups, runtime_arguments
 from serving.local.containers.network import PodNetworks
 from serving.local.containers.users import user_of
 from serving.local.images.source import ImageSource
@@ -164,9 +164,10 @@ class PodBox:
                 what for what, value in (("cpu", limits.cpu_m), ("memory", limits.memory_bytes)) if value
             ]
             return (), ""
-        folders, refused = self._host.cgroups.make(f"{self._pod_id}/{name}", limits)
+        cgroup = f"{self._pod_id}/{name}"
+        folders, refused = self._host.cgroups.make(cgroup, limits)
         self.refused_limits += refused
-        return folders, ""
+        return folders, self._host.cgroups.path_of(cgroup) if joins_cgroups(self._host.runtime) else ""
 
     def exit_reason(self, name: str) -> str:
         """Why a container has ended: OOMKilled if the kernel ran out of its memory since the last end; "" otherwise."""

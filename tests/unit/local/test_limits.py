@@ -12,8 +12,20 @@ def test_a_memory_limit_in_bytes(limits: object, wanted: int | None) -> None:
 
 def test_what_is_not_held_is_said() -> None:
     container = {"name": "c", "resources": {"limits": {"cpu": "100m"}}, "volumeMounts": [{"mountPath": "/etc/x"}]}
-    assert [reason for reason, _ in warnings_of(container)] == ["CpuLimitNotEnforced", "VolumesElsewhere"]
+    assert [reason for reason, _ in warnings_of(container, security={})] == ["CpuLimitNotEnforced", "VolumesElsewhere"]
 
 
 def test_a_container_that_asks_for_nothing_hears_nothing() -> None:
-    assert warnings_of({"name": "c"}) == []
+    assert warnings_of({"name": "c"}, security={"allowPrivilegeEscalation": False}) == []
+
+
+def test_a_user_that_a_process_does_not_become_is_said() -> None:
+    security = {"runAsUser": 1000, "readOnlyRootFilesystem": True, "runAsNonRoot": False}
+    ((reason, message),) = warnings_of({"name": "c"}, security=security)
+    assert (reason, "runAsUser, readOnlyRootFilesystem" in message) == ("SecurityContextNotEnforced", True)
+
+
+def test_a_container_hears_of_refused_limits_only() -> None:
+    container = {"name": "c", "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}}}
+    found = warnings_of(container, security={"runAsUser": 1000}, refused=["cpu"])
+    assert [reason for reason, _ in found] == ["CpuLimitNotEnforced"]

@@ -1,0 +1,543 @@
+"""What a pod is, whatever runs it: as processes of this machine, or as containers of crun or runc.
+
+Each test holds for every runtime. Where one cannot enforce what a manifest asks for, an Event of the pod must say so.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from serving.cluster.api.logs import LogOptions
+from serving.cluster.api.podstreams import STDERR, STDOUT, ExecOptions
+from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
+from serving.cluster.port import Object
+from serving.local.containers.host import container_host
+from serving.local.podfolder import previous_of
+from serving.local.podlogs import FilePodLogs
+from serving.local.podstreams import LocalPodStreams
+from serving.local.runtime import PodProcess
+from serving.local.workloads import is_ready
+from tests.eventually import until
+from tests.integration.image_stage import app_image, needs_containers
+from tests.integration.local_stage import HELLO, Machine, controlled, manifest, status_of, template_process
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module")]
+
+IMAGE = "test.local/web:1"
+_CGI = (
+    r"""busybox mkdir -p /tmp/cgi-bin; printf '#!/bin/sh\nsleep 1; printf "Content-Type: text/plain\\r\\n\\r\\nslow"' """
+    "> /tmp/cgi-bin/slow; busybox chmod 755 /tmp/cgi-bin/slow; exec /server"
+)
+_numbers = itertools.count()
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A runtime: its name, what serves in it, with a path that takes a second, and what it adds to an environment."""
+
+    name: str
+    server: str
+    slow_server: str
+    slow_path: str
+    adds: frozenset[str]
+
+
+PROCESS = Kind(
+    name="process",
+    server=f"exec {sys.executable} {HELLO}",
+    slow_server=f"exec {sys.executable} {HELLO}",
+    slow_path="/sleep/1",
+    adds=frozenset(),
+)
+CONTAINERS = [
+    Kind(name=name, server="exec /server", slow_server=_CGI, slow_path="/cgi-bin/slow", adds=frozenset({"TARGET"}))
+    for name in ("crun", "runc")
+]
+
+
+class Stage:
+    """One runtime at work, and the pod of one test in it."""
+
+    def __init__(self, machine: Machine, kind: Kind) -> None:
+        self.machine, self.kind = machine, kind
+        self.logs = FilePodLogs(machine.state.logs / "pods")
+        self.streams = LocalPodStreams(machine.kubelet, self.logs)
+        self.name = f"p{next(_numbers)}"
+
+    async def start(self, script: str, **container: Any) -> None:  # noqa: ANN401 - fields of the API
+        """Make a pod whose container runs a shell script."""
+        await self.start_words("/bin/sh", "-c", script, **container)
+
+    async def start_words(self, *command: str, **container: Any) -> None:  # noqa: ANN401 - fields of the API
+        """Make a pod whose container runs a command."""
+        await self.machine.start(self.pod(*command, **container))
+
+    def pod(self, *command: str, **container: Any) -> Object:  # noqa: ANN401 - fields of the API
+        """The manifest of that pod; fields of the pod's spec stand in ``pod_spec``."""
+        spec = container.pop("pod_spec", {})
+        made = manifest(self.name, **container)
+        made["metadata"]["annotations"] = {}
+        made["spec"]["containers"][0].update(image=IMAGE, command=list(command))
+        made["spec"].update(spec)
+        return made
+
+    async def until(self, holds: Callable[[Object], object]) -> Object:
+        return await self.machine.until(holds, self.name)
+
+    async def ready(self) -> Object:
+        return await self.machine.ready(self.name)
+
+    async def ended(self) -> Object:
+        """How its container has ended last."""
+        pod = await self.until(lambda one: "lastState" in status_of(one))
+        found: Object = status_of(pod)["lastState"]["terminated"]
+        return found
+
+    async def output_of(self, script: str, **container: Any) -> str:  # noqa: ANN401 - fields of the API
+        """What a pod has written that runs a script once."""
+        await self.start(script, **container)
+        return await self.first_log()
+
+    async def first_log(self) -> str:
+        """What the container's first run has written."""
+        log = previous_of(self.machine.state.logs / "pods" / "default" / self.name / "user-container.log")
+        await until(log.exists)
+        options = LogOptions(container="user-container", previous=True)
+        return b"".join([one async for one in self.logs.read("default", self.name, options)]).decode()
+
+    def log(self) -> str:
+        """What the container has written in its present run."""
+        with contextlib.suppress(OSError):
+            return self.machine.log(self.name)
+        return ""
+
+    async def until_logged(self, text: str) -> None:
+        await until(lambda: text in self.log())
+
+    @property
+    def process(self) -> PodProcess:
+        """The container's first process."""
+        process = self.machine.kubelet.find("default", self.name).keepers["user-container"].process
+        assert process is not None
+        return process
+
+    async def execute(self, *command: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        """Run a command in the container; exit code and output."""
+        options = ExecOptions(container="user-container", command=command, has_stdin=bool(stdin))
+        session = await self.streams.execute("default", self.name, options)
+        if stdin:
+            await session.write(stdin)
+            session.end_input()
+        found = {STDOUT: b"", STDERR: b""}
+        async for channel, piece in session.output():
+            found[channel] += piece
+        code = await session.exit_code()
+        await session.close()
+        return code, found[STDOUT].decode(), found[STDERR].decode()
+
+    async def until_event(self, reason: str) -> str:
+        """The message of an Event of the pod."""
+        async with asyncio.timeout(60), self.machine.cluster.watch(EVENT, resource_version="0") as events:
+            async for event in events:
+                one = event.object
+                if (one["involvedObject"]["name"], one["reason"]) == (self.name, reason):
+                    return str(one["message"])
+        raise AssertionError("the watch ended")
+
+    async def delete(self, grace_s: int | None = None) -> None:
+        await self.machine.cluster.delete(POD, "default", self.name, grace_s=grace_s)
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=[
+        PROCESS,
+        pytest.param(CONTAINERS[0], marks=needs_containers("crun")),
+        pytest.param(CONTAINERS[1], marks=[needs_containers("runc"), pytest.mark.slow]),
+    ],
+    ids=lambda one: one.name,
+)
+async def home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Machine, Kind]]:
+    kind: Kind = request.param
+    folder = tmp_path_factory.mktemp(kind.name)
+    host = None
+    if kind is not PROCESS:
+        host, reason = container_host(folder / "state", kind.name)
+        assert host is not None, reason
+        app_image(folder / "image.tar")
+        host.images.store.add(folder / "image.tar", is_kept=True)
+    with template_process(folder / "state") as template:
+        async with controlled(template.state, containers=host) as machine:
+            yield machine, kind
+    if host is not None:
+        host.sweep(())
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(home: tuple[Machine, Kind]) -> AsyncIterator[Stage]:
+    made = Stage(*home)
+    yield made
+    for pod in (await made.machine.cluster.list(POD)).items:
+        await made.machine.cluster.delete(POD, "default", pod["metadata"]["name"], grace_s=0)
+        await made.machine.until_gone(pod["metadata"]["name"])
+
+
+# What it is given
+
+
+async def test_the_environment_is_what_the_manifest_and_the_image_say(stage: Stage) -> None:
+    given = [{"name": "A", "value": "b"}, {"name": "TWICE", "value": "$(A)$(A)"}, {"name": "LEFT", "value": "$(NONE)"}]
+    await stage.start_words("env", env=given)
+    found = dict(line.partition("=")[::2] for line in (await stage.first_log()).splitlines())
+    assert found.keys() == {"A", "TWICE", "LEFT", "HOME", "HOSTNAME", "PATH", "PORT"} | stage.kind.adds
+    assert (found["A"], found["TWICE"], found["LEFT"]) == ("b", "bb", "$(NONE)")
+    assert found["HOSTNAME"] == stage.name
+    assert int(found["PORT"]) > 0
+
+
+async def test_arguments_take_variables_and_no_shell(stage: Stage) -> None:
+    await stage.start_words("echo", args=["$(A)", "$A", "two words"], env=[{"name": "A", "value": "b"}])
+    assert await stage.first_log() == "b $A two words\n"
+
+
+async def test_the_working_folder_is_the_manifests(stage: Stage) -> None:
+    assert await stage.output_of("pwd", workingDir="/tmp") == "/tmp\n"  # noqa: S108 - the container's own
+
+
+async def test_the_hostname_is_the_pods_name(stage: Stage) -> None:
+    assert await stage.output_of("hostname") == f"{stage.name}\n"
+
+
+async def test_streams_are_the_only_descriptors_and_input_is_empty(stage: Stage) -> None:
+    # The fourth is the listing's own.
+    assert await stage.output_of("ls /proc/self/fd | cat; cat; echo end") == "0\n1\n2\n3\nend\n"
+
+
+async def test_no_signal_is_blocked_or_ignored_at_the_start(stage: Stage) -> None:
+    await stage.start_words("cat", "/proc/self/status")
+    found = dict(line.partition(":")[::2] for line in (await stage.first_log()).splitlines())
+    assert (int(found["SigBlk"], 16), int(found["SigIgn"], 16)) == (0, 0)
+
+
+async def test_an_app_answers_through_the_queue_proxy_of_its_pod(stage: Stage) -> None:
+    await stage.start(stage.kind.server)
+    pod = await stage.ready()
+    assert (await stage.machine.get(pod))[0] in {200, 404}
+    assert pod["status"]["podIP"].startswith("127.64.")
+    assert status_of(pod)["ready"]
+
+
+# Secrets and volumes
+
+
+async def test_secrets_become_environment_and_files_with_their_mode(stage: Stage) -> None:
+    name = f"secret-{stage.name}"
+    script = "echo $WHO; cat /etc/secret/k; echo; stat -L -c %a /etc/secret/k; touch /etc/secret/new || echo refused"
+    await stage.start(
+        script,
+        env=[{"name": "WHO", "valueFrom": {"secretKeyRef": {"name": name, "key": "k"}}}],
+        volumeMounts=[{"name": "v", "mountPath": "/etc/secret"}],
+        pod_spec={"volumes": [{"name": "v", "secret": {"secretName": name, "defaultMode": 0o400}}]},
+    )
+    pod = await stage.until(
+        lambda one: status_of(one).get("state", {}).get("waiting", {}).get("reason") == "CreateContainerConfigError"
+    )
+    assert "a Secret that exists" in status_of(pod)["state"]["waiting"]["message"]
+    secret = {"metadata": {"name": name, "namespace": "default"}, "data": {"k": "aGk="}}
+    await stage.machine.cluster.create(SECRET, secret)
+    lines = (await stage.first_log()).splitlines()
+    assert (lines[:3], lines[-1]) == (["hi", "hi", "400"], "refused")
+
+
+async def test_a_mounted_config_map_follows_its_object(stage: Stage) -> None:
+    name = f"map-{stage.name}"
+    await stage.machine.cluster.create(
+        CONFIG_MAP, {"metadata": {"name": name, "namespace": "default"}, "data": {"key": "old"}}
+    )
+    await stage.start(
+        "until test $(cat /etc/app/key) = new; do sleep 0.05; done; cat /etc/app/key; sleep 1000",
+        volumeMounts=[{"name": "v", "mountPath": "/etc/app"}],
+        pod_spec={"volumes": [{"name": "v", "configMap": {"name": name}}]},
+    )
+    await stage.until(lambda one: "running" in status_of(one).get("state", {}))
+    await stage.machine.cluster.patch(CONFIG_MAP, "default", name, patch={"data": {"key": "new"}})
+    await stage.until_logged("new")
+
+
+async def test_the_containers_of_a_pod_share_an_empty_volume(stage: Stage) -> None:
+    mounts = [{"name": "v", "mountPath": "/shared"}]
+    made = stage.pod(
+        "/bin/sh",
+        "-c",
+        f"until test -e /shared/word; do sleep 0.05; done; cat /shared/word; {stage.kind.server}",
+        volumeMounts=mounts,
+        ports=[{"containerPort": 8080}],
+        pod_spec={"volumes": [{"name": "v", "emptyDir": {}}]},
+    )
+    beside = {"name": "beside", "image": IMAGE, "volumeMounts": mounts}
+    beside["command"] = ["/bin/sh", "-c", "echo from beside > /shared/word; exec sleep 1000"]
+    made["spec"]["containers"].append(beside)
+    await stage.machine.start(made)
+    await stage.ready()
+    assert "from beside" in stage.log()
+
+
+# Logs, exit codes and restarts
+
+
+async def test_output_and_errors_are_in_the_log_in_their_order(stage: Stage) -> None:
+    assert await stage.output_of("echo one; echo two >&2; echo three") == "one\ntwo\nthree\n"
+
+
+async def test_an_exit_code_is_in_the_status_with_the_last_lines(stage: Stage) -> None:
+    await stage.start("echo no such luck; exit 3")
+    pod = await stage.until(
+        lambda one: status_of(one).get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+    )
+    ended = status_of(pod)["lastState"]["terminated"]
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (3, "Error", "no such luck")
+    assert "starts again in 1 s" in status_of(pod)["state"]["waiting"]["message"]
+
+
+async def test_a_container_that_succeeds_is_started_again_too(stage: Stage) -> None:
+    await stage.start("exit 0")
+    assert ((await stage.ended())["exitCode"], (await stage.ended())["reason"]) == (0, "Completed")
+    await stage.until(lambda one: status_of(one).get("restartCount", 0) >= 2)
+
+
+async def test_a_signal_that_ends_a_container_is_128_and_its_number(stage: Stage) -> None:
+    await stage.start(stage.kind.server)
+    await stage.ready()
+    stage.process.send(signal.SIGKILL)
+    again = await stage.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
+    assert status_of(again)["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
+
+
+async def test_a_command_that_does_not_exist_is_named(stage: Stage) -> None:
+    await stage.start_words("/no/such")
+    pod = await stage.until(lambda one: "/no/such" in str(status_of(one).get("state")))
+    assert not is_ready(pod)
+    assert status_of(pod)["state"]["waiting"]["reason"] == "RunContainerError"
+
+
+# Probes and readiness
+
+
+async def test_a_pod_is_ready_once_its_readiness_command_passes(stage: Stage) -> None:
+    probe = {"exec": {"command": ["/bin/sh", "-c", "test -e /state/warm"]}, "periodSeconds": 0.1}
+    await stage.start(stage.kind.server, readinessProbe=probe, **_state_volume())
+    await stage.until(lambda one: "running" in status_of(one).get("state", {}))
+    assert not is_ready(await stage.machine.cluster.get(POD, "default", stage.name))
+    assert (await stage.execute("touch", "/state/warm"))[0] == 0
+    await stage.ready()
+
+
+async def test_a_liveness_command_that_fails_restarts_the_container(stage: Stage) -> None:
+    probe = {
+        "exec": {"command": ["/bin/sh", "-c", "test ! -e /state/sick"]},
+        "periodSeconds": 0.1,
+        "failureThreshold": 2,
+    }
+    await stage.start(f"rm -f /state/sick; {stage.kind.server}", livenessProbe=probe, **_state_volume())
+    await stage.ready()
+    assert (await stage.execute("touch", "/state/sick"))[0] == 0
+    await stage.until(lambda one: status_of(one)["restartCount"] == 1)
+    assert "exit code 1" in await stage.until_event("Unhealthy")
+
+
+async def test_http_and_tcp_probes_reach_the_app(stage: Stage) -> None:
+    often = {"periodSeconds": 0.1, "failureThreshold": 60}
+    web, tcp = {"httpGet": {"path": "/", "port": 0}, **often}, {"tcpSocket": {"port": 0}, **often}
+    await stage.start(f"touch /tmp/index.html; {stage.kind.server}", startupProbe=tcp, livenessProbe=web)
+    pod = await stage.ready()
+    assert status_of(pod)["restartCount"] == 0
+
+
+async def test_a_pod_with_a_container_that_fails_is_not_ready(stage: Stage) -> None:
+    made = stage.pod("/bin/sh", "-c", stage.kind.server, ports=[{"containerPort": 8080}])
+    made["spec"]["containers"].append({"name": "beside", "image": IMAGE, "command": ["/bin/sh", "-c", "exit 7"]})
+    await stage.machine.start(made)
+
+    def beside_of(pod: Object) -> Object:
+        statuses = pod.get("status", {}).get("containerStatuses", ())
+        return next((one for one in statuses if one["name"] == "beside"), {})
+
+    pod = await stage.until(lambda one: beside_of(one).get("restartCount", 0) >= 2)
+    assert beside_of(pod)["lastState"]["terminated"]["exitCode"] == 7
+    assert not is_ready(pod)
+    # The one beside it goes on.
+    assert status_of(pod)["restartCount"] == 0
+
+
+# Its end
+
+
+async def test_a_deleted_pod_answers_requests_in_flight_and_then_ends(stage: Stage) -> None:
+    await stage.start(stage.kind.slow_server)
+    pod = await stage.ready()
+    asked = asyncio.create_task(stage.machine.get(pod, stage.kind.slow_path))
+    await until_busy(pod["status"]["podIP"])
+    process = stage.process
+    await stage.delete()
+    assert (await asked)[0] == 200
+    await stage.machine.until_gone(stage.name)
+    assert process.ended.done()
+    assert list(stage.machine.state.pods.iterdir()) == []
+
+
+async def test_a_container_finishes_its_work_after_sigterm(stage: Stage) -> None:
+    await stage.start(
+        "trap 'echo asked; sleep 0.3; echo done; exit 0' TERM; echo up; while :; do sleep 0.05; done",
+        pod_spec={"terminationGracePeriodSeconds": 60},
+    )
+    await stage.until_logged("up")
+    process = stage.process
+    process.send(signal.SIGTERM)
+    assert await asyncio.wait_for(asyncio.shield(process.ended), 60) == 0
+    assert (await stage.first_log()).splitlines()[-2:] == ["asked", "done"]
+
+
+@pytest.mark.parametrize("script", ["exec sleep 1000", "sleep 1000; true"])
+async def test_a_container_without_a_handler_ends_at_sigterm_before_its_grace(stage: Stage, script: str) -> None:
+    await stage.start(f"echo up; {script}", pod_spec={"terminationGracePeriodSeconds": 3600})
+    await stage.until_logged("up")
+    process = stage.process
+    process.send(signal.SIGTERM)
+    ended = await asyncio.wait_for(asyncio.shield(process.ended), 60)
+    # The first process of a container gets no signal that it has no handler for.
+    assert ended in {-signal.SIGTERM, -signal.SIGKILL}
+
+
+async def test_a_container_that_ignores_sigterm_is_killed_after_its_grace(stage: Stage) -> None:
+    await stage.start(
+        "trap '' TERM; echo deaf; while :; do sleep 1; done", pod_spec={"terminationGracePeriodSeconds": 1}
+    )
+    await stage.until_logged("deaf")
+    process = stage.process
+    await stage.delete()
+    await stage.machine.until_gone(stage.name)
+    assert process.ended.result() == -signal.SIGKILL
+
+
+async def test_what_a_container_has_started_ends_with_its_pod(stage: Stage) -> None:
+    number = 100_000 + next(_numbers)
+    await stage.start(f"(setsid sleep {number} &) 2>/dev/null || sleep {number} & {stage.kind.server}")
+    await stage.ready()
+    await until(lambda: sleeping(number))
+    await stage.delete(grace_s=0)
+    await stage.machine.until_gone(stage.name)
+    await until(lambda: not sleeping(number))
+
+
+# Resources and rights
+
+
+async def test_a_container_beyond_its_memory_is_killed_and_says_so(stage: Stage) -> None:
+    grow = "sleep 0.3; exec dd if=/dev/zero of=/dev/null bs=200M count=1000"
+    await stage.start(grow, resources={"limits": {"memory": "50Mi"}})
+    ended = await stage.ended()
+    assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 128 + signal.SIGKILL)
+
+
+async def test_a_cpu_limit_is_enforced_or_said_not_to_be(stage: Stage) -> None:
+    await stage.start(stage.kind.server, resources={"limits": {"cpu": "500m"}})
+    await stage.ready()
+    if quota_of(stage.process.pid) != "50000":
+        assert "500m" in await stage.until_event("CpuLimitNotEnforced")
+
+
+async def test_the_user_is_the_manifests_or_said_not_to_be(stage: Stage) -> None:
+    await stage.start(f"id -u; {stage.kind.server}", securityContext={"runAsUser": 1000})
+    await stage.until_logged("\n")
+    if stage.log().splitlines()[0] != "1000":
+        assert "runAsUser" in await stage.until_event("SecurityContextNotEnforced")
+
+
+async def test_a_read_only_root_is_enforced_or_said_not_to_be(stage: Stage) -> None:
+    script = "touch /etc/serving-conformance 2>/dev/null && echo written; rm -f /etc/serving-conformance; echo end; "
+    await stage.start(script + stage.kind.server, securityContext={"readOnlyRootFilesystem": True})
+    await stage.until_logged("end")
+    if "written" in stage.log():
+        assert "readOnlyRootFilesystem" in await stage.until_event("SecurityContextNotEnforced")
+
+
+# Commands beside it
+
+
+async def test_a_command_runs_beside_the_app_with_its_environment_and_streams(stage: Stage) -> None:
+    await stage.start(stage.kind.server, env=[{"name": "A", "value": "b"}])
+    await stage.ready()
+    code, output, errors = await stage.execute("/bin/sh", "-c", "echo $A; cat; echo bad >&2; exit 4", stdin=b"given\n")
+    assert (code, output, errors) == (4, "b\ngiven\n", "bad\n")
+
+
+async def test_a_command_that_is_killed_ends_with_128_and_the_signal(stage: Stage) -> None:
+    await stage.start(stage.kind.server)
+    await stage.ready()
+    assert (await stage.execute("/bin/sh", "-c", "kill -9 $$"))[0] == 128 + signal.SIGKILL
+
+
+async def test_a_command_that_does_not_exist_fails_with_its_name(stage: Stage) -> None:
+    await stage.start(stage.kind.server)
+    await stage.ready()
+    with pytest.raises(OSError, match="no-such-command"):
+        await stage.execute("no-such-command")
+
+
+def _state_volume() -> dict[str, Any]:
+    """A folder that outlives the container, at the same path in every runtime."""
+    return {
+        "volumeMounts": [{"name": "state", "mountPath": "/state"}],
+        "pod_spec": {"volumes": [{"name": "state", "emptyDir": {}}]},
+    }
+
+
+def sleeping(number: int) -> bool:
+    wanted = f"sleep\0{number}\0".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (entry / "cmdline").read_bytes().endswith(wanted):
+                return True
+    return False
+
+
+def quota_of(process: int) -> str:
+    """The quota of cpu time that the kernel holds a process to, for either version of cgroups."""
+    lines = [line.split(":", 2) for line in Path(f"/proc/{process}/cgroup").read_text().splitlines()]
+    places = {kind: path.strip("/") for _, kinds, path in lines for kind in kinds.split(",")}
+    with contextlib.suppress(OSError):
+        if "cpu" not in places:
+            return (Path("/sys/fs/cgroup") / places[""] / "cpu.max").read_text().split()[0]
+        folder = Path("/sys/fs/cgroup/cpu") / places["cpu"]
+        # runc makes a cgroup of its own below ours.
+        return next(
+            quota
+            for one in (folder, folder.parent)
+            if (quota := (one / "cpu.cfs_quota_us").read_text().strip()) != "-1"
+        )
+    return ""
+
+
+async def until_busy(address: str) -> None:
+    """Wait until the queue-proxy has a request inside."""
+    while "queueproxy_requests_inside 1" not in await metrics_of(address):  # noqa: ASYNC110 - there is no event for it
+        await asyncio.sleep(0.01)
+
+
+async def metrics_of(address: str) -> str:
+    reader, writer = await asyncio.open_connection(address, 8022)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    return text

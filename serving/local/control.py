@@ -108,7 +108,6 @@ async def _body(stop: asyncio.Event) -> None:
         token=state.token.read_text(),
         token_reviews=reviews,
         runs_images=containers is not None,
-        runs_lone_pods=False,
     )
     pod_logs = FilePodLogs(logs)
     api = application(cluster, options, logs=pod_logs, streams=LocalPodStreams(kubelet, pod_logs))

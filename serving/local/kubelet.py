@@ -87,8 +87,10 @@ class Kubelet:
 
     async def _take_over_one(self, held: HeldPod, note: PodNote) -> None:
         metadata = note.manifest["metadata"]
-        # An orphaned pod is never deleted: one whose revision is gone is not taken over.
-        await self._node.cluster.get(REVISION, metadata["namespace"], metadata["labels"][REVISION_LABEL])
+        # An orphaned pod is never deleted: one whose revision is gone is not taken over, nor one of a Deployment that a user
+        # made, which is not on disk.
+        revision = (metadata.get("labels") or {}).get(REVISION_LABEL, "")
+        await self._node.cluster.get(REVISION, metadata["namespace"], revision)
         manifest = await self._node.cluster.create(POD, note.manifest)
         location = self._locations.occupy(note.location)
         pod = PodRun(self._node, manifest, pod_id=held.pod, location=location, note=note)

@@ -84,6 +84,8 @@ class PodRun:
         self.keepers: dict[str, ContainerKeeper] = {}
         self._states: dict[str, ContainerState] = {}
         self.box: PodBox | None = None
+        # A pod that is none of a revision takes no requests of activators.
+        self._has_proxy = REVISION_LABEL in labels_of(manifest)
         self._is_proxy_ready = False
         self._unready: Unready | None = None
         # It is ready, has failed, or ends: its turn to start is over.
@@ -97,7 +99,8 @@ class PodRun:
     @property
     def is_ready(self) -> bool:
         """Whether it takes requests."""
-        return self._is_proxy_ready and all(keeper.is_fine for keeper in _apps_of(self.keepers))
+        apps = _apps_of(self.keepers)
+        return (self._is_proxy_ready if self._has_proxy else bool(apps)) and all(keeper.is_fine for keeper in apps)
 
     @property
     def logs(self) -> Path:
@@ -179,7 +182,8 @@ class PodRun:
             process_ids=lambda: list(self.sessions.values()),
         )
         # The app first: it takes longer, and the queue-proxy is forked in the meantime.
-        for spec in (*apps, self._proxy(revision, warnings)):
+        proxies = [self._proxy(revision, warnings)] if self._has_proxy else []
+        for spec in (*apps, *proxies):
             keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness)
             self.keepers[spec.start.name] = keeper
             if self._note is not None:
@@ -223,7 +227,7 @@ class PodRun:
             state = ContainerState(waiting_reason="CreateContainerConfigError", waiting_message=message)
             self._set_state(name, state)
             return None
-        is_serving = serves(self.manifest, container)
+        is_serving = self._has_proxy and serves(self.manifest, container)
         return ContainerSpec(
             start=start,
             on_state=lambda state: self._set_state(name, state),

@@ -1,8 +1,8 @@
 """The scheduler of one machine: binds each pod to a node, or says why none takes it.
 
-A pod of a Deployment gets its node when it is created (``place``), without a second write. A pod that no node takes is created
-without one: it stays Pending, with ``PodScheduled`` False and the Event FailedScheduling, and is tried again whenever a node or
-a pod changes. Without virtual nodes there is one node, which takes what it does not refuse (cordon, taints, selector) and whose
+A pod of a Deployment gets its node when it is created (``place``), without a second write; a pod that a user creates is bound by
+one. A pod that no node takes stays Pending, with ``PodScheduled`` False and the Event FailedScheduling, and is tried again
+whenever a node or a pod changes. Without virtual nodes there is one node, which takes what it does not refuse (cordon, taints, selector) and whose
 room is not counted.
 """
 
@@ -176,9 +176,8 @@ class PodScheduler:
 
 
 def _waits(pod: Object) -> bool:
-    """Whether a pod is to be bound: it has no node, and a controller made it, which replaces it when its node goes."""
-    has_owner = bool(nested(pod, "metadata", "ownerReferences"))
-    return has_owner and not nested(pod, "spec", "nodeName") and not is_being_deleted(pod)
+    """Whether a pod is to be bound."""
+    return not nested(pod, "spec", "nodeName") and not is_being_deleted(pod)
 
 
 def _key_of(pod: Object) -> Key:

@@ -1,17 +1,20 @@
 """The controller-manager's part, as decisions: pods of a Deployment, its status, the EndpointSlice of a Service.
 
 Input: objects as the store has them; output: objects as they should be, and names of pods that go. It starts nothing and
-writes nothing. Pods belong to their Deployment directly: a template never changes here, so nothing is ever rolled and a
-ReplicaSet would have nothing to do.
+writes nothing. Pods belong to their Deployment directly, without a ReplicaSet. A label has the digest of the template that a
+pod was made from, so that a change of the template replaces it. Pods of a revision have none: a revision never changes, and
+its Deployment is made again after each restart, beside pods that have gone on.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from serving.cluster.port import Object
-from serving.model.objects import annotations_of, nested
+from serving.model.knative import POD_TEMPLATE_HASH_LABEL
+from serving.model.objects import annotations_of, labels_of, nested
 
 __all__ = [
     "PodPlan",
@@ -27,6 +30,7 @@ __all__ = [
 
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
+_HASH_LENGTH = 10
 _SERVICE_NAME = "kubernetes.io/service-name"
 
 
@@ -58,9 +62,23 @@ def plan_pods(deployment: Object, pods: Sequence[Object]) -> PodPlan:
 
 
 def _outdated(deployment: Object, pods: Sequence[Object]) -> list[Object]:
-    """Pods from before the last ``kubectl rollout restart``, which annotates the template."""
+    """Pods of another template, and those from before the last ``kubectl rollout restart``, which annotates the template."""
     restarted_at = annotations_of(deployment["spec"]["template"]).get(_RESTARTED_AT, "")
-    return [pod for pod in pods if restarted_at and annotations_of(pod).get(_RESTARTED_AT) != restarted_at]
+    wanted = _template_hash(deployment)
+    return [
+        pod
+        for pod in pods
+        if labels_of(pod).get(POD_TEMPLATE_HASH_LABEL, wanted) != wanted
+        or (restarted_at and annotations_of(pod).get(_RESTARTED_AT) != restarted_at)
+    ]
+
+
+def _template_hash(deployment: Object) -> str:
+    """The digest of a user's template; "" for the Deployment of a revision."""
+    if deployment["metadata"].get("ownerReferences"):
+        return ""
+    whole = msgspec.json.encode(deployment["spec"]["template"], order="deterministic")
+    return hashlib.sha256(whole).hexdigest()[:_HASH_LENGTH]
 
 
 def _replacement(living: Sequence[Object], outdated: Sequence[Object], *, wanted: int) -> PodPlan:
@@ -81,11 +99,14 @@ def _replacement(living: Sequence[Object], outdated: Sequence[Object], *, wanted
 def new_pod(deployment: Object) -> Object:
     """A pod of a Deployment's template; the store gives it its name, the scheduler its node."""
     metadata, template = deployment["metadata"], deployment["spec"]["template"]
+    described, template_hash = template.get("metadata", {}), _template_hash(deployment)
+    digest = {POD_TEMPLATE_HASH_LABEL: template_hash} if template_hash else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            **template.get("metadata", {}),
+            **described,
+            "labels": {**(described.get("labels") or {}), **digest},
             "namespace": metadata["namespace"],
             "generateName": metadata["name"] + "-",
             "ownerReferences": [owner_of_pods(deployment)],

@@ -38,6 +38,7 @@ __all__ = [
     "OWN_GROUP",
     "PLACEHOLDER_PAGE_ANNOTATION",
     "POD_DELETION_COST_ANNOTATION",
+    "POD_TEMPLATE_HASH_LABEL",
     "PRELOAD_MODULES_ANNOTATION",
     "PROGRESS_DEADLINE_ANNOTATION",
     "REMOVAL_TAINT",
@@ -77,6 +78,7 @@ RevisionKey = tuple[str, str]
 
 # Labels: which object an object belongs to.
 APP_LABEL = "app"
+POD_TEMPLATE_HASH_LABEL = "pod-template-hash"
 SERVICE_LABEL = f"{SERVING_GROUP}/service"
 SERVICE_UID_LABEL = f"{SERVING_GROUP}/serviceUID"
 CONFIGURATION_LABEL = f"{SERVING_GROUP}/configuration"

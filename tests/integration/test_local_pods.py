@@ -199,6 +199,19 @@ async def test_an_app_that_ended_while_nobody_looked_is_started_again(tmp_path: 
             assert (await machine.get(pod))[0] == 200
 
 
+async def test_a_pod_without_a_revision_runs_without_a_queue_proxy_and_ends_with_control(tmp_path: Path) -> None:
+    alone = manifest(command="sleep 600")
+    del alone["metadata"]["labels"]
+    with template_process(tmp_path) as template:
+        async with controlled(template.state) as machine:
+            await machine.start(alone)
+            pod = await machine.ready()
+            assert status_of(pod)["ready"] is True
+            assert set(machine.kubelet.find("default", "p").keepers) == {"user-container"}
+        async with controlled(template.state) as machine:
+            assert (await machine.cluster.list(POD)).items == []
+
+
 async def test_a_pod_whose_revision_is_gone_is_ended(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:

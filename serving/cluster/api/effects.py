@@ -13,7 +13,7 @@ from serving.cluster.port import Object
 from serving.model.knative import COMMAND_ANNOTATION
 from serving.model.objects import nested
 
-__all__ = ["effectless", "unrunnable", "unscheduled"]
+__all__ = ["effectless", "unrunnable"]
 
 _ONE_NODE = "pods run on this machine"
 _ONE_USER = "pods run as the user that started the server"
@@ -79,13 +79,6 @@ def unrunnable(kind: Kind, body: Object) -> list[str]:
         for path, container in located(body, f"{root}.spec.containers[*]".lstrip("."))
         if isinstance(container, dict) and not container.get("command") and not container.get("args")
     ]
-
-
-def unscheduled(kind: Kind, body: Object) -> list[str]:
-    """A sentence for a pod that no controller owns, as `kubectl run` makes it: without another scheduler it stays Pending."""
-    if kind != POD or nested(body, "metadata", "ownerReferences") or nested(body, "spec", "nodeName"):
-        return []
-    return ["a pod without a controller is not scheduled on one machine and stays Pending; create a Deployment"]
 
 
 def _fields(root: str, body: Object, fields: Mapping[str, str]) -> Iterator[str]:

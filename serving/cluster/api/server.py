@@ -88,7 +88,6 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     token_reviews: TokenReviews = TokenReviews()
     """Answers TokenReviews. Default: no token is valid."""
 
-    runs_lone_pods: bool = True
     """Whether pods run that no controller owns; else their writer gets a warning."""
 
     runs_images: bool = True
@@ -274,7 +273,7 @@ class _ApiHandlers:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
         content_type, options = request.headers.get("Content-Type", ""), self._options
         data = await request.read()
-        sent = writing.Sent(request.query, content_type, data, options.runs_images, options.runs_lone_pods)
+        sent = writing.Sent(request.query, content_type, data, options.runs_images)
         match request.method, bool(target.name):
             case "POST", True if target.subresource == "eviction":
                 written = await evict(self._cluster, target, sent)

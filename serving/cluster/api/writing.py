@@ -12,7 +12,7 @@ from multidict import MultiMapping
 from serving.cluster.admission import annotation_warnings
 from serving.cluster.api.answers import ServerSideApply
 from serving.cluster.api.content import decode_body, duplicate_fields
-from serving.cluster.api.effects import effectless, unrunnable, unscheduled
+from serving.cluster.api.effects import effectless, unrunnable
 from serving.cluster.api.fields import check_fields, touched
 from serving.cluster.api.paths import RequestTarget
 from serving.cluster.api.remarks import record_remarks
@@ -47,7 +47,6 @@ class Sent(msgspec.Struct, frozen=True):
     content_type: str
     data: bytes
     runs_images: bool = False
-    runs_lone_pods: bool = True
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,8 +260,6 @@ async def _tell(
     texts = _warnings(target, parts, runs_images=sent.runs_images)
     if not sent.runs_images and not target.subresource:
         texts += unrunnable(target.kind, made)
-    if not sent.runs_lone_pods and not target.subresource:
-        texts += unscheduled(target.kind, made)
     about_settings = settings_warnings(target.kind, made)
     if texts and target.kind.namespaced and not _dry_run(sent.query):
         await record_remarks(cluster, target.kind, made, texts=texts)

@@ -65,6 +65,7 @@ async def box_of(
                 await warn("ImageNotRun", f"{error}; the commands of the manifest run as processes of this machine")
                 return None
             waiting = ContainerState(waiting_reason=error.reason, waiting_message=str(error))
+            await warn(error.reason, str(error))
         except OSError as error:
             why = f"{error.filename}: {error.strerror}"
             waiting = ContainerState(waiting_reason="CreatePodSandboxError", waiting_message=why)

@@ -1,3 +1,5 @@
+from unittest.mock import ANY
+
 import pytest
 
 from serving.cluster.port import Object
@@ -65,9 +67,20 @@ def test_who_goes_first(pods: list[Object], goes: str) -> None:
 def test_a_new_pod_belongs_to_its_deployment_and_has_no_node_yet() -> None:
     made = new_pod(deployment())
     assert made["metadata"]["generateName"] == "d-"
-    assert made["metadata"]["labels"] == {"app": "a"}
+    assert made["metadata"]["labels"] == {"app": "a", "pod-template-hash": ANY}
     assert made["metadata"]["ownerReferences"][0]["uid"] == "u"
     assert "nodeName" not in made["spec"]
+
+
+def test_pods_of_another_template_are_replaced_if_a_user_made_the_deployment() -> None:
+    before, changed = deployment(1), deployment(1)
+    changed["spec"]["template"] = {**changed["spec"]["template"], "spec": {"containers": [{"image": "other"}]}}
+    first = {**new_pod(before), "status": pod("a")["status"]}
+    first["metadata"] = {**first["metadata"], "name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    assert plan_pods(before, [first]) == PodPlan(create_count=0, delete_names=())
+    assert plan_pods(changed, [first]) == PodPlan(create_count=1, delete_names=())
+    changed["metadata"]["ownerReferences"] = [{"kind": "Revision"}]
+    assert plan_pods(changed, [pod("a")]) == PodPlan(create_count=0, delete_names=())
 
 
 def test_a_deployment_is_available_when_all_its_pods_are_ready() -> None:

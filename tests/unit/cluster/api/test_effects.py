@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.api.effects import effectless, unrunnable, unscheduled
+from serving.cluster.api.effects import effectless, unrunnable
 from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
 
 
@@ -53,14 +53,6 @@ def test_kinds_of_kubernetes_tell_nothing() -> None:
 def test_a_container_that_names_only_an_image_cannot_run(kind: Kind, root: str) -> None:
     (told,) = unrunnable(kind, service({"containers": [{"image": "nginx"}, {"image": "x", "command": ["x"]}]}))
     assert told.startswith(f"{root}spec.containers[0]: no container runtime runs images here; give it a command")
-
-
-def test_a_pod_without_a_controller_is_not_scheduled() -> None:
-    (said,) = unscheduled(POD, {"spec": {}})
-    assert "stays Pending" in said
-    assert unscheduled(POD, {"spec": {"nodeName": "local"}}) == []
-    assert unscheduled(POD, {"metadata": {"ownerReferences": [{"uid": "u"}]}}) == []
-    assert unscheduled(DEPLOYMENT, {}) == []
 
 
 def test_a_pod_has_no_template() -> None:

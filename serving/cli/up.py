@@ -20,6 +20,7 @@ from serving.cli.reload import reload_system
 from serving.local.binding import bind
 from serving.local.children import CHILDREN
 from serving.local.containers.gateway import bind_gateway, gateway_of
+from serving.local.containers.leftovers import remove_leftovers
 from serving.local.ports import PORTS
 from serving.local.process_lifetime import die_with_parent
 from serving.local.state import StateFolder, default_state_path
@@ -142,7 +143,9 @@ def up(
             _deploy_sample(state.path)
         report_ready()
 
-    sys.exit(Supervisor(state, sockets, children, environment=environment).run(on_started))
+    exit_code = Supervisor(state, sockets, children, environment=environment).run(on_started)
+    remove_leftovers(state.path)
+    sys.exit(exit_code)
 
 
 def _refuse_other_options() -> None:

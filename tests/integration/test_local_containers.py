@@ -9,7 +9,9 @@ import pytest
 
 from serving.cluster.kinds import CONFIG_MAP, POD
 from serving.cluster.port import Object
+from serving.local.containers.cgroups import Limits
 from serving.local.containers.host import container_host
+from serving.local.containers.leftovers import remove_leftovers
 from serving.local.containers.podbox import ContainerHost
 from tests.integration.image_stage import app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
@@ -36,7 +38,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
                 await made.cluster.delete(POD, "default", pod["metadata"]["name"], grace_s=0)
                 await made.until_gone(pod["metadata"]["name"])
     # The object is gone before its namespace: a mount that stays could not be deleted with the folder.
-    host.sweep(())
+    remove_leftovers(tmp_path / "state")
 
 
 def boxed(**container: Any) -> Object:  # noqa: ANN401 - fields of the API
@@ -175,3 +177,15 @@ async def test_an_exec_probe_runs_in_the_container(machine: Machine) -> None:
     )
     await machine.ready()
     assert "1000" in (machine.state.logs / "pods" / "default" / "p" / "user-container.probe.log").read_text()
+
+
+def test_a_system_that_has_ended_leaves_no_network_and_no_cgroup(tmp_path: Path) -> None:
+    host = host_of(tmp_path)
+    host.networks.make("pod", "127.64.9.9")
+    assert host.cgroups is not None
+    host.cgroups.make("pod/c", Limits(memory_bytes=2**26))
+    remove_leftovers(tmp_path)
+    assert not list((tmp_path / "networks").iterdir())
+    assert not any(folder.exists() for folder in host.cgroups.folders.values())
+    # Where there were no containers there is nothing to do.
+    remove_leftovers(tmp_path / "none")

@@ -21,6 +21,7 @@ from serving.cluster.api.podstreams import STDERR, STDOUT, ExecOptions
 from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
 from serving.cluster.port import Object
 from serving.local.containers.host import container_host
+from serving.local.containers.leftovers import remove_leftovers
 from serving.local.podfolder import previous_of
 from serving.local.podlogs import FilePodLogs
 from serving.local.podstreams import LocalPodStreams
@@ -180,8 +181,7 @@ async def home(
     with template_process(folder / "state") as template:
         async with controlled(template.state, containers=host) as machine:
             yield machine, kind
-    if host is not None:
-        host.sweep(())
+    remove_leftovers(folder / "state")
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -1,12 +1,10 @@
 """What runs containers on this machine, put together at the start of the control process."""
 
-import hashlib
 from pathlib import Path
 
 from serving.local.containers.cgroups import find_cgroups
 from serving.local.containers.engine import find_engine
-from serving.local.containers.gateway import gateway_of
-from serving.local.containers.network import PodNetworks
+from serving.local.containers.leftovers import cgroup_name_of, networks_of
 from serving.local.containers.podbox import ContainerHost
 from serving.local.images.pullers import installed_pullers
 from serving.local.images.source import ImageSource
@@ -23,11 +21,11 @@ def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None
     engine = find_engine(runtime)
     if not engine.runtime:
         return None, engine.reason
-    networks = PodNetworks(state / "networks", gateway=gateway_of(state))
+    networks = networks_of(state)
     try:
         networks.prepare()
     except OSError as error:
         return None, f"pods cannot have networks of their own: {error.filename}: {error.strerror}"
-    cgroups = find_cgroups(f"serving-{hashlib.sha256(str(state).encode()).hexdigest()[:12]}")
+    cgroups = find_cgroups(cgroup_name_of(state))
     source = ImageSource(ImageStore(state / "images"), installed_pullers())
     return ContainerHost(runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups), ""

@@ -93,6 +93,12 @@ class PodNetworks:
                 if path.name not in kept:
                     self.remove(path.name)
 
+    def close(self) -> None:
+        """Remove all namespaces, and take the gateway's addresses from this machine."""
+        self.sweep(())
+        with contextlib.suppress(OSError):
+            _ip("".join(f"address del {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
+
 
 def _routed(address: str) -> str:
     return _POD_NETWORK + address.removeprefix("127.64.")

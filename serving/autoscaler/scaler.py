@@ -188,6 +188,11 @@ class Scaler:
         return f"Scaler({self._gate.phase}, {self._latest_count} wanted, {self._decider!r}, {self._sources!r})"
 
     @property
+    def _counts_waiting(self) -> bool:
+        """Whether what waits for the first pod counts at once. Knative decides on its windows alone, each period."""
+        return self.policy is not None or isinstance(self._decider, ClassicDecider)
+
+    @property
     def pods(self) -> dict[str, Stat]:
         """The latest report of each pod that still counts."""
         return self._sources.pods
@@ -217,6 +222,8 @@ class Scaler:
         # Requests wake a revision whatever its metric is: while it has no pod, no app reports anything.
         if stat.concurrency and not self._latest_count:
             return True
+        if not self._counts_waiting:
+            return False
         return self._inside(stat.at_s).amount(self._spec.load_metric) > (self._latest_count or 0) * self._target()
 
     def forget_pod(self, name: str, now_s: float) -> None:
@@ -256,7 +263,7 @@ class Scaler:
                 counts = [one.desired for one in advice.proposals if not isinstance(one.desired, NoData)]
                 self._latest_count = max(counts, default=None)
         self._gate, outcome = conclude(inputs, decided)
-        if outcome.apply_count and not facts.present_scale:
+        if outcome.apply_count and not facts.present_scale and self._counts_waiting:
             self._decider.reset_windows(self._spec)
         return outcome
 
@@ -275,7 +282,8 @@ class Scaler:
         """What is inside now. No request is served while no pod is ready, or none was wanted when it came."""
         present = self._sources.present(now_s)
         is_load = present.concurrency > 0 or self._spec.load_metric.of_stat(present) > 0
-        return Inside(present=present, is_waiting=is_load and (self._facts.ready_count == 0 or self._latest_count == 0))
+        is_unserved = self._facts.ready_count == 0 or self._latest_count == 0
+        return Inside(present=present, is_waiting=is_load and is_unserved and self._counts_waiting)
 
     def _in_flight(self, inputs: DecisionInputs) -> float | None:
         """Requests inside now; None while pods are ready of which none reports, so that silence is not taken for idleness."""

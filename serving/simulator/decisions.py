@@ -51,10 +51,9 @@ class Decisions:
         spec: ScalingSpec,
         *,
         has_burst_switch: bool,
-        is_knative: bool = False,
         skips: bool = True,
     ) -> None:
-        """``is_knative`` wakes a revision as Knative does; ``skips`` False decides in every period, for tests."""
+        """``skips`` False decides in every period, for tests."""
         self._settings, self._spec = settings, spec
         self._period_s = settings.decision_period_s
         self._decider = KpaDecider(spec, quirks=settings.quirks, ready_count=0, present_scale=0, now_s=0.0)
@@ -62,10 +61,12 @@ class Decisions:
             since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True
         )
         self._policy = policy_of(spec, settings)
+        # Windows alone decide, also on what waits for the first pod; each period, but for the first poke.
+        self.is_knative = self._policy is None
         quiet_load = math.inf if self._policy is None else self._policy.quiet_load
         # Load for which one pod is enough, whichever window shows it.
         self.quiet_load = min(spec.target_value, quiet_load)
-        self._has_burst_switch, self._is_knative = has_burst_switch, is_knative
+        self._has_burst_switch = has_burst_switch
         self._skips = skips
         self._serving_state = ServingState.RESERVE
         # A revision that begins at zero has had the activator in its path for long.
@@ -96,10 +97,10 @@ class Decisions:
     def wake(self, now_s: float) -> None:
         """The activator sets the revision Active for a request that waits, and reports it.
 
-        Knative's autoscaler records a load of 1 and decides on its windows; the product decides for all that wait.
+        Knative's autoscaler records a load of 1 and decides on its windows; the adaptive policy decides for all that wait.
         """
         self._serving_state = ServingState.ACTIVE
-        if self._is_knative:
+        if self.is_knative:
             self._take(now_s, has_reports=False)
             self._decider.take(_second(math.floor(now_s) - 1, 1.0, 1))
             self._poked_load += 1.0
@@ -135,7 +136,7 @@ class Decisions:
         if outcome.to_prove:
             self._proved_at_s = now_s
             outcome = self._decide(counts, now_s, DecisionCause.PROOF)
-        if outcome.apply_count and not counts.scale and not self._is_knative:
+        if outcome.apply_count and not counts.scale and not self.is_knative:
             self._decider.reset_windows(self._spec)
             self._hot_number = -1
             self._pending.clear()
@@ -254,7 +255,7 @@ class Decisions:
         spec = self._spec
         inside = Inside(
             present=Stat(concurrency=float(counts.inside)),
-            is_waiting=counts.inside > 0 and not self._is_knative and (counts.ready == 0 or self.latest_count == 0),
+            is_waiting=counts.inside > 0 and not self.is_knative and (counts.ready == 0 or self.latest_count == 0),
         )
         inputs = DecisionInputs(
             at_s=now_s,

@@ -28,8 +28,6 @@ class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     change: SettingsChange
     dial: tuple[DialPosition, ...]
-    is_knative: bool = False
-    """Whether a revision wakes as in Knative, which no setting says: with 1 pod, then by what its windows show."""
 
 
 def _retention(retention_s: float) -> SettingsChange:
@@ -75,7 +73,7 @@ _ADAPTIVE_DIAL = tuple(
 )
 
 POLICIES: Mapping[str, SimulatedPolicy] = {
-    "knative": SimulatedPolicy(change=_named(KNATIVE_POLICY, quirks=ORIGINAL), dial=_FIXED_DIAL, is_knative=True),
+    "knative": SimulatedPolicy(change=_named(KNATIVE_POLICY, quirks=ORIGINAL), dial=_FIXED_DIAL),
     "adaptive": SimulatedPolicy(change=_named(ADAPTIVE_POLICY), dial=_ADAPTIVE_DIAL),
     "default": SimulatedPolicy(
         change=lambda settings: settings,

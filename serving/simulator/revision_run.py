@@ -61,9 +61,6 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True):
     has_burst_switch: bool = True
     """Whether requests bypass the activator while the pods have enough excess burst capacity."""
 
-    is_knative: bool = False
-    """Whether a revision wakes as in Knative: first 1 pod, then what the windows show."""
-
     skips: bool = True
     """Whether periods are skipped whose decision is known; False is for tests."""
 
@@ -108,7 +105,6 @@ class RevisionRun:
             config.settings,
             config.spec,
             has_burst_switch=config.has_burst_switch,
-            is_knative=config.is_knative,
             skips=config.skips,
         )
         self._queue: deque[tuple[float, float]] = deque()
@@ -210,7 +206,7 @@ class RevisionRun:
         # Each second starts its sum from what is inside, so that rounding errors do not add up.
         self._number += 1
         self._second_end_s, self._area = self._number + self._report_at, float(self._inside)
-        if self._inside > decisions.capacity and not self._config.is_knative:
+        if self._inside > decisions.capacity and not decisions.is_knative:
             decisions.decide_by(end_s)
 
     # Requests.
@@ -294,7 +290,7 @@ class RevisionRun:
     def _poke(self, at_s: float) -> None:
         """Report that requests wait for a revision without ready pods: the first, twice as many, more than wanted."""
         waiting, decisions = len(self._queue), self._decisions
-        if self._config.is_knative:
+        if decisions.is_knative:
             if not decisions.latest_count:
                 decisions.wake(at_s)
                 self._decide(at_s, DecisionCause.LOAD)

@@ -80,7 +80,6 @@ def run_workload(
         probe_delay_s=workload.probe_delay_s,
         failing_starts=workload.failing_starts,
         has_burst_switch=workload.has_burst_switch,
-        is_knative=policy.is_knative,
     )
     results: list[RevisionResult] = []
     for result in _results(_Job(workload=workload, config=config), jobs):

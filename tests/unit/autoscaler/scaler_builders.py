@@ -2,6 +2,7 @@
 
 import msgspec
 
+from serving.autoscaler.adaptive.policy import RevisionPolicy
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, ScalerView, StatSource
 from serving.model.knative import ServingState
@@ -68,11 +69,18 @@ def told(concurrency: float, *, by: str = "activator", requests: float | None = 
 class World:
     """Time passes, pods report each second, probes are answered, and what is decided is so a moment later."""
 
-    def __init__(self, revision: ScaledRevision, facts: ScalerView, *, is_restart: bool = False) -> None:
+    def __init__(
+        self,
+        revision: ScaledRevision,
+        facts: ScalerView,
+        *,
+        is_restart: bool = False,
+        policy: RevisionPolicy | None = None,
+    ) -> None:
         self.now_s = 1000.0
         self.facts = facts
         self.outcomes: list[ScalerOutcome] = []
-        self.scaler = Scaler(revision, facts, SETTINGS, is_restart=is_restart, now_s=self.now_s)
+        self.scaler = Scaler(revision, facts, SETTINGS, is_restart=is_restart, now_s=self.now_s, policy=policy)
 
     def decide(self, cause: DecisionCause = DecisionCause.PERIOD) -> ScalerOutcome:
         """One decision, with a proof if it wants one; its scale is there at once, its pods are ready too."""

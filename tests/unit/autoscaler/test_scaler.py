@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from serving.autoscaler.adaptive.policy import policy_of
 from serving.autoscaler.classic import ClassicDecision
 from serving.autoscaler.decide import ScaleDecision, ScaleLimit
 from serving.autoscaler.merge import MergeDecision, Proposal
@@ -10,7 +11,7 @@ from serving.model.knative import ServingState
 from serving.model.nodata import NoData
 from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.autoscaler.kpa_builders import spec_with
-from tests.unit.autoscaler.scaler_builders import World, facts_of, revision_with, told
+from tests.unit.autoscaler.scaler_builders import SETTINGS, World, facts_of, revision_with, told
 
 SEVEN_A_POD = spec_with(target_value=7.0, total_value=10.0)
 ASLEEP = facts_of(0)
@@ -19,6 +20,13 @@ ASLEEP = facts_of(0)
 def asleep(**changes: object) -> World:
     """A revision in reserve with room for 10 in a pod, of which 7 are aimed at."""
     return World(revision_with(SEVEN_A_POD, serving_state=ServingState.RESERVE, **changes), ASLEEP)  # type: ignore[arg-type]
+
+
+def asleep_adaptive() -> World:
+    """The same under the adaptive policy, which has no history."""
+    spec = msgspec.structs.replace(SEVEN_A_POD, policy="adaptive", container_concurrency=10)
+    revision = revision_with(spec, serving_state=ServingState.RESERVE)
+    return World(revision, ASLEEP, policy=policy_of(spec, SETTINGS))
 
 
 def awake(count: int = 1, **changes: object) -> World:
@@ -50,7 +58,7 @@ def test_there_are_pods_for_all_who_wait_at_once() -> None:
 
 
 def test_pokes_add_up_to_what_is_inside() -> None:
-    world = asleep()
+    world = asleep_adaptive()
     world.poke(1)
     assert world.decide(DecisionCause.LOAD).apply_count == 1
     world.facts = facts_of(1, 0)
@@ -61,12 +69,26 @@ def test_pokes_add_up_to_what_is_inside() -> None:
 
 
 def test_a_poke_that_what_was_wanted_suffices_for_waits_for_the_period() -> None:
-    world = asleep()
+    world = asleep_adaptive()
     world.poke(1)
     world.decide(DecisionCause.LOAD)
     world.facts = facts_of(1, 0)
     assert not world.poke(6)
     assert world.poke(1)
+
+
+def test_knatives_policy_decides_on_its_windows_alone_for_what_waits() -> None:
+    world = asleep()
+    world.poke(1)
+    assert world.decide(DecisionCause.LOAD).apply_count == 1
+    world.facts = facts_of(1, 0)
+    world.now_s += 0.05
+    assert not world.poke(99)
+    world.now_s += 1.2
+    world.poke(0)
+    detail = world.decide().decided.detail
+    assert isinstance(detail, ScaleDecision)
+    assert detail.observed_panic == 100
 
 
 def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
@@ -87,7 +109,7 @@ def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
 
 
 def test_before_the_first_second_is_over_what_is_inside_decides() -> None:
-    world = asleep()
+    world = asleep_adaptive()
     world.poke(1)
     world.decide(DecisionCause.LOAD)
     assert world.facts.ready_count == 1
@@ -384,7 +406,7 @@ def test_numbers_that_stay_change_nothing() -> None:
 
 
 def test_what_waits_counts_where_averages_are_less() -> None:
-    world = asleep()
+    world = asleep_adaptive()
     for _ in range(3):
         world.poke(7)
         world.now_s += 1

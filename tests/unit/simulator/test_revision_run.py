@@ -27,7 +27,6 @@ def config(
     autoscaler: AutoscalerSettings | None = None,
     concurrency: int = 10,
     start_s: float = 2.0,
-    is_knative: bool = False,
 ) -> RunConfig:
     autoscaler = autoscaler or AutoscalerSettings(policy=KNATIVE_POLICY)
     scaling = scaling or ScalingAnnotations()
@@ -39,7 +38,6 @@ def config(
         start=Quantiles(p50_s=start_s, p99_s=start_s),
         service=HALF_SECOND,
         probe_delay_s=0.0,
-        is_knative=is_knative,
     )
 
 
@@ -70,12 +68,11 @@ def test_a_request_within_the_window_is_warm_and_one_after_it_is_cold() -> None:
 
 def test_requests_from_zero_get_pods_for_all_of_them_and_knative_first_starts_one() -> None:
     burst = [10.0 + index / 1000 for index in range(70)]
-    result = simulated(*burst)
+    result = simulated(*burst, given_config=config(autoscaler=AutoscalerSettings(policy=ADAPTIVE_POLICY)))
     assert (result.cold_requests, result.pod_starts) == (70, 10)
     assert result.waits.percentile(0.99, requests=70) < 2.1
     knative = simulated(
-        *burst,
-        given_config=config(autoscaler=AutoscalerSettings(policy=KNATIVE_POLICY, quirks=ORIGINAL), is_knative=True),
+        *burst, given_config=config(autoscaler=AutoscalerSettings(policy=KNATIVE_POLICY, quirks=ORIGINAL))
     )
     assert knative.waits.percentile(0.99, requests=70) > 2.4
 
@@ -153,15 +150,15 @@ def test_skipping_periods_changes_little_and_saves_much(policy: str, retention_s
     times_s=st.lists(st.floats(0, 60), max_size=80),
     concurrency=st.integers(0, 4),
     start_s=st.floats(0.01, 5),
-    is_knative=st.booleans(),
+    policy=st.sampled_from([KNATIVE_POLICY, ADAPTIVE_POLICY]),
 )
 def test_no_request_is_lost_and_no_pod_stays(
-    times_s: list[float], concurrency: int, start_s: float, *, is_knative: bool
+    times_s: list[float], concurrency: int, start_s: float, policy: str
 ) -> None:
     run = RevisionRun(
         "f",
         iter([(at_s, math.nan) for at_s in sorted(times_s)]),
-        config(concurrency=concurrency, start_s=start_s, is_knative=is_knative),
+        config(concurrency=concurrency, start_s=start_s, autoscaler=AutoscalerSettings(policy=policy)),
         until_s=2000.0,
     )
     result = run.run()

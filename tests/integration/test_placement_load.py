@@ -137,6 +137,26 @@ async def test_an_answer_that_is_no_answer_of_prometheus() -> None:
             await looked(source=PROMETHEUS, url=url)
 
 
+async def test_a_failed_call_is_reported_when_the_others_have_ended() -> None:
+    begun: list[str] = []
+    ended: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        begun.append(request.query["query"])
+        if len(begun) % 4 == 1:
+            raise web.HTTPServiceUnavailable
+        while len(begun) % 4:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        ended.append(request.query["query"])
+        return web.json_response(vector())
+
+    async with served(answer) as url:
+        with pytest.raises(Unavailable, match="status 503"):
+            await looked(source=PROMETHEUS, url=url)
+        assert len(ended) == len(begun) / 4 * 3
+
+
 async def test_signalfx_gives_points_by_series_and_hosts_by_series(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(_TOKEN)
     asked: list[dict[str, str]] = []
@@ -234,7 +254,8 @@ async def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
             "honor_labels": True,
             "static_configs": [{"targets": [url.removeprefix("http://")]}],
         }
-        config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
+        # A subquery takes its steps at whole evaluation intervals: with the usual minute it finds nothing before the next one.
+        config = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "scrape_configs": [job]}
         (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
         options = [f"--config.file={tmp_path}/prometheus.yaml", f"--storage.tsdb.path={tmp_path}/data"]
         process = await asyncio.create_subprocess_exec(

@@ -115,6 +115,12 @@ async def _in_widest_window(
     return LoadReport(source=source, at_s=wall_s, window_s=WINDOWS_S[-1], usages={})
 
 
+def _body(answer: bytes | BaseException) -> bytes:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
 class _PrometheusSource:
     """PromQL over HTTP. A wide window may hold more samples than the server allows."""
 
@@ -130,8 +136,9 @@ class _PrometheusSource:
             calls = (
                 self._caller.get("/api/v1/query", {"query": text}, accepted=(200, 400, 422)) for text in asked.values()
             )
-            bodies = await asyncio.gather(*calls)
-            found = {key: read_vector(body, settings) for key, body in zip(asked, bodies, strict=True)}
+            # All calls end before one that failed is reported: the session closes after the look.
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            found = {key: read_vector(_body(one), settings) for key, one in zip(asked, answers, strict=True)}
             return node_usages(found, at_s=now_s)
 
         return await _in_widest_window("Prometheus", wall_s, measure)

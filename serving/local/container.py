@@ -47,7 +47,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``port`` is where it is probed on 127.0.0.1. ``listening`` is the probe of an app after a restart; at the first start
     the queue-proxy probes it. ``is_http2`` sends that probe by HTTP/2, as the queue-proxy does. The kubelet's own probes
-    are HTTP/1.1, as in a cluster. ``exit_reason`` says why the container has ended, "" if that is not known.
+    are HTTP/1.1, as in a cluster. ``restart_policy`` is the pod's. ``exit_reason`` says why the container has ended, "" if that is not known.
     """
 
     start: StartProcess
@@ -58,6 +58,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     listening: Probe | None = None
     is_http2: bool = False
     exit_reason: Callable[[], str] | None = None
+    restart_policy: str = "Always"
     port: int = 0
     first: ContainerState = ContainerState()
 
@@ -121,7 +122,7 @@ class ContainerKeeper:
                 # The command may be installed in the meantime: it is tried again soon.
             else:
                 await self._run_one(self.process)
-            if self._stop.is_set():
+            if self._stop.is_set() or self.state.is_over:
                 return
             pause_s = pause_after(pause_s, lived_s=now_s() - began_s, settings=_RESTARTS)
             if pause_s:
@@ -142,9 +143,12 @@ class ContainerKeeper:
         lines = await asyncio.to_thread(tail, self.log, after=self._log_bytes)
         if self._spec.exit_reason is not None:
             self._exit_reason = self._spec.exit_reason() or self._exit_reason
+        policy = self._spec.restart_policy
+        is_over = policy == "Never" or (policy == "OnFailure" and exit_code == 0)
         self._report(
             ContainerState(
-                restart_count=self.state.restart_count + 1,
+                is_over=is_over,
+                restart_count=self.state.restart_count + (not is_over),
                 exit_code=exit_code if exit_code >= 0 else _SIGNAL_EXIT - exit_code,
                 exit_reason=self._exit_reason,
                 last_lines=lines,

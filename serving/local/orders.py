@@ -68,7 +68,8 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     ``niceness`` is how much less of a core it gets until its pod is ready (nice(2)).
     ``preload`` names the revision whose warm process may fork it, which imports ``modules``, or what the command names.
 
-    ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``has_terminal`` says
+    ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``keeps_stdin`` opens a
+    FIFO for writing too, so that it does not end when its writers go. ``has_terminal`` says
     that they are a terminal, which becomes the process's own. ``is_exec`` marks a command beside the containers of a pod:
     it ends with the control process, and is not in the inventory.
     """
@@ -88,6 +89,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     stdin: str = ""
     stdout: str = ""
     stderr: str = ""
+    keeps_stdin: bool = False
     has_terminal: bool = False
     is_exec: bool = False
     niceness: int = 0

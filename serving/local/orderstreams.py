@@ -20,7 +20,8 @@ def open_streams(order: StartProcess) -> tuple[int, int, int]:
     with contextlib.ExitStack() as opened:
         opened.callback(os.close, log)
         found = []
-        for path, flags in ((order.stdin or os.devnull, os.O_RDONLY), *((one, os.O_WRONLY) for one in outputs)):
+        reading = os.O_RDWR if order.keeps_stdin else os.O_RDONLY
+        for path, flags in ((order.stdin or os.devnull, reading), *((one, os.O_WRONLY) for one in outputs)):
             found.append(_opened(path, flags) if path else os.dup(log))
             opened.callback(os.close, found[-1])
         opened.pop_all()

@@ -21,6 +21,7 @@ from serving.cluster.kinds import POD
 from serving.cluster.port import Object
 from serving.cluster.reflector import Key
 from serving.local.container import ContainerKeeper, ContainerSpec
+from serving.local.containerinput import ContainerInput, input_of
 from serving.local.containers.bundle import security_of
 from serving.local.containers.choosing import box_of
 from serving.local.containers.podbox import PodBox
@@ -82,6 +83,7 @@ class PodRun:
         self._node, self.manifest, self._note = node, manifest, note
         self._setup = PodSetup(node=node, manifest=manifest, pod_id=pod_id, location=location)
         self.keepers: dict[str, ContainerKeeper] = {}
+        self.inputs: dict[str, ContainerInput] = {}
         self._states: dict[str, ContainerState] = {}
         self.box: PodBox | None = None
         # A pod that is none of a revision takes no requests of activators.
@@ -221,6 +223,9 @@ class PodRun:
         name = container_name_of(container)
         try:
             start = self._setup.app(container, sources, self.box)
+            found = input_of(container, self._node.pods / self.id, name=start.name)
+            if found is not None:
+                self.inputs[name], start = found, found.ordered(start, is_new=self._note is None)
         except (InvalidValue, OSError) as error:
             why = f"expected {error.expected}" if isinstance(error, InvalidValue) else str(error)
             message = f"container {name} cannot be run here; {why}"
@@ -237,6 +242,7 @@ class PodRun:
             is_http2=speaks_http2(container),
             exit_reason=functools.partial(self.box.exit_reason, name) if self.box else None,
             port=self.box.port if self.box else self.location.port,
+            restart_policy="Always" if self._has_proxy else self.manifest["spec"].get("restartPolicy", "Always"),
             first=self._states.get(name, ContainerState()),
         )
 

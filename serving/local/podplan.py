@@ -8,7 +8,7 @@ PORT, HOME, HOSTNAME and PATH; nothing else leaks into it. HOME is the pod's own
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -61,10 +61,11 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a container: whether it runs, how often it was restarted, how it ended last.
 
-    ``exit_code`` is Kubernetes': 128 and the signal's number if a signal ended it.
+    ``is_over`` says that it is not started again (``restartPolicy``). ``exit_code`` is Kubernetes': 128 and the signal's number if a signal ended it.
     """
 
     is_running: bool = False
+    is_over: bool = False
     restart_count: int = 0
     exit_code: int | None = None
     exit_reason: str = ""
@@ -207,15 +208,20 @@ def pod_status(
         _condition(before, "ContainersReady", is_true=is_ready, stamp=stamp),
         _condition(before, "Ready", is_true=is_ready, stamp=stamp, unready=unready),
     ]
-    is_running = any(life.is_running for life in lives.values())
     return {
-        "phase": "Running" if is_running else "Pending",
+        "phase": _phase(lives.values()),
         "podIP": address,
         "podIPs": [{"ip": address}],
         "hostIP": "127.0.0.1",
         "conditions": conditions,
         "containerStatuses": [_container_status(pod, name, life, ready=is_ready) for name, life in lives.items()],
     }
+
+
+def _phase(lives: Collection[ContainerState]) -> str:
+    if lives and all(life.is_over for life in lives):
+        return "Failed" if any(life.exit_code for life in lives) else "Succeeded"
+    return "Running" if any(life.is_running for life in lives) else "Pending"
 
 
 def _condition(
@@ -242,6 +248,8 @@ def _container_status(pod: Object, name: str, life: ContainerState, *, ready: bo
     state: Object = {"waiting": {"reason": life.waiting_reason, "message": life.waiting_message}}
     if life.is_running:
         state = {"running": {}}
+    elif life.is_over:
+        state = {"terminated": ended}
     status = {
         "name": name,
         "image": images.get(name, ""),
@@ -251,7 +259,7 @@ def _container_status(pod: Object, name: str, life: ContainerState, *, ready: bo
         "restartCount": life.restart_count,
         "state": state,
     }
-    return status if life.exit_code is None else {**status, "lastState": {"terminated": ended}}
+    return status if life.exit_code is None or life.is_over else {**status, "lastState": {"terminated": ended}}
 
 
 def _containers(pod: Object) -> Sequence[Object]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from serving.cluster.api.logs import LogOptions
 from serving.cluster.api.podstreams import STDOUT, ExecOptions, ExecSession
+from serving.local.containerinput import ContainerInput
 from serving.local.kubelet import Kubelet
 from serving.local.podconnect import connect_to, keeper_of
 from serving.local.podlogs import FilePodLogs
@@ -19,6 +20,8 @@ __all__ = ["LocalPodStreams"]
 _SIGNAL_EXIT = 128
 # How long a command has to end when its client is gone.
 _GRACE_S = 1.0
+# A follower of a log looks five times a second: within this time it has read what a process wrote before its end.
+_LAST_WORDS_S = 1.0
 
 
 class LocalPodStreams:
@@ -41,12 +44,14 @@ class LocalPodStreams:
         return _Executed(process, stdio)
 
     async def attach(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
-        """Follow the output of a container from now on. Containers have no standard input here."""
-        process = keeper_of(self._kubelet.find(namespace, pod), options.container).process
+        """Follow the output of a container from now on, and write to its input if its manifest says ``stdin``."""
+        run = self._kubelet.find(namespace, pod)
+        process = keeper_of(run, options.container).process
         if process is None:
             raise NotFound(f"container {options.container} of the pod does not run")
         follow = LogOptions(container=options.container, follow=True, tail_line_count=0)
-        return _Attached(process, self._logs.read(namespace, pod, follow))
+        found = run.inputs.get(options.container) if options.has_stdin else None
+        return _Attached(process, self._logs.read(namespace, pod, follow), found)
 
     async def connect(self, namespace: str, pod: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """As the port says."""
@@ -69,23 +74,28 @@ class _Executed:
 
 
 class _Attached:
-    def __init__(self, process: PodProcess, lines: AsyncIterator[bytes]) -> None:
-        self._process, self._lines = process, lines
+    def __init__(self, process: PodProcess, lines: AsyncIterator[bytes], stdin: ContainerInput | None) -> None:
+        self._process, self._lines, self._stdin = process, lines, stdin
+        self._writer = None if stdin is None else stdin.attach()
 
     async def output(self) -> AsyncIterator[tuple[int, bytes]]:
         """The log until the process has ended, and what was written until then."""
         ended = self._process.ended
         following: asyncio.Task[bytes | None] = asyncio.create_task(self._next())
         try:
-            while not ended.done() or following.done():
-                waited: set[asyncio.Future[Any]] = {ended, following}
-                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            while True:
+                has_ended = ended.done()
+                waited: set[asyncio.Future[Any]] = {following} if has_ended else {ended, following}
+                timeout_s = _LAST_WORDS_S if has_ended else None
+                await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
                 if following.done():
                     if (piece := following.result()) is None:
                         return
                     if piece:
                         yield STDOUT, piece
                     following = asyncio.create_task(self._next())
+                elif has_ended:
+                    return
         finally:
             following.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -95,10 +105,14 @@ class _Attached:
         return await anext(self._lines, None)
 
     async def write(self, data: bytes) -> None:
-        """There is no input."""
+        if self._writer is not None:
+            await self._writer.write(data)
 
     def end_input(self) -> None:
-        """There is no input."""
+        if self._writer is not None and self._stdin is not None:
+            self._writer.close()
+            self._stdin.detach()
+            self._writer = None
 
     def resize(self, *, columns: int, rows: int) -> None:
         """There is no terminal."""
@@ -107,5 +121,6 @@ class _Attached:
         return 0
 
     async def close(self) -> None:
+        self.end_input()
         with contextlib.suppress(AttributeError):
             await self._lines.aclose()  # type: ignore[attr-defined] # it is a generator

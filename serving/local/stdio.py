@@ -18,7 +18,7 @@ from pathlib import Path
 
 from serving.cluster.api.podstreams import STDERR, STDOUT
 
-__all__ = ["Stdio"]
+__all__ = ["Stdio", "WaitingDescriptor"]
 
 _PIECE_BYTES = 65536
 _MODE = 0o600
@@ -26,7 +26,7 @@ _MODE = 0o600
 _END_OF_INPUT = b"\x04"
 
 
-class _WaitingDescriptor:
+class WaitingDescriptor:
     """A file descriptor that does not block, with ``read`` and ``write`` that wait."""
 
     def __init__(self, number: int) -> None:
@@ -34,7 +34,7 @@ class _WaitingDescriptor:
         self._number = number
 
     def __repr__(self) -> str:
-        return f"_WaitingDescriptor({self._number})"
+        return f"WaitingDescriptor({self._number})"
 
     @property
     def number(self) -> int:
@@ -91,9 +91,9 @@ class Stdio:
         self.has_terminal = has_terminal
         self.stdin = self.stdout = self.stderr = ""
         self._folder: Path | None = None
-        self._held: list[_WaitingDescriptor] = []
-        self._output: dict[int, _WaitingDescriptor] = {}
-        self._input: _WaitingDescriptor | None = None
+        self._held: list[WaitingDescriptor] = []
+        self._output: dict[int, WaitingDescriptor] = {}
+        self._input: WaitingDescriptor | None = None
         if has_terminal:
             self._open_terminal(has_stdin=has_stdin)
         else:
@@ -105,8 +105,8 @@ class Stdio:
     def _open_terminal(self, *, has_stdin: bool) -> None:
         ours, theirs = pty.openpty()
         self.stdin = self.stdout = self.stderr = os.ttyname(theirs)
-        self._held = [_WaitingDescriptor(theirs)]
-        self._output = {STDOUT: _WaitingDescriptor(ours)}
+        self._held = [WaitingDescriptor(theirs)]
+        self._output = {STDOUT: WaitingDescriptor(ours)}
         self._input = self._output[STDOUT] if has_stdin else None
 
     def _open_fifos(self, *, has_stdin: bool, streams: Collection[int]) -> None:
@@ -114,8 +114,8 @@ class Stdio:
         names = ["0"] if has_stdin else []
         for name in (*names, *map(str, sorted(streams))):
             os.mkfifo(folder / name, _MODE)
-            reader = _WaitingDescriptor(os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-            writer = _WaitingDescriptor(os.open(folder / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            reader = WaitingDescriptor(os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            writer = WaitingDescriptor(os.open(folder / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             if name == "0":
                 self._input = writer
                 self._held.append(reader)
@@ -136,7 +136,7 @@ class Stdio:
         """The output of all streams as it comes, until all have ended."""
         pieces: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(maxsize=1)
 
-        async def follow(channel: int, descriptor: _WaitingDescriptor) -> None:
+        async def follow(channel: int, descriptor: WaitingDescriptor) -> None:
             while piece := await descriptor.read():
                 await pieces.put((channel, piece))
             await pieces.put((channel, b""))

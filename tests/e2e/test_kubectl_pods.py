@@ -201,6 +201,43 @@ def test_a_pod_that_kubectl_run_makes_runs(kubectl: Kubectl) -> None:
     kubectl("delete", "pod", "lone", "--grace-period=1")
 
 
+def test_run_and_attach_write_to_the_input_of_a_container(kubectl: Kubectl) -> None:
+    program = "import sys; print(*map(str.upper, sys.stdin), flush=True); sys.exit(3)"
+    command = ("--command", "--", sys.executable, "-c", program)
+    assert "HELLO" in kubectl("run", "once", "-i", "--restart=Never", NO_IMAGE, *command, stdin="hello\n", code=3)
+    kubectl("wait", "pod/once", "--for=jsonpath={.status.phase}=Failed", "--timeout=60s")
+    assert kubectl("get", "pod", "once", "-o", "jsonpath={..state.terminated.exitCode}") == "3"
+    kubectl("delete", "pod", "once", "--grace-period=1")
+
+
+def test_an_input_that_stays_open_takes_several_clients(kubectl: Kubectl) -> None:
+    program = "import sys\nfor line in sys.stdin: print('heard', line, flush=True)"
+    pod = {
+        "metadata": {"name": "open"},
+        "spec": {
+            "containers": [
+                {"name": "a", "image": "dev.local/none", "stdin": True, "command": [sys.executable, "-c", program]}
+            ]
+        },
+    }
+    manifest = msgspec.json.encode({"apiVersion": "v1", "kind": "Pod", **pod}).decode()
+    kubectl("create", "-f", "-", stdin=manifest)
+    kubectl("wait", "pod/open", "--for=condition=Ready", "--timeout=60s")
+    for word in ("one", "two"):
+        process = kubectl.start("attach", "-i", "open", stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        process.stdin.write(f"{word}\n")
+        process.stdin.flush()
+        while f"heard {word}" not in kubectl("logs", "open"):
+            assert process.poll() is None
+        process.stdin.close()
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=_PATIENCE_S)
+        assert process.stdout is not None
+        process.stdout.close()
+    kubectl("delete", "pod", "open", "--grace-period=1")
+
+
 def test_a_deployment_that_kubectl_creates_runs_and_a_changed_template_rolls(kubectl: Kubectl) -> None:
     program = "import os, time; print('says', os.environ.get('WORD', 'nothing'), flush=True); time.sleep(600)"
     kubectl("create", "deployment", "plain", NO_IMAGE, "--", sys.executable, "-c", program)

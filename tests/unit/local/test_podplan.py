@@ -112,6 +112,15 @@ def test_a_container_that_ended_tells_how() -> None:
     assert container["lastState"]["terminated"] == {"exitCode": 3, "message": "boom", "reason": "Error"}
 
 
+@pytest.mark.parametrize(("codes", "phase"), [((0, 0), "Succeeded"), ((0, 3), "Failed")])
+def test_a_pod_whose_containers_are_not_started_again_is_over(codes: tuple[int, ...], phase: str) -> None:
+    lives = {str(index): ContainerState(is_over=True, exit_code=code) for index, code in enumerate(codes)}
+    found = status(lives, ready=False)
+    assert found["phase"] == phase
+    assert [one["state"]["terminated"]["exitCode"] for one in found["containerStatuses"]] == list(codes)
+    assert status({**lives, "x": ContainerState(is_running=True)}, ready=False)["phase"] == "Running"
+
+
 def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     then = [{"type": "Ready", "status": "True", "lastTransitionTime": "then"}]
     found = status({"c": ContainerState(is_running=True)}, before={"conditions": then})

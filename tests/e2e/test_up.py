@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from serving.cluster.kinds import POD, REVISION, SERVING_SERVICE
-from serving.cluster.kube import KubeCluster
+from serving.cluster.kube import KubeCluster, KubeTimeouts
 from serving.cluster.port import Object
 from serving.local.ports import PORTS
 from serving.model.errors import NotFound, Unavailable
@@ -117,8 +117,10 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 @contextlib.asynccontextmanager
 async def cluster_of(up: Up) -> AsyncIterator[KubeCluster]:
-    async with KubeCluster.from_kubeconfig(str(up.state / "kubeconfig")) as cluster, asyncio.timeout(240):
-        # The API's socket is there from the start; the first call waits until somebody answers on it.
+    path = str(up.state / "kubeconfig")
+    # The API's socket is there from the start; the first call waits for the process that answers, with its handshake of TLS.
+    timeouts = KubeTimeouts(connect_s=120.0, call_s=120.0)
+    async with KubeCluster.from_kubeconfig(path, timeouts=timeouts) as cluster, asyncio.timeout(240):
         yield cluster
 
 

@@ -1,12 +1,14 @@
 """What a request from zero costs beyond the app's own start: overhead = total - (exec to first accept) - handler.
 
-    python bench/cold_start.py [--app sockets|framework|binary] [--samples N] [--per-second N] [--json]
+    python bench/cold_start.py [--app sockets|framework|binary] [--samples N] [--per-second N] [--trace] [--json]
     python bench/cold_start.py --runtimes [--samples N] [--per-second N] [--json]
+    python bench/cold_start.py --apps frameworks [--samples N] [--json]
 
 Starts the whole system, makes N services that have never had a pod, and asks each of them once, at a steady pace. The app
 says when it was executed (by the clock of the shell that executes it, so that this shell's own start counts as
 overhead), when it accepted its first connection, and how long it took to answer; the client adds the total. The goal is
-a median of 30 ms and a 99th percentile of 60 ms.
+a median of 15 ms and a 99th percentile of 30 ms. ``--trace`` prints the steps of a start with their milliseconds, which costs a
+start two or three itself. ``--apps frameworks`` measures what ``bench/frameworks.py`` does.
 
 With ``--runtimes`` the services are by turns processes and containers of the same compiled program: N of each in one run. The goal is
 a median of the containers at most 30 ms over that of the processes.
@@ -25,7 +27,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.frameworks import measure_frameworks
 from bench.load import ask
+from bench.parts.start_steps import TracedStart, report_steps, tracing_environment
 from bench.system import System, running_system
 from tests.integration.image_stage import oci_archive, tar_of
 
@@ -35,9 +39,13 @@ APPS = Path(__file__).with_name("apps")
 SERVICES = "/apis/serving.knative.dev/v1/namespaces/default/services"
 READY_WITHIN_S = 300.0
 REST_S = 3.0
-GOAL_MEDIAN_MS, GOAL_P99_MS = 30.0, 60.0
+SAMPLES, FRAMEWORK_SAMPLES = 500, 20
+GOAL_MEDIAN_MS, GOAL_P99_MS = 15.0, 30.0
 GOAL_CONTAINER_MS = 30.0
 IMAGE = "bench.local/cold:1"
+
+Found = list[tuple[float, float, TracedStart] | BaseException]
+"""Overhead and total of each request in seconds, and its times; or what it failed with."""
 
 
 def command_of(app: str, folder: Path) -> list[str]:
@@ -99,18 +107,19 @@ def deploy(system: System, count: int, commands: list[list[str]]) -> None:
     raise SystemExit("the services did not become ready")
 
 
-async def sample(port: int, number: int) -> tuple[float, float]:
-    """Overhead and total of the one request of a service, in seconds."""
+async def sample(port: int, number: int) -> tuple[float, float, TracedStart]:
+    """Overhead and total of the one request of a service, in seconds, and when it was what."""
     began_s = time.time()
     status, body = await ask(port, f"cold-{number}.default.localhost")
     total_s = time.time() - began_s
     if " 200 " not in status:
         raise OSError(status)
     exec_s, accepted_s, handler_s = map(float, body.split())
-    return total_s - (accepted_s - exec_s) - handler_s, total_s
+    start = TracedStart(asked_s=began_s, executed_s=exec_s, accepted_s=accepted_s, answered_s=began_s + total_s)
+    return total_s - (accepted_s - exec_s) - handler_s, total_s, start
 
 
-async def measure(port: int, count: int, per_second: float) -> list[tuple[float, float] | BaseException]:
+async def measure(port: int, count: int, per_second: float) -> Found:
     """One request each 1 / ``per_second`` seconds, whatever became of those before."""
     tasks = []
     for number in range(count):
@@ -119,10 +128,10 @@ async def measure(port: int, count: int, per_second: float) -> list[tuple[float,
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def report(found: list[tuple[float, float] | BaseException]) -> dict[str, object]:
+def report(found: Found) -> dict[str, object]:
     """Percentiles in milliseconds, and what failed."""
     good = [one for one in found if not isinstance(one, BaseException)]
-    overheads = sorted(overhead_s * 1000 for overhead_s, _ in good)
+    overheads = sorted(overhead_s * 1000 for overhead_s, *_ in good)
     cuts = statistics.quantiles(overheads, n=100, method="inclusive")
     errors = [one for one in found if isinstance(one, BaseException)]
     return {
@@ -131,7 +140,7 @@ def report(found: list[tuple[float, float] | BaseException]) -> dict[str, object
         "overhead_p90_ms": round(cuts[89], 1),
         "overhead_p99_ms": round(cuts[98], 1),
         "overhead_max_ms": round(overheads[-1], 1),
-        "total_median_ms": round(statistics.median(total_s * 1000 for _, total_s in good), 1),
+        "total_median_ms": round(statistics.median(total_s * 1000 for _, total_s, _ in good), 1),
         "errors": len(errors),
         "first_error": repr(errors[0]) if errors else "",
     }
@@ -142,24 +151,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What a request from zero costs beyond the app's own start.")
     parser.add_argument("--app", choices=["sockets", "framework", "binary"], default="sockets")
     parser.add_argument("--runtimes", action="store_true", help="the compiled app, by turns as process and container")
-    parser.add_argument("--samples", type=int, default=500)
+    parser.add_argument("--apps", choices=["frameworks"])
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--samples", type=int)
     parser.add_argument("--per-second", type=float, default=1.0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as name,
-        running_system(SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE="true") as system,
-    ):
+    if options.apps:
+        return measure_frameworks(options.samples or FRAMEWORK_SAMPLES, as_json=options.json)
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        if options.runtimes:
-            commands = [compiled_for_both(folder, system), []]
-        else:
-            commands = [timed(command_of(options.app, folder))]
-        count = options.samples * len(commands)
-        deploy(system, count, commands)
-        time.sleep(REST_S)
-        found = asyncio.run(measure(system.port, count, options.per_second))
+        found = measured(options, folder)
     kinds = {"process": report(found[0::2]), "container": report(found[1::2])} if options.runtimes else {}
     if kinds:
         over_ms = _median_ms(kinds["container"]) - _median_ms(kinds["process"])
@@ -172,6 +175,25 @@ def main() -> int:
         is_met = is_met and not one["errors"]
     print(json.dumps(shown) if options.json else "\n".join(f"{key}: {value}" for key, value in shown.items()))
     return 0 if is_met else 1
+
+
+def measured(options: argparse.Namespace, folder: Path) -> Found:
+    """What became of each request; with ``--trace`` its steps are printed."""
+    notes = folder / "notes"
+    traced = tracing_environment(notes) if options.trace else {}
+    with running_system(SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE="true", **traced) as system:
+        if options.runtimes:
+            commands = [compiled_for_both(folder, system), []]
+        else:
+            commands = [timed(command_of(options.app, folder))]
+        count = (options.samples or SAMPLES) * len(commands)
+        deploy(system, count, commands)
+        time.sleep(REST_S)
+        found = asyncio.run(measure(system.port, count, options.per_second))
+    if options.trace:
+        starts = [one[2] for one in found if not isinstance(one, BaseException)]
+        print("\n".join(report_steps(notes, starts)), file=sys.stderr)
+    return found
 
 
 def _median_ms(found: dict[str, object]) -> float:

@@ -9,7 +9,7 @@ queue is bounded by the number of keys; starts may be rate-limited. Follows clie
 import asyncio
 import logging
 import random
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -64,7 +64,8 @@ class WorkQueue(Generic[Key]):
         self._failures: dict[Key, int] = {}
         # With its time: uvloop's handle of a due timer does not have it.
         self._timers: dict[Key, tuple[float, asyncio.Handle]] = {}
-        self._has_work = asyncio.Event()
+        # Workers without work. An event would wake all of them for each key.
+        self._idle: deque[asyncio.Future[None]] = deque()
         self._is_quiet = asyncio.Event()
         self._is_quiet.set()
         self._next_start_s = 0.0
@@ -88,7 +89,11 @@ class WorkQueue(Generic[Key]):
             return
         self._ready[key] = None
         self._is_quiet.clear()
-        self._has_work.set()
+        while self._idle:
+            worker = self._idle.popleft()
+            if not worker.done():
+                worker.set_result(None)
+                return
 
     def add_after(self, key: Key, delay_s: float) -> None:
         """Make a key ready after a delay; the earliest of several delays counts."""
@@ -160,7 +165,11 @@ class WorkQueue(Generic[Key]):
 
     async def _next(self) -> Key:
         while True:
-            await self._has_work.wait()
+            if not self._ready:
+                worker = asyncio.get_running_loop().create_future()
+                self._idle.append(worker)
+                await worker
+                continue
             await self._pace()
             if not self._ready:
                 continue
@@ -170,8 +179,6 @@ class WorkQueue(Generic[Key]):
                 continue
             key, _ = self._ready.popitem(last=False)
             self._active.add(key)
-            if not self._ready:
-                self._has_work.clear()
             return key
 
     async def _pace(self) -> None:
@@ -208,8 +215,6 @@ class WorkQueue(Generic[Key]):
     def _note_quiet(self) -> None:
         if not self._ready and not self._active:
             self._is_quiet.set()
-        if not self._ready:
-            self._has_work.clear()
 
     def _log_error(self, key: Key, error: Exception) -> None:
         extra = {"queue": self._name, "key": str(key), "error": str(error), "failures": self._failures.get(key, 0)}

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.aio.startup import report_serving
+from serving.aio.startup import READY_VARIABLE, report_serving
 from serving.local.orders import (
     ForgetPod,
     HeldPod,
@@ -53,7 +53,7 @@ from serving.local.orders import (
 from serving.local.preload.apps import LOOK_PERIOD_S, PreloadedApps
 from serving.local.process_lifetime import children_of, environment_of, expects, kill_group, set_niceness
 from serving.local.processrecords import ProcessRecord, ProcessRecords
-from serving.local.spawn import Spawner
+from serving.local.spawn import Spawner, warm_up
 from serving.queueproxy.io.readiness import PUSH_AGAIN
 
 __all__ = ["Template", "main"]
@@ -67,6 +67,8 @@ _APP_GRACE_S = 2.0
 # A queue-proxy that has not repeated its readiness by then reports it later.
 _REPEAT_S = 1.0
 _KILLED = -signal.SIGKILL
+# Where container runtimes are, and the report that this process serves.
+_KEPT_VARIABLES = {"PATH", READY_VARIABLE}
 
 
 class Template:
@@ -348,10 +350,15 @@ def main() -> int:
         os.set_inheritable(descriptor, False)
     listener = socket.socket(fileno=descriptors["template"])
     listener.set_inheritable(False)
+    warm_up()
+    records = ProcessRecords(Path(os.environ["SERVING_PROCESS_RECORDS"]))
+    # A fork would have to clear them itself.
+    for name in os.environ.keys() - _KEPT_VARIABLES:
+        del os.environ[name]
     # What is here now is shared by all children, as long as no collection touches it.
     gc.collect()
     gc.freeze()
-    Template(listener, events=events, records=ProcessRecords(Path(os.environ["SERVING_PROCESS_RECORDS"]))).run()
+    Template(listener, events=events, records=records).run()
     return 0
 
 

@@ -1,7 +1,7 @@
 """Whether the app takes requests, from one attempt to the next, and when to try again.
 
 Input: the outcome of an attempt. Output: the state after it, with the pause until the next. An app that is starting is
-tried in short pauses that grow by a half, 2 ms to 50 ms, because its readiness is on the path of the request that woke
+tried in short pauses that grow by a tenth, 2 ms to 50 ms, because its readiness is on the path of the request that woke
 it; one that is ready is tried at its probe's own period, and is unready only after so many failures in a row.
 """
 
@@ -12,7 +12,8 @@ from serving.settings.queueproxy import QueueProxySettings
 
 __all__ = ["Readiness", "after_attempt", "at_start"]
 
-_PAUSE_GROWTH = 1.5
+# A pause is then about a tenth of the time that has passed, and so is what readiness is late at most.
+_PAUSE_GROWTH = 1.1
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,8 +32,8 @@ def at_start(settings: QueueProxySettings) -> Readiness:
 def after_attempt(state: Readiness, *, ok: bool, probe: Probe, settings: QueueProxySettings) -> Readiness:
     """What is known after an attempt.
 
-    Pauses of an app that starts: 2, 3, 4.5, 6.75, 10.1, 15.2, 22.8, 34.2, 50, 50 ms: an app that takes 100 ms to listen
-    is found within 23 ms of it, after 8 attempts.
+    Pauses of an app that starts: 2, 2.2, 2.4, 2.7 ... 50, 50 ms: an app that takes 100 ms to listen is found within 12 ms of it,
+    after 20 attempts of 0.1 ms.
     """
     if ok:
         return Readiness(is_ready=True, pause_s=probe.period_s or None)

@@ -6,6 +6,7 @@ anything is refused: unknown keys, texts that do not parse, values out of range,
 
 import difflib
 import enum
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -41,14 +42,19 @@ class Daemon(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     record: type[R_co]
     config_map: str
 
-    def fields(self) -> list[Field]:
+    def fields(self) -> Sequence[Field]:
         """The record's knobs, each with the ConfigMap it stands in."""
-        return [
-            msgspec.structs.replace(
-                field, knob=msgspec.structs.replace(field.knob, config_map=field.knob.config_map or self.config_map)
-            )
-            for field in fields_of(self.record)
-        ]
+        return _fields_in(self.record, self.config_map)
+
+
+@functools.cache
+def _fields_in(record: type[SettingsRecord], config_map: str) -> tuple[Field, ...]:
+    return tuple(
+        msgspec.structs.replace(
+            field, knob=msgspec.structs.replace(field.knob, config_map=field.knob.config_map or config_map)
+        )
+        for field in fields_of(record)
+    )
 
 
 class Layer(enum.StrEnum):

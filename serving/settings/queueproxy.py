@@ -64,7 +64,7 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     answer is cut off, as is a tunnel in which the app is silent. 0 means no limit. A revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s."""
 
     probe_pause_min_s: Annotated[float, Knob(key="probe-pause-min", unit=DURATION, low=0.001, high=10)] = 0.002
-    """First pause between two attempts to reach an app that is not ready yet, in seconds; each is half as long again as
+    """First pause between two attempts to reach an app that is not ready yet, in seconds; each is a tenth longer than
     the one before, up to ``probe_pause_max_s``. Range: 1ms to 10s. Default: ours, 2ms; Knative waits 50ms each time."""
 
     probe_pause_max_s: Annotated[float, Knob(key="probe-pause-max", unit=DURATION, low=0.001, high=10)] = 0.05

@@ -1,7 +1,7 @@
 """How many pods a revision will want by the time at which a node that is asked for now takes pods.
 
 Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
-what has to be written for node groups to see it. A number that rises counts at once; one that falls is held for as long as a
+what has to be written for node groups to see it. The load by then is that of a line through the load of as much time, or what the windows of the decision come to. A number that rises counts at once; one that falls is held for as long as a
 node takes to boot, so that a node which was asked for is still wanted when it comes. Nothing is published while the pods that
 are decided already are as many. Pure.
 """
@@ -15,12 +15,15 @@ from serving.autoscaler.bounds import bounded
 from serving.autoscaler.decide import ScaleDecision
 from serving.autoscaler.delay import DelayWindow, slot_count
 from serving.autoscaler.scaler import ScalerOutcome
+from serving.autoscaler.trend import LoadTrend
 from serving.model.anticipation import AnticipatedPods
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
 
 __all__ = ["Anticipation", "Publication"]
 
+# A trend over less says little.
+_TREND_WINDOW_MIN_S = 10.0
 # A publication is valid for two boot times, and is renewed after one: at least this long, as writes may be late.
 _VALID_MIN_S = 20.0
 _VALID_BOOTS = 2.0
@@ -35,10 +38,11 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 class Anticipation:
     """One revision."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_held", "_trend")
 
     def __init__(self) -> None:
         self._held = DelayWindow()
+        self._trend = LoadTrend()
 
     def __repr__(self) -> str:
         return f"Anticipation({self._held.peaks})"
@@ -48,9 +52,14 @@ class Anticipation:
         merged, spec, now_s = outcome.merged, outcome.inputs.spec, outcome.at_s
         if isinstance(merged, NoData):
             return 0
+        load = spec.load_metric.of_stat(outcome.present)
+        self._trend.record(load, at_s=now_s, window_s=max(_TREND_WINDOW_MIN_S, boot_s))
         wanted = merged.desired_count
         if spec.reachable:
-            coming = _coming_count(outcome.decided.detail, spec, ahead_s=boot_s)
+            expected = max(
+                _window_load(outcome.decided.detail, spec, ahead_s=boot_s), self._trend.expected(ahead_s=boot_s) or 0.0
+            )
+            coming = max(0, math.ceil(expected / spec.target_value))
             if policy is not None:
                 coming = max(coming, policy.anticipated_count(ahead_s=boot_s, now_s=now_s))
             wanted = max(wanted, bounded(coming, spec=spec, is_initialized=True).count)
@@ -74,14 +83,13 @@ class Anticipation:
         return Publication(pods=AnticipatedPods(count=count, until_s=wall_s + valid_s))
 
 
-def _coming_count(detail: object, spec: ScalingSpec, *, ahead_s: float) -> int:
-    """Pods that the algorithm itself will want if the load stays what it is in the panic window.
+def _window_load(detail: object, spec: ScalingSpec, *, ahead_s: float) -> float:
+    """The load of the stable window in ``ahead_s`` seconds, if the load stays what it is in the panic window.
 
-    In ``ahead_s`` seconds that load fills as much of the stable window. 10 in flight in the stable window of 60 s, 40 in the
-    panic window, 30 s ahead: 10 + 30 x 30 / 60 = 25, which is 4 pods at 7 a pod. No rate limits it, as many decisions follow.
+    By then that load fills as much of the stable window. 10 in flight in the stable window of 60 s, 40 in the panic window, 30 s
+    ahead: 10 + 30 x 30 / 60 = 25. No rate of change limits it, as many decisions follow.
     """
     if not isinstance(detail, ScaleDecision):
-        return 0
+        return 0.0
     share = min(1.0, ahead_s / spec.stable_window_s)
-    load = detail.observed_stable + share * max(0.0, detail.observed_panic - detail.observed_stable)
-    return max(0, math.ceil(load / spec.target_value))
+    return detail.observed_stable + share * max(0.0, detail.observed_panic - detail.observed_stable)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from serving.cli.simulateinputs import (
+    LOAD_UNTIL_S,
     changed_settings,
     known_policies,
     read_durations,
@@ -29,7 +30,6 @@ from serving.simulator.world import Plan, World
 __all__ = ["simulate"]
 
 _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
-_LOAD_UNTIL_S = 260.0
 # Start of a pod with --load.
 _LOAD_START_S = 1.0
 
@@ -54,7 +54,7 @@ def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | N
     """
     try:
         settings = changed_settings(AutoscalerSettings(), [*changes, *settings_pairs(context.args)])
-        if options["trace"] is None and options["from_log"] is None:
+        if options["trace"] is None and options["from_log"] is None and options["nodes"] is None:
             _refuse_trace_options({**options, "plot": plot})
             _simulate_load(settings, options)
             return
@@ -80,7 +80,7 @@ def _refuse_trace_options(options: dict[str, Any]) -> None:
 
 def _simulate_load(settings: AutoscalerSettings, options: dict[str, Any]) -> None:
     (policy,) = known_policies(options["policy"])
-    until_s = _LOAD_UNTIL_S if options["until_s"] is None else options["until_s"]
+    until_s = LOAD_UNTIL_S if options["until_s"] is None else options["until_s"]
     steps = parse_steps(options["load"])
     plan = Plan(
         settings=POLICIES[policy].change(settings),

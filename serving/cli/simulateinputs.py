@@ -1,13 +1,16 @@
 """What ``serving simulate`` and ``serving tune`` are given: settings by their ConfigMap key, times, policies, a workload."""
 
+import array
 import csv
 import math
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from serving.cli.simulatenodes import node_plan_of
 from serving.cli.simulatetrace import PolicyRunner
 from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.settings.annotations import GROUP, ScalingAnnotations, read_annotations
@@ -16,11 +19,24 @@ from serving.settings.knob import Value, fields_of
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.durations import DurationModel, Quantiles
 from serving.simulator.logs import read_logs
+from serving.simulator.nodeplan import NodePlan
 from serving.simulator.policies import POLICIES
-from serving.simulator.trace import ArrivalPlacement, FunctionTrace, TraceWindow, read_trace
+from serving.simulator.trace import ArrivalPlacement, FunctionTrace, RecordedFunction, TraceWindow, read_trace
+from serving.simulator.workload import arrivals, parse_steps
 from serving.simulator.workload_run import Workload
 
-__all__ = ["changed_settings", "known_policies", "read_durations", "read_scaling", "runner_of", "settings_pairs"]
+__all__ = [
+    "LOAD_UNTIL_S",
+    "changed_settings",
+    "known_policies",
+    "read_durations",
+    "read_scaling",
+    "runner_of",
+    "settings_pairs",
+]
+
+LOAD_UNTIL_S = 260.0
+"""End of a made-up load where nothing is said, in seconds."""
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -106,7 +122,8 @@ def read_durations(text: str, option: str) -> DurationModel:
 
 def runner_of(options: Mapping[str, Any], *, settings: AutoscalerSettings) -> PolicyRunner:
     """The workload that the options describe, to be run with their seeds and processes. Raises ``SettingsError``."""
-    if (options["trace"] is None) is (options["from_log"] is None):
+    is_made_up = options["nodes"] is not None and options.get("load") is not None
+    if (options["trace"] is None) is (options["from_log"] is None) and not (options["trace"] is None and is_made_up):
         raise _refused("--trace", "one workload is needed", "--trace FILE or --from-log PATH")
     seeds = range(options["seed"], options["seed"] + options["seeds"])
     return PolicyRunner(workload=_workload(options, settings), seeds=seeds, jobs=options["jobs"])
@@ -125,6 +142,12 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
         functions, length_s, service = logs.functions, logs.length_s, logs.service
         if logs.start is not None and not options["start_time"]:
             start = DurationModel(default=logs.start)
+    elif options["trace"] is None:
+        length_s = LOAD_UNTIL_S if options["until_s"] is None else until_s
+        dice = random.Random(options["seed"])  # noqa: S311 - made-up load
+        arrivals_s = array.array("d", arrivals(parse_steps(options["load"]), length_s, dice))
+        unknown_s = array.array("d", [math.nan] * len(arrivals_s))
+        functions = [RecordedFunction(name="load", arrivals_s=arrivals_s, durations_s=unknown_s)]
     else:
         placement = ArrivalPlacement(options["placement"])
         functions, length_s = read_trace(options["trace"], placement=placement, window=window)
@@ -145,7 +168,15 @@ def _workload(options: Mapping[str, Any], settings: AutoscalerSettings) -> Workl
         failing_starts=options["failing_starts"],
         has_burst_switch=options["burst_switch"],
         pods_max=options["node_pods"],
+        nodes=_nodes(options),
     )
+
+
+def _nodes(options: Mapping[str, Any]) -> NodePlan | None:
+    plan = node_plan_of(options)
+    if plan is not None and options["node_pods"]:
+        raise _refused("--node-pods", "there are --nodes too", "one of them")
+    return plan
 
 
 def _read_quantiles(path: Path, option: str) -> DurationModel:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from serving.cli.simulatenodes import node_options
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.trace import ArrivalPlacement
 
@@ -104,6 +105,7 @@ _OPTIONS = (
 
 def workload_options(command: Command) -> Command:
     """Add the options to a command."""
+    command = node_options(command)
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

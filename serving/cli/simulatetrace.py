@@ -11,6 +11,7 @@ from serving.simulator.charts import bars, policy_table, sparkline
 from serving.simulator.curve import CurvePoint, EqualPodSeconds, at_equal_pod_seconds, points_around
 from serving.simulator.policies import POLICIES, DialPosition
 from serving.simulator.report import PolicyReport, mean_report, report_of
+from serving.simulator.results import NodesResult
 from serving.simulator.workload_run import Workload, run_workload
 
 __all__ = ["Comparison", "PolicyRunner", "compare_policies", "print_comparison"]
@@ -38,6 +39,7 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
         reports = []
         with click.progressbar(length=length, label=shown, file=sys.stderr) as bar:
             for seed in self.seeds:
+                nodes: list[NodesResult] = []
                 results = run_workload(
                     self.workload,
                     POLICIES[name],
@@ -45,8 +47,9 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
                     seed=seed,
                     jobs=self.jobs,
                     on_progress=lambda: bar.update(1),
+                    on_nodes=nodes.append,
                 )
-                reports.append(report_of(results, self.workload.length_s))
+                reports.append(report_of(results, self.workload.length_s, nodes=nodes[0] if nodes else None))
         return mean_report(reports)
 
 
@@ -87,9 +90,20 @@ def print_comparison(answer: Comparison, *, as_json: bool) -> None:
     width = max(len(name) for name in answer.policies)
     for name, one in answer.policies.items():
         click.echo(f"pods of {name:<{width}} {sparkline(one.pod_series)} max {max(one.pod_series, default=0):.1f}")
+    for name, one in answer.policies.items():
+        if one.nodes is not None:
+            click.echo(f"nodes of {name:<{width}} {sparkline(one.nodes.node_series)} max {one.nodes.nodes_max:g}")
+            click.echo(_nodes_line(one.nodes))
     first = next(iter(answer.policies))
     for name, change in (answer.at_equal_pod_seconds or {}).items():
         click.echo(f"at the pod-seconds of {first}, {name}: {_changes(change)}")
+
+
+def _nodes_line(nodes: NodesResult) -> str:
+    return (
+        f"  {nodes.node_seconds:,.0f} node-seconds, {nodes.node_starts:g} nodes asked for; {nodes.pods_pending:g} pods were pending for"
+        f" {nodes.pending_pod_seconds:,.0f} pod-seconds; {nodes.evictions:g} pods evicted"
+    )
 
 
 def _without_series(answer: Comparison) -> dict[str, Any]:
@@ -99,6 +113,10 @@ def _without_series(answer: Comparison) -> dict[str, Any]:
         *(one["report"] for of in built.get("curves", {}).values() for one in of),
     ):
         report.pop("pod_series", None)
+        if report.get("nodes") is None:
+            report.pop("nodes", None)
+        else:
+            report["nodes"].pop("node_series")
     return built
 
 

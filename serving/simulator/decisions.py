@@ -60,10 +60,10 @@ class Decisions:
         self._gate = GateState(
             since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True
         )
-        self._policy = policy_of(spec, settings)
+        self.policy = policy_of(spec, settings)
         # Windows alone decide, also on what waits for the first pod; each period, but for the first poke.
-        self.is_knative = self._policy is None
-        quiet_load = math.inf if self._policy is None else self._policy.quiet_load
+        self.is_knative = self.policy is None
+        quiet_load = math.inf if self.policy is None else self.policy.quiet_load
         # Load for which one pod is enough, whichever window shows it.
         self.quiet_load = min(spec.target_value, quiet_load)
         self._has_burst_switch = has_burst_switch
@@ -91,7 +91,7 @@ class Decisions:
     @property
     def capacity(self) -> float:
         """Requests inside that the pods wanted last are for."""
-        each = self._spec.target_value if self._policy is None else self._policy.pod_capacity
+        each = self._spec.target_value if self.policy is None else self.policy.pod_capacity
         return (self.latest_count or 0) * each
 
     def wake(self, now_s: float) -> None:
@@ -115,14 +115,14 @@ class Decisions:
         self._loaded_number = number
         if load > self.quiet_load:
             self._hot_number = number
-        if self._policy is not None or not self.latest_count:
+        if self.policy is not None or not self.latest_count:
             # What only the clock would have changed may differ now.
             self.due_s = min(self.due_s, self._period_at(number + 1.0))
 
     def started(self, took_s: float) -> None:
         """A pod became ready after so many seconds."""
-        if self._policy is not None:
-            self._policy.started(took_s)
+        if self.policy is not None:
+            self.policy.started(took_s)
 
     def decide_by(self, at_s: float) -> None:
         """Decide at that time at the latest, but not within the pause after the last decision."""
@@ -150,12 +150,12 @@ class Decisions:
             return
         recheck_s = math.inf if outcome.recheck_in_s is None else self._made_at_s + outcome.recheck_in_s
         due_s = min(self._period_at(now_s), recheck_s)
-        if self._skips and (self._policy is None or self._is_silent(counts)):
+        if self._skips and (self.policy is None or self._is_silent(counts)):
             if (not counts.scale and not counts.inside) or (
                 outcome.apply_count is None and self._is_clock_alone(counts, outcome)
             ):
                 due_s = min(recheck_s, self._panic_end_s)
-            elif self._policy is None and counts.scale == counts.ready == 1 and self._is_one_pod_enough(counts):
+            elif self.policy is None and counts.scale == counts.ready == 1 and self._is_one_pod_enough(counts):
                 due_s = math.inf if counts.inside else self._period_at(max(now_s, self._window_end_s))
         if self._skips and self._is_one_pod_starting(counts):
             due_s = recheck_s
@@ -233,8 +233,8 @@ class Decisions:
             if has_reports:
                 self._take_silence(number)
             decider.take(_second(number, load, arrivals))
-            if self._policy is not None:
-                self._policy.take(number, load, float(arrivals))
+            if self.policy is not None:
+                self.policy.take(number, load, float(arrivals))
             self._taken_number = number
         if has_reports and self._taken_number < over:
             self._take_silence(over)
@@ -278,8 +278,8 @@ class Decisions:
         )
         decided = self._decider.decide(spec, inside, ready_count=counts.ready, now_s=now_s)
         self.latest_count = decided.desired_count
-        if self._policy is not None:
-            advice = self._policy.advise(
+        if self.policy is not None:
+            advice = self.policy.advise(
                 decided.proposal,
                 in_flight=float(counts.inside),
                 present_scale=counts.scale,

@@ -10,14 +10,18 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from serving.simulator.pods import SimulatedPod
+from serving.autoscaler.adaptive.policy import RevisionPolicy
+from serving.autoscaler.scaler import ScalerOutcome
+from serving.simulator.pods import PodSet, SimulatedPod
 
-__all__ = ["SharedNodes", "run_together"]
+__all__ = ["NodeRoom", "NodeTenant", "SharedNodes", "run_together"]
 
 
-class _NodeTenant(Protocol):
+class NodeTenant(Protocol):
     """A simulated revision, as far as shared nodes know it."""
 
+    name: str
+    pods: PodSet
     limit_s: float
 
     @property
@@ -34,14 +38,41 @@ class _NodeTenant(Protocol):
         ...
 
 
+class NodeRoom(Protocol):
+    """Nodes as revisions see them. ``tenant`` is the revision that is simulated now."""
+
+    tenant: NodeTenant | None
+
+    @property
+    def next_s(self) -> float:
+        """The time at which the nodes change something for the revisions; infinite if they never do."""
+        ...
+
+    def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
+        """Whether the pod gets a place now; else it waits."""
+        ...
+
+    def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
+        """The pod leaves its node at a time that may be to come; one that waits for a place just goes."""
+        ...
+
+    def look(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
+        """A revision has decided."""
+        ...
+
+    def step(self) -> Sequence[NodeTenant]:
+        """Do what is due at ``next_s``; the revisions for which that changes anything."""
+        ...
+
+
 class SharedNodes:
     """Room for ``pods_max`` pods of all revisions together."""
 
     def __init__(self, pods_max: int) -> None:
         self._free_count = pods_max
         self._leaving_s: list[float] = []
-        self._waiting: deque[tuple[_NodeTenant, SimulatedPod]] = deque()
-        self.tenant: _NodeTenant | None = None
+        self._waiting: deque[tuple[NodeTenant, SimulatedPod]] = deque()
+        self.tenant: NodeTenant | None = None
 
     def __repr__(self) -> str:
         """One line."""
@@ -56,7 +87,7 @@ class SharedNodes:
         assert not self._free_count, self
         return self._leaving_s[0] if self._leaving_s else math.inf
 
-    def place(self, tenant: _NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
+    def place(self, tenant: NodeTenant, pod: SimulatedPod, now_s: float) -> bool:
         """Whether the pod gets a place now; else it waits."""
         self._drop_ended()
         while self._leaving_s and self._leaving_s[0] <= now_s and not self._waiting:
@@ -70,21 +101,25 @@ class SharedNodes:
         pod.is_placed = True
         return True
 
-    def leave(self, pod: SimulatedPod, at_s: float) -> None:
-        """The pod leaves its node at a time that may be to come; one that waits for a place just goes."""
+    def leave(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
+        """As the protocol says."""
+        del tenant
         if not pod.is_placed:
             return
         heapq.heappush(self._leaving_s, at_s)
         if self._waiting and self.tenant is not None:
             self.tenant.limit_s = min(self.tenant.limit_s, at_s)
 
-    def grant(self) -> _NodeTenant:
+    def look(self, tenant: NodeTenant, outcome: ScalerOutcome, policy: RevisionPolicy | None) -> None:
+        """There are no further nodes to ask for."""
+
+    def step(self) -> list[NodeTenant]:
         """Give the next free place to the pod that waits longest; its revision."""
         at_s = heapq.heappop(self._leaving_s)
         tenant, pod = self._waiting.popleft()
         pod.is_placed = True
         tenant.start_container(pod, at_s)
-        return tenant
+        return [tenant]
 
     def _drop_ended(self) -> None:
         """Pods that were removed while they waited need no place."""
@@ -92,17 +127,19 @@ class SharedNodes:
             self._waiting.popleft()
 
 
-def run_together(tenants: Sequence[_NodeTenant], nodes: SharedNodes) -> None:
+def run_together(tenants: Sequence[NodeTenant], nodes: NodeRoom) -> None:
     """Simulate revisions that share nodes, in the order of time, to their end."""
     place_of = {id(tenant): place for place, tenant in enumerate(tenants)}
     due = [(tenant.next_s, place) for place, tenant in enumerate(tenants)]
     heapq.heapify(due)
-    while due:
-        at_s, place = due[0]
+    while True:
+        at_s, place = due[0] if due else (math.inf, 0)
         if nodes.next_s <= at_s and math.isfinite(nodes.next_s):
-            granted = nodes.grant()
-            heapq.heappush(due, (granted.next_s, place_of[id(granted)]))
+            for changed in nodes.step():
+                heapq.heappush(due, (changed.next_s, place_of[id(changed)]))
             continue
+        if not due:
+            return
         heapq.heappop(due)
         tenant = tenants[place]
         # A place on a node changes what comes next, and has an entry of its own then.

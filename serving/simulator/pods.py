@@ -130,17 +130,21 @@ class PodSet:
         """Remove pods; those with requests finish them."""
         going = sorted(self._pods.values(), key=lambda one: (one.ready_s is not None, one.in_flight, -one.created_s))
         for pod in going[:count]:
-            del self._pods[pod.address]
-            pod.is_ending, pod.removed_s = True, now_s
-            if pod.is_in_line:
-                self._free.remove(pod)
-                pod.is_in_line = False
-            if pod.ready_s is not None:
-                self.ready.remove(pod)
-                if not pod.in_flight:
-                    self._result.wasted_pod_seconds += now_s - pod.idle_since_s
-            if not pod.in_flight and not pod.queue:
-                self._end(pod, now_s)
+            self.evict(pod, now_s)
+
+    def evict(self, pod: SimulatedPod, now_s: float) -> None:
+        """Remove one pod; it finishes its requests."""
+        del self._pods[pod.address]
+        pod.is_ending, pod.removed_s = True, now_s
+        if pod.is_in_line:
+            self._free.remove(pod)
+            pod.is_in_line = False
+        if pod.ready_s is not None:
+            self.ready.remove(pod)
+            if not pod.in_flight:
+                self._result.wasted_pod_seconds += now_s - pod.idle_since_s
+        if not pod.in_flight and not pod.queue:
+            self._end(pod, now_s)
 
     def finish(self, until_s: float) -> None:
         """Count the pods that are left at the end of the simulation."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from serving.simulator.results import RevisionResult, WaitHistogram, summed
+from serving.simulator.results import NodesResult, RevisionResult, WaitHistogram, summed
 
 __all__ = ["PolicyReport", "mean_report", "report_of"]
 
@@ -44,8 +44,11 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
     pod_series: list[float] = []
     """Mean pods of all revisions in equal parts of the time."""
 
+    nodes: NodesResult | None = None
+    """What the nodes did; None where every pod had a place."""
 
-def report_of(results: Sequence[RevisionResult], length_s: float) -> PolicyReport:
+
+def report_of(results: Sequence[RevisionResult], length_s: float, *, nodes: NodesResult | None = None) -> PolicyReport:
     """The report of one run."""
     requests = sum(one.requests for one in results)
     waits = WaitHistogram()
@@ -68,6 +71,7 @@ def report_of(results: Sequence[RevisionResult], length_s: float) -> PolicyRepor
         failed_starts=sum(one.failed_starts for one in results),
         decisions=sum(one.decisions for one in results),
         pod_series=summed([one.pod_series for one in results]),
+        nodes=nodes,
     )
 
 
@@ -79,14 +83,24 @@ def mean_report(reports: Sequence[PolicyReport]) -> PolicyReport:
     mean = {
         key: statistics.fmean(one[key] for one in values)
         for key in values[0]
-        if key not in ("per_revision", "pod_series")
+        if key not in ("per_revision", "pod_series", "nodes")
     }
+    nodes = [one.nodes for one in reports if one.nodes is not None]
     return PolicyReport(
         per_revision={
             key: statistics.fmean(one.per_revision[key] for one in reports) for key in reports[0].per_revision
         },
         pod_series=[total / len(reports) for total in summed([one.pod_series for one in reports])],
+        nodes=_mean_nodes(nodes) if nodes else None,
         **mean,
+    )
+
+
+def _mean_nodes(results: Sequence[NodesResult]) -> NodesResult:
+    values = [msgspec.structs.asdict(one) for one in results]
+    mean = {key: statistics.fmean(one[key] for one in values) for key in values[0] if key != "node_series"}
+    return NodesResult(
+        node_series=[total / len(results) for total in summed([one.node_series for one in results])], **mean
     )
 
 

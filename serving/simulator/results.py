@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["SERIES_COLUMNS", "PodSeries", "RevisionResult", "WaitHistogram", "summed"]
+__all__ = ["SERIES_COLUMNS", "NodesResult", "PodSeries", "RevisionResult", "WaitHistogram", "summed"]
 
 LATE_S = 0.01
 """A request that waits longer is late."""
@@ -97,6 +97,25 @@ class RevisionResult(msgspec.Struct, kw_only=True):
             self.waits.add(wait_s)
             self.late_requests += wait_s > LATE_S
             self.cold_requests += is_cold
+
+
+class NodesResult(msgspec.Struct, kw_only=True):
+    """What the nodes below all revisions did. Times in seconds."""
+
+    node_seconds: float = 0.0
+    """Of machines, from asking the cloud for them, their boot included, until they are deleted."""
+
+    node_starts: float = 0
+    """Machines that were asked for after the start."""
+
+    nodes_max: float = 0
+    pods_pending: float = 0
+    """Pods that had to wait for a place."""
+
+    pending_pod_seconds: float = 0.0
+    evictions: float = 0
+    node_series: list[float] = msgspec.field(default_factory=list)
+    """Mean number of machines in each of ``SERIES_COLUMNS`` parts of the time."""
 
 
 class PodSeries:

@@ -12,6 +12,7 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
@@ -23,7 +24,7 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.decisions import Decisions, RevisionCounts
 from serving.simulator.durations import Durations, Quantiles, durations_of
-from serving.simulator.nodes import SharedNodes
+from serving.simulator.nodes import NodeRoom
 from serving.simulator.pods import PodSet, SimulatedPod
 from serving.simulator.results import PodSeries, RevisionResult
 from serving.traffic.policy import policy_for
@@ -75,13 +76,13 @@ class RevisionRun:
         config: RunConfig,
         *,
         until_s: float,
-        nodes: SharedNodes | None = None,
+        nodes: NodeRoom | None = None,
     ) -> None:
         """``arrivals`` are pairs of a time and a duration in seconds; a duration that is not a number is drawn.
 
         ``nodes`` are shared with other revisions; None: they have room for every pod.
         """
-        self.result = RevisionResult(name=name)
+        self.name, self.result = name, RevisionResult(name=name)
         self._arrivals, self._config, self._until_s = arrivals, config, until_s
         self._next = next(arrivals, _NO_MORE)
         self._nodes = nodes
@@ -93,13 +94,13 @@ class RevisionRun:
         balancing = policy_for(
             config.concurrency, first_free_concurrency_max=config.activator.first_free_concurrency_max
         )
-        self._pods = PodSet(
+        self.pods = PodSet(
             self.result,
             self._series,
             concurrency=config.concurrency,
             policy=balancing,
             drain_s=config.queue_proxy.drain_lag_s,
-            on_end=None if nodes is None else nodes.leave,
+            on_end=None if nodes is None else partial(nodes.leave, self),
         )
         self._decisions = Decisions(
             config.settings,
@@ -123,7 +124,7 @@ class RevisionRun:
 
     def __repr__(self) -> str:
         """One line."""
-        return f"RevisionRun({self.result.name}, {self._inside} inside, {self._pods})"
+        return f"RevisionRun({self.result.name}, {self._inside} inside, {self.pods})"
 
     def run(self) -> RevisionResult:
         """Simulate up to the end."""
@@ -163,7 +164,7 @@ class RevisionRun:
 
     def finish(self) -> RevisionResult:
         """The result at the end."""
-        self._pods.finish(self._until_s)
+        self.pods.finish(self._until_s)
         self.result.decisions = self._decisions.count
         self.result.pod_series = self._series.means()
         return self.result
@@ -184,7 +185,7 @@ class RevisionRun:
         due_s = decisions.due_s
         if due_s > until_s:
             return False
-        counts = _counts_of(self._pods, self._inside)
+        counts = _counts_of(self.pods, self._inside)
         decisions.schedule(counts, due_s)
         if decisions.due_s <= due_s:
             self._decide(due_s, DecisionCause.PERIOD)
@@ -196,7 +197,7 @@ class RevisionRun:
         if load > _LOAD_MIN or self._arrived:
             decisions.record(self._number, max(0.0, load), self._arrived)
             if load > decisions.quiet_load:
-                decisions.schedule(_counts_of(self._pods, self._inside), end_s)
+                decisions.schedule(_counts_of(self.pods, self._inside), end_s)
         self._known_inside = self._inside
         self._arrived = 0
         if not self._inside:
@@ -215,7 +216,7 @@ class RevisionRun:
         self.result.requests += 1
         if took_s != took_s:  # noqa: PLR0124 - not a number
             took_s = next(self._service)
-        pods = self._pods
+        pods = self.pods
         if self._decisions.path is TrafficPath.SERVE and pods.ready:
             self._arrive_at_pod(pods.any_ready(), at_s, took_s)
             return
@@ -252,17 +253,17 @@ class RevisionRun:
     def _count_out(self, at_s: float) -> None:
         self._inside -= 1
         self._area -= self._second_end_s - at_s
-        if not self._inside and self._pods.scale and self._decisions.due_s == math.inf:
-            self._decisions.schedule(_counts_of(self._pods, self._inside), at_s)
+        if not self._inside and self.pods.scale and self._decisions.due_s == math.inf:
+            self._decisions.schedule(_counts_of(self.pods, self._inside), at_s)
 
     def _serve(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
-        self._pods.take(pod, at_s)
+        self.pods.take(pod, at_s)
         self._sequence += 1
         heapq.heappush(self._events, (at_s + took_s, self._sequence, _FINISHED, pod))
 
     def _finish(self, pod: SimulatedPod, at_s: float) -> None:
         self._count_out(at_s)
-        self._pods.give_back(pod, at_s)
+        self.pods.give_back(pod, at_s)
         if pod.queue:
             arrived_s, took_s = pod.queue.popleft()
             self.result.record_wait(at_s - arrived_s, is_cold=False)
@@ -272,7 +273,7 @@ class RevisionRun:
 
     def _grant(self, at_s: float) -> None:
         """Hand queued requests to free pods, in the order of their arrival."""
-        queue, pods, wait_max_s = self._queue, self._pods, self._config.activator.queue_wait_max_s
+        queue, pods, wait_max_s = self._queue, self.pods, self._config.activator.queue_wait_max_s
         while queue and pods.has_free():
             arrived_s, took_s = queue.popleft()
             wait_s = at_s - arrived_s
@@ -308,21 +309,23 @@ class RevisionRun:
     def _decide(self, at_s: float, cause: DecisionCause) -> None:
         if self._queue:
             self._poked_at_s, self._known_waiting, self._known_inside = at_s, len(self._queue), self._inside
-        outcome = self._decisions.decide(_counts_of(self._pods, self._inside), at_s, cause)
+        outcome = self._decisions.decide(_counts_of(self.pods, self._inside), at_s, cause)
         if outcome.apply_count is not None:
             self._set_scale(outcome.apply_count, at_s)
-        self._decisions.schedule(_counts_of(self._pods, self._inside), at_s)
+        if self._nodes is not None:
+            self._nodes.look(self, outcome, self._decisions.policy)
+        self._decisions.schedule(_counts_of(self.pods, self._inside), at_s)
 
     def _set_scale(self, count: int, at_s: float) -> None:
-        present = self._pods.scale
+        present = self.pods.scale
         direction = (count > present) - (count < present)
         if direction and self._direction and direction != self._direction:
             self.result.flaps += 1
         self._direction = direction or self._direction
         if count < present:
-            self._pods.remove(present - count, at_s)
+            self.pods.remove(present - count, at_s)
             return
-        for pod in self._pods.create(count - present, at_s):
+        for pod in self.pods.create(count - present, at_s):
             if self._nodes is None or self._nodes.place(self, pod, at_s):
                 self.start_container(pod, at_s)
 
@@ -332,7 +335,7 @@ class RevisionRun:
             pod.failures += 1
             self.start_container(pod, at_s + min(_BACKOFF_FIRST_S * 2 ** (pod.failures - 1), _BACKOFF_MAX_S))
             return
-        if not self._pods.become_ready(pod, at_s):
+        if not self.pods.become_ready(pod, at_s):
             return
         self._latest_ready_s = at_s
         self._decisions.started(at_s - pod.created_s)

@@ -16,9 +16,10 @@ from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.durations import DurationModel, Quantiles
-from serving.simulator.nodes import SharedNodes, run_together
+from serving.simulator.nodeplan import NodePlan
+from serving.simulator.nodes import NodeRoom, SharedNodes, run_together
 from serving.simulator.policies import DialPosition, SimulatedPolicy
-from serving.simulator.results import RevisionResult
+from serving.simulator.results import NodesResult, RevisionResult
 from serving.simulator.revision_run import RevisionRun, RunConfig
 from serving.simulator.trace import FunctionTrace
 
@@ -47,6 +48,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     pods_max: int = 0
     """Pods that the nodes have room for, of all functions together; more wait. 0: no limit."""
 
+    nodes: NodePlan | None = None
+    """Nodes that a node group grows and shrinks below all functions; None: every pod has a place."""
+
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
@@ -57,7 +61,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
 _JOBS: list[_Job] = []
 
 
-def run_workload(
+def run_workload(  # noqa: PLR0913 - what a run is
     workload: Workload,
     policy: SimulatedPolicy,
     *,
@@ -65,8 +69,12 @@ def run_workload(
     seed: int = 1,
     jobs: int = 1,
     on_progress: Callable[[], None] | None = None,
+    on_nodes: Callable[[NodesResult], None] | None = None,
 ) -> list[RevisionResult]:
-    """Run every function under a policy; ``position`` turns its dial, ``on_progress`` is called after each function."""
+    """Run every function under a policy; ``position`` turns its dial, ``on_progress`` is called after each function.
+
+    ``on_nodes`` gets what the nodes did, where the workload has nodes.
+    """
     settings = policy.change(workload.settings)
     if position is not None:
         settings = position.change(settings)
@@ -82,7 +90,9 @@ def run_workload(
         has_burst_switch=workload.has_burst_switch,
     )
     results: list[RevisionResult] = []
-    for result in _results(_Job(workload=workload, config=config), jobs):
+    job = _Job(workload=workload, config=config)
+    runs = _results(job, jobs) if workload.nodes is None else _run_on_nodes(job, workload.nodes, on_nodes)
+    for result in runs:
         results.append(result)
         if on_progress is not None:
             on_progress()
@@ -116,11 +126,25 @@ def _run_on_shared_nodes(job: _Job) -> Iterator[RevisionResult]:
     yield from (run.finish() for run in runs)
 
 
+def _run_on_nodes(
+    job: _Job, plan: NodePlan, on_nodes: Callable[[NodesResult], None] | None
+) -> Iterator[RevisionResult]:
+    """The same with nodes that a node group grows and shrinks."""
+    from serving.simulator.nodeworld import SimulatedNodes  # noqa: PLC0415 - node groups and scores, where there are nodes only
+
+    nodes = SimulatedNodes(plan, job.workload.length_s)
+    runs = [_revision(job, index, nodes) for index in range(len(job.workload.functions))]
+    run_together(runs, nodes)
+    if on_nodes is not None:
+        on_nodes(nodes.finish())
+    yield from (run.finish() for run in runs)
+
+
 def _run(job: _Job, index: int) -> RevisionResult:
     return _revision(job, index).run()
 
 
-def _revision(job: _Job, index: int, nodes: SharedNodes | None = None) -> RevisionRun:
+def _revision(job: _Job, index: int, nodes: NodeRoom | None = None) -> RevisionRun:
     workload, function = job.workload, job.workload.functions[index]
     config = msgspec.structs.replace(
         job.config, service=workload.service.of(function.name), start=workload.start.of(function.name)

@@ -5,6 +5,7 @@ from xml.etree import ElementTree as ET
 from click.testing import CliRunner, Result
 
 from serving.cli.main import main
+from tests.unit.nodegroup.test_groups import ESCALATOR_FILE
 
 
 def simulate(*arguments: str) -> Result:
@@ -143,3 +144,35 @@ def test_the_access_log_of_a_system_is_a_workload(tmp_path: Path) -> None:
     done = simulate("--from-log", str(path), "--policy", "knative", "--json")
     assert json.loads(done.stdout)["policies"]["knative"]["requests"] == 30
     assert simulate("--from-log", str(path), "--trace", written(tmp_path)).exit_code == 2
+
+
+def test_nodes_are_simulated_below_a_load(tmp_path: Path) -> None:
+    nodes = ("--nodes", "1", "--nodes-max", "3", "--node-cpu", "1", "--pod-cpu", "500m", "--node-boot", "20s")
+    load = ("--load", "5:20 60:0", "--until", "200", "--concurrency", "1")
+    done = simulate(*load, *nodes)
+    assert done.exit_code == 0
+    assert "node-seconds" in done.stdout
+    assert json.loads(simulate(*load, *nodes, "--json").stdout)["policies"]["default"]["nodes"]["nodes_max"] == 3
+    (tmp_path / "t.csv").write_text(TRACE)
+    without = simulate("--trace", str(tmp_path / "t.csv"), "--json")
+    assert "nodes" not in json.loads(without.stdout)["policies"]["default"]
+
+
+def test_a_node_group_in_escalators_format_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "groups.yaml"
+    path.write_text(ESCALATOR_FILE)
+    load = ("--load", "5:1 60:0", "--until", "100", "--nodes", "1")
+    assert simulate(*load, "--node-group", str(path), "--node-anticipation").exit_code == 0
+    path.write_text("node_groups: []")
+    done = simulate(*load, "--node-group", str(path))
+    assert (done.exit_code, "0 node groups" in done.stderr) == (2, True)
+    path.write_text("node_groups: [{name: a}]")
+    assert "label_key" in simulate(*load, "--node-group", str(path)).stderr
+
+
+def test_every_wrong_option_about_nodes_is_listed() -> None:
+    wrong = ("--node-cpu", "much", "--pod-memory", "0", "--nodes-max", "1", "--node-scan", "soon")
+    done = simulate("--nodes", "2", *wrong)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 4)
+    assert "larger than a node" in simulate("--nodes", "1", "--pod-cpu", "9").stderr
+    assert "--node-pods" in simulate("--nodes", "1", "--node-pods", "2").stderr

@@ -13,6 +13,7 @@ import click
 
 from serving.cli.api import ApiClient, state_option
 from serving.cli.checks import holder_of
+from serving.cli.groupfiles import groups_in_config_maps, read_group_files
 from serving.cli.liveconfig import LiveConfig, read_live_config
 from serving.cli.progress import say_aside
 from serving.local.state import default_state_path
@@ -89,12 +90,19 @@ def show(
 @config.command()
 @_files
 def check(files: tuple[Path, ...]) -> None:
-    """Check ConfigMaps; print each problem on a line and exit with 2 if there are any."""
-    config_maps, problems = _read(files)
+    """Check ConfigMaps and files of node groups; print each problem on a line and exit with 2 if there are any.
+
+    A file of node groups is Escalator's own, or NodeGroup manifests; those in the ConfigMap config-nodegroup are checked too.
+    """
+    groups = read_group_files(files)
+    config_maps, problems = _read(groups.others)
     for daemon in DAEMONS:
         _load(daemon, config_maps, flags={}, problems=problems, environment={})
-    _exit_with(problems)
-    click.echo(f"{len(config_maps)} ConfigMap{'s' if len(config_maps) != 1 else ''} fine")
+    in_maps = groups_in_config_maps(config_maps)
+    _exit_with([*problems, *groups.problems, *in_maps.problems])
+    count = groups.count + in_maps.count
+    fine = [_counted(len(config_maps), "ConfigMap")] if config_maps or not count else []
+    click.echo(" and ".join([*fine, *([_counted(count, "node group")] if count else [])]) + " fine")
 
 
 @config.command()
@@ -120,6 +128,10 @@ def defaults(name: str | None, write: Path | None, *, page: bool) -> None:
 def metrics() -> None:
     """Print the documentation page of all metrics."""
     click.echo(render_metrics_page(), nl=False)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _live(state_path: Path | None, kubeconfig: Path | None) -> LiveConfig | None:

@@ -16,27 +16,28 @@ from serving.model.objects import nested
 __all__ = ["effectless", "unrunnable"]
 
 _ONE_NODE = "pods run on this machine"
+_NO_SUCH_RULE = "this machine's scheduler reads nodeSelector, required nodeAffinity, taints and requests"
 _ONE_USER = "pods run as the user that started the server"
 _NO_IMAGES = "no image is pulled; the command is run"
 _NO_VOLUME = "only configMap, secret, projected and emptyDir volumes exist here"
 
 _POD_FIELDS = {
-    "affinity": _ONE_NODE,
+    "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution": _NO_SUCH_RULE,
+    "affinity.podAffinity": _NO_SUCH_RULE,
+    "affinity.podAntiAffinity": _NO_SUCH_RULE,
     "automountServiceAccountToken": "there are no service accounts",
     "dnsConfig": "names are resolved as on this machine",
     "dnsPolicy": "names are resolved as on this machine",
     "enableServiceLinks": "no variables are made for services",
     "hostAliases": "names are resolved as on this machine",
     "imagePullSecrets": "images are pulled with the credentials of this machine's user",
-    "nodeSelector": _ONE_NODE,
     "priorityClassName": _ONE_NODE,
     "runtimeClassName": "pods are processes",
     "schedulerName": _ONE_NODE,
     "securityContext": _ONE_USER,
     "serviceAccountName": "there are no service accounts",
     "shareProcessNamespace": "pods are processes",
-    "tolerations": _ONE_NODE,
-    "topologySpreadConstraints": _ONE_NODE,
+    "topologySpreadConstraints": _NO_SUCH_RULE,
     "containers[*].imagePullPolicy": _NO_IMAGES,
     "containers[*].securityContext": _ONE_USER,
     "containers[*].resources.claims": "there are no devices to claim",

@@ -2,9 +2,11 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from serving.cli.main import main
+from tests.unit.nodegroup.test_groups import ESCALATOR_FILE, named
 
 HEAD = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: config-autoscaler\ndata:\n"
 FIVE_MISTAKES = f"""{HEAD}\
@@ -96,3 +98,36 @@ def test_the_page_and_all_config_maps_print() -> None:
     assert serving("config", "defaults").stdout.count("kind: ConfigMap\n") == len(
         {line for line in serving("config", "defaults").stdout.splitlines() if line.startswith("  name: config-")}
     )
+
+
+def test_node_groups_are_checked_in_each_form(tmp_path: Path) -> None:
+    escalator, manifest, config_map = (tmp_path / f"{name}.yaml" for name in ("escalator", "manifest", "map"))
+    escalator.write_text(ESCALATOR_FILE)
+    manifest.write_text(yaml.safe_dump({"apiVersion": "serving.dev/v1alpha1", "kind": "NodeGroup", **named()}))
+    metadata = {"name": "config-nodegroup"}
+    data = {"nodegroups_config.yaml": ESCALATOR_FILE}
+    config_map.write_text(yaml.safe_dump({"kind": "ConfigMap", "metadata": metadata, "data": data}))
+    assert serving("config", "check", str(escalator)).stdout == "1 node group fine\n"
+    done = serving("config", "check", str(escalator), str(manifest), str(config_map))
+    assert (done.exit_code, done.stdout) == (0, "1 ConfigMap and 3 node groups fine\n")
+
+
+def test_every_problem_of_node_groups_is_listed_with_its_place(tmp_path: Path) -> None:
+    escalator, manifest, config_map = (tmp_path / f"{name}.yaml" for name in ("escalator", "manifest", "map"))
+    wrong = ESCALATOR_FILE.replace("max_nodes: 10", "max_nodes: 0").replace("dry_mode", "dry_mod")
+    escalator.write_text(wrong)
+    spec = {**named()["spec"], "minNodes": -1}
+    manifest.write_text(
+        yaml.safe_dump({"apiVersion": "serving.dev/v1alpha1", "kind": "NodeGroup", **named(), "spec": spec})
+    )
+    data = {"nodegroups_config.yaml": "node_groups: {}"}
+    config_map.write_text(yaml.safe_dump({"kind": "ConfigMap", "metadata": {"name": "config-nodegroup"}, "data": data}))
+    done = serving("config", "check", str(escalator), str(manifest), str(config_map))
+    lines = done.stderr.splitlines()
+    assert done.exit_code == 2
+    assert [sum(line.startswith(str(path)) for line in lines) for path in (escalator, manifest, config_map)] == [
+        2,
+        1,
+        1,
+    ]
+    assert any("dry_mod" in line and "dry_mode, perhaps" in line for line in lines)

@@ -13,7 +13,8 @@ def service(pod: dict[str, Any], **metadata: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("pod", "path"),
     [
-        ({"nodeSelector": {"a": "b"}}, "spec.template.spec.nodeSelector"),
+        ({"priorityClassName": "high"}, "spec.template.spec.priorityClassName"),
+        ({"affinity": {"podAntiAffinity": {"a": "b"}}}, "spec.template.spec.affinity.podAntiAffinity"),
         ({"serviceAccountName": "x"}, "spec.template.spec.serviceAccountName"),
         ({"containers": [{}, {"imagePullPolicy": "Always"}]}, "spec.template.spec.containers[1].imagePullPolicy"),
         ({"volumes": [{"hostPath": {"path": "/x"}}]}, "spec.template.spec.volumes[0].hostPath"),
@@ -22,6 +23,16 @@ def service(pod: dict[str, Any], **metadata: object) -> dict[str, Any]:
 def test_what_does_nothing_is_told_by_its_path(pod: dict[str, Any], path: str) -> None:
     (told,) = effectless(SERVING_SERVICE, service(pod))
     assert told.startswith(f"{path}: accepted without effect: ")
+
+
+def test_what_the_scheduler_reads_is_not_told() -> None:
+    required: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
+    pod = {
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": required},
+    }
+    assert effectless(SERVING_SERVICE, service(pod)) == []
 
 
 @pytest.mark.parametrize(

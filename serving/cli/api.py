@@ -12,9 +12,9 @@ import os
 import re
 import sys
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import msgspec
@@ -23,6 +23,9 @@ from serving.cli.connection import ApiRequest, ApiResponse, connect
 from serving.cli.progress import Progress, say_aside
 from serving.local.state import default_state_path
 from serving.model.errors import ServingError, SettingsError, Unavailable
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
 
 __all__ = ["ApiCall", "ApiClient", "api_options", "fail", "fail_usage", "message_of", "state_option"]
 
@@ -52,11 +55,11 @@ def fail_usage(message: str) -> NoReturn:
 
 
 class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call. ``query`` values that are empty are left out; ``media`` is the body's type."""
+    """One call. ``query`` values that are empty are left out, a sequence is given again for each; ``media`` is the body's type."""
 
     method: str = "GET"
     path: str
-    query: Mapping[str, str] = {}
+    query: Mapping[str, str | Sequence[str]] = {}
     body: object = None
     media: str = ""
     accept: str = "application/json"
@@ -139,6 +142,15 @@ class ApiClient:
                 raise ServingError(text.decode("utf-8", "replace").strip())
             yield answer
 
+    def open_channels(self, call: ApiCall, protocols: Sequence[str]) -> "ClientConnection":
+        """A websocket to a call's path. A server that refuses or does not answer ends the command."""
+        try:
+            return self._connection.open_channels(f"{call.path}?{_query_of(call)}", protocols)
+        except Unavailable as error:
+            fail(self.absence(error))
+        except ServingError as error:
+            fail(str(error))
+
     def absence(self, error: Unavailable) -> str:
         """What to say when the server does not answer."""
         text = f"the API at {self._connection.server} does not answer: {error}"
@@ -147,7 +159,7 @@ class ApiClient:
         return f"{text}; is `serving up` running? Its state folder is {self.state_path}"
 
     def _send(self, call: ApiCall, *, timeout_s: float | None) -> ApiResponse:
-        query = urllib.parse.urlencode({key: value for key, value in call.query.items() if value})
+        query = _query_of(call)
         headers = {"Accept": call.accept}
         if call.body is not None:
             headers["Content-Type"] = call.media or (_MERGE if call.method == "PATCH" else "application/json")
@@ -160,6 +172,10 @@ class ApiClient:
                 timeout_s=timeout_s,
             )
         )
+
+
+def _query_of(call: ApiCall) -> str:
+    return urllib.parse.urlencode({key: value for key, value in call.query.items() if value}, doseq=True)
 
 
 def api_options(command: Callable[..., None]) -> Callable[..., None]:

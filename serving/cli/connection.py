@@ -12,13 +12,16 @@ import json
 import socket
 import ssl
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from serving.model.errors import Problem, SettingsError, Unavailable
+from serving.model.errors import Problem, ServingError, SettingsError, Unavailable
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
 
 __all__ = ["ApiConnection", "ApiRequest", "ApiResponse", "connect"]
 
@@ -73,6 +76,10 @@ class ApiConnection(Protocol):
 
     def send(self, request: ApiRequest) -> ApiResponse:
         """Send and wait for the head of the answer. Raises ``Unavailable``."""
+        ...
+
+    def open_channels(self, path: str, protocols: Sequence[str]) -> "ClientConnection":
+        """A websocket to a path. Raises ``Unavailable``, and ``ServingError`` with what the API says if it refuses."""
         ...
 
 
@@ -135,6 +142,12 @@ class _Local:
             connection.close()
             raise Unavailable(_reason(error)) from error
 
+    def open_channels(self, path: str, protocols: Sequence[str]) -> "ClientConnection":
+        """As the protocol."""
+        return _channels(
+            self.server + path, protocols, headers={"Authorization": f"Bearer {self._token}"}, tls=self._tls
+        )
+
 
 class _LocalAnswer:
     def __init__(
@@ -187,11 +200,7 @@ class _Foreign:
         """As the protocol."""
         import urllib3  # noqa: PLC0415 - comes with the package above
 
-        headers = dict(request.headers)
-        # Asking for them fetches a new token when the old one has expired.
-        for setting in self._client.configuration.auth_settings().values():
-            if setting["in"] == "header" and setting["value"]:
-                headers[setting["key"]] = setting["value"]
+        headers = {**request.headers, **self._credentials()}
         timeout = urllib3.Timeout(connect=request.timeout_s or 30.0, read=request.timeout_s)
         try:
             answer = self._client.rest_client.pool_manager.request(
@@ -206,6 +215,23 @@ class _Foreign:
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(_reason(error)) from error
         return _ForeignAnswer(answer)
+
+    def _credentials(self) -> dict[str, str]:
+        # Asking for them fetches a new token when the old one has expired.
+        settings = self._client.configuration.auth_settings().values()
+        return {one["key"]: one["value"] for one in settings if one["in"] == "header" and one["value"]}
+
+    def open_channels(self, path: str, protocols: Sequence[str]) -> "ClientConnection":
+        """As the protocol."""
+        configuration = self._client.configuration
+        tls: ssl.SSLContext | None = None
+        if self.server.startswith("https:"):
+            tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+            if configuration.cert_file:
+                tls.load_cert_chain(configuration.cert_file, configuration.key_file)
+            if not configuration.verify_ssl:
+                tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        return _channels(self.server + path, protocols, headers=self._credentials(), tls=tls)
 
 
 class _ForeignAnswer:
@@ -228,6 +254,33 @@ class _ForeignAnswer:
         with contextlib.suppress(OSError, AttributeError):
             connection.sock.shutdown(socket.SHUT_RDWR)
         self._answer.close()
+
+
+def _channels(
+    url: str, protocols: Sequence[str], *, headers: Mapping[str, str], tls: ssl.SSLContext | None
+) -> "ClientConnection":
+    # A tenth of a second, which one command needs.
+    from websockets.exceptions import InvalidHandshake, InvalidStatus  # noqa: PLC0415 - as said
+    from websockets.sync.client import connect as connect_channels  # noqa: PLC0415 - as said
+    from websockets.typing import Subprotocol  # noqa: PLC0415 - as said
+
+    try:
+        return connect_channels(
+            url.replace("http", "ws", 1),
+            ssl=tls,
+            subprotocols=[Subprotocol(one) for one in protocols],
+            additional_headers=headers,
+            proxy=None,
+            compression=None,
+            max_size=None,
+        )
+    except InvalidStatus as error:
+        text = (error.response.body or b"").decode("utf-8", "replace").strip()
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            text = str(json.loads(text)["message"])
+        raise ServingError(text or f"status {error.response.status_code}") from error
+    except (OSError, InvalidHandshake) as error:
+        raise Unavailable(_reason(error)) from error
 
 
 def _reason(error: Exception) -> str:

@@ -21,7 +21,7 @@ from serving.cluster.port import Object
 from serving.model.errors import ServingError, Unavailable
 from serving.model.objects import name_of, nested
 
-__all__ = ["logs", "short_name"]
+__all__ = ["logs", "pods_of", "short_name"]
 
 _POLL_S = 0.3
 # One who does not follow waits for the end only.
@@ -46,7 +46,7 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """What the pods of a service write."""
     service_of(api, name)
-    pods = _pods(api, name, wanted)
+    pods = pods_of(api, name, wanted)
     if not pods and not follow:
         if wanted:
             fail(f"no pod of {name} ends with {wanted}")
@@ -82,7 +82,7 @@ def _print_lines(reader: "_Reader", lines: _Lines, who: tuple[str, str], *, form
                 continue
         if reader.follows:
             looked_s = time.monotonic()
-            for one in _pods(reader.api, *who):
+            for one in pods_of(reader.api, *who):
                 reader.start(one)
         elif reader.is_done() and lines.empty():
             return
@@ -93,7 +93,8 @@ def short_name(pod: str, service: str) -> str:
     return pod.removeprefix(f"{service}-").replace("-deployment-", "-")
 
 
-def _pods(api: ApiClient, name: str, wanted: str) -> list[Object]:
+def pods_of(api: ApiClient, name: str, wanted: str) -> list[Object]:
+    """The pods of a service by name; with ``wanted`` only the one that has this name or ends with it."""
     found = items_of(api, POD, selector_of(name))
     return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
 

@@ -30,6 +30,7 @@ SECTIONS: dict[str, Section] = {
         "get": ("serving.cli.get:get", "Show services, revisions, pods, ..."),
         "describe": ("serving.cli.describe:describe", "All about one service: state, traffic, pods, events."),
         "logs": ("serving.cli.logs:logs", "What the pods of a service write."),
+        "exec": ("serving.cli.exec:execute", "Run a command in a pod of a service."),
         "invoke": ("serving.cli.invoke:invoke", "Send a request to a service."),
         "url": ("serving.cli.url:url", "Where a service answers."),
         "token": ("serving.cli.token:token", "The token that callers of a private service send."),

@@ -2,12 +2,14 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from serving.cli.main import main
 from serving.local.ports import PORTS
@@ -260,6 +262,27 @@ def test_logs_come_with_their_pod_and_those_of_new_pods_too(serving: Stage) -> N
     assert "app.readiness_changed" in serving("logs", "chatty", "-c", "queue-proxy").stdout
     assert "container x is not valid" in serving("logs", "chatty", "-c", "x", code=1).stderr
     assert "no pod of chatty ends with x" in serving("logs", "chatty", "--pod", "x", code=1).stderr
+
+
+def test_a_command_runs_in_a_pod_with_its_streams_and_its_exit_code(serving: Stage) -> None:
+    deploy(serving, "opened", "-e", "COLOUR=red")
+
+    def execute(*words: str, code: int = 0) -> Result:
+        done = CliRunner().invoke(main, ["exec", "--state", str(serving.state), *words], env={"KUBECONFIG": None})
+        assert done.exit_code == code, (words, done.output, done.exception)
+        return done
+
+    found = execute("opened", "--", "sh", "-c", "echo $COLOUR; echo bad >&2; exit 7", code=7)
+    assert (found.stdout, found.stderr) == ("red\n", "bad\n")
+    command = [sys.executable, "-m", "serving", "exec", "--state", str(serving.state), "-i", "opened", "--", "cat"]
+    given = "line\n" * 10_000
+    assert subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout == given
+    assert "no-such-command" in execute("opened", "--", "no-such-command", code=1).stderr
+    assert "container x is not valid" in execute("-c", "x", "opened", "--", "env", code=1).stderr
+    assert "no pod of opened ends with x" in execute("--pod", "x", "opened", "--", "env", code=1).stderr
+    assert "No such option" in execute("opened", "ls", "-l", code=2).stderr
+    deploy(serving, "asleep", "--initial-scale", "0")
+    assert "it is at zero; `serving invoke asleep` starts one" in execute("asleep", "--", "env", code=1).stderr
 
 
 def test_a_watch_prints_each_change_and_how_many_pods_there_are(serving: Stage) -> None:

@@ -50,10 +50,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     """What the commands get: this system, found as a user's own is found."""
     base = tmp_path_factory.mktemp("examples")
     with staged(base / "serving"):
-        yield _environment_of(base)
+        yield environment_of(base)
 
 
-def _environment_of(base: Path) -> dict[str, str]:
+def environment_of(base: Path) -> dict[str, str]:
+    """What a command gets so that it finds the system below a folder."""
     folder = str(Path(sys.executable).parent)
     given = {**os.environ, "XDG_STATE_HOME": str(base), "PATH": f"{folder}:{os.environ['PATH']}"}
     # The venv of this test is not the user's.
@@ -111,7 +112,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     shutil.copytree(ROOT / place.command.removeprefix("cd "), folder)
     seconds = {"STABLE_WINDOW_S": "6", "SCALE_TO_ZERO_GRACE_PERIOD_S": "6"}
     with staged(tmp_path / "serving", **{f"SERVING_AUTOSCALER_{name}": text for name, text in seconds.items()}):
-        type_in([one for one in steps if one is not place], folder, _environment_of(tmp_path))
+        type_in([one for one in steps if one is not place], folder, environment_of(tmp_path))
 
 
 def test_the_list_of_examples_has_all_of_them() -> None:

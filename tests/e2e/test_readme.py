@@ -1,0 +1,167 @@
+"""The commands of the README, typed as they stand there, in a fresh copy of the tree and on a running system."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cli_stage import ROOT, staged
+from tests.e2e.test_examples import environment_of
+
+pytestmark = pytest.mark.timeout(390)
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+_BLOCKS = re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+_COMMANDS = [line.partition(" #")[0].strip() for block in _BLOCKS for line in block.splitlines()]
+_INSTALL_S, _START_S, _STEP_S = 300.0, 60.0, 60.0
+# A program in any language that listens on $PORT.
+_APP = """
+import http.server, os
+
+class App(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"heard\\n")
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), App).serve_forever()
+"""
+# A network of its own, so that the ports of a user's system are free.
+_ALONE = ["unshare", "-n", "sh", "-c"]
+
+
+def commands_of(program: str) -> list[str]:
+    """The lines of the README's blocks that run a program."""
+    found = [one for one in _COMMANDS if one.split(" ", 1)[0] == program]
+    assert found, f"the README runs no {program}"
+    return found
+
+
+def typed(command: str, folder: Path, environment: dict[str, str]) -> str:
+    """What a command prints on its standard output."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_STEP_S,
+        check=False,
+    )
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+def test_what_the_readme_says_about_ones_own_program(tmp_path: Path) -> None:
+    (tmp_path / "myapp").mkdir()
+    (tmp_path / "myapp" / "app.py").write_text(_APP, encoding="utf-8")
+    with staged(tmp_path / "serving"):
+        printed = [typed(command, tmp_path, environment_of(tmp_path)) for command in commands_of("serving")]
+    assert [one for one in printed if one.startswith("http://shout.default.localhost:")], printed
+    assert "heard\n" in printed
+    assert "shout-00001" in printed[-1]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a clone and nothing that was built, with what `make run` installs."""
+    folder = tmp_path_factory.mktemp("fresh") / "serving"
+    left_out = shutil.ignore_patterns(".venv*", ".git", "__pycache__", ".*_cache", ".hypothesis", ".coverage*")
+    shutil.copytree(ROOT, folder, ignore=left_out)
+    make = shutil.which("make")
+    assert make is not None
+    subprocess.run([make, ".venv/.runtime"], cwd=folder, check=True, timeout=_INSTALL_S, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def alone() -> None:
+    """Skips where no network namespace can be made."""
+    if subprocess.run([*_ALONE, "ip link set lo up"], capture_output=True, check=False).returncode:
+        pytest.skip("network namespaces are not allowed here: run as root, with iproute2")
+
+
+@pytest.fixture
+def running(copy: Path, alone: None, tmp_path: Path) -> Iterator[tuple[int, list[str]]]:
+    """`make run` in the copy: its process, and what it has printed once the sample is there."""
+    del alone
+    (command,) = [one for one in commands_of("make") if one == "make run"]
+    process = subprocess.Popen(
+        [*_ALONE, f"ip link set lo up && exec {command}"],
+        cwd=copy,
+        env={**environment_of(tmp_path), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        printed: list[str] = []
+        while not any(line.startswith("curl ") for line in printed):
+            line = process.stdout.readline()
+            assert line, printed
+            printed.append(line)
+        yield process.pid, printed
+    finally:
+        # Ctrl-C in a terminal reaches make and all that it started.
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=_START_S)
+
+
+@pytest.mark.slow
+def test_make_run_in_a_fresh_copy_prints_what_the_readme_says_and_serves(running: tuple[int, list[str]]) -> None:
+    pid, printed = running
+    whole = "".join(printed)
+    assert "http://hello.default.localhost:8080\n" in whole
+    assert "dashboard: http://127.0.0.1:6090\n" in whole
+    assert "export KUBECONFIG=" in whole
+    curl = next(line for line in printed if line.startswith("curl ")).strip()
+    answer = typed(f"nsenter -t {pid} -n {curl} --silent --max-time 30", ROOT, dict(os.environ))
+    assert answer.startswith("Hello ")
+
+
+@pytest.mark.slow
+def test_the_lowest_versions_that_are_allowed_run(alone: None, tmp_path: Path) -> None:
+    del alone
+    uv = shutil.which("uv")
+    if uv is None:
+        pytest.skip("uv is not installed: pip install uv")
+    environment = {**environment_of(tmp_path), "VIRTUAL_ENV": str(tmp_path / "venv")}
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment["VIRTUAL_ENV"]], check=True)
+    install = [uv, "pip", "install", "--quiet", "--resolution", "lowest-direct", f"{ROOT}[grpc,otel,placement]"]
+    subprocess.run(install, env=environment, check=True, timeout=_INSTALL_S)
+    environment["PATH"] = f"{tmp_path / 'venv' / 'bin'}:{environment['PATH']}"
+    importing = (
+        "import importlib, pkgutil, serving\n"
+        "for one in pkgutil.walk_packages(serving.__path__, 'serving.'):\n"
+        "    one.name.endswith('__main__') or importlib.import_module(one.name)"
+    )
+    typed(f'python -c "{importing}"', tmp_path, environment)
+    (tmp_path / "map.yaml").write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: one}, data: {key: value}}")
+    steps = (
+        "serving up -d",
+        f"serving deploy hello {ROOT}/serving/samples --no-snapshot --command 'python hello.py'",
+        "serving invoke hello",
+        "serving get pods -o yaml",
+        "serving apply -f map.yaml",
+        "serving why hello",
+        "serving simulate",
+    )
+    script = f"ip link set lo up; trap 'serving down' EXIT; {' && '.join(steps)}"
+    done = subprocess.run(
+        [*_ALONE, script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_INSTALL_S,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "Hello " in done.stdout

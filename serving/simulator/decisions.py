@@ -14,20 +14,19 @@ import msgspec
 from serving.autoscaler.adaptive.policy import policy_of
 from serving.autoscaler.deciders import Inside, KpaDecider
 from serving.autoscaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, ScalerView, conclude
-from serving.autoscaler.sources import Second
 from serving.autoscaler.zero import GatePhase, GateReason, GateState, InactiveReason
 from serving.model.knative import ServingState, TrafficPath
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
 from serving.scaling.spec import ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings
+from serving.simulator.periods import Periods
+from serving.simulator.seconds import LOAD_MIN, LoadedSecond, LoadedSeconds
 
 __all__ = ["Decisions", "RevisionCounts"]
 
 # Least time between two decisions about a revision, as in the decision loop.
 _PAUSE_MIN_S = 0.05
-# Share of a period by which sums of floating-point times may be off.
-_PERIOD_SLACK = 1e-9
 # Seconds of waiting for a first pod after which each period is decided on again, so that none of them is dropped.
 _PENDING_STARTING_MAX = 10
 # The gate waits for nothing but the clock, as long as there is no load.
@@ -55,30 +54,35 @@ class Decisions:
     ) -> None:
         """``skips`` False decides in every period, for tests."""
         self._settings, self._spec = settings, spec
-        self._period_s = settings.decision_period_s
+        self._periods = Periods(settings.decision_period_s)
         self._decider = KpaDecider(spec, quirks=settings.quirks, ready_count=0, present_scale=0, now_s=0.0)
         self._gate = GateState(
             since_s=0.0, phase=GatePhase.INACTIVE, reason=InactiveReason.NO_TRAFFIC, is_initialized=True
         )
-        self.policy = policy_of(spec, settings)
+        self.policy = policy_of(spec, settings, explains=False)
         # Windows alone decide, also on what waits for the first pod; each period, but for the first poke.
         self.is_knative = self.policy is None
         quiet_load = math.inf if self.policy is None else self.policy.quiet_load
         # Load for which one pod is enough, whichever window shows it.
         self.quiet_load = min(spec.target_value, quiet_load)
         self._has_burst_switch = has_burst_switch
+        # Whether the path is the same for any load that one pod is enough for.
+        burst = spec.target_burst_capacity
+        self._is_path_fixed = not has_burst_switch or burst <= 0 or spec.total_value < burst
         self._skips = skips
         self._serving_state = ServingState.RESERVE
         # A revision that begins at zero has had the activator in its path for long.
         self._proxy_since_s: float | None = -spec.scale_to_zero_grace_s
         self._proved_at_s: float | None = None
-        # Seconds that are over and not yet taken: number, mean requests in flight, arrivals.
-        self._pending: deque[tuple[int, float, int]] = deque(maxlen=math.ceil(spec.stable_window_s) + 2)
-        self._loaded_number = self._hot_number = self._taken_number = -1
+        self._seconds = LoadedSeconds(spec)
+        # Seconds for the policy, which also takes those that a period without a decision leaves to the windows.
+        self._untaken: deque[LoadedSecond] = deque()
         self._poked_load = 0.0
         self._outcome: ScalerOutcome | None = None
-        self._made_at_s, self._asked_s = 0.0, math.inf
+        self._asked_s = self._recheck_s = math.inf
         self.latest_count: int | None = None
+        # The algorithm's own, without a policy.
+        self._decided_count: int | None = None
         self.path = TrafficPath.PROXY
         # Decisions begin when the revision is there, not with its first request.
         self.due_s = 0.0
@@ -102,7 +106,7 @@ class Decisions:
         self._serving_state = ServingState.ACTIVE
         if self.is_knative:
             self._take(now_s, has_reports=False)
-            self._decider.take(_second(math.floor(now_s) - 1, 1.0, 1))
+            self._seconds.poke(math.floor(now_s) - 1, self._decider)
             self._poked_load += 1.0
 
     def record(self, number: int, load: float, arrivals: int) -> None:
@@ -111,22 +115,37 @@ class Decisions:
         What a poke reported is left out, as the activator does.
         """
         reported, self._poked_load = max(0.0, load - self._poked_load), 0.0
-        self._pending.append((number, reported, arrivals))
-        self._loaded_number = number
-        if load > self.quiet_load:
-            self._hot_number = number
+        second = (number, reported, arrivals)
+        self._seconds.record(second, is_hot=not LOAD_MIN < load <= self.quiet_load)
+        if self.policy is not None:
+            self._untaken.append(second)
         if self.policy is not None or not self.latest_count:
             # What only the clock would have changed may differ now.
-            self.due_s = min(self.due_s, self._period_at(number + 1.0))
+            self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
-    def started(self, took_s: float) -> None:
+    def entered(self, now_s: float) -> None:
+        """The first request is inside: a policy looks at it with the next period, before its second is over."""
+        if self.policy is not None:
+            self.due_s = min(self.due_s, self._periods.until(now_s) + self._periods.period_s)
+
+    def started(self, took_s: float, now_s: float) -> None:
         """A pod became ready after so many seconds."""
         if self.policy is not None:
+            # What it learns from a second depends on the starts before it.
+            self._take_for_policy(math.floor(self._periods.until(now_s)) - 1)
             self.policy.started(took_s)
 
-    def decide_by(self, at_s: float) -> None:
-        """Decide at that time at the latest, but not within the pause after the last decision."""
-        self._asked_s = min(self._asked_s, max(at_s, self._made_at_s + _PAUSE_MIN_S))
+    def decide_by(self, at_s: float, now_s: float, *, is_first: bool = False) -> None:
+        """Decide at that time at the latest, but not within the pause after the last period, also if that was skipped.
+
+        A period before that time is such a decision. ``is_first``: one that falls on ``now_s`` is still to come.
+        """
+        last_s = self._periods.until(now_s, is_first=is_first)
+        asked_s = max(at_s, last_s + _PAUSE_MIN_S)
+        if last_s + self._periods.period_s < asked_s:
+            self.due_s = min(self.due_s, last_s + self._periods.period_s)
+            return
+        self._asked_s = min(self._asked_s, asked_s)
         self.due_s = min(self.due_s, self._asked_s)
 
     def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
@@ -138,38 +157,56 @@ class Decisions:
             outcome = self._decide(counts, now_s, DecisionCause.PROOF)
         if outcome.apply_count and not counts.scale and not self.is_knative:
             self._decider.reset_windows(self._spec)
-            self._hot_number = -1
-            self._pending.clear()
-        self._made_at_s, self._outcome, self._asked_s = now_s, outcome, math.inf
+            self._seconds.reset()
+            self._untaken.clear()
+        self._periods.made_s, self._outcome, self._asked_s = now_s, outcome, math.inf
+        self._recheck_s = math.inf if outcome.recheck_in_s is None else now_s + outcome.recheck_in_s
         return outcome
+
+    def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
+        """Whether the decision that is due is the last one again: it is then not made, but for the time of the next one.
+
+        So it is while a policy keeps the one pod that is ready and no second had more load than one pod is for. The windows
+        get the seconds with the next decision, the policy gets them now.
+        """
+        policy, outcome = self.policy, self._outcome
+        is_steady = (
+            self._skips
+            and policy is not None
+            and outcome is not None
+            and now_s < self._asked_s
+            and counts.scale == counts.ready == 1
+            and outcome.facts.present_scale == outcome.facts.ready_count == 1
+            and self._is_one_pod_wanted(counts)
+        )
+        if not is_steady:
+            return False
+        assert policy is not None
+        self._take_for_policy(math.floor(now_s) - 1)
+        again_s = policy.unchanged_for_s(in_flight=float(counts.inside), now_s=now_s)
+        if again_s is None:
+            return False
+        self._periods.made_s, self._asked_s, self._recheck_s = now_s, math.inf, now_s + again_s
+        self.due_s = min(self._recheck_s, now_s + self._periods.period_s)
+        return True
 
     def schedule(self, counts: RevisionCounts, now_s: float) -> None:
         """Set ``due_s``: the next period, from now on, whose decision may differ from the last one."""
         outcome = self._outcome
         if outcome is None:
             return
-        recheck_s = math.inf if outcome.recheck_in_s is None else self._made_at_s + outcome.recheck_in_s
-        due_s = min(self._period_at(now_s), recheck_s)
+        recheck_s = self._recheck_s
+        due_s = min(self._periods.at(now_s), recheck_s)
         if self._skips and (self.policy is None or self._is_silent(counts)):
-            if (not counts.scale and not counts.inside) or (
+            if (not counts.scale and not counts.inside and not self._seconds.pending) or (
                 outcome.apply_count is None and self._is_clock_alone(counts, outcome)
             ):
-                due_s = min(recheck_s, self._panic_end_s)
-            elif self.policy is None and counts.scale == counts.ready == 1 and self._is_one_pod_enough(counts):
-                due_s = math.inf if counts.inside else self._period_at(max(now_s, self._window_end_s))
+                due_s = self._periods.before(min(recheck_s, self._panic_end_s))
+            elif self.policy is None and counts.scale == counts.ready == 1 and self._is_one_pod_enough(counts, now_s):
+                due_s = self._periods.at(max(now_s, self._seconds.window_end(now_s)))
         if self._skips and self._is_one_pod_starting(counts):
-            due_s = recheck_s
-        self.due_s = min(self._asked_s, max(due_s, self._made_at_s + _PAUSE_MIN_S))
-
-    @property
-    def _window_end_s(self) -> float:
-        """The time at which the last load has left the stable window. Its second is in the bucket of the next one."""
-        return self._loaded_number + 1 + math.ceil(self._spec.stable_window_s)
-
-    def _period_at(self, at_s: float) -> float:
-        """The first period at or after a time, counted from the last decision."""
-        periods = max(1, math.ceil((at_s - self._made_at_s) / self._period_s - _PERIOD_SLACK))
-        return self._made_at_s + periods * self._period_s
+            due_s = self._periods.before(recheck_s)
+        self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + _PAUSE_MIN_S))
 
     @property
     def _panic_end_s(self) -> float:
@@ -177,19 +214,22 @@ class Decisions:
         state = self._decider.state
         if state.panic_since_s is None:
             return math.inf
-        return self._period_at(state.panic_since_s + self._spec.stable_window_s + _PAUSE_MIN_S)
+        return self._periods.at(state.panic_since_s + self._spec.stable_window_s + _PAUSE_MIN_S)
 
     def _is_silent(self, counts: RevisionCounts) -> bool:
         """Whether the policy has seen all load: its advice then changes with the clock alone, which it announces."""
-        return not counts.inside and not self._pending and counts.scale == counts.ready <= 1
+        if counts.inside or self._seconds.pending or not counts.scale == counts.ready <= 1:
+            return False
+        assert self.policy is not None
+        # What a policy wants for a load changes from one look to the next, until the load has left the window.
+        return not self._decided_count or self.policy.is_small
 
     def _is_clock_alone(self, counts: RevisionCounts, outcome: ScalerOutcome) -> bool:
         """Whether nothing but an announced time changes the answer."""
-        if counts.inside or self._pending:
+        if counts.inside or self._seconds.pending:
             return False
-        keep = outcome.inputs.advice.keep
         # Once a policy lets go, the gate goes on in steps of a period each.
-        is_kept = keep is not None and keep.until_s is not None and bool(self.latest_count)
+        is_kept = outcome.inputs.advice.recheck_in_s is not None and bool(self.latest_count)
         return is_kept or outcome.gate.reason in _CLOCK_REASONS
 
     def _is_one_pod_starting(self, counts: RevisionCounts) -> bool:
@@ -198,12 +238,16 @@ class Decisions:
             (counts.scale, counts.ready, self.latest_count) == (1, 0, 1)
             and 0 < counts.inside <= self.quiet_load
             and math.isinf(self._panic_end_s)
-            and self._hot_number < 0
-            and len(self._pending) < _PENDING_STARTING_MAX
+            and not self._seconds.was_ever_hot
+            and len(self._seconds.pending) < _PENDING_STARTING_MAX
         )
 
-    def _is_one_pod_enough(self, counts: RevisionCounts) -> bool:
+    def _is_one_pod_enough(self, counts: RevisionCounts, now_s: float) -> bool:
         """Whether each decision until the load leaves the window wants the one pod that is there."""
+        return self._periods.made_s < self._seconds.window_end(now_s) and self._is_one_pod_wanted(counts)
+
+    def _is_one_pod_wanted(self, counts: RevisionCounts) -> bool:
+        """Whether one pod was wanted, and no load was seen since for which it is not enough."""
         spec, outcome = self._spec, self._outcome
         return (
             outcome is not None
@@ -214,41 +258,20 @@ class Decisions:
             and not spec.scale_down_delay_s
             and counts.inside <= self.quiet_load
             and math.isinf(self._panic_end_s)
-            and (self._hot_number < 0 or self._made_at_s > self._hot_number + 2 + math.ceil(spec.stable_window_s))
-            and self._made_at_s < self._window_end_s
+            and self._seconds.is_cool(self._periods.made_s)
         )
 
-    @property
-    def _is_path_fixed(self) -> bool:
-        """Whether the path is the same for any load that one pod is enough for."""
-        burst, spec = self._spec.target_burst_capacity, self._spec
-        return not self._has_burst_switch or burst <= 0 or spec.total_value < burst
-
     def _take(self, now_s: float, *, has_reports: bool) -> None:
-        """Give the decider the seconds that are over. Ready pods report their silence too."""
-        over = math.floor(now_s) - 1
-        pending, decider = self._pending, self._decider
-        while pending and pending[0][0] <= over:
-            number, load, arrivals = pending.popleft()
-            if has_reports:
-                self._take_silence(number)
-            decider.take(_second(number, load, arrivals))
-            if self.policy is not None:
-                self.policy.take(number, load, float(arrivals))
-            self._taken_number = number
-        if has_reports and self._taken_number < over:
-            self._take_silence(over)
-            decider.take(_second(over, 0.0, 0))
-            self._taken_number = over
+        """Give the seconds that are over to the policy and the decider."""
+        self._take_for_policy(math.floor(now_s) - 1)
+        self._seconds.give(self._decider, now_s, has_reports=has_reports)
 
-    def _take_silence(self, until: int) -> None:
-        """Seconds without load up to a number: two of them keep both windows from counting the silence as unseen."""
-        stable, panic = math.ceil(self._spec.stable_window_s), math.ceil(self._spec.panic_window_s)
-        first = self._taken_number + 1
-        for number in (max(first, until - stable + 1), max(first, until - panic + 1)):
-            if self._taken_number < number < until:
-                self._decider.take(_second(number, 0.0, 0))
-                self._taken_number = number
+    def _take_for_policy(self, over: int) -> None:
+        policy, untaken = self.policy, self._untaken
+        while untaken and untaken[0][0] <= over:
+            number, load, arrivals = untaken.popleft()
+            assert policy is not None
+            policy.take(number, load, float(arrivals))
 
     def _decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> ScalerOutcome:
         self.count += 1
@@ -277,6 +300,7 @@ class Decisions:
             gate=self._gate,
         )
         decided = self._decider.decide(spec, inside, ready_count=counts.ready, now_s=now_s)
+        self._decided_count = decided.desired_count
         self.latest_count = decided.desired_count
         if self.policy is not None:
             advice = self.policy.advise(
@@ -297,7 +321,3 @@ class Decisions:
             self.path = outcome.path
             self._proxy_since_s = now_s if outcome.path is TrafficPath.PROXY else None
         return outcome
-
-
-def _second(number: int, load: float, arrivals: int) -> Second:
-    return Second(number=number, pods=(), activators=Stat(concurrency=load, request_count=float(arrivals)))

@@ -186,6 +186,8 @@ class RevisionRun:
         if due_s > until_s:
             return False
         counts = _counts_of(self.pods, self._inside)
+        if decisions.is_repeated(counts, due_s):
+            return True
         decisions.schedule(counts, due_s)
         if decisions.due_s <= due_s:
             self._decide(due_s, DecisionCause.PERIOD)
@@ -208,7 +210,7 @@ class RevisionRun:
         self._number += 1
         self._second_end_s, self._area = self._number + self._report_at, float(self._inside)
         if self._inside > decisions.capacity and not decisions.is_knative:
-            decisions.decide_by(end_s)
+            decisions.decide_by(end_s, end_s, is_first=True)
 
     # Requests.
 
@@ -231,7 +233,7 @@ class RevisionRun:
             return
         self._count_in(at_s)
         if not self._decisions.latest_count:
-            self._decisions.decide_by(self._second_end_s)
+            self._decisions.decide_by(self._second_end_s, at_s)
         self._serve(pods.pick(), at_s, took_s)
 
     def _arrive_at_pod(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
@@ -246,6 +248,8 @@ class RevisionRun:
             self.result.refused += 1
 
     def _count_in(self, at_s: float) -> None:
+        if not self._inside:
+            self._decisions.entered(at_s)
         self._inside += 1
         self._arrived += 1
         self._area += self._second_end_s - at_s
@@ -302,7 +306,7 @@ class RevisionRun:
         decisions.wake(at_s)
         due_s = self._poked_at_s + self._config.activator.poke_pause_min_s
         if at_s < due_s:
-            decisions.decide_by(due_s)
+            decisions.decide_by(due_s, at_s)
             return
         self._decide(at_s, DecisionCause.LOAD)
 
@@ -338,9 +342,9 @@ class RevisionRun:
         if not self.pods.become_ready(pod, at_s):
             return
         self._latest_ready_s = at_s
-        self._decisions.started(at_s - pod.created_s)
+        self._decisions.started(at_s - pod.created_s, at_s)
         # The pods' endpoints change: the gate and the path are looked at again.
-        self._decisions.decide_by(at_s)
+        self._decisions.decide_by(at_s, at_s)
         if self._queue:
             self._grant(at_s)
 

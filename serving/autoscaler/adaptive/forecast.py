@@ -87,6 +87,12 @@ class LoadForecast:
         mean = max(0.0, slow + slope * (_SLOW_S + (ahead_s if slope > 0 else 0.0)))
         return LoadLevel(mean=mean, deviation=math.sqrt(max(variance, mean)), recent=fast, slope=slope)
 
+    def highest(self, *, ahead_s: float) -> LoadLevel:
+        """No level is above this one in any of its figures until there is load again: all fade, but not at one pace."""
+        slope = max(0.0, self._fast - self._slow) / _LAG_S
+        mean = self._slow + slope * (_SLOW_S + ahead_s)
+        return LoadLevel(mean=mean, deviation=math.sqrt(max(self._variance, mean)), recent=self._fast, slope=slope)
+
     def _decay(self, silent: int) -> None:
         self._fast *= _FAST_KEPT**silent
         self._slow *= _SLOW_KEPT**silent

@@ -42,15 +42,17 @@ _OUTLOOK_S = 60.0
 _SAVE_PERIOD_S = 300.0
 # Age of the figures that explain a decision, in seconds.
 _SAID_AGAIN_S = 10.0
+# Seconds by which the load may be off the edge of the stable window: of the report, and of its bucket.
+_WINDOW_SLACK_S = 3.0
 # Least time to the next look, in seconds, so that rounding makes no busy loop.
 _RECHECK_MIN_S = 0.05
 
 
 class _Idle(msgspec.Struct, frozen=True):
-    """What is to be done during one gap: the windows, and the expected number of requests up to each bin."""
+    """What is to be done during one gap: the windows, and the rate of requests by bin."""
 
     windows: tuple[KeepWindow, ...]
-    expected: Array
+    hazard: Array
 
 
 class RevisionPolicy:
@@ -60,6 +62,7 @@ class RevisionPolicy:
         "_arrivals_per_start",
         "_budget",
         "_counts_pods",
+        "_explains",
         "_gaps",
         "_idle",
         "_idle_since_s",
@@ -77,8 +80,16 @@ class RevisionPolicy:
     )
 
     def __init__(
-        self, spec: ScalingSpec, settings: AutoscalerSettings, *, prior: GapPrior, budget: PreWarmBudget
+        self,
+        spec: ScalingSpec,
+        settings: AutoscalerSettings,
+        *,
+        prior: GapPrior,
+        budget: PreWarmBudget,
+        explains: bool = True,
     ) -> None:
+        """``explains`` gives the figures for people with the advice, which cost more than the advice itself."""
+        self._explains = explains
         self._spec, self._settings = spec, settings.adaptive
         self._prior, self._budget = prior, budget
         self._gaps = GapHistory()
@@ -195,7 +206,7 @@ class RevisionPolicy:
             proposals=_proposals(algorithm, window),
             active_min_s=min_s,
             recheck_in_s=recheck_in_s,
-            keep=self._reason(age_s, window),
+            keep=self._reason(age_s, window) if self._explains else None,
             room=room,
         )
 
@@ -208,6 +219,27 @@ class RevisionPolicy:
             return count
         age_s = now_s - self._idle_since_s
         return int(any(one.from_s - self._start_s - ahead_s <= age_s < one.to_s for one in self._idle.windows))
+
+    def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
+        """Time for which ``advise`` keeps wanting the one pod that it wanted last, which is ready; None: it has to be asked.
+
+        It holds while the algorithm wants one pod too, as long as each second of its windows had a load. With requests in
+        flight the answer is infinite: only another load changes the advice then.
+        """
+        if self._idle_since_s is None or now_s - self._idle_since_s >= self._spec.stable_window_s - _WINDOW_SLACK_S:
+            return None
+        if self.has_room and not (self._counts_pods and self._room.is_one_enough(self._spec, self._start_s, now_s)):
+            return None
+        if in_flight > 0:
+            return math.inf
+        rest_s = self._settings.keep_alive_min_s - (now_s - self._idle_since_s)
+        is_kept = self._gaps.gap_count and self._settings.keep_alive and rest_s > 0
+        return max(_RECHECK_MIN_S, rest_s) if is_kept else None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the load so far makes it want one pod at most, as long as there is no new one."""
+        return not self.has_room or self._room.is_one_enough_in_silence(self._spec, self._start_s)
 
     def due_save(self, now_s: float) -> str | None:
         """What was learnt, as text for ``load``; None while there is nothing new, or it was saved not long ago."""
@@ -241,8 +273,7 @@ class RevisionPolicy:
             start_s=self._start_s,
             pre_warms=settings.pre_warming,
         )
-        expected = np.concatenate(([0.0], np.cumsum(hazard[:-1] * np.diff(BIN_STARTS_S))))
-        return _Idle(keep_windows(hazard, bounds), expected)
+        return _Idle(keep_windows(hazard, bounds), hazard)
 
     def _look(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
         """The window in which a pod should be there, or on its way, now; and when that changes."""
@@ -254,7 +285,8 @@ class RevisionPolicy:
             if age_s < window.to_s:
                 if not window.from_s or present_scale or self._may_warm(window, now_s):
                     return window, max(_RECHECK_MIN_S, window.to_s - age_s)
-                return None, self._pause_s()
+                # The budget is spent.
+                return None, 60.0 / self._settings.pre_warming_per_minute
         return None, None
 
     def _may_warm(self, window: KeepWindow, now_s: float) -> bool:
@@ -263,31 +295,13 @@ class RevisionPolicy:
             self._warmed_window = window
         return self._warmed_window == window
 
-    def _pause_s(self) -> float:
-        """Time to the next try when the budget is spent."""
-        return 60.0 / self._settings.pre_warming_per_minute
-
     def _reason(self, age_s: float, window: KeepWindow | None) -> KeepReason:
         """The figures for people, which may be some seconds old: they cost more than the decision."""
         said = self._said
         if said is None or said[0] != window or not 0 <= age_s - said[1].age_s < _SAID_AGAIN_S:
-            said = self._said = (window, self._new_reason(age_s, window))
+            assert self._idle is not None
+            said = self._said = (window, _reason_of(self._idle, self._gaps, age_s, window=window))
         return said[1]
-
-    def _new_reason(self, age_s: float, window: KeepWindow | None) -> KeepReason:
-        assert self._idle is not None
-        until_s = age_s + _OUTLOOK_S if window is None else window.to_s
-        before, by = np.interp((age_s, until_s), BIN_STARTS_S, self._idle.expected)
-        lasted, ended = self._gaps.ended_between(age_s, until_s)
-        return KeepReason(
-            age_s=age_s,
-            until_s=None if window is None else until_s,
-            ahead_s=until_s - age_s,
-            is_ahead=window is not None and window.from_s > 0,
-            probability=1.0 - math.exp(before - by),
-            gaps_lasted=lasted,
-            gaps_ended=ended,
-        )
 
 
 def _proposals(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
@@ -300,12 +314,29 @@ def _proposals(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal
     return (Proposal(decider=KEEP_ALIVE, desired=0, reason="no request is expected"),)
 
 
+def _reason_of(idle: _Idle, gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
+    until_s = age_s + _OUTLOOK_S if window is None else window.to_s
+    expected = np.concatenate(([0.0], np.cumsum(idle.hazard[:-1] * np.diff(BIN_STARTS_S))))
+    before, by = np.interp((age_s, until_s), BIN_STARTS_S, expected)
+    lasted, ended = gaps.ended_between(age_s, until_s)
+    return KeepReason(
+        age_s=age_s,
+        until_s=None if window is None else until_s,
+        ahead_s=until_s - age_s,
+        is_ahead=window is not None and window.from_s > 0,
+        probability=1.0 - math.exp(before - by),
+        gaps_lasted=lasted,
+        gaps_ended=ended,
+    )
+
+
 def policy_of(
     spec: ScalingSpec,
     settings: AutoscalerSettings,
     *,
     prior: GapPrior | None = None,
     budget: PreWarmBudget | None = None,
+    explains: bool = True,
 ) -> RevisionPolicy | None:
     """The policy that the revision asks for; None under ``policy: knative``. Without a prior it is the shipped one."""
     if spec.policy != ADAPTIVE_POLICY:
@@ -315,4 +346,5 @@ def policy_of(
         settings,
         prior=prior or GapPrior(SHIPPED_PRIOR),
         budget=budget or PreWarmBudget(settings.adaptive.pre_warming_per_minute),
+        explains=explains,
     )

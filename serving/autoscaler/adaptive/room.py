@@ -111,6 +111,16 @@ class PodRoom:
         margin = deviations_of(spec) * level.deviation if has_margin else 0.0
         return max(0, math.ceil((level.mean + margin) / capacity - _EPSILON))
 
+    def is_one_enough(self, spec: ScalingSpec, start_s: float, now_s: float) -> bool:
+        """Whether ``want``, which was asked before, asks for one pod at most, also with the band above its margin."""
+        level = self._forecast.level(ahead_s=start_s + _PERIOD_S, now_s=now_s)
+        return self._delay.maximum <= 1 and _is_one_enough(level, spec)
+
+    def is_one_enough_in_silence(self, spec: ScalingSpec, start_s: float) -> bool:
+        """Whether ``want`` asks for one pod at most, as long as there is no load."""
+        level = self._forecast.highest(ahead_s=start_s + _PERIOD_S)
+        return self._count <= 1 and _is_one_enough(level, spec)
+
 
 def deviations_of(spec: ScalingSpec) -> float:
     """Standard deviations of margin: the load is above it in one of as many seconds as a wait is worth. 60 / 6 gives 1.28."""
@@ -139,6 +149,11 @@ def _wait_worth_s(spec: ScalingSpec) -> float:
 
 def _pods(load: float, spec: ScalingSpec) -> int:
     return max(0, math.ceil(load / spec.total_value - _EPSILON))
+
+
+def _is_one_enough(level: LoadLevel, spec: ScalingSpec) -> bool:
+    most = level.mean + max(0.0, deviations_of(spec) + _BAND_DEVIATIONS) * level.deviation
+    return max(most, level.recent) <= spec.total_value
 
 
 def _limited(count: int, spec: ScalingSpec, *, ready_count: int) -> int:

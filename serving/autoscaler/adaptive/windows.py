@@ -17,6 +17,7 @@ __all__ = ["KeepBounds", "KeepWindow", "keep_windows"]
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 _WIDTHS_S = np.diff(BIN_STARTS_S)
+_STARTS_S = BIN_STARTS_S.tolist()
 
 
 class KeepWindow(msgspec.Struct, frozen=True):
@@ -47,11 +48,12 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
     ``hazard`` is the rate by bin. A pause of at most ``bridge_s`` joins two windows. A later window has to be worth the start
     of its pod too: what it is expected to save, less what it costs, is at least the time that the pod takes to start.
     """
-    kept = hazard[:-1] * bounds.worth_s >= 1.0
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], kept, [False]))))
+    kept = np.zeros(len(hazard) + 1, dtype=bool)
+    np.greater_equal(hazard[:-1] * bounds.worth_s, 1.0, out=kept[1:-1])
+    edges = (kept[1:] != kept[:-1]).nonzero()[0].tolist()
     found = [(0.0, bounds.min_s)]
     for first, last in zip(edges[::2], edges[1::2], strict=True):
-        from_s, to_s = float(BIN_STARTS_S[first]), float(BIN_STARTS_S[last])
+        from_s, to_s = _STARTS_S[first], _STARTS_S[last]
         if from_s - found[-1][1] <= bounds.bridge_s:
             found[-1] = (found[-1][0], max(found[-1][1], to_s))
         elif not bounds.pre_warms:
@@ -65,5 +67,5 @@ def keep_windows(hazard: Array, bounds: KeepBounds) -> tuple[KeepWindow, ...]:
 def _saved_s(hazard: Array, widths_s: Array, worth_s: float) -> float:
     """Pod-seconds that a window is expected to save over what it costs, if no request has come before it."""
     ahead = hazard * widths_s
-    waiting = np.exp(-(np.cumsum(ahead) - ahead))
+    waiting = np.exp(-(np.add.accumulate(ahead) - ahead))
     return float((waiting * (hazard * worth_s - 1.0) * widths_s).sum())

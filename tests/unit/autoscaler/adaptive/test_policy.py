@@ -244,3 +244,43 @@ def test_a_start_that_makes_many_requests_cold_is_worth_more() -> None:
         return next((age for age in range(7, 600) if not wanted(advice_at(policy, last + 1.0 + age))), 600)
 
     assert kept_until(20) > kept_until(1)
+
+
+def test_without_explanations_the_advice_has_no_figures() -> None:
+    policy = policy_of(ADAPTIVE, AutoscalerSettings(), explains=False)
+    assert policy is not None
+    last = called_every(10, policy)
+
+    said = advice_at(policy, last + 7.0)
+    assert (wanted(said), said.keep) == (1, None)
+
+
+def test_the_advice_stays_while_the_shortest_keep_alive_lasts() -> None:
+    policy = made()
+    assert policy.unchanged_for_s(in_flight=0.0, now_s=1.0) is None
+    last = called_every(10, policy)
+
+    for age_s in (0.5, 3.0, 5.96):
+        assert (
+            policy.unchanged_for_s(in_flight=0.0, now_s=last + 1.0 + age_s)
+            == advice_at(policy, last + 1.0 + age_s).recheck_in_s
+        )
+    assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 1.0) == float("inf")
+    assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 8.0) is None
+    assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 100.0) is None
+
+
+def test_the_advice_has_to_be_asked_for_while_the_forecast_wants_more_than_one_pod() -> None:
+    limited = msgspec.structs.replace(ADAPTIVE, container_concurrency=10, total_value=10.0, target_value=7.0)
+    policy = policy_of(limited, AutoscalerSettings())
+    assert policy is not None
+    assert policy.is_small
+    for second in range(100):
+        policy.take(second, 5.0, 1.0)
+    assert policy.unchanged_for_s(in_flight=1.0, now_s=100.0) is None, "it was not asked yet"
+    advice_at(policy, 100.0, in_flight=1.0)
+    assert (policy.unchanged_for_s(in_flight=1.0, now_s=102.0), policy.is_small) == (float("inf"), True)
+    for second in range(100, 130):
+        policy.take(second, 20.0, 1.0)
+    assert (policy.unchanged_for_s(in_flight=1.0, now_s=130.0), policy.is_small) == (None, False)
+    assert made().is_small

@@ -115,3 +115,21 @@ def test_a_line_says_what_was_wanted() -> None:
     room_at(room, 200.0)
 
     assert repr(room) == "PodRoom(4 pods, LoadForecast(27.00 in flight, slowly 27.00))"
+
+
+@pytest.mark.parametrize("load", [0.2, 5.0, 9.0])
+def test_whether_one_pod_is_enough_is_what_would_be_wanted(load: float) -> None:
+    room = loaded(*[load] * 200)
+    found = room_at(room, 200.0)
+
+    assert room.is_one_enough(TEN, 2.0, 200.0) == (found.count == 1)
+    assert room.is_one_enough_in_silence(TEN, 2.0) == (found.count == 1)
+
+
+def test_one_pod_is_enough_in_silence_only_if_the_level_stays_below_its_room() -> None:
+    """After a fall the level rises for a while, as the slope fades faster than the mean."""
+    room = loaded(*[7.0] * 100, *[0.0] * 20)
+    was_enough = room.is_one_enough_in_silence(TEN, 2.0)
+
+    assert was_enough == all(room_at(room, 120.0 + after_s, in_flight=0.0).count <= 1 for after_s in range(0, 120, 2))
+    assert loaded(*[1.0] * 100).is_one_enough_in_silence(TEN, 2.0)

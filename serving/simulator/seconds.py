@@ -1,0 +1,96 @@
+"""Seconds of load of one simulated revision on their way to the windows of its decider.
+
+They are given to the decider with the next decision, which may be some periods later; seconds without load are made up where
+ready pods report their silence.
+"""
+
+import math
+from collections import deque
+
+from serving.autoscaler.deciders import KpaDecider
+from serving.autoscaler.sources import Second
+from serving.model.stat import Stat
+from serving.scaling.spec import ScalingSpec
+
+__all__ = ["LOAD_MIN", "LoadedSecond", "LoadedSeconds"]
+
+LOAD_MIN = 1e-4
+"""Load of a second that windows round to none, with a margin."""
+
+LoadedSecond = tuple[int, float, int]
+"""Number of the second, mean requests in flight, arrivals."""
+
+
+class LoadedSeconds:
+    """``pending`` has those that are not taken yet, the oldest first."""
+
+    def __init__(self, spec: ScalingSpec) -> None:
+        self._stable, self._panic = math.ceil(spec.stable_window_s), math.ceil(spec.panic_window_s)
+        self.pending: deque[LoadedSecond] = deque(maxlen=self._stable + 2)
+        self._loaded_number = self._loaded_before = self._hot_number = self._taken_number = -1
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"LoadedSeconds({len(self.pending)} pending, the last one is {self._loaded_number})"
+
+    @property
+    def was_ever_hot(self) -> bool:
+        """Whether there was a second with more than a small load since the windows were reset."""
+        return self._hot_number >= 0
+
+    def record(self, second: LoadedSecond, *, is_hot: bool) -> None:
+        """A second that is over, with its load as reported; ``is_hot`` if that was not small, or next to nothing."""
+        self.pending.append(second)
+        if second[1] > LOAD_MIN:
+            self._loaded_before, self._loaded_number = self._loaded_number, second[0]
+        if is_hot:
+            self._hot_number = second[0]
+
+    def poke(self, number: int, decider: KpaDecider) -> None:
+        """A load of 1 that is recorded at once."""
+        self._loaded_number = max(self._loaded_number, number)
+        decider.take(_second((number, 1.0, 1)))
+
+    def reset(self) -> None:
+        """The windows are reset: what was seen does not count."""
+        self.pending.clear()
+        self._hot_number = -1
+
+    def is_cool(self, at_s: float) -> bool:
+        """Whether no second in the stable window had more than a small load."""
+        return self._hot_number < 0 or at_s > self._hot_number + 2 + self._stable
+
+    def window_end(self, now_s: float) -> float:
+        """The time at which the last load has left the stable window. Its second is in the bucket of the next one.
+
+        A second whose report came early is not in the window before the next one begins.
+        """
+        number = self._loaded_number if self._loaded_number < math.floor(now_s) else self._loaded_before
+        return number + 1 + self._stable
+
+    def give(self, decider: KpaDecider, now_s: float, *, has_reports: bool) -> None:
+        """Give the decider the seconds that are over. Ready pods report their silence too (``has_reports``)."""
+        over, pending = math.floor(now_s) - 1, self.pending
+        while pending and pending[0][0] <= over:
+            second = pending.popleft()
+            if has_reports:
+                self._give_silence(decider, second[0])
+            decider.take(_second(second))
+            self._taken_number = second[0]
+        if has_reports and self._taken_number < over:
+            self._give_silence(decider, over)
+            decider.take(_second((over, 0.0, 0)))
+            self._taken_number = over
+
+    def _give_silence(self, decider: KpaDecider, until: int) -> None:
+        """Seconds without load up to a number: two of them keep both windows from counting the silence as unseen."""
+        first = self._taken_number + 1
+        for number in (max(first, until - self._stable + 1), max(first, until - self._panic + 1)):
+            if self._taken_number < number < until:
+                decider.take(_second((number, 0.0, 0)))
+                self._taken_number = number
+
+
+def _second(loaded: LoadedSecond) -> Second:
+    number, load, arrivals = loaded
+    return Second(number=number, pods=(), activators=Stat(concurrency=load, request_count=float(arrivals)))

@@ -12,7 +12,7 @@ import aiohttp
 
 from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import every
-from serving.cluster.kinds import NODE, NODE_METRICS, POD, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Key, Reflector, ReflectorSettings
 from serving.dashboard.board import Board
@@ -31,6 +31,7 @@ PERIOD_S = 2.0
 _PAST_S = 3600.0
 # As often as metrics-server measures.
 _USES_PERIOD_S = 15.0
+_GROUPS_RETRY_S = 30.0
 _LINE_BYTES_MAX = 2**20
 _LEAN = ReflectorSettings(kept=lean_pod)
 
@@ -102,6 +103,7 @@ class Feed:
             deciders = Deciders(session, self._settings.autoscaler_url, since_s=since_s, on_event=self._take_event)
             tasks.append(group.create_task(deciders.run(), name="dashboard decisions"))
             tasks.append(group.create_task(self._look_at_nodes(), name="dashboard node use"))
+            tasks.append(group.create_task(self._look_at_groups(), name="dashboard node groups"))
             tasks.append(group.create_task(self._tick(session, stop), name="dashboard rows"))
             await stop.wait()
             for task in tasks:
@@ -128,6 +130,18 @@ class Feed:
                 # A metrics-server that has just started answers soon.
                 wait_s = _USES_PERIOD_S if listing.items else PERIOD_S
             await asyncio.sleep(wait_s)
+
+    async def _look_at_groups(self) -> None:
+        while True:
+            try:
+                listing = await self._cluster.list(NODE_GROUP)
+            except ClusterError as error:
+                # A cluster without the component nodegroup has no such kind.
+                _log.debug("groups.unknown", extra={"error": str(error)})
+                await asyncio.sleep(_GROUPS_RETRY_S)
+            else:
+                self._board.nodes.take_groups(listing.items)
+                await asyncio.sleep(PERIOD_S)
 
     def _take_event(self, event: str, content: Any) -> None:  # noqa: ANN401 - JSON
         if event == "sample":

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from serving.dashboard.nodegroups import NodeGroups, removal_of
 from serving.dashboard.scorewords import SCORE_WORDS, sentence_of
 from serving.dashboard.views import View, amount, node_view
 from serving.model.errors import SettingsError
@@ -62,6 +63,7 @@ class Nodes:
 
     def __init__(self, settings: PlacementSettings) -> None:
         self._views: dict[str, View] = {}
+        self._groups = NodeGroups()
         self._book = NodeBook()
         self._loads = NodeLoads(settings.load_samples_max)
         self._used: dict[str, _NodeReading] = {}
@@ -85,8 +87,13 @@ class Nodes:
             self._views.pop(name, None)
             self._book.drop_node(name)
         else:
-            self._views[name] = node_view(found)
+            self._views[name] = {**node_view(found), "removal": removal_of(found)}
             self._book.take_node(node_of(found))
+
+    def take_groups(self, items: Iterable[Mapping[str, Any]]) -> None:
+        """Replace all NodeGroups."""
+        if self._groups.take(items):
+            self._kept.clear()
 
     def put_pod(self, key: tuple[str, str], found: Mapping[str, Any] | None) -> None:
         """Store the current Pod, of any owner, by namespace and name; None deletes it."""
@@ -129,7 +136,7 @@ class Nodes:
             self._used[name] = known
 
     def shown(self, revision: str, now_s: float) -> View:
-        """``lines`` of nodes by name, the ``count`` of all nodes, and the requests of the ``next_pod`` that scores are for.
+        """``lines`` of nodes by name, the ``count`` of all nodes, ``groups``, and the requests of the ``next_pod`` for the scores.
 
         Nodes have scores if at least two nodes report their size. Returns the identical object until something changes.
         """
@@ -173,6 +180,7 @@ class Nodes:
             "count": len(self._views),
             "next_pod": {"cpu_millicores": pod.request_cpu_m, "memory_bytes": pod.request_memory_bytes},
             "lines": [{**line, **self._scored(line, scores, totals)} for line in lines],
+            "groups": self._groups.views,
         }
 
     def _totals(self, scores: Scores) -> list[float]:
@@ -185,9 +193,10 @@ class Nodes:
         return totals
 
     def _line(self, name: str, table: NodeTable, now_s: float) -> View:
-        at, used = table.index_by_name[name], self._used.get(name)
+        at, used, view = table.index_by_name[name], self._used.get(name), self._views[name]
         return {
-            **self._views[name],
+            **{key: value for key, value in view.items() if key != "labels"},
+            **self._groups.of_node(view),
             "pod_count": self._book.pod_count(name),
             "requested_millicores": int(table.request[0, at]),
             "requested_bytes": int(table.request[1, at]),

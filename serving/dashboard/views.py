@@ -126,6 +126,7 @@ def node_view(found: Mapping[str, Any]) -> View:
         "cpu_millicores": amount(allocatable.get("cpu"), is_cpu=True),
         "memory_bytes": amount(allocatable.get("memory"), is_cpu=False),
         "taints": [one.get("key", "") for one in spec.get("taints") or ()],
+        "labels": dict(found["metadata"].get("labels") or {}),
     }
 
 

@@ -161,8 +161,10 @@ async def test_a_patch_is_looked_at_as_strictly(client: Client) -> None:
 
 
 async def test_a_field_without_effect_is_told(client: Client) -> None:
-    _, _, warnings = await client.whole("POST", SERVICES, service(nodeSelector={"a": "b"}))
-    assert warnings == ['299 - "spec.template.spec.nodeSelector: accepted without effect: pods run on this machine"']
+    _, _, warnings = await client.whole("POST", SERVICES, service(priorityClassName="high"))
+    assert warnings == [
+        '299 - "spec.template.spec.priorityClassName: accepted without effect: pods run on this machine"'
+    ]
 
 
 async def test_a_dry_run_stores_nothing(client: Client) -> None:

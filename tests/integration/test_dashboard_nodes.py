@@ -10,14 +10,16 @@ from pathlib import Path
 import aiohttp
 
 from serving.aio.clock import stamp
-from serving.cluster.kinds import NODE, NODE_METRICS, POD, REVISION
+from serving.cluster.kinds import NODE, NODE_GROUP, NODE_METRICS, POD, REVISION
 from serving.cluster.kube import KubeCluster
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object
 from serving.dashboard.main import Dashboard
+from serving.model.knative import REMOVAL_TAINT
 from serving.settings.dashboard import DashboardSettings
 from tests.integration.api_server import served
 from tests.integration.browser import Browser, browser
+from tests.unit.dashboard.test_nodegroups import group
 
 REVISION_LABEL = "serving.knative.dev/revision"
 KEY = "default/hello-00001"
@@ -145,3 +147,45 @@ def look_again(window: Browser) -> None:
     window.until("return document.querySelector('#nodes li').textContent.includes('1 requested')")
     assert window.run("return document.querySelector('#nodes li details').open"), "what was opened stays open"
     assert window.run("return document.activeElement.tagName") == "SUMMARY"
+
+
+async def test_the_page_shows_groups_and_why_a_node_goes(tmp_path: Path) -> None:
+    async with shown(tmp_path) as (cluster, url):
+        patch: Object = {
+            "metadata": {"labels": {"pool": "default"}},
+            "spec": {"taints": [{"key": REMOVAL_TAINT, "value": "1", "effect": "NoSchedule"}]},
+        }
+        await cluster.patch(NODE, "", "south", patch=patch)
+        found = group()
+        status = found.pop("status")
+        await cluster.create(NODE_GROUP, found)
+        kept = [{"node": "south", "reason": "pods on it are asked to leave"}]
+        status = {**status, "kept": kept, "lastAction": {**status["lastAction"], "time": stamp()}}
+        await cluster.patch(NODE_GROUP, "", "default", patch={"status": status}, subresource="status")
+        with browser() as window:
+            await asyncio.to_thread(look_at_groups, window, url, tmp_path)
+
+
+def look_at_groups(window: Browser, url: str, folder: Path) -> None:
+    window.look(dark=False, width=1400, height=900)
+    window.open(url)
+    line = window.until("return document.querySelector('#groups li')?.textContent")
+    assert "3 nodes, 1 to go, 1 on the way, from 1 to 4" in line
+    assert "85.5 % of CPU and 20 % of memory requested by 5 pods and 2 to come" in line
+    assert "Now: too full: +1 (held by cloud-max)" in line
+    assert "Last: ask the cloud for 1 node, because too full, at" in line
+    assert "AbleToScale is false: 3 scale-ups brought no node" in line
+    south = window.until(
+        "return [...document.querySelectorAll('#nodes li')].map((one) => one.textContent)"
+        ".find((one) => one.includes('south') && one.includes('in default'))"
+    )
+    assert "to be removed: pods on it are asked to leave" in south
+    assert "tainted" not in south
+    # What is to go is not recommended.
+    assert "the best" not in south
+    for dark, width in ((False, 1400), (True, 390)):
+        window.look(dark=dark, width=width, height=1400)
+        window.run("document.getElementById('nodes-part').scrollIntoView()")
+        assert window.run("return document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+        assert window.violations() == []
+        window.picture(folder / f"groups-{width}.png")

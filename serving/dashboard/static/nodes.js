@@ -10,7 +10,8 @@ export class Nodes {
   constructor(root, keyed) {
     this.root = root;
     this.keyed = keyed;
-    this.list = root.querySelector("ul");
+    this.list = root.querySelector("#nodes");
+    this.groups = root.querySelector("#groups");
     this.note = root.querySelector("#nodes-note");
     this.shown = null;
   }
@@ -19,12 +20,14 @@ export class Nodes {
   show(nodes) {
     if (!nodes || nodes === this.shown) return;
     this.shown = nodes;
-    const { lines, count, next_pod: pod } = nodes;
+    const { lines, count, groups, next_pod: pod } = nodes;
     // A node without a size and without requests has nothing to show.
     const sized = lines.filter((one) => one.cpu_millicores || one.memory_bytes || one.requested_millicores || one.requested_bytes);
-    this.root.hidden = !sized.length;
+    this.root.hidden = !sized.length && !groups.length;
+    this.groups.hidden = !groups.length;
+    this.keyed(this.groups, groups.map((one) => [one.name, one]), drawGroup, "li");
     // A scheduler leaves out nodes that are not ready, and most pods tainted ones, before it looks at scores.
-    const isOpen = (one) => one.score != null && one.ready === "True" && !one.taints.length;
+    const isOpen = (one) => one.score != null && one.ready === "True" && !one.taints.length && !one.removal;
     const best = Math.max(...sized.filter(isOpen).map((one) => one.score));
     const asked = pod.cpu_millicores || pod.memory_bytes ? `requests ${many(number(pod.cpu_millicores / 1000), "core")} and ${size(pod.memory_bytes)}` : "requests nothing";
     this.note.textContent = [
@@ -39,13 +42,48 @@ function size(bytes, unit = bytes >= GIB ? GIB : MIB) {
   return `${number(bytes / unit)} ${unit === GIB ? "GiB" : "MiB"}`;
 }
 
+// Their meaning is said in words.
+const REMOVAL = ["atlassian.com/escalator", "atlassian.com/escalator-force", "node.kubernetes.io/unschedulable"];
+const RULES = {
+  "taint-lower": "far too many nodes", "taint-upper": "too many nodes", "scale-up": "too full", "from-zero": "pods wait and there is no node",
+  "starve": "a pod fits on no node", "steady": "as it should be", "lock": "waits for nodes that were asked for", "below-min": "below the minimum",
+  "above-max": "above the maximum", "max-node-age": "a node is too old", "replace-unhealthy": "a node is not healthy",
+  "health-gate": "too many new nodes are not healthy", "no-capacity": "its nodes offer nothing", "empty": "no nodes and no pods",
+};
+
+function drawGroup(node, one) {
+  const { nodes } = one;
+  const going = nodes.tainted + nodes.forceTainted;
+  const counts = [
+    many(nodes.total, "node"), going ? `${going} to go` : "", nodes.cordoned ? `${nodes.cordoned} cordoned` : "",
+    nodes.coming ? `${nodes.coming} on the way` : "", one.max == null ? "" : `from ${one.min} to ${one.max}`,
+  ].filter(Boolean).join(", ");
+  const full = one.cpu_percent == null ? "" : `${number(one.cpu_percent)} % of CPU and ${number(one.memory_percent)} % of memory requested by ${many(one.pod_count, "pod")}`;
+  const ahead = one.anticipated_count ? ` and ${one.anticipated_count} to come` : "";
+  const wants = one.rule ? `${RULES[one.rule] || one.rule}${one.delta && one.rule !== "lock" ? `: ${one.delta > 0 ? "+" : ""}${one.delta}` : ""}` : "no pass yet";
+  const limits = one.limits.length ? ` (held by ${one.limits.join(", ")})` : "";
+  const did = one.did.what.length ? `Last: ${one.did.what.join("; ")}, because ${RULES[one.did.rule] || one.did.rule}, at ${new Date(one.did.at).toLocaleTimeString()}` : "";
+  node.replaceChildren(
+    make("div", {}, make("b", { textContent: one.name }), ` ${counts}${one.is_dry ? " (dry run)" : ""}`),
+    make("small", { textContent: [`${full}${ahead}`, `Now: ${wants}${limits}`, did].filter(Boolean).join(" · ") }),
+    ...one.problems.map((problem) => make("small", { className: "problem", textContent: `${problem.type} is false: ${problem.message || problem.reason}` })),
+  );
+}
+
+// What node groups say of a node, in words.
+function going(one) {
+  const state = { forced: "removal forced", tainted: "to be removed", cordoned: "cordoned" }[one.removal];
+  return [one.group ? `in ${one.group}` : "", state ? `${state}${one.kept_for ? `: ${one.kept_for}` : ""}` : ""].filter(Boolean).join(" · ");
+}
+
 function draw(node, one) {
   if (!node.firstChild) build(node);
   const { name, state, more, cpu, memory, why } = node.parts;
   name.textContent = one.name;
   state.className = `state ${TONES[one.ready] || "wait"}`;
   state.textContent = { True: "Ready", False: "Not ready" }[one.ready] || "Unknown";
-  more.textContent = [many(one.pod_count, "pod"), one.taints.length ? `tainted ${one.taints.join(", ")}` : ""].filter(Boolean).join(" · ");
+  const own = one.taints.filter((key) => !REMOVAL.includes(key));
+  more.textContent = [many(one.pod_count, "pod"), going(one), own.length ? `tainted ${own.join(", ")}` : ""].filter(Boolean).join(" · ");
   fill(cpu, one.requested_millicores, one.used?.cpu_millicores, one.cpu_millicores, (value) => number(value / 1000), one.cpu_millicores === 1000 ? "core" : "cores");
   const unit = (one.memory_bytes || one.requested_bytes) >= GIB ? GIB : MIB;
   fill(memory, one.requested_bytes, one.used?.memory_bytes, one.memory_bytes, (value) => number(value / unit), unit === GIB ? "GiB" : "MiB");

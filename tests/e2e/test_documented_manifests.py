@@ -1,0 +1,202 @@
+"""The kinds of services that Knative's documentation and tests describe, applied as images: each runs, or says why not.
+
+The manifests are ours, in the shapes that Knative documents. All are applied at once; then each is looked at.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cli_stage import Stage, staged
+from tests.integration.image_stage import app_image, needs_containers
+
+IMAGE = "test.local/web:1"
+_SCALING, _PUBLIC = "autoscaling.knative.dev", "networking.knative.dev/visibility"
+_PATIENCE_S = 120.0
+_PAGE = {"httpGet": {"path": "/me"}, "periodSeconds": 1}
+
+
+def service(name: str, *, annotations: Any = None, container: Any = None, spec: Any = None, **more: Any) -> Any:  # noqa: ANN401 - JSON
+    """A Knative Service. ``spec`` is added to its template's, ``more`` to the Service's own."""
+    template = {
+        "metadata": {"annotations": annotations or {}},
+        "spec": {"containers": [{"image": IMAGE, **(container or {})}], **(spec or {})},
+    }
+    metadata = {"name": name, **more.pop("metadata", {})}
+    return {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {"template": template, **more},
+    }
+
+
+def volume(name: str, **source: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """A template's spec with one volume."""
+    return {"volumes": [{"name": name, **source}]}
+
+
+def mounted(name: str, path: str) -> dict[str, Any]:
+    return {"volumeMounts": [{"name": name, "mountPath": path, "readOnly": True}]}
+
+
+BESIDE = [
+    {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "words"}, "data": {"WORD": "configured"}},
+    {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hidden"}, "stringData": {"TOKEN": "hush"}},
+]
+RUNNING = [
+    service("hello-env", container={"env": [{"name": "TARGET", "value": "sample"}]}),
+    service("command-args", container={"command": ["/bin/sh"], "args": ["-c", "exec /server"]}),
+    service("own-port", container={"ports": [{"containerPort": 9123}]}),
+    service("named-port", container={"ports": [{"name": "http1", "containerPort": 8080}]}),
+    service("concurrency", spec={"containerConcurrency": 50}),
+    service("soft-target", annotations={f"{_SCALING}/target": "200"}),
+    service("utilization", annotations={f"{_SCALING}/target-utilization-percentage": "80"}),
+    service("rps", annotations={f"{_SCALING}/metric": "rps", f"{_SCALING}/target": "150"}),
+    service("bounds", annotations={f"{_SCALING}/min-scale": "1", f"{_SCALING}/max-scale": "3"}),
+    service("initial", annotations={f"{_SCALING}/initial-scale": "2"}),
+    service("windows", annotations={f"{_SCALING}/window": "40s", f"{_SCALING}/panic-window-percentage": "20.0"}),
+    service("delays", annotations={f"{_SCALING}/scale-down-delay": "15m"}),
+    service("activation", annotations={f"{_SCALING}/activation-scale": "2"}),
+    service("hpa", annotations={f"{_SCALING}/class": f"hpa.{_SCALING}", f"{_SCALING}/metric": "cpu"}),
+    service("timeouts", spec={"timeoutSeconds": 100, "responseStartTimeoutSeconds": 50}),
+    service(
+        "resources",
+        container={"resources": {"requests": {"cpu": "100m", "memory": "64M"}, "limits": {"cpu": 1, "memory": "128M"}}},
+    ),
+    service("probes", container={"readinessProbe": _PAGE, "livenessProbe": _PAGE, "startupProbe": _PAGE}),
+    service("secret-env", container={"envFrom": [{"secretRef": {"name": "hidden"}}]}),
+    service("secret-file", container=mounted("s", "/etc/hidden"), spec=volume("s", secret={"secretName": "hidden"})),
+    service("config-file", container=mounted("c", "/etc/words"), spec=volume("c", configMap={"name": "words"})),
+    service(
+        "projected",
+        container=mounted("p", "/etc/both"),
+        spec=volume("p", projected={"sources": [{"secret": {"name": "hidden"}}, {"configMap": {"name": "words"}}]}),
+    ),
+    service(
+        "empty-dir", container={"volumeMounts": [{"name": "d", "mountPath": "/cache"}]}, spec=volume("d", emptyDir={})
+    ),
+    service(
+        "downward", container={"env": [{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}
+    ),
+    service(
+        "two-containers",
+        container={"ports": [{"containerPort": 8080}]},
+        spec={
+            "containers": [
+                {"image": IMAGE, "ports": [{"containerPort": 8080}]},
+                {"image": IMAGE, "name": "beside", "command": ["/bin/sleep", "100000"]},
+            ]
+        },
+    ),
+    service("cluster-local", metadata={"labels": {_PUBLIC: "cluster-local"}}),
+    service("user", container={"securityContext": {"runAsUser": 1000, "readOnlyRootFilesystem": False}}),
+    service(
+        "restricted",
+        container={
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+            }
+        },
+    ),
+    service("account", spec={"serviceAccountName": "default", "imagePullSecrets": [{"name": "hidden"}]}),
+    service("tagged", traffic=[{"latestRevision": True, "percent": 100, "tag": "current"}]),
+    service("rollout", metadata={"annotations": {"serving.knative.dev/rollout-duration": "10s"}}),
+    {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Configuration",
+        "metadata": {"name": "apart"},
+        "spec": {"template": {"spec": {"containers": [{"image": IMAGE}]}}},
+    },
+    {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Route",
+        "metadata": {"name": "apart"},
+        "spec": {"traffic": [{"configurationName": "apart", "percent": 100}]},
+    },
+]
+# By name: the manifest, and what must be said of it.
+NOT_RUNNING = {
+    "no-image": (service("no-image", container={"image": "dev.local/never-built:1"}), "never-built"),
+    "crashing": (service("crashing", container={"command": ["/bin/sh", "-c", "echo broken; exit 9"]}), "broken"),
+    "silent": (service("silent", container={"command": ["/bin/sleep", "100000"]}), "listen"),
+    "no-secret": (service("no-secret", container={"envFrom": [{"secretRef": {"name": "absent"}}]}), "absent"),
+}
+# By name: the manifest, the field that is named, and the exit code: 0 where it runs without that field.
+LIMITED = {
+    "claim": (
+        service("claim", container=mounted("v", "/data"), spec=volume("v", persistentVolumeClaim={"claimName": "x"})),
+        "persistentVolumeClaim: accepted without effect",
+        0,
+    ),
+    "host-path": (
+        service("host-path", container=mounted("v", "/data"), spec=volume("v", hostPath={"path": "/"})),
+        "hostPath: accepted without effect",
+        0,
+    ),
+    "init": (service("init", spec={"initContainers": [{"image": IMAGE, "name": "first"}]}), "initContainers", 1),
+    "two-ports": (
+        service("two-ports", container={"ports": [{"containerPort": 8080}, {"containerPort": 8081}]}),
+        "ports",
+        1,
+    ),
+}
+
+pytestmark = [pytest.mark.slow, needs_containers()]
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("manifests")
+    app_image(folder / "image.tar")
+    with staged(folder / "state") as stage:
+        stage("image", "import", str(folder / "image.tar"))
+        applied(stage, folder, [*BESIDE, *RUNNING, *(one for one, _ in NOT_RUNNING.values())])
+        yield stage
+
+
+def applied(stage: Stage, folder: Path, manifests: list[Any]) -> str:
+    path = folder / "manifests.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
+    return stage("apply", "-f", str(path)).output
+
+
+def status_of(serving: Stage, kind: str, name: str) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(serving("get", kind, name, "-o", "json").stdout).get("status", {})
+
+
+def ready_condition(status: Any) -> Any:  # noqa: ANN401 - JSON
+    return next((one for one in status.get("conditions", ()) if one["type"] == "Ready"), {})
+
+
+@pytest.mark.parametrize("manifest", RUNNING, ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
+def test_a_documented_service_runs_as_its_image(serving: Stage, manifest: Any) -> None:  # noqa: ANN401 - JSON
+    kind, name = manifest["kind"].lower(), manifest["metadata"]["name"]
+    until_s = time.monotonic() + _PATIENCE_S
+    while (found := ready_condition(status_of(serving, kind, name))).get("status") != "True":
+        assert time.monotonic() < until_s, found
+        time.sleep(0.1)
+    if kind == "service" and name != "cluster-local":
+        assert f"PORT={9123 if name == 'own-port' else 8080} " in serving("invoke", name, "/me").stdout
+
+
+@pytest.mark.parametrize("name", NOT_RUNNING)
+def test_a_service_that_cannot_run_says_why(serving: Stage, name: str) -> None:
+    said, until_s = NOT_RUNNING[name][1], time.monotonic() + _PATIENCE_S
+    while said not in serving("describe", name).output:
+        assert time.monotonic() < until_s, serving("describe", name).output
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_what_no_pod_of_this_machine_has_is_named_with_its_place(serving: Stage, tmp_path: Path, name: str) -> None:
+    manifest, said, code = LIMITED[name]
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(manifest))
+    assert said in serving("apply", "-f", str(path), code=code).output

@@ -63,9 +63,9 @@ def measure(system: System, samples: int) -> dict[str, list[float]]:
         time.sleep(REST_S)
         for name, totals in found.items():
             began_s = time.monotonic()
-            status, _ = asyncio.run(ask(system.port, f"{name}.default.localhost"))
+            status, body = asyncio.run(ask(system.port, f"{name}.default.localhost"))
             if " 200 " not in status:
-                raise SystemExit(f"{name}: {status}")
+                raise SystemExit(f"{name}: {status}: {body}")
             totals.append((time.monotonic() - began_s) * 1000)
             time.sleep(REST_S)
     return found

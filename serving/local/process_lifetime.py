@@ -14,10 +14,12 @@ __all__ = [
     "QUEUE_PROXY_NAME",
     "adopt_orphans",
     "age_s",
+    "can_fork_sibling",
     "children_of",
     "die_with_parent",
     "environment_of",
     "expects",
+    "fork_sibling",
     "kill_group",
     "name_process",
     "set_niceness",
@@ -33,6 +35,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 _START_TIME_FIELD = 19
 # Loaded here, not after a fork: between fork and exec only what is safe may run.
 _LIBC = ctypes.CDLL(None, use_errno=True)
+# Calls that keep the interpreter's lock: a child has no other thread that could return it.
+_LOCKED = ctypes.PyDLL(None, use_errno=True)
+# <linux/sched.h>, and the number of clone(2) by machine. All arguments but the flags are 0, so that their order does not matter.
+_CLONE_PARENT = 0x8000
+_CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
+_CLONE_NUMBER = _CLONE_NUMBERS.get(os.uname().machine)
 
 
 def adopt_orphans() -> None:
@@ -44,6 +52,31 @@ def die_with_parent() -> None:
     """Right after a fork: take signals again, and be killed when the parent is."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def can_fork_sibling() -> bool:
+    """Whether ``fork_sibling`` knows this machine."""
+    return _CLONE_NUMBER is not None
+
+
+def fork_sibling() -> int:
+    """Fork a child of this process's own parent: 0 in the child, else its process id. Raises ``OSError``.
+
+    For a child that soon executes another program: the C library does not hear of the fork, and what it knows of the thread stays
+    that of this process (clone(2), CLONE_PARENT). This process must have one thread.
+    """
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid: int = _LOCKED.syscall(
+        ctypes.c_long(_CLONE_NUMBER or -1), ctypes.c_long(_CLONE_PARENT | signal.SIGCHLD), 0, 0, 0, 0
+    )
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0
+    number = ctypes.get_errno()
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(number, os.strerror(number), "clone")
+    return pid
 
 
 def name_process(name: str) -> None:

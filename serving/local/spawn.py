@@ -4,10 +4,10 @@ The template has no loop and no thread, so a fork is safe, and it has imported w
 fast. A child makes its own loop, randomness and connections after the fork. Every child leads a session of its own, has
 no descriptor but its own, and writes to its log.
 
-A process is forked twice, so that the supervisor, which adopts orphans, becomes its parent: it outlives the template, and
-dies with the supervisor. It records itself before anything else (``processrecords``).
+The supervisor becomes the parent of each process, so that it outlives the template and dies with the supervisor: an app is forked
+as the supervisor's child (clone(2), CLONE_PARENT), a queue-proxy is forked twice and adopted. It records itself before anything else (``processrecords``).
 
-Signals are blocked across the forks. A child inherits the template's handlers: a SIGTERM that reached one of them before
+Signals are blocked across forks. A child inherits the template's handlers: a SIGTERM that reached one of them before
 the child has reset it would be lost, and the pod would stay for its whole grace period.
 """
 
@@ -33,7 +33,15 @@ from serving.local.containers.launch import launch_container
 from serving.local.mounts import HOSTS_PATH, MountPoint, can_mount, show_at_own_paths, show_over, take_hostname
 from serving.local.orders import StartProcess
 from serving.local.orderstreams import open_streams
-from serving.local.process_lifetime import QUEUE_PROXY_NAME, die_with_parent, name_process, set_niceness, start_ticks
+from serving.local.process_lifetime import (
+    QUEUE_PROXY_NAME,
+    can_fork_sibling,
+    die_with_parent,
+    fork_sibling,
+    name_process,
+    set_niceness,
+    start_ticks,
+)
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.model.errors import SettingsError
 from serving.queueproxy.io.readiness import PUSH_AGAIN
@@ -85,6 +93,8 @@ class Spawner:
 
     def __init__(self, records: ProcessRecords, *, owner: int, events: int) -> None:
         self._records, self._owner, self._events = records, owner, events
+        # In a process that was forked twice: its first parent.
+        self._middle = 0
 
     def record_of(self, order: StartProcess) -> ProcessRecord:
         """The record of a process that is to be started."""
@@ -103,17 +113,21 @@ class Spawner:
         # Before the fork, so that the answer is kept.
         can_mount()
         mine, its = os.pipe()
+        is_sibling = bool(order.arguments) and can_fork_sibling()
         with _signals_blocked():
             try:
-                middle = os.fork()
-                if middle == 0:
+                child = fork_sibling() if is_sibling else os.fork()
+                if child == 0 and is_sibling:
+                    self._be_process(order, record, pipe=its)
+                elif child == 0:
                     self._fork_again(order, record, its)
             except OSError:
                 os.close(mine)
                 raise
             finally:
                 os.close(its)
-            os.waitpid(middle, 0)
+            if not is_sibling:
+                os.waitpid(child, 0)
         with os.fdopen(mine, "rb") as pipe:
             # The pipe is closed by exec, or by a queue-proxy that begins to run.
             lines = pipe.read().splitlines()
@@ -137,21 +151,19 @@ class Spawner:
     def _fork_again(self, order: StartProcess, record: ProcessRecord, pipe: int) -> NoReturn:
         """Run in the first child, which ends at once. The template's frames are never finalized in a child."""
         try:
-            middle = os.getpid()
+            self._middle = os.getpid()
             if os.fork() == 0:
-                self._be_process(order, record, pipe=pipe, middle=middle)
+                self._be_process(order, record, pipe=pipe)
         finally:
             os._exit(0)
 
-    def _be_process(self, order: StartProcess, record: ProcessRecord, *, pipe: int, middle: int) -> NoReturn:
+    def _be_process(self, order: StartProcess, record: ProcessRecord, *, pipe: int) -> NoReturn:
         code = 1
         try:
             os.setsid()
             if record.niceness:
                 with contextlib.suppress(OSError):
                     set_niceness(0, record.niceness)
-            while os.getppid() == middle:
-                time.sleep(_ADOPTION_PAUSE_S)
             record.pid = os.getpid()
             record.start_ticks = start_ticks(record.pid) or 0
             with contextlib.suppress(OSError):
@@ -204,6 +216,9 @@ class Spawner:
         signal.set_wakeup_fd(-1)
         for number in _HANDLED:
             signal.signal(number, signal.SIG_DFL)
+        # The first child of two forks may still be ending; other work was done meanwhile.
+        while os.getppid() == self._middle:
+            time.sleep(_ADOPTION_PAUSE_S)
         die_with_parent()
         if os.getppid() != self._owner:
             os._exit(1)

@@ -18,10 +18,12 @@ from tests.integration.local_stage import Machine, controlled, manifest, status_
 SLOW = """
 import os, random, sys
 IMPORTED_BY = os.getpid()
+# As the default of a parameter keeps it.
+ARGUMENTS = sys.argv
 sys.stderr.write("imported\\n")
 {more}
 def answer():
-    return [os.getpid(), IMPORTED_BY, os.environ["PORT"], random.random(), os.getcwd(), os.environ["HOSTNAME"]]
+    return [os.getpid(), IMPORTED_BY, os.environ["PORT"], random.random(), os.getcwd(), os.environ["HOSTNAME"], *ARGUMENTS]
 """
 APP = """
 import os
@@ -84,10 +86,11 @@ async def test_pods_are_forked_from_a_warm_process_and_share_nothing_that_is_a_p
     importers = {one[1] for one in answers[1:]}
     assert len(importers) == 1
     assert importers.isdisjoint(one[0] for one in answers)
-    processes, _, ports, numbers, folders, names = zip(*answers, strict=True)
+    processes, _, ports, numbers, folders, names, arguments = zip(*answers, strict=True)
     assert all(len(set(own)) == 3 for own in (processes, ports, numbers))
     assert set(folders) == {str(tmp_path)}
     assert names == ("p", "q", "r")
+    assert set(arguments) == {"app.py"}
     assert "asked" in machine.log("q")
     assert "imported" not in machine.log("q")
 

@@ -124,12 +124,17 @@ class DecisionLoop:
         self._policies.triggers.forget(key)
 
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
-        """Decide in this turn of the loop if the last decision is long enough ago, else as soon as it is."""
+        """Decide in this turn of the loop if the last decision is long enough ago, else as soon as it is.
+
+        A revision that was woken since does not wait: its load is reported a few milliseconds before it is seen Active, and the
+        decision about that load wants no pod yet.
+        """
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:
             return
         entry.cause = entry.cause or cause
-        self._soon.add_after(key, 0.0 if entry.latest is None else entry.latest.at_s + _PAUSE_MIN_S - now_s())
+        latest = None if entry.is_woken else entry.latest
+        self._soon.add_after(key, 0.0 if latest is None else latest.at_s + _PAUSE_MIN_S - now_s())
 
     async def _decide_now(self, key: RevisionKey) -> None:
         """Decide at once and restart the period."""

@@ -248,10 +248,11 @@ def _take_names(hostname: bytes, hosts: bytes) -> None:
 
 def _run(arguments: list[str]) -> None:
     """Run a command as the interpreter would. What ends it ends the interpreter: exit codes, tracebacks, exit handlers."""
+    # In place: a module may have kept the list when it was imported, as waitress does.
     sys.path[0] = _first_path(arguments)
     if arguments[1] == "-m":
-        sys.argv = ["-m", *arguments[3:]]
+        sys.argv[:] = ["-m", *arguments[3:]]
         runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
     else:
-        sys.argv = arguments[1:]
+        sys.argv[:] = arguments[1:]
         runpy.run_path(arguments[1], run_name="__main__")

@@ -147,6 +147,19 @@ def test_a_woken_revision_gets_a_pod() -> None:
     assert run_virtually(run()) == 1
 
 
+def test_a_revision_that_is_woken_right_after_a_decision_does_not_wait_for_the_next() -> None:
+    async def run() -> tuple[int, float]:
+        async with staged() as stage:
+            await asyncio.sleep(2.5)
+            stage.autoscaler.changed(KEY)
+            await asyncio.sleep(0.005)
+            begin_s = now_s()
+            await stage.store.wake()
+            return await stage.store.scaled(1), now_s() - begin_s
+
+    assert run_virtually(run()) == (1, 0.0)
+
+
 def test_silence_leads_to_reserve_and_then_to_zero() -> None:
     async def run() -> tuple[float, str, list[str]]:
         written: list[str] = []

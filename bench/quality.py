@@ -58,7 +58,7 @@ _AZURE = "azure2019-1350.per-minute.csv.xz"
 _WORLD_CUP = "worldcup-1998-days-1-50.rate.csv.xz"
 WORKLOADS = {
     "azure-uniform": TestWorkload(
-        title="Azure Functions 2019, 120 functions, uniform in the minute",
+        title="Azure Functions 2019, 100 functions, uniform in the minute",
         file=_AZURE,
         is_halved=True,
         sample=100,
@@ -96,12 +96,23 @@ WORKLOADS = {
         concurrency=1,
         is_heavy=True,
     ),
+    "mooncake-short": TestWorkload(
+        title="Mooncake conversation, the last 24 minutes, 0.25 s a request, 10 a pod",
+        file="mooncake-conversation.requests.csv.xz",
+        from_s=3537 * _TUNED_RATIO,
+        is_heavy=True,
+    ),
+    "azure-llm-short": TestWorkload(
+        title="Azure LLM 2023, the last 23 minutes, 0.25 s a request, 10 a pod",
+        file="azure-llm-2023-code.requests.csv.xz",
+        from_s=3436 * _TUNED_RATIO,
+        is_heavy=True,
+    ),
     "worldcup": TestWorkload(
-        title="World Cup 1998, day 40, 12:00 to 15:00",
+        title="World Cup 1998, day 39, 12:00 to 12:40",
         file=_WORLD_CUP,
-        from_s=39.5 * _DAY_S,
-        until_s=39.5 * _DAY_S + 3 * 3600,
-        start_s=5.0,
+        from_s=38.5 * _DAY_S,
+        until_s=38.5 * _DAY_S + 2400,
         seeds=1,
         is_heavy=True,
     ),

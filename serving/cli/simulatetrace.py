@@ -121,8 +121,6 @@ def _without_series(answer: Comparison) -> dict[str, Any]:
 
 
 def _changes(change: EqualPodSeconds) -> str:
-    if change.dial is None:
-        return "every position of its dial costs more"
     words = {
         "cold requests": change.cold_change,
         "p99 wait": change.wait_p99_change,
@@ -131,5 +129,6 @@ def _changes(change: EqualPodSeconds) -> str:
     }
     shown = [f"{word} {'-' if value is None else f'{value:+.0%}'}" for word, value in words.items()]
     if change.pod_seconds_change is not None and abs(change.pod_seconds_change) > 0.001:
-        shown.append(f"pod-seconds {change.pod_seconds_change:+.0%}, the most that its dial reaches")
+        end = "least" if change.pod_seconds_change > 0 else "most"
+        shown.append(f"pod-seconds {change.pod_seconds_change:+.1%}, the {end} that its dial reaches")
     return ", ".join(shown) + f" ({change.dial})"

@@ -27,8 +27,8 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
     """Changes against the first policy at its pod-seconds, as ratios: -0.3 is 30 % fewer.
 
-    None where the first policy has 0, or where even the most frugal position costs more. A policy whose most generous
-    position costs less is compared there, and ``pod_seconds_change`` is below 0.
+    None where the first policy has 0. A policy whose dial does not reach the cost is compared at the position that comes
+    closest: ``pod_seconds_change`` is above 0 where the most frugal one costs more, below 0 where the most generous one costs less.
     """
 
     cold_change: float | None
@@ -36,7 +36,7 @@ class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
     late_change: float | None
     flaps_change: float | None
     pod_seconds_change: float | None
-    dial: str | None
+    dial: str
     """The positions of the dial on both sides."""
 
 
@@ -64,16 +64,8 @@ def at_equal_pod_seconds(first: PolicyReport, points: Sequence[CurvePoint]) -> E
     by_cost = sorted(points, key=lambda point: point.report.pod_seconds)
     below = [point for point in by_cost if point.report.pod_seconds <= first.pod_seconds * (1 + _SLACK)]
     above = [point for point in by_cost if point.report.pod_seconds > first.pod_seconds * (1 + _SLACK)]
-    if not below:
-        return EqualPodSeconds(
-            cold_change=None,
-            wait_p99_change=None,
-            late_change=None,
-            flaps_change=None,
-            pod_seconds_change=None,
-            dial=None,
-        )
-    left, right = below[-1], (above or below[-1:])[0]
+    left = below[-1] if below else above[0]
+    right = above[0] if above else left
     width = right.report.pod_seconds - left.report.pod_seconds
     share = (first.pod_seconds - left.report.pod_seconds) / width if width else 0.0
 

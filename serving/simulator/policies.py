@@ -69,7 +69,7 @@ def _worth(worth_s: float) -> SettingsChange:
 # What a cold start is worth moves the last pod and the room of the others alike.
 _ADAPTIVE_DIAL = tuple(
     DialPosition(name=f"worth {worth_s:g} s", change=_worth(worth_s))
-    for worth_s in (1, 2, 5, 15, 30, 50, 65, 90, 160, 600, 20000)
+    for worth_s in (1, 5, 10, 15, 20, 30, 45, 60, 75, 90, 130, 200, 300, 500, 1000, 2000, 5000, 20000)
 )
 
 POLICIES: Mapping[str, SimulatedPolicy] = {

@@ -139,7 +139,7 @@ class RevisionPolicy:
         """A second that is over; those without load need not be taken. Number 61 is the time from 61 s to 62 s."""
         if concurrency <= 0 and request_count <= 0:
             return
-        self._room.take(second, concurrency)
+        self._room.take(second, concurrency, request_count)
         since_s = self._idle_since_s
         if since_s is not None and second - since_s >= 1.0:
             gap_s = second - since_s
@@ -186,8 +186,9 @@ class RevisionPolicy:
             )
             if room is not None:
                 self._counts_pods = True
-                # Without load the forecast keeps nothing for longer than Knative would.
-                count = room.count if in_flight > 0 else min(room.count, wanted)
+                # A pause of the load ends soon, mostly; after a window the forecast keeps nothing for longer than Knative would.
+                is_pause = in_flight > 0 or now_s - self._idle_since_s < self._spec.stable_window_s
+                count = room.count if is_pause else min(room.count, wanted)
                 algorithm = Proposal(decider=FORECAST, desired=count, reason="expected load")
         if in_flight > 0 or not self._gaps.gap_count or not self._settings.keep_alive:
             return NEUTRAL if room is None else Advice(proposals=(algorithm,), room=room)

@@ -88,11 +88,11 @@ def test_changes_are_read_between_two_points() -> None:
     assert change.dial == "a to b"
 
 
-def test_a_policy_that_costs_less_everywhere_is_compared_at_its_most_generous() -> None:
+def test_a_policy_whose_dial_does_not_reach_the_cost_is_compared_where_it_comes_closest() -> None:
     change = at_equal_pod_seconds(report(200.0, 10), [CurvePoint(name="a", report=report(100.0, 5))])
     assert (change.cold_change, change.pod_seconds_change) == (-0.5, -0.5)
     more = at_equal_pod_seconds(report(50.0, 10), [CurvePoint(name="a", report=report(100.0, 5))])
-    assert (more.cold_change, more.dial) == (None, None)
+    assert (more.cold_change, more.pod_seconds_change, more.dial) == (-0.5, 1.0, "a")
 
 
 def test_each_policy_has_a_dial_whose_cost_grows() -> None:

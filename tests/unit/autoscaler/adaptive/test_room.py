@@ -13,7 +13,7 @@ TEN = spec_with(total_value=10.0, target_value=7.0, container_concurrency=10)
 def loaded(*loads: float) -> PodRoom:
     room = PodRoom()
     for second, load in enumerate(loads):
-        room.take(second, load)
+        room.take(second, load, load)
     return room
 
 
@@ -39,7 +39,7 @@ def test_there_is_room_for_the_mean_and_a_margin() -> None:
 
 
 def test_a_load_that_was_seen_for_too_short_says_nothing() -> None:
-    assert loaded(5.0, 5.0).want(TEN, in_flight=5.0, ready_count=1, start_s=2.0, now_s=30.0) is None
+    assert loaded(5.0, 5.0).want(TEN, in_flight=5.0, ready_count=1, start_s=2.0, now_s=5.0) is None
 
 
 def test_a_higher_worth_gives_a_wider_margin() -> None:
@@ -55,8 +55,8 @@ def test_pods_go_only_after_a_while() -> None:
     room = loaded(*[40.0] * 200)
     found = [room_at(room, 200.0, patient, ready=6)]
     for second in range(200, 400, 2):
-        room.take(second, 5.0)
-        room.take(second + 1, 5.0)
+        room.take(second, 5.0, 5.0)
+        room.take(second + 1, 5.0, 5.0)
         found.append(room_at(room, second + 2.0, patient, ready=6))
     lower = next(index for index, one in enumerate(found) if one.enough_count < found[0].count)
     followed = next(index for index, one in enumerate(found) if one.count < found[0].count)
@@ -69,7 +69,7 @@ def test_noise_around_a_whole_number_of_pods_moves_nothing() -> None:
     room = loaded(*[22.5] * 300)
     counts = set()
     for second in range(300, 900):
-        room.take(second, 22.0 if second // 60 % 2 else 23.0)
+        room.take(second, 22.0 if second // 60 % 2 else 23.0, 22.0)
         counts.add(room_at(room, second + 1.0, ready=4).count)
 
     assert len(counts) == 1
@@ -114,7 +114,7 @@ def test_a_line_says_what_was_wanted() -> None:
     room = loaded(*[27.0] * 200)
     room_at(room, 200.0)
 
-    assert repr(room) == "PodRoom(4 pods, LoadForecast(27.00 in flight, slowly 27.00))"
+    assert repr(room) == "PodRoom(HeldCount(4 pods), LoadForecast(27.00 in flight, slowly 27.00))"
 
 
 @pytest.mark.parametrize("load", [0.2, 5.0, 9.0])

@@ -27,6 +27,19 @@ __all__ = ["WORKLOADS", "TestWorkload", "main"]
 RESULTS = Path(__file__).parent / "quality_results"
 DOCS = Path(__file__).parent.parent / "docs"
 _DAY_S = 86_400.0
+# Positions of the dial of Knative's policy that are shown.
+_HEAVY_RIVALS = (
+    "target 90%, retention 0 s",
+    "target 80%, retention 0 s",
+    "target 70%, retention 0 s",
+    "target 50%, retention 540 s",
+)
+_SPARSE_RIVALS = (
+    "target 70%, retention 0 s",
+    "target 70%, retention 30 s",
+    "target 70%, retention 120 s",
+    "target 70%, retention 540 s",
+)
 # Part of the time of a workload that the policies were tuned on.
 _TUNED_RATIO = 0.6
 
@@ -58,17 +71,19 @@ _AZURE = "azure2019-1350.per-minute.csv.xz"
 _WORLD_CUP = "worldcup-1998-days-1-50.rate.csv.xz"
 WORKLOADS = {
     "azure-uniform": TestWorkload(
-        title="Azure Functions 2019, 100 functions, uniform in the minute",
+        title="Azure Functions 2019, 10 hours of 60 functions, uniform in the minute",
         file=_AZURE,
+        until_s=36_000.0,
         is_halved=True,
-        sample=100,
-        seeds=2,
+        sample=60,
+        seeds=1,
     ),
     "azure-phase": TestWorkload(
-        title="Azure Functions 2019, 100 functions, fixed phase in the minute",
+        title="Azure Functions 2019, 10 hours of 60 functions, fixed phase in the minute",
         file=_AZURE,
+        until_s=36_000.0,
         is_halved=True,
-        sample=100,
+        sample=60,
         placement=ArrivalPlacement.PHASE,
         seeds=1,
     ),
@@ -77,6 +92,7 @@ WORKLOADS = {
         file="alibaba-genai-days-1-12.requests.csv.xz",
         from_s=12 * _DAY_S * _TUNED_RATIO,
         start_s=10.0,
+        seeds=1,
     ),
     "mooncake": TestWorkload(
         title="Mooncake conversation, the last 24 minutes, 8 s a request, 4 a pod",
@@ -152,7 +168,7 @@ def run(name: str, traces: Path, jobs: int) -> QualityResult:
     knative_curve = [
         CurvePoint(name=position.name, report=runner.run("knative", position))
         for position in POLICIES["knative"].dial
-        if position.name.endswith("retention 0 s") or (not test.is_heavy and position.name.startswith("target 70%"))
+        if position.name in (_HEAVY_RIVALS if test.is_heavy else _SPARSE_RIVALS)
     ]
     return QualityResult(
         name=name,

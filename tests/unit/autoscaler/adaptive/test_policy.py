@@ -197,6 +197,17 @@ def test_pods_with_a_hard_limit_have_room_for_the_expected_load() -> None:
     assert policy.quiet_load < 7.0
 
 
+def test_a_pause_of_the_load_takes_no_pods_and_a_window_without_load_does() -> None:
+    policy = limited(keep_alive=False)
+    for second in range(200):
+        policy.take(second, 27.0, 10.0)
+        if second % 2:
+            advice_at(policy, second + 1.0, TAIL, in_flight=27.0, scale=4)
+
+    assert wanted(advice_at(policy, 208.0, TAIL, scale=4)) == 4
+    assert wanted(advice_at(policy, 262.0, TAIL, scale=4)) == 1
+
+
 def test_without_a_hard_limit_the_algorithms_count_stands() -> None:
     policy = made()
     for second in range(200):

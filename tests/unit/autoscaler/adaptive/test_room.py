@@ -81,6 +81,37 @@ def test_without_a_ready_pod_all_that_waits_has_room() -> None:
     assert room_at(room, 100.0, in_flight=95.0, ready=0).count == 10
 
 
+def busy(seconds: int, *, load: float, request_s: float, pods: int = 1) -> PodRoom:
+    """A load of requests that take so long, on so many pods of 10."""
+    room = PodRoom()
+    for second in range(seconds):
+        room.want(TEN, in_flight=load, ready_count=pods, start_s=2.0, now_s=float(second))
+        room.take(second, load, load / request_s)
+    return room
+
+
+def test_a_queue_that_is_served_before_a_pod_is_ready_needs_none() -> None:
+    """40 more than 10 slots hold: 5 free slots serve 40 requests of 0.25 s within the 2 s of a start, and 10 of 1 s."""
+    assert room_at(busy(300, load=5.0, request_s=0.25), 300.0, in_flight=50.0).count == 1
+    assert room_at(busy(300, load=5.0, request_s=1.0), 300.0, in_flight=50.0).count > 1
+
+
+def test_short_requests_that_wait_for_the_first_pod_share_its_slots() -> None:
+    short, long = busy(300, load=5.0, request_s=0.25), busy(300, load=5.0, request_s=4.0)
+
+    assert room_at(short, 600.0, in_flight=70.0, ready=0).count == 1
+    assert room_at(long, 600.0, in_flight=70.0, ready=0).count == 7
+
+
+def test_the_margin_follows_the_time_of_a_request() -> None:
+    short, long = busy(300, load=27.0, request_s=0.25, pods=4), busy(300, load=27.0, request_s=4.0, pods=4)
+    patient = msgspec.structs.replace(TEN, cold_start_worth_s=600.0)
+
+    assert (
+        room_at(short, 300.0, patient, in_flight=27.0, ready=4).margin < room_at(long, 300.0, patient, ready=4).margin
+    )
+
+
 def test_no_load_needs_no_pod() -> None:
     room = loaded(*[1.0] * 100)
 

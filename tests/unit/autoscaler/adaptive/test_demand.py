@@ -44,6 +44,7 @@ def test_a_queue_of_long_requests_is_as_many_as_arrive() -> None:
 def test_an_overload_that_lasts_is_what_arrives_times_its_time() -> None:
     """10 slots answer 5 requests a second of 2 s each; 8 come, and the queue grows by 3 a second."""
     load = steady(300, concurrency=9.0, requests=4.5)
+    found = 0.0
     for second in range(300, 420):
         found = load.take(second, 10.0 + 3.0 * (second - 299), 8.0, slot_count=10.0)
 

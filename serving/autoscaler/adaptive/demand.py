@@ -1,9 +1,9 @@
 """Requests in flight that a load needs slots for, where some of them only wait for a slot.
 
 Input: the requests in flight and the arrivals of each second, and the slots of ready pods. Output: the load as it would be if
-no request waited, and the mean time that a request takes. While nobody waits both follow from what is seen. While some wait,
-those inside say little: a queue of 60 requests of 0.25 s is gone within 2 s. The load is then that of arrivals which are
-served at once: it comes close to arrivals times their time, within that time.
+no request waited, and the mean time that a request takes. While no request waits, both follow from the figures. While some
+wait, the number in flight says little: one pod of 10 slots answers a queue of 60 requests of 0.25 s within 2 s. The load is
+then that of arrivals that are served at once. It approaches the rate of arrivals times the time of a request.
 """
 
 import math

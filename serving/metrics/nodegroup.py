@@ -4,14 +4,20 @@ Rows of a group that is gone are dropped.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 
 from serving.metrics.nodegroup_names import NODEGROUP_METRICS
 from serving.metrics.page import MetricsPage
 from serving.metrics.spec import MetricKind
 
-__all__ = ["NodeGroupMetrics"]
+__all__ = ["LOCK_DURATION", "REGISTRATION_LAG", "NodeGroupMetrics"]
+
+LOCK_DURATION: Final = "escalator_node_group_scale_lock_duration"
+REGISTRATION_LAG: Final = "escalator_node_group_node_registration_lag"
+# As Escalator's: one to 29 minutes.
+_MINUTES_S = tuple(range(60, 1741, 60))
 
 
 class NodeGroupMetrics:
@@ -28,6 +34,9 @@ class NodeGroupMetrics:
             elif one.kind is MetricKind.COUNTER:
                 self._counters[one.name] = self.page.counter(one.name)
         self._duration = self.page.histogram("serving_nodegroup_pass_duration_seconds")
+        self._lags: dict[str, Histogram] = {
+            name: self.page.histogram(name, buckets=_MINUTES_S) for name in (LOCK_DURATION, REGISTRATION_LAG)
+        }
         self._gauges["serving_nodegroup_leader"].set_function(lambda: float(self.is_leading()))
         self._rows: dict[str, tuple[str, str]] = {}
 
@@ -54,6 +63,10 @@ class NodeGroupMetrics:
             gauge = self._gauges[name]
             labels = (cloud, cloud_id, group) if name.startswith("escalator_cloud_provider_") else (group,)
             gauge.labels(*labels).set(value)
+
+    def lasted(self, group: str, name: str, duration_s: float) -> None:
+        """One duration of a histogram of minutes: ``LOCK_DURATION`` or ``REGISTRATION_LAG``."""
+        self._lags[name].labels(group).observe(duration_s)
 
     def counted(self, group: str, name: str, count: int, *more: str) -> None:
         """Something happened ``count`` times in one group; ``more`` are further labels."""

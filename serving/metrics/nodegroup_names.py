@@ -37,10 +37,25 @@ NODEGROUP_METRICS = (
     _group("mem_request", "Memory that pods request, in bytes."),
     _group("cpu_capacity", "Cpu that untainted nodes offer, in millicores."),
     _group("mem_capacity", "Memory that untainted nodes offer, in bytes."),
+    *(
+        _group(
+            f"{amount}_{what}_{by}",
+            f"{'Cpu' if amount == 'cpu' else 'Memory'} {said} the most {'cpu' if by == 'cpu' else 'memory'}, in"
+            f" {'millicores' if amount == 'cpu' else 'bytes'}.",
+        )
+        for what, said in (
+            ("request_largest_pending", "that the pending pod requests which requests"),
+            ("capacity_largest_available", "that is left on the untainted node which has"),
+        )
+        for amount in ("cpu", "mem")
+        for by in ("cpu", "mem")
+    ),
     _group("taint_event", "Nodes that were tainted since the start."),
     _group("untaint_event", "Nodes that were untainted since the start."),
     _group("scale_lock", "1 while the scale lock holds."),
     _group("scale_lock_check_was_locked", "Passes that found the lock in force.", MetricKind.COUNTER),
+    _group("scale_lock_duration", "Seconds for which the scale lock held.", MetricKind.HISTOGRAM),
+    _group("node_registration_lag", "Seconds from asking the cloud until a node was created.", MetricKind.HISTOGRAM),
     _group("scale_delta", "Nodes by which the last pass wanted to change the group."),
     MetricSpec(
         name="escalator_node_delete_errors",
@@ -68,6 +83,12 @@ NODEGROUP_METRICS = (
         name="serving_nodegroup_nodes_coming",
         kind=MetricKind.GAUGE,
         help_text="Machines that the cloud aims at and that are no nodes yet.",
+        labels=(_GROUP_LABEL,),
+    ),
+    MetricSpec(
+        name="serving_nodegroup_unregistered_machines",
+        kind=MetricKind.GAUGE,
+        help_text="Of them, those that should be nodes by now: they did not register, or carry no label of the group.",
         labels=(_GROUP_LABEL,),
     ),
     MetricSpec(

@@ -5,7 +5,7 @@ block the loop. The text equals that of ``prometheus_client`` byte by byte (a te
 are in OpenMetrics only; the older format has no syntax for them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import Counter, Gauge, Histogram, PlatformCollector, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CollectorRegistry
@@ -69,10 +69,12 @@ class MetricsPage:
         metric = named(self._metrics, name)
         return Gauge(metric.name, metric.help_text, metric.labels, registry=self.registry)
 
-    def histogram(self, name: str, metrics: tuple[MetricSpec, ...] = ()) -> Histogram:
+    def histogram(
+        self, name: str, metrics: tuple[MetricSpec, ...] = (), *, buckets: Sequence[float] = BUCKETS_S
+    ) -> Histogram:
         """The histogram of this name, in the daemon's table or another."""
         metric = named(metrics or self._metrics, name)
-        return Histogram(metric.name, metric.help_text, metric.labels, registry=self.registry, buckets=BUCKETS_S)
+        return Histogram(metric.name, metric.help_text, metric.labels, registry=self.registry, buckets=buckets)
 
     def pull(self, pull: Callable[[], Iterator[Family]]) -> None:
         """Ask for more families each time that the page is made."""

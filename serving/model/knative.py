@@ -32,6 +32,7 @@ __all__ = [
     "METRIC_ANNOTATION",
     "MIRROR_POD_ANNOTATION",
     "NETWORKING_GROUP",
+    "NODE_GROUP_STATE_ANNOTATION",
     "NO_DELETE_ANNOTATION",
     "NO_GC_ANNOTATION",
     "OWN_AUTOSCALING_GROUP",
@@ -133,6 +134,8 @@ ROUTE_BY_HEADER_ANNOTATION = f"{OWN_GROUP}/route-by-header"
 """On a Service or Route: "X-Beta=yes:candidate" sends requests with that header to the revision with that tag."""
 SESSION_AFFINITY_ANNOTATION = f"{OWN_GROUP}/session-affinity"
 """On a Service or Route: "cookie" or "header:X-User" keeps the requests of a session on one pod."""
+NODE_GROUP_STATE_ANNOTATION = f"{OWN_GROUP}/node-group-state"
+"""On a NodeGroup: its scale lock and failure breaker, by the daemon. The journal of one machine keeps metadata and no status."""
 PLACEHOLDER_PAGE_ANNOTATION = f"{OWN_GROUP}/placeholder-page"
 """On a Service or Route: "true" shows browsers a page that reloads itself while a pod starts."""
 TEMPLATE_ANNOTATION = f"{OWN_GROUP}/template"

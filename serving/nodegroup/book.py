@@ -10,15 +10,28 @@ from collections.abc import Iterable
 import msgspec
 
 from serving.nodegroup.membership import node_belongs
-from serving.nodegroup.records import Amount, CloudGroup, Failures, GroupFacts, GroupNode, GroupPod
+from serving.nodegroup.records import Amount, CloudGroup, Failures, GroupFacts, GroupNode, GroupPod, PodPhase
+from serving.nodegroup.states import NodeState, state_of
 from serving.nodegroup.view import PodRole, pod_role
 from serving.settings.nodegroup import NodeGroupSettings
 
-__all__ = ["NodeGroupBook"]
+__all__ = ["NodeGroupBook", "RoomExtremes"]
+
+
+class RoomExtremes(msgspec.Struct, frozen=True, kw_only=True):
+    """The pods that wait with the largest requests, and the nodes that take pods with the most room, by cpu and by memory."""
+
+    pending_cpu: Amount
+    pending_memory: Amount
+    free_cpu: Amount
+    free_memory: Amount
 
 
 class _Shelf(msgspec.Struct):
-    """What is of one group. ``cpu_m`` and ``memory_bytes`` are the sums of its pods' requests."""
+    """What is of one group. ``cpu_m`` and ``memory_bytes`` are the sums of its pods' requests.
+
+    ``pending`` is what pods without a node request, by pod; ``taken`` what others request, by node.
+    """
 
     settings: NodeGroupSettings
     nodes: dict[str, GroupNode]
@@ -27,6 +40,8 @@ class _Shelf(msgspec.Struct):
     cpu_m: int = 0
     memory_bytes: int = 0
     anticipated_count: int = 0
+    pending: dict[str, Amount] = msgspec.field(default_factory=dict)
+    taken: dict[str, Amount] = msgspec.field(default_factory=dict)
 
     def put_node(self, node: GroupNode) -> None:
         if node_belongs(node.labels, label_key=self.settings.label_key, label_value=self.settings.label_value):
@@ -41,6 +56,7 @@ class _Shelf(msgspec.Struct):
             self.cpu_m += sign * pod.request.cpu_m
             self.memory_bytes += sign * pod.request.memory_bytes
             self.anticipated_count += sign * pod.is_anticipated
+            self._count_room(pod, sign)
             if sign > 0:
                 self.pods[pod.name] = pod
             else:
@@ -49,6 +65,22 @@ class _Shelf(msgspec.Struct):
             self.pod_counts[pod.node_name] += sign
             if not self.pod_counts[pod.node_name]:
                 del self.pod_counts[pod.node_name]
+
+    def _count_room(self, pod: GroupPod, sign: int) -> None:
+        """What waits for a node, and what is taken of each, as ``starve.free_amounts`` counts it."""
+        if pod.node_name is None:
+            if pod.phase is PodPhase.PENDING and not pod.is_anticipated:
+                if sign > 0:
+                    self.pending[pod.name] = pod.request
+                else:
+                    self.pending.pop(pod.name, None)
+        elif pod.is_scheduled and pod.phase in {PodPhase.PENDING, PodPhase.RUNNING}:
+            before = self.taken.get(pod.node_name, Amount())
+            after = before + pod.request if sign > 0 else before - pod.request
+            if after == Amount():
+                self.taken.pop(pod.node_name, None)
+            else:
+                self.taken[pod.node_name] = after
 
 
 class NodeGroupBook:
@@ -114,6 +146,23 @@ class NodeGroupBook:
             anticipated_count=shelf.anticipated_count,
             cloud=cloud,
             failures=failures,
+        )
+
+    def extremes(self, group: str) -> RoomExtremes:
+        """The largest pods that wait in a group and its nodes with the most room, for metrics."""
+        shelf = self._shelves[group]
+        nothing = Amount()
+        free = [
+            node.allocatable - shelf.taken.get(node.name, nothing)
+            for node in shelf.nodes.values()
+            if state_of(node) is NodeState.UNTAINTED
+        ]
+        pending = list(shelf.pending.values())
+        return RoomExtremes(
+            pending_cpu=max(pending, key=lambda one: one.cpu_m, default=nothing),
+            pending_memory=max(pending, key=lambda one: one.memory_bytes, default=nothing),
+            free_cpu=max(free, key=lambda one: one.cpu_m, default=nothing),
+            free_memory=max(free, key=lambda one: one.memory_bytes, default=nothing),
         )
 
     def _sorted_shelf(self, settings: NodeGroupSettings) -> _Shelf:

@@ -70,7 +70,7 @@ def decide_on(
     state = _brought_up_to_date(state, view, facts.failures)
     verdict = judge(state, view)
     actions = _act(state, view, verdict)
-    plan = _plan(view, verdict, actions)
+    plan = _plan(view, verdict, actions, state=state)
     return _remembered(state, view, verdict, actions=actions), plan
 
 
@@ -89,7 +89,17 @@ def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failur
             now_s=view.now_s,
         ),
         dry_taints={name: at_s for name, at_s in state.dry_taints.items() if name in names},
+        coming_since_s=_coming_since(state, view),
+        coming_count=view.coming_count,
     )
+
+
+def _coming_since(state: NodeGroupState, view: GroupView) -> float | None:
+    """Since when as many machines, or more, are no nodes: each node that comes, and each new machine, begins the time again."""
+    if not view.coming_count:
+        return None
+    is_same = state.coming_since_s is not None and view.coming_count == state.coming_count
+    return state.coming_since_s if is_same else view.now_s
 
 
 def _act(state: NodeGroupState, view: GroupView, verdict: RuleVerdict) -> _GroupActions:
@@ -143,7 +153,17 @@ def _bounds_of_the_moment(
     return bounds
 
 
-def _plan(view: GroupView, verdict: RuleVerdict, actions: _GroupActions) -> GroupPlan:
+def _unregistered_count(state: NodeGroupState, view: GroupView) -> int:
+    """Machines that should be nodes by now: none of them came for as long as a scale-up may take.
+
+    With a window of 120 s and 2 machines on their way since 120 s: 2. They stay in the cloud, and no node carries the group's label.
+    """
+    window_s = view.settings.scale_up_failure_window_s or view.settings.scale_up_cool_down_period_s
+    since_s = state.coming_since_s
+    return view.coming_count if since_s is not None and view.now_s - since_s >= window_s else 0
+
+
+def _plan(view: GroupView, verdict: RuleVerdict, actions: _GroupActions, *, state: NodeGroupState) -> GroupPlan:
     effects = _effects(view, actions)
     is_dry = view.settings.dry_mode
     growth = actions.growth
@@ -163,6 +183,7 @@ def _plan(view: GroupView, verdict: RuleVerdict, actions: _GroupActions) -> Grou
         kept=(*actions.force_reaped.kept, *actions.reaped.kept),
         error=error,
         usage=verdict.usage,
+        unregistered_count=_unregistered_count(state, view),
         request=view.request,
         capacity=view.capacity,
         nodes=view.parts,

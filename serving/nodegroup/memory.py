@@ -23,7 +23,8 @@ class NodeGroupState(msgspec.Struct, frozen=True, kw_only=True):
     ``node_capacity`` is what a node of the group offers, 0 for what is not known; it is used to grow from zero.
     ``dry_taints`` are the changes that a dry run made in thought: the time of a taint, None for an untaint, by the
     name of the node. ``last_scale_up_at_s`` is when growth was last decided, for the lag until nodes register; None
-    if never.
+    if never. ``coming_since_s`` is since when the cloud has machines that are no nodes, without a node that came since;
+    None while it has none.
     """
 
     node_capacity: Amount = Amount()
@@ -31,3 +32,5 @@ class NodeGroupState(msgspec.Struct, frozen=True, kw_only=True):
     breaker: BreakerState = BreakerState()
     dry_taints: Mapping[str, float | None] = _NOTHING_DONE
     last_scale_up_at_s: float | None = None
+    coming_since_s: float | None = None
+    coming_count: int = 0

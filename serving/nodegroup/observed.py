@@ -3,15 +3,16 @@
 Input: the plan, the state and the cloud's group; output: values for ``serving.metrics.nodegroup``. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from serving.nodegroup.book import RoomExtremes
 from serving.nodegroup.breaker import BreakerPhase
 from serving.nodegroup.memory import NodeGroupState
 from serving.nodegroup.plan import GroupPlan
 from serving.nodegroup.records import CloudGroup
 from serving.nodegroup.utilisation import Utilisation
 
-__all__ = ["gauges_of"]
+__all__ = ["gauges_of", "registration_lags", "room_gauges"]
 
 
 def gauges_of(plan: GroupPlan, state: NodeGroupState, cloud: CloudGroup) -> Mapping[str, float]:
@@ -48,5 +49,29 @@ def gauges_of(plan: GroupPlan, state: NodeGroupState, cloud: CloudGroup) -> Mapp
         "serving_nodegroup_healthy": float(plan.is_healthy),
         "serving_nodegroup_breaker_open": float(state.breaker.phase is not BreakerPhase.CLOSED),
         "serving_nodegroup_nodes_coming": max(0, cloud.target_size - node_count),
+        "serving_nodegroup_unregistered_machines": plan.unregistered_count,
         "serving_nodegroup_anticipated_pods": plan.anticipated_count,
     }
+
+
+def room_gauges(room: RoomExtremes) -> Mapping[str, float]:
+    """Values of the largest pods that wait and of the nodes with the most room."""
+    gauges: dict[str, float] = {}
+    for what, by_cpu, by_memory in (
+        ("request_largest_pending", room.pending_cpu, room.pending_memory),
+        ("capacity_largest_available", room.free_cpu, room.free_memory),
+    ):
+        for by, amount in (("cpu", by_cpu), ("mem", by_memory)):
+            gauges[f"escalator_node_group_cpu_{what}_{by}"] = amount.cpu_m
+            gauges[f"escalator_node_group_mem_{what}_{by}"] = amount.memory_bytes
+    return gauges
+
+
+def registration_lags(plan: GroupPlan, state: NodeGroupState, *, known: Collection[str]) -> list[float]:
+    """Seconds from the last growth to the creation of each node that is not ``known`` and came after it."""
+    asked_s = state.last_scale_up_at_s
+    if asked_s is None:
+        return []
+    parts = plan.nodes
+    nodes = (*parts.untainted, *parts.tainted, *parts.force_tainted, *parts.cordoned)
+    return [one.created_at_s - asked_s for one in nodes if one.name not in known and one.created_at_s >= asked_s]

@@ -137,7 +137,7 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``requested_delta`` is what the rules asked for, not what could be done: the ``limits`` say what stood in the way.
     While the lock holds it is the number of nodes that are being waited for; below the minimum it is what was done.
     ``wanted`` holds every rule that had a say, ``decided_by`` the one that prevailed. ``error`` is None unless the pass
-    gave up early. ``usage`` is None where the pass ended before it was known. ``pod_count`` is of pods that exist,
+    gave up early. ``usage`` is None where the pass ended before it was known. ``unregistered_count`` is of machines that should be nodes by now. ``pod_count`` is of pods that exist,
     ``anticipated_count`` of those that will; ``request`` is what both ask for.
     """
 
@@ -150,6 +150,7 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[KeptNodes, ...] = ()
     error: PassError | None = None
     usage: Utilisation | FromZero | None = None
+    unregistered_count: int = 0
     request: Amount = Amount()
     capacity: Amount = Amount()
     nodes: Partition = Partition()

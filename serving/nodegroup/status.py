@@ -9,9 +9,9 @@ from typing import Any, assert_never
 
 import msgspec
 
-from serving.model.knative import CONDITION_READY, ConditionStatus
-from serving.model.objects import Object, condition_of, nested
-from serving.nodegroup.breaker import BreakerPhase
+from serving.model.knative import CONDITION_READY, NODE_GROUP_STATE_ANNOTATION, ConditionStatus
+from serving.model.objects import Object, annotations_of, condition_of, nested
+from serving.nodegroup.breaker import BreakerPhase, BreakerState
 from serving.nodegroup.lock import ScaleLock
 from serving.nodegroup.memory import NodeGroupState
 from serving.nodegroup.plan import DeleteNodes, Drain, Effect, GroupPlan, IncreaseSize, Taint, Untaint
@@ -22,7 +22,9 @@ __all__ = [
     "ABLE_TO_SCALE",
     "CLOUD_REACHABLE",
     "HEALTHY",
+    "REGISTERED",
     "Verdict",
+    "kept_text",
     "recovered_state",
     "refused_status",
     "sentence_of",
@@ -32,7 +34,7 @@ __all__ = [
     "written_state",
 ]
 
-ABLE_TO_SCALE, CLOUD_REACHABLE, HEALTHY = "AbleToScale", "CloudReachable", "Healthy"
+ABLE_TO_SCALE, CLOUD_REACHABLE, HEALTHY, REGISTERED = "AbleToScale", "CloudReachable", "Healthy", "MachinesRegistered"
 # Names in a status, so that an object of a large group stays small.
 _NAMES_MAX = 50
 _MESSAGE_MAX = 1024
@@ -48,16 +50,38 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_from(found: Mapping[str, Any] | None) -> NodeGroupState | None:
-    """The state in a NodeGroup's status; None if there is none, or it cannot be read: it is safe to lose."""
+    """The state in a NodeGroup's status; None if there is none, or it cannot be read: it is safe to lose.
+
+    Without it, the lock and the breaker are those of the annotation, which survives a restart of one machine's store.
+    """
     written = nested(found, "status", "state")
     if not isinstance(written, Mapping):
-        return None
+        return _kept_state(annotations_of(found).get(NODE_GROUP_STATE_ANNOTATION))
     taints = nested(found, "status", "state", "dry_taints") or {}
     plain = {name: None if at_s == _UNTAINTED else at_s for name, at_s in taints.items()}
     try:
         return msgspec.convert({**written, "dry_taints": plain}, type=NodeGroupState)
     except msgspec.ValidationError:
         return None
+
+
+def _kept_state(text: str | None) -> NodeGroupState | None:
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=NodeGroupState)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+def kept_text(state: NodeGroupState) -> str:
+    """The annotation's value: what must not be lost, so that no process asks for machines twice. "" for nothing."""
+    kept: Object = {}
+    if state.lock is not None:
+        kept["lock"] = msgspec.to_builtins(state.lock)
+    if state.breaker != BreakerState():
+        kept["breaker"] = msgspec.to_builtins(state.breaker)
+    return msgspec.json.encode(kept).decode() if kept else ""
 
 
 def written_state(state: NodeGroupState) -> Object:
@@ -200,7 +224,18 @@ def _verdicts(plan: GroupPlan, state: NodeGroupState, problems: Sequence[str]) -
         CLOUD_REACHABLE: Verdict(is_true=True),
         ABLE_TO_SCALE: able,
         HEALTHY: healthy,
+        REGISTERED: _registered(plan),
     }
+
+
+def _registered(plan: GroupPlan) -> Verdict:
+    """Machines that never become nodes are paid for. They are left alone: only the cloud knows why they did not register."""
+    count = plan.unregistered_count
+    if not count:
+        return Verdict(is_true=True)
+    machines = "1 machine of the cloud is" if count == 1 else f"{count} machines of the cloud are"
+    message = f"{machines} no node of this group: not registered in time, or without the group's label"
+    return Verdict(is_true=False, reason="MachinesMissing", message=message)
 
 
 def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict], *, stamp: str) -> list[Object]:

@@ -9,8 +9,9 @@ from serving.cluster.fenced import FencedCluster
 from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD, POD_DISRUPTION_BUDGET
 from serving.model.errors import CloudRefused, CloudUnavailable, Conflict, NotFound, NotLeading
 from serving.model.objects import name_of
+from serving.nodegroup.breaker import BreakerPhase
 from serving.nodegroup.groups import groups_of_text
-from serving.nodegroup.plan import GroupRule
+from serving.nodegroup.plan import GroupLimit, GroupRule
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
 from tests.unit.nodegroup.test_groups import ESCALATOR_FILE
 
@@ -159,6 +160,38 @@ async def test_nodes_that_never_register_open_the_breaker() -> None:
         assert len(stage.cloud.increases) == 2
         status = await stage.status()
         assert (status["nodes"]["coming"], status["state"]["breaker"]["phase"]) == (4, "open")
+        condition = await stage.condition("MachinesRegistered")
+        assert (condition["status"], condition["reason"]) == ("False", "MachinesMissing")
+        assert condition["message"].startswith("4 machines of the cloud are no node of this group")
+        assert "MachinesMissing" in await reasons(stage)
+        # They come after all.
+        for name in ("d", "e", "f", "g"):
+            await stage.node(name)
+        await stage.run(after_s=10)
+        assert (await stage.condition("MachinesRegistered"))["status"] == "True"
+
+
+async def test_the_lock_and_the_breaker_survive_a_restart_of_the_daemon() -> None:
+    async with staged_groups(scaleUpFailureThreshold=2, scaleUpRetry="10m") as stage:
+        await three_nodes(stage)
+        for number in range(12):
+            await stage.pod(f"p{number}", on="abc"[number % 3])
+        await stage.run()
+        await stage.restart()
+        # Within the cool-down: another process would ask again without the lock.
+        locked = await stage.run_one(after_s=60)
+        assert (locked.plan.decided_by, len(stage.cloud.increases)) == (GroupRule.LOCK, 1)
+        for _ in range(4):
+            await stage.restart()
+            await stage.run(after_s=125)
+        # Two scale-ups failed, each seen by another process; the breaker is open for all that come.
+        assert len(stage.cloud.increases) == 2
+        # A restart of one machine's store, too: its journal keeps no status.
+        await stage.cluster.patch(NODE_GROUP, "", "shared", patch={"status": {"state": None}}, subresource="status")
+        await stage.restart()
+        still = await stage.run_one(after_s=10)
+        assert still.state.breaker.phase is BreakerPhase.OPEN
+        assert GroupLimit.BREAKER in still.plan.limits
 
 
 async def test_nodes_without_labels_do_not_belong_to_the_group() -> None:

@@ -8,11 +8,14 @@ import pytest
 from serving.cluster.election import LeaseTimes
 from serving.cluster.fenced import FencedCluster
 from serving.cluster.identity import system_namespace
-from serving.cluster.kinds import NODE_GROUP, POD
+from serving.cluster.kinds import MACHINE, MACHINE_DEPLOYMENT, MACHINE_POOL, MACHINE_SET, NODE_GROUP, POD
 from serving.cluster.kube import KubeCluster
 from serving.cluster.leader import Leader
 from serving.cluster.lease import LeaseClient, LeaseName
+from serving.cluster.memory import MemoryCluster
+from serving.nodegroup.cloud import CloudMachine
 from serving.nodegroup.groups import groups_of_text
+from serving.nodegroup.io.clouds.clusterapi import ClusterApiCloud
 from tests.cluster_e2e.test_rights import granted
 from tests.eventually import until
 from tests.integration.api_server import served
@@ -72,3 +75,35 @@ async def test_the_daemon_calls_what_its_role_allows_and_its_role_allows_what_it
     allowed = granted("nodegroup")
     settings = {"list configmaps", "watch configmaps"}
     assert (calls - allowed, allowed - calls - settings - RARE) == (set(), set())
+
+
+async def test_the_component_for_cluster_api_allows_what_that_cloud_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "calls"
+    cluster = MemoryCluster()
+    bounds = {f"cluster.x-k8s.io/cluster-api-autoscaler-node-group-{name}-size": "9" for name in ("min", "max")}
+    for kind, label in (
+        (MACHINE_DEPLOYMENT, "cluster.x-k8s.io/deployment-name"),
+        (MACHINE_SET, "cluster.x-k8s.io/set-name"),
+        (MACHINE_POOL, "cluster.x-k8s.io/pool-name"),
+    ):
+        low = {**bounds, "cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size": "0"}
+        metadata = {"namespace": "default", "name": "w", "annotations": low}
+        await cluster.create(kind, {"metadata": metadata, "spec": {"replicas": 1}})
+        name = f"m-{kind.plural}"
+        await cluster.create(MACHINE, {"metadata": {"namespace": "default", "name": name, "labels": {label: "w"}}})
+        status = {"nodeRef": {"name": name}}
+        await cluster.patch(MACHINE, "default", name, patch={"status": status}, subresource="status")
+    async with served(cluster, tmp_path) as api:
+        monkeypatch.setenv("SERVING_KUBE_RECORD", str(record))
+        async with KubeCluster.from_kubeconfig(api.kubeconfig) as kube:
+            cloud = ClusterApiCloud(kube)
+            for kind in (MACHINE_DEPLOYMENT, MACHINE_SET, MACHINE_POOL):
+                group = f"{kind.name}/default/w"
+                await cloud.describe(group)
+                await cloud.increase(group, 1)
+                deletion = await cloud.delete(group, [CloudMachine(node_name=f"m-{kind.plural}")])
+                assert deletion.deleted == (f"m-{kind.plural}",)
+    await cluster.close()
+    assert set(record.read_text().splitlines()) == granted("nodegroup-cluster-api")

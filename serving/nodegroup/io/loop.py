@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from serving.aio.clock import now_s, steady_s
 from serving.aio.periodic import wait_for
-from serving.metrics.nodegroup import NodeGroupMetrics
+from serving.metrics.nodegroup import LOCK_DURATION, REGISTRATION_LAG, NodeGroupMetrics
 from serving.model.errors import CloudError, NotLeading
 from serving.nodegroup.io.passes import GroupPass, NodeGroupPasses
-from serving.nodegroup.observed import gauges_of
+from serving.nodegroup.lock import ScaleLock
+from serving.nodegroup.observed import gauges_of, registration_lags, room_gauges
 from serving.nodegroup.plan import DeleteNodes, GroupRule, Taint, Untaint
 from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
 
@@ -28,6 +29,8 @@ class NodeGroupLoop:
         self._passes = passes
         self._settings = settings
         self._metrics = metrics
+        self._locks: dict[str, ScaleLock | None] = {}
+        self._nodes: dict[str, set[str]] = {}
         passes.on_pass = self._count
         passes.on_cloud_error = self._count_cloud_error
 
@@ -65,8 +68,12 @@ class NodeGroupLoop:
             name,
             cloud=self._settings().cloud_provider,
             cloud_id=found.settings.cloud_provider_group_name,
-            values=gauges_of(found.plan, found.state, found.cloud),
+            values={
+                **gauges_of(found.plan, found.state, found.cloud),
+                **room_gauges(self._passes.book.extremes(name)),
+            },
         )
+        self._count_times(found)
         effects = found.plan.effects
         lost = sum(
             found.pod_counts.get(node, 0) for one in effects if isinstance(one, DeleteNodes) for node in one.node_names
@@ -79,6 +86,22 @@ class NodeGroupLoop:
         metrics.counted(name, "escalator_node_delete_errors", failed)
         is_locked = any(one.rule is GroupRule.LOCK for one in found.plan.wanted)
         metrics.counted(name, "escalator_node_group_scale_lock_check_was_locked", int(is_locked))
+
+    def _count_times(self, found: GroupPass) -> None:
+        """How long a lock held that is gone, and how long nodes took that are new."""
+        name, now_lock = found.settings.name, found.state.lock
+        lock = self._locks.get(name)
+        if lock is not None and lock != now_lock:
+            self._metrics.lasted(name, LOCK_DURATION, found.at_s - lock.locked_at_s)
+        self._locks[name] = now_lock
+        parts = found.plan.nodes
+        nodes = {
+            one.name for part in (parts.untainted, parts.tainted, parts.force_tainted, parts.cordoned) for one in part
+        }
+        # Nodes that were there before the first pass are not new.
+        for lag_s in registration_lags(found.plan, found.state, known=self._nodes.get(name, nodes)):
+            self._metrics.lasted(name, REGISTRATION_LAG, lag_s)
+        self._nodes[name] = nodes
 
     def _count_cloud_error(self, group: str, error: CloudError) -> None:
         self._metrics.counted(group, "serving_nodegroup_cloud_errors_total", 1, error.reason)

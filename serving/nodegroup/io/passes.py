@@ -17,8 +17,8 @@ from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector, ReflectorSettings
 from serving.model.errors import AlreadyExists, CloudError, ClusterError, Conflict, NotFound, NotLeading, Problem
 from serving.model.event import Words
-from serving.model.knative import CONDITION_READY, REVISION_LABEL
-from serving.model.objects import labels_of, merge_difference, name_of, nested, version_of
+from serving.model.knative import CONDITION_READY, NODE_GROUP_STATE_ANNOTATION, REVISION_LABEL
+from serving.model.objects import annotations_of, labels_of, merge_difference, name_of, nested, version_of
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.cloud import Cloud
 from serving.nodegroup.decide import decide_on
@@ -33,6 +33,7 @@ from serving.nodegroup.records import CloudGroup, Failures
 from serving.nodegroup.status import (
     CLOUD_REACHABLE,
     Verdict,
+    kept_text,
     recovered_state,
     refused_status,
     state_from,
@@ -51,7 +52,7 @@ _ORIGIN = "config-nodegroup"
 
 
 class GroupPass(msgspec.Struct, kw_only=True):
-    """One pass of one group, for metrics and tests. ``pod_counts`` are of the nodes before it."""
+    """One pass of one group at ``at_s``, for metrics and tests. ``pod_counts`` are of the nodes before it."""
 
     settings: NodeGroupSettings
     plan: GroupPlan
@@ -59,6 +60,7 @@ class GroupPass(msgspec.Struct, kw_only=True):
     cloud: CloudGroup
     pod_counts: Mapping[str, int]
     done: Done
+    at_s: float
 
 
 class _GroupMemory(msgspec.Struct, kw_only=True):
@@ -172,11 +174,15 @@ class NodeGroupPasses:
         _log_plan(settings, plan)
         if any(isinstance(effect, IncreaseSize) for effect in plan.effects):
             about = await self._write_state(about, state)
+        about = await self._keep(about, state)
         self._memories[name] = _GroupMemory(state=state)
         done = await self._actor.carry_out(settings, plan.effects, pod_counts=pod_counts, about=about, why=why_of(plan))
         self._memories[name] = _GroupMemory(
             state=state, failures=done.failures(), unsure_target=_unsure_target(plan.effects, cloud, done)
         )
+        if plan.unregistered_count:
+            message = f"{plan.unregistered_count} machines of the cloud are no nodes of this group"
+            await self._notes.write(about, Words(reason="MachinesMissing", message=message, is_warning=True))
         status = status_of(
             about,
             plan=plan,
@@ -187,7 +193,9 @@ class NodeGroupPasses:
             stamp=stamp(),
         )
         await self._write_status(about, status)
-        return GroupPass(settings=settings, plan=plan, state=state, cloud=cloud, pod_counts=pod_counts, done=done)
+        return GroupPass(
+            settings=settings, plan=plan, state=state, cloud=cloud, pod_counts=pod_counts, done=done, at_s=now_s
+        )
 
     def _memory_of(self, name: str, about: Object, cloud: CloudGroup, *, now_s: float) -> _GroupMemory:
         memory = self._memories.get(name)
@@ -252,6 +260,14 @@ class NodeGroupPasses:
         """The state alone, before the cloud is asked; an error stops the pass."""
         patch = {"status": {"state": merge_difference(nested(about, "status", "state") or {}, written_state(state))}}
         return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch=patch, subresource="status")
+
+    async def _keep(self, about: Object, state: NodeGroupState) -> Object:
+        """The lock and the breaker in the annotation, where they changed."""
+        text = kept_text(state)
+        if annotations_of(about).get(NODE_GROUP_STATE_ANNOTATION, "") == text:
+            return about
+        patch = {"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: text or None}}}
+        return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch=patch)
 
     async def _write_status(self, about: Object, status: Object) -> None:
         before = about.get("status") or {}

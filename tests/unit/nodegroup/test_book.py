@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, Placement, PodPhase, Snapshot
+from serving.nodegroup.starve import free_amounts
+from serving.nodegroup.states import NodeState, state_of
 from serving.nodegroup.view import gathered
 from serving.settings.nodegroup import NodeGroupSettings
 from tests.unit.nodegroup.builders import PLACED, SETTINGS, node, pod, quirky, settings
@@ -25,7 +27,13 @@ node_changes = st.builds(
 )
 pod_changes = st.builds(
     lambda number, on, cpu_m, phase, placement: msgspec.structs.replace(
-        pod(cpu_m), name=f"p{number}", node_name=on, phase=phase, placement=placement, is_anticipated=number == 3
+        pod(cpu_m),
+        name=f"p{number}",
+        node_name=on,
+        phase=phase,
+        placement=placement,
+        is_scheduled=on is not None,
+        is_anticipated=number == 3,
     ),
     st.integers(0, 3),
     st.sampled_from((None, "n000", "n001")),
@@ -64,6 +72,13 @@ def compare(book: NodeGroupBook, found: list[GroupNode | GroupPod | str], group:
     wanted, got = gathered(whole, group), book.facts(group.name, CLOUD, Failures())
     assert {one.name: one for one in got.nodes} == {one.name: one for one in wanted.nodes}
     assert {one.name: one for one in got.pods} == {one.name: one for one in wanted.pods}
+    assert got.anticipated_count == wanted.anticipated_count
+    untainted = [one for one in wanted.nodes if state_of(one) is NodeState.UNTAINTED]
+    free = free_amounts(untainted, wanted.pods).values()
+    assert book.extremes(group.name).free_cpu.cpu_m == max((one.cpu_m for one in free), default=0)
+    waiting = [one for one in wanted.pods if one.phase is PodPhase.PENDING and not one.node_name]
+    most = max((one.request.cpu_m for one in waiting if not one.is_anticipated), default=0)
+    assert book.extremes(group.name).pending_cpu.cpu_m == most
     assert (dict(got.pod_counts), got.request, got.cloud) == (dict(wanted.pod_counts), wanted.request, CLOUD)
 
 

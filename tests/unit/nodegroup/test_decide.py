@@ -235,3 +235,18 @@ def test_dry_mode_takes_no_lock_and_does_not_feed_the_breaker() -> None:
     state, plan = decided(snapshot(group, load(110, group)), settings(dry_mode=True))
     assert plan.withheld == (IncreaseSize(count=6),)
     assert (state.lock, state.breaker) == (None, BreakerState())
+
+
+def test_machines_that_do_not_become_nodes_are_missing_after_the_window() -> None:
+    seen = snapshot(nodes(3), load(50, nodes(3)), target=5)
+    state, plan = decided(seen)
+    assert plan.unregistered_count == 0
+    state, plan = decided(seen, state=state, now_s=NOW_S + 119)
+    assert plan.unregistered_count == 0
+    state, plan = decided(seen, state=state, now_s=NOW_S + 120)
+    assert plan.unregistered_count == 2
+    # One of them comes: the other has as much time again.
+    state, plan = decided(snapshot(nodes(4), load(50, nodes(4)), target=5), state=state, now_s=NOW_S + 130)
+    assert plan.unregistered_count == 0
+    state, plan = decided(snapshot(nodes(5), load(50, nodes(5)), target=5), state=state, now_s=NOW_S + 140)
+    assert (plan.unregistered_count, state.coming_since_s) == (0, None)

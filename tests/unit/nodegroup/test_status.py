@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from serving.model.knative import NODE_GROUP_STATE_ANNOTATION
 from serving.model.objects import condition_of
 from serving.nodegroup.breaker import BreakerPhase, BreakerState
 from serving.nodegroup.lock import ScaleLock
@@ -23,6 +24,7 @@ from serving.nodegroup.records import Amount, CloudGroup
 from serving.nodegroup.status import (
     CLOUD_REACHABLE,
     Verdict,
+    kept_text,
     recovered_state,
     refused_status,
     sentence_of,
@@ -120,6 +122,7 @@ def test_without_a_pass_the_other_conditions_stay() -> None:
         "AbleToScale": "True",
         "CloudReachable": "False",
         "Healthy": "True",
+        "MachinesRegistered": "True",
         "Ready": "False",
     }
     alone = refused_status(None, "Ready", verdict, stamp="now")
@@ -140,3 +143,18 @@ def test_without_a_pass_the_other_conditions_stay() -> None:
 )
 def test_each_effect_has_a_sentence(effect: Effect, sentence: str) -> None:
     assert sentence_of(effect) == sentence
+
+
+def test_the_lock_and_the_breaker_survive_without_a_status() -> None:
+    text = kept_text(STATE)
+    kept = state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: text}}})
+    assert kept == NodeGroupState(lock=STATE.lock, breaker=STATE.breaker)
+    assert kept_text(NodeGroupState()) == ""
+    assert state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: "{"}}}) is None
+    assert state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: '{"lock":1}'}}}) is None
+
+
+def test_machines_that_are_missing_are_counted_in_a_sentence() -> None:
+    found = condition_of({"status": made(plan(unregistered_count=1), NodeGroupState())}, "MachinesRegistered")
+    assert (found["status"], found["reason"]) == ("False", "MachinesMissing")
+    assert found["message"].startswith("1 machine of the cloud is no node of this group")

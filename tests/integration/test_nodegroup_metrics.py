@@ -1,0 +1,47 @@
+"""The daemon's loop fills the page of metrics with what its passes see and do."""
+
+from serving.metrics.nodegroup import NodeGroupMetrics
+from serving.nodegroup.io.loop import NodeGroupLoop
+from serving.settings.nodegroup_daemon import NodeGroupDaemonSettings
+from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
+
+SETTINGS = NodeGroupDaemonSettings(cloud_provider="memory")
+
+
+def value(metrics: NodeGroupMetrics, name: str, **labels: str) -> float | None:
+    return metrics.page.registry.get_sample_value(name, {"node_group": "shared", **labels})
+
+
+async def looked(stage: NodeGroupStage, loop: NodeGroupLoop, *, after_s: float) -> None:
+    stage.now_s += after_s
+    await stage._seen_all()
+    await loop._pass()
+
+
+async def test_locks_and_nodes_that_come_are_timed_and_pods_that_wait_are_measured() -> None:
+    async with staged_groups() as stage:
+        metrics = NodeGroupMetrics()
+        loop = NodeGroupLoop(stage.passes, lambda: SETTINGS, metrics)
+        for name in ("a", "b", "c"):
+            await stage.node(name)
+        for number in range(12):
+            await stage.pod(f"p{number}", on="abc"[number % 3])
+        await stage.pod("waiting", cpu="700m")
+        await looked(stage, loop, after_s=60)
+        prefix = "escalator_node_group"
+        assert value(metrics, f"{prefix}_cpu_request_largest_pending_cpu") == 700
+        assert value(metrics, f"{prefix}_cpu_capacity_largest_available_cpu") == 0
+        assert value(metrics, f"{prefix}_scale_lock") == 1
+        stage.now_s += 70
+        for name in ("d", "e", "f"):
+            await stage.node(name)
+        await looked(stage, loop, after_s=60)
+        # The lock of 2 minutes is over, and nodes came 70 s after they were asked for.
+        assert value(metrics, f"{prefix}_scale_lock") == 0
+        assert value(metrics, f"{prefix}_scale_lock_duration_sum") == 130
+        assert value(metrics, f"{prefix}_node_registration_lag_count") == 3
+        assert value(metrics, f"{prefix}_node_registration_lag_bucket", le="60.0") == 0
+        assert value(metrics, f"{prefix}_node_registration_lag_bucket", le="120.0") == 3
+        # A group that is gone leaves no rows.
+        metrics.passed(0.1, [])
+        assert value(metrics, f"{prefix}_scale_lock") is None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from serving.aio.schedules import schedule_problems
 from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY, Kind
 from serving.model.errors import Problem
 from serving.model.objects import Object, namespace_of, nested
@@ -33,6 +34,7 @@ def _policy_problems(spec: object) -> Iterator[Problem]:
         yield Problem(where="spec", what=f"Invalid value: {error}", expected="a ScalingPolicy's spec")
         return
     yield from check_scaling_policy(policy, known_types=REGISTRY.keys())
+    yield from schedule_problems(policy)
 
 
 def _namespace_problems(mapping: Object) -> Iterator[Problem]:

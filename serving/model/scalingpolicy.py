@@ -18,9 +18,12 @@ from serving.model.resources import Resources
 
 __all__ = [
     "LIMIT_PERCENT_DEFAULT",
+    "SCHEDULES_MAX",
     "TARGET_KINDS",
     "Direction",
     "ScalingPolicySpec",
+    "Schedule",
+    "ScheduleState",
     "TargetRef",
     "Trigger",
     "check_scaling_policy",
@@ -33,6 +36,9 @@ __all__ = [
 
 TARGET_KINDS = ("Revision", "Configuration", "Service")
 """What a policy can be attached to; the first is the closest to the pods."""
+
+SCHEDULES_MAX = 16
+"""Most schedules of one policy."""
 
 # The limit of an up trigger that names none. Source: maestro, also for its old-style trigger block.
 LIMIT_PERCENT_DEFAULT = 90
@@ -110,6 +116,38 @@ class TargetRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     api_version: str = SERVING_API_VERSION
 
 
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Times at which there are pods whatever the load is: from each ``start`` to the next ``end``."""
+
+    start: str
+    """When it begins, as five fields of cron: ``0 8 * * 1-5`` is 8:00 on working days."""
+
+    end: str
+    """When it ends, in the same form."""
+
+    min_count: int = msgspec.field(name="min")
+    """Fewest pods meanwhile. Range: from 1, and to ``max`` of the policy if it has one."""
+
+    time_zone: str = "Etc/UTC"
+    """Name of the time zone in which start and end are, such as Europe/Berlin. Its daylight-saving time is followed."""
+
+    name: str = ""
+    """What people call it; "": its start and end."""
+
+    @property
+    def shown_name(self) -> str:
+        """What people call it."""
+        return self.name or f"{self.start} to {self.end}"
+
+
+class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a schedule holds, and until when: in seconds since the epoch, and as the clocks of its time zone show it."""
+
+    is_active: bool
+    until_s: float
+    until: str
+
+
 class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """What a ScalingPolicy asks for."""
 
@@ -127,6 +165,9 @@ class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     down: Direction = Direction()
     """When and how pods are removed."""
+
+    schedules: tuple[Schedule, ...] = ()
+    """Times with a minimum of their own, at most 16. Of several at once the largest counts."""
 
     panic_scale: bool = False
     """Whether a pod that takes its first request adds ``up.delta`` pods on the spot if more pods hold a request than the

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from serving.aio.clock import now_s, stamp, wall_s
+from serving.aio.schedules import schedule_problems, schedule_state
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.groups import Group
 from serving.autoscaler.io.sharing import Sharing
@@ -53,7 +54,7 @@ class PolicyClient:
         sharing: Sharing,
         group: Callable[[RevisionKey], Group],
     ) -> None:
-        self.triggers = Triggers(settings.triggers, requests=requests, on_news=self._news)
+        self.triggers = Triggers(settings.triggers, requests=requests, on_news=self._news, state_at=schedule_state)
         self.usages = Usages()
         self.policies = Reflector(cluster, SCALING_POLICY)
         self.status_write_count = 0
@@ -107,7 +108,7 @@ class PolicyClient:
             group.create_task(self._look(), name="autoscaler usage")
 
     def _changed(self, change: CacheChange) -> None:
-        policy = None if change.type is EventType.DELETED else policy_of(change.new)
+        policy = None if change.type is EventType.DELETED else policy_of(change.new, schedule_problems)
         if policy is None:
             self._written.pop(change.key, None)
             self.triggers.drop_policy(change.key)

@@ -14,6 +14,7 @@ import msgspec
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.triggers.attachment import LastDecision, Triggered
+from serving.autoscaler.triggers.calendar import PolicyCalendar, StateAt
 from serving.autoscaler.triggers.index import Policies, PolicyKey, PolicyView, kept_of, state_of
 from serving.autoscaler.triggers.tick import TriggerState, rebased
 from serving.model.knative import RevisionKey, ServingState
@@ -38,12 +39,21 @@ class _Held:
     ``is_asleep`` says that there is nothing to evaluate: at scale 0 only a policy's min asks for anything.
     """
 
-    __slots__ = ("is_asleep", "policy", "problem", "revision", "triggered")
+    __slots__ = ("calendar", "is_asleep", "policy", "problem", "revision", "triggered")
 
-    def __init__(self, revision: ScaledRevision, policy: PolicyView, triggered: Triggered, *, problem: str) -> None:
+    def __init__(
+        self,
+        revision: ScaledRevision,
+        policy: PolicyView,
+        triggered: Triggered,
+        *,
+        calendar: PolicyCalendar,
+        problem: str,
+    ) -> None:
         self.revision = revision
         self.policy = policy
         self.triggered = triggered
+        self.calendar = calendar
         self.problem = problem
         self.is_asleep = True
 
@@ -51,8 +61,17 @@ class _Held:
 class Triggers:
     """All policies at work."""
 
-    def __init__(self, settings: TriggerSettings, *, requests: Requests, on_news: Callable[[PolicyKey], None]) -> None:
+    def __init__(
+        self,
+        settings: TriggerSettings,
+        *,
+        requests: Requests,
+        on_news: Callable[[PolicyKey], None],
+        state_at: StateAt,
+    ) -> None:
+        """``state_at`` knows time zones."""
         self._settings = settings
+        self._state_at = state_at
         self._requests = requests
         self._on_news = on_news
         self._policies = Policies()
@@ -141,17 +160,22 @@ class Triggers:
         if held is None or held.policy.spec is None:
             return ()
         spec, triggered = held.policy.spec, held.triggered
-        is_over = revision.serving_state is ServingState.RETIRED
-        held.is_asleep = bool(held.problem) or is_over or (present_scale == 0 and spec.min_count == 0)
-        if held.is_asleep:
+        is_over = bool(held.problem) or revision.serving_state is ServingState.RETIRED
+        held.is_asleep = is_over or (present_scale == 0 and spec.min_count == 0)
+        if is_over:
             return ()
+        if held.calendar.look(now_s + wall_offset_s):
+            self._on_news(held.policy.key)
+        scheduled = held.calendar.proposals()
+        if held.is_asleep:
+            return scheduled
         triggered.settle(present_scale)
         if spec.panic_scale:
             triggered.panic(observe(), now_s)
         if triggered.is_due(now_s):
             triggered.evaluate(revision.key[1], observe(), now_s)
             self._on_news(held.policy.key)
-        return triggered.proposals(now_s)
+        return (*triggered.proposals(now_s), *scheduled)
 
     def due_in_s(self, key: RevisionKey, now_s: float) -> float | None:
         """When the next evaluation of a revision is due; None if it follows no policy."""
@@ -190,6 +214,8 @@ class Triggers:
         return {
             "observedGeneration": policy.generation,
             "conditions": [condition],
+            "scheduledMin": working[0].calendar.min_count or None if working else None,
+            "schedules": working[0].calendar.status() if working else [],
             "lastDecision": None if latest is None else _told(latest, at=stamp(latest.at_s + wall_offset_s)),
             "revisions": [
                 msgspec.to_builtins(kept_of(held.revision, rebased(held.triggered.state, by_s=wall_offset_s)))
@@ -213,6 +239,7 @@ class Triggers:
             held.policy, held.revision = policy, revision
             held.triggered.follow(policy.spec, now_s)
             if is_other:
+                held.calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
                 held.problem = self._problem(revision, policy.spec)
                 self._on_news(policy.key)
         return held
@@ -223,7 +250,8 @@ class Triggers:
         kept = next((one for one in policy.kept if one.uid == revision.uid), None)
         state = TriggerState() if kept is None else rebased(state_of(kept), by_s=-wall_offset_s)
         triggered = Triggered(policy.key[1], policy.spec, self._settings, state=state, now_s=now_s)
-        return _Held(revision, policy, triggered, problem=self._problem(revision, policy.spec))
+        calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
+        return _Held(revision, policy, triggered, calendar=calendar, problem=self._problem(revision, policy.spec))
 
     def _problem(self, revision: ScaledRevision, spec: ScalingPolicySpec) -> str:
         """Why a revision cannot follow a policy; "" if it can."""

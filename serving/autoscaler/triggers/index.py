@@ -7,7 +7,7 @@ policy's status before it ended is read back (``KeptState``). Nothing is decided
 """
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.triggers.points import UsagePoint
 from serving.autoscaler.triggers.tick import TriggerPhase, TriggerState
+from serving.model.errors import Problem
 from serving.model.knative import RevisionKey
 from serving.model.scalingpolicy import ScalingPolicySpec, TargetRef, check_scaling_policy, type_of_today
 from serving.scaling.triggertypes.policies import REGISTRY
@@ -23,6 +24,7 @@ __all__ = [
     "Attachment",
     "KeptState",
     "Policies",
+    "PolicyCheck",
     "PolicyKey",
     "PolicyView",
     "Reason",
@@ -34,6 +36,9 @@ __all__ = [
 
 PolicyKey = tuple[str, str]
 """Namespace and name."""
+
+PolicyCheck = Callable[[ScalingPolicySpec], Iterable[Problem]]
+"""Finds problems of a policy."""
 
 _Target = tuple[str, str, str]
 
@@ -84,12 +89,12 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-def policy_of(found: Mapping[str, Any]) -> PolicyView | None:
-    """A ScalingPolicy; None if it goes away."""
+def policy_of(found: Mapping[str, Any], check: PolicyCheck) -> PolicyView | None:
+    """A ScalingPolicy; None if it goes away. ``check`` finds what needs time zones."""
     metadata, status = found["metadata"], found.get("status") or {}
     if metadata.get("deletionTimestamp"):
         return None
-    spec, problem = _spec_of(found.get("spec") or {})
+    spec, problem = _spec_of(found.get("spec") or {}, check)
     return PolicyView(
         key=(metadata.get("namespace", ""), metadata["name"]),
         uid=metadata.get("uid", ""),
@@ -103,12 +108,12 @@ def policy_of(found: Mapping[str, Any]) -> PolicyView | None:
     )
 
 
-def _spec_of(written: Mapping[str, Any]) -> tuple[ScalingPolicySpec | None, str]:
+def _spec_of(written: Mapping[str, Any], check: PolicyCheck) -> tuple[ScalingPolicySpec | None, str]:
     try:
         spec = msgspec.convert(written, type=ScalingPolicySpec)
     except msgspec.ValidationError as error:
         return None, str(error)
-    problems = [str(one) for one in check_scaling_policy(spec, known_types=REGISTRY)]
+    problems = [str(one) for one in (*check_scaling_policy(spec, known_types=REGISTRY), *check(spec))]
     if spec.target_ref is None:
         problems.append("spec.targetRef: it names no target")
     return spec, "; ".join(problems)

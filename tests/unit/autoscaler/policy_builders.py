@@ -1,5 +1,6 @@
 """Policies and revisions for tests of what joins them."""
 
+from serving.aio.schedules import schedule_problems
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.triggers.index import PolicyView, policy_of
 from serving.model.knative import ServingState
@@ -54,6 +55,6 @@ def manifest(
 
 def policy(name: str = "p", **fields: object) -> PolicyView:
     """A policy as the autoscaler has it; ``fields`` are those of ``manifest``."""
-    found = policy_of(manifest(name, **fields))  # type: ignore[arg-type] # the fields of manifest
+    found = policy_of(manifest(name, **fields), schedule_problems)  # type: ignore[arg-type] # the fields of manifest
     assert found is not None
     return found

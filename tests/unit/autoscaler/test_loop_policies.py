@@ -222,3 +222,18 @@ def test_a_pod_that_takes_its_first_request_panics() -> None:
 
     scale, waited_s = run_virtually(run())
     assert (scale, waited_s <= 1.0) == (5, True)
+
+
+def test_a_schedule_brings_a_revision_out_of_reserve() -> None:
+    async def run() -> tuple[int, Json]:
+        async with staged() as stage:
+            hours = {"name": "always", "start": "0 0 * * *", "end": "59 23 * * *", "min": 3}
+            others = {"name": "the rest", "start": "59 23 * * *", "end": "1 0 * * *", "min": 3}
+            await attach(stage, {"schedules": [hours, others]})
+            scale = await stage.store.scaled(3)
+            await asyncio.sleep(15)
+            return scale, await status(stage)
+
+    scale, told = run_virtually(run())
+    assert (scale, told["scheduledMin"]) == (3, 3)
+    assert [one["name"] for one in told["schedules"]] == ["always", "the rest"]

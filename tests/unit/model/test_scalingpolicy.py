@@ -209,3 +209,14 @@ def test_old_spellings_of_types_are_taken_over() -> None:
     spelled = [trigger(kind).type for kind in ("room", "legacy", "cpu")]
     assert spelled == ["occupancy", "fixed-step", "cpu"]
     assert [type_of_today(kind) for kind in ("room", "cpu")] == ["occupancy", "cpu"]
+
+
+def test_a_schedule_without_a_name_is_called_by_its_times() -> None:
+    spec = msgspec.json.decode(
+        b'{"schedules": [{"start": "0 8 * * *", "end": "0 9 * * *", "min": 2, "timeZone": "Asia/Tokyo"}]}',
+        type=ScalingPolicySpec,
+    )
+    (schedule,) = spec.schedules
+    assert (schedule.min_count, schedule.time_zone) == (2, "Asia/Tokyo")
+    assert schedule.shown_name == "0 8 * * * to 0 9 * * *"
+    assert msgspec.structs.replace(schedule, name="morning").shown_name == "morning"

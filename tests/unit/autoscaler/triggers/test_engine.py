@@ -2,6 +2,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from serving.aio.schedules import schedule_state
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.triggers.engine import Triggers
@@ -25,7 +26,9 @@ class Desk:
         self.news: list[PolicyKey] = []
         self.look_count = 0
         self.cpu_m = cpu_m
-        self.triggers = Triggers(TriggerSettings(), requests=self.requests, on_news=self.news.append)
+        self.triggers = Triggers(
+            TriggerSettings(), requests=self.requests, on_news=self.news.append, state_at=schedule_state
+        )
 
     def requests(self, _: RevisionKey) -> Mapping[str, Resources]:
         return {"c": Resources(cpu_m=self.cpu_m)}
@@ -264,3 +267,33 @@ def test_panic_is_asked_at_each_decision() -> None:
     assert [(one.decider, one.desired) for one in found][1:] == [("panic of policy p", 3)]
     desk.triggers.forget_pod(HELLO.key, "a")
     assert desk.triggers.hear(HELLO.key, "a", concurrency=1.0)
+
+
+def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:
+    """The wall clock is 1,000,000 s after the epoch: January 12, 1970, 13:46:40."""
+    desk = Desk()
+    schedule = {"name": "noon", "start": "0 13 * * *", "end": "0 14 * * *", "min": 7}
+    desk.triggers.take_policy(policy(up=ROOM_UP, schedules=[schedule]))
+    (scheduled,) = desk.decide(observed=pods())
+    assert (scheduled.desired, desk.look_count) == (7, 0)
+    assert scheduled.decider == "schedule noon of policy p"
+    assert scheduled.reason == "until 1970-01-12 14:00 Etc/UTC"
+    status = desk.status()
+    assert (status["scheduledMin"], status["schedules"][0]["active"]) == (7, True)
+    news = len(desk.news)
+    assert [one.desired for one in desk.decide(now_s=2.0)] == [13, 7]
+    assert desk.decide(observed=pods(), now_s=800.0) == ()
+    assert len(desk.news) > news
+    assert (desk.status()["scheduledMin"], desk.status()["schedules"][0]["active"]) == (None, False)
+
+
+def test_a_changed_schedule_holds_from_the_next_decision_on() -> None:
+    desk = Desk()
+    schedule = {"start": "0 13 * * *", "end": "0 14 * * *"}
+    desk.triggers.take_policy(policy(schedules=[{**schedule, "min": 2}]))
+    assert [one.desired for one in desk.decide(observed=pods())] == [2]
+    desk.triggers.take_policy(policy(schedules=[{**schedule, "min": 4}]))
+    assert [one.desired for one in desk.decide(observed=pods())] == [4]
+    desk.triggers.take_policy(policy(schedules=[{**schedule, "min": 4, "timeZone": "Nowhere"}]))
+    assert desk.decide(observed=pods()) == ()
+    assert "spec.schedules[0].timeZone" in desk.condition()["message"]

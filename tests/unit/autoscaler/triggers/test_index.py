@@ -1,3 +1,4 @@
+from serving.aio.schedules import schedule_problems
 from serving.autoscaler.triggers.index import KeptState, Policies, Reason, kept_of, policy_of, state_of, targets_of
 from serving.autoscaler.triggers.points import UsagePoint
 from serving.autoscaler.triggers.tick import TriggerPhase, TriggerState
@@ -21,7 +22,7 @@ def test_a_policy_is_read() -> None:
 def test_a_policy_that_goes_away_is_none() -> None:
     found = manifest()
     found["metadata"] = {"name": "p", "deletionTimestamp": "now"}
-    assert policy_of(found) is None
+    assert policy_of(found, schedule_problems) is None
 
 
 def test_a_policy_of_another_shape_cannot_be_used() -> None:
@@ -37,7 +38,7 @@ def test_a_policy_that_contradicts_itself_cannot_be_used() -> None:
 
 
 def test_a_policy_without_a_target_cannot_be_used() -> None:
-    found = policy_of({"metadata": {"name": "p"}, "spec": {}})
+    found = policy_of({"metadata": {"name": "p"}, "spec": {}}, schedule_problems)
     assert found is not None
     assert (found.spec, found.problem) == (None, "spec.targetRef: it names no target")
 

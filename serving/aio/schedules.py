@@ -1,0 +1,108 @@
+"""Schedules of a ScalingPolicy: whether one holds at a time, until when, and what is wrong with one.
+
+Input: the schedule, and the wall clock as seconds since the epoch. Output: a ``ScheduleState``. A schedule holds if its next
+end comes before its next start; so it needs no memory. Fields of cron mean what they mean to Debian's cron, also when clocks
+change: a time that is skipped counts as the end of the gap, and one that comes twice counts once. The same rule as KEDA's
+cron trigger. It knows no revision.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from serving.model.errors import Problem
+from serving.model.scalingpolicy import SCHEDULES_MAX, ScalingPolicySpec, Schedule, ScheduleState
+
+__all__ = ["schedule_problems", "schedule_state"]
+
+_FIELDS = 5
+_CRON = "five fields of cron: minute, hour, day of month, month, day of week, as 0 8 * * 1-5"
+# Sunday, January 4, 2026: a time from which each start and end can be looked for.
+_SOME_TIME = datetime(2026, 1, 4, tzinfo=UTC)
+
+
+def schedule_state(schedule: Schedule, wall_s: float) -> ScheduleState:
+    """Whether it holds. ``schedule`` has no problems (``schedule_problems``).
+
+    0 8 * * 1-5 to 0 18 * * 1-5, on a Monday: before 8:00 the next start comes first, so it does not hold; at 8:00 the next
+    end does, so it holds until 18:00.
+    """
+    zone = ZoneInfo(schedule.time_zone)
+    starts_s, ends_s = (_next_s(text, wall_s, zone) for text in (schedule.start, schedule.end))
+    until_s = min(starts_s, ends_s)
+    until = f"{datetime.fromtimestamp(until_s, zone):%Y-%m-%d %H:%M} {schedule.time_zone}"
+    return ScheduleState(is_active=ends_s < starts_s, until_s=until_s, until=until)
+
+
+def schedule_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
+    """Everything that is wrong with the schedules of a policy."""
+    if len(spec.schedules) > SCHEDULES_MAX:
+        yield Problem(
+            where="spec.schedules", what=f"{len(spec.schedules)} schedules", expected=f"at most {SCHEDULES_MAX}"
+        )
+    for index, schedule in enumerate(spec.schedules):
+        where = f"spec.schedules[{index}]"
+        yield from _count_problems(schedule, spec, where)
+        yield from _time_problems(schedule, where)
+    yield from _name_problems(spec.schedules)
+
+
+def _count_problems(schedule: Schedule, spec: ScalingPolicySpec, where: str) -> Iterator[Problem]:
+    if schedule.min_count < 1:
+        yield Problem(where=f"{where}.min", what=f"{schedule.min_count} asks for nothing", expected="1 or more")
+    elif 0 < spec.max_count < schedule.min_count:
+        yield Problem(
+            where=f"{where}.min",
+            what=f"{schedule.min_count} is above spec.max, {spec.max_count}",
+            expected=f"at most {spec.max_count}, or spec.max 0",
+        )
+
+
+def _time_problems(schedule: Schedule, where: str) -> Iterator[Problem]:
+    try:
+        ZoneInfo(schedule.time_zone)
+    except (KeyError, ValueError, OSError):
+        yield Problem(
+            where=f"{where}.timeZone",
+            what=f"{schedule.time_zone!r} is not a time zone here",
+            expected="a name of the IANA database, as Europe/Berlin",
+        )
+    bad = [name for name, text in (("start", schedule.start), ("end", schedule.end)) if not _is_cron(text)]
+    for name in bad:
+        text = getattr(schedule, name)
+        yield Problem(where=f"{where}.{name}", what=f"{text!r} is not a time of cron that comes", expected=_CRON)
+    if not bad and schedule.start.split() == schedule.end.split():
+        yield Problem(
+            where=f"{where}.end", what=f"it is the start, {schedule.end!r}, so it never holds", expected="another time"
+        )
+
+
+def _name_problems(schedules: Sequence[Schedule]) -> Iterator[Problem]:
+    names = Counter(one.name for one in schedules if one.name)
+    for index, schedule in enumerate(schedules):
+        if names[schedule.name] > 1:
+            what = f"{names[schedule.name]} schedules are called {schedule.name!r}"
+            yield Problem(where=f"spec.schedules[{index}].name", what=what, expected="names that differ, or none")
+
+
+def _is_cron(text: str) -> bool:
+    """Whether it can be read, and comes at all."""
+    if len(text.split()) != _FIELDS:
+        return False
+    try:
+        next(CronSim(text, _SOME_TIME))
+    except (CronSimError, StopIteration):
+        return False
+    return True
+
+
+def _next_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
+    """The first time after another one. In the hour that comes twice, the parser also gives times of the first one.
+
+    Times are compared as seconds: datetimes of one zone are compared by what its clocks show.
+    """
+    times_s = (one.timestamp() for one in CronSim(text, datetime.fromtimestamp(wall_s, zone)))
+    return next(one_s for one_s in times_s if one_s > wall_s)

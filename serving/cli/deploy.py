@@ -82,6 +82,11 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--target", type=click.FloatRange(0, min_open=True), help="Requests at once to aim at per pod.")
 @click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The port that the manifest says; the app gets $PORT.")
+@click.option(
+    "--fixed-port",
+    type=click.IntRange(1, 65535),
+    help="The port on which the app listens, whatever $PORT says. Each pod gets a network of its own, in which 127.0.0.1 is the pod.",
+)
 @click.option("--h2c", is_flag=True, help="The app speaks HTTP/2 with prior knowledge, as gRPC does.")
 @click.option(
     "--image",

@@ -15,6 +15,7 @@ from serving.model.knative import (
     AUTOSCALING_GROUP,
     COMMAND_ANNOTATION,
     FOLDER_ANNOTATION,
+    NETWORK_ANNOTATION,
     SERVING_API_VERSION,
     SNAPSHOT_ANNOTATION,
     TEMPLATE_ANNOTATION,
@@ -43,6 +44,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     timeout: int | None = None
     port: int | None = None
+    fixed_port: int | None = None
+    """The port on which the app listens whatever PORT says; each pod then has a network of its own."""
     h2c: bool = False
     scaling: Mapping[str, str] = {}
     policy: Mapping[str, str] = {}
@@ -79,15 +82,17 @@ def manifest_of(asked: Deployment) -> Object:
         ),
         **({SNAPSHOT_ANNOTATION: asked.snapshot} if asked.snapshot else {}),
         **({TEMPLATE_ANNOTATION: "preload"} if asked.preload else {}),
+        **({NETWORK_ANNOTATION: "pod"} if asked.fixed_port and asked.command else {}),
         **{f"{AUTOSCALING_GROUP}/{key.replace('_', '-')}": text for key, text in asked.scaling.items()},
         **asked.annotations,
     }
     environment = [{"name": key, "value": value} for key, value in asked.environment.items()]
     container: Object = {"image": asked.image or asked.name, "env": environment}
+    port = asked.fixed_port or asked.port
     if asked.h2c:
-        container["ports"] = [{"name": "h2c", "containerPort": asked.port or _PORT}]
-    elif asked.port is not None:
-        container["ports"] = [{"containerPort": asked.port}]
+        container["ports"] = [{"name": "h2c", "containerPort": port or _PORT}]
+    elif port is not None:
+        container["ports"] = [{"containerPort": port}]
     spec: Object = {"containers": [container]}
     if asked.concurrency is not None:
         spec["containerConcurrency"] = asked.concurrency

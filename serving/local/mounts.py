@@ -17,6 +17,7 @@ import msgspec
 
 __all__ = [
     "HOSTS_PATH",
+    "RESOLVER_PATH",
     "MountPoint",
     "OverlayMount",
     "can_mount",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 HOSTS_PATH = "/etc/hosts"
+RESOLVER_PATH = "/etc/resolv.conf"
 
 # Loaded here, not after a fork: between fork and exec only what is safe may run.
 _LIBC = ctypes.CDLL(None, use_errno=True)

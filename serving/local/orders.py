@@ -62,9 +62,10 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     """Start a process. Without ``arguments`` it is the pod's queue-proxy, forked from the warm template.
 
     ``folder`` is where it is started, ``log`` the file that its output is added to. It gets no other environment.
-    ``launch`` says that it is a container, and ``network`` the network namespace that a queue-proxy reaches its app in.
+    ``launch`` says that it is a container, and ``network`` the network namespace of an app, which its queue-proxy enters too.
     ``mounts`` are shown at their own paths, by a root that is built at the empty folder ``new_root``; ``hostname`` is what
-    the process sees as its host's name, ``hosts`` the file that it sees as its hosts file.
+    the process sees as its host's name, ``hosts`` and ``resolver`` the files that it sees as
+    its hosts file and as the configuration of its resolver.
     ``niceness`` is how much less of a core it gets until its pod is ready (nice(2)).
     ``preload`` names the revision whose warm process may fork it, which imports ``modules``, or what the command names.
 
@@ -86,6 +87,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     launch: Launch | None = None
     network: str = ""
     hosts: str = ""
+    resolver: str = ""
     stdin: str = ""
     stdout: str = ""
     stderr: str = ""

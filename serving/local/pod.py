@@ -196,7 +196,7 @@ class PodRun:
             following = follow_sources(setup.read_sources, setup.write_volumes, known=sources, stop=self.stop)
             group.create_task(following, name="volumes")
         if self._note is None:
-            refused = self.box.refused_limits if self.box else None
+            refused = self.box.refused_limits if self.box and self.box.has_containers else None
             for container in containers:
                 for warning in warnings_of(container, security=security_of(self.manifest, container), refused=refused):
                     await warnings.send(*warning)
@@ -306,7 +306,8 @@ class PodRun:
 
     def has_memory_limit(self) -> bool:
         """Whether ``check_memory`` has anything to check: a cgroup kills by itself."""
-        is_watched = self.box is None or "memory" in self.box.refused_limits
+        box = self.box
+        is_watched = box is None or not box.has_containers or "memory" in box.refused_limits
         return is_watched and any(memory_limit_bytes(container) for container in self.manifest["spec"]["containers"])
 
     async def _report_status(self) -> None:

@@ -89,7 +89,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         return PodBox(host, self.manifest, images, pod_id=self.pod_id, address=address, folder=folder)
 
     def app(self, container: Object, sources: Sources, box: PodBox | None) -> StartProcess:
-        """The order that starts a container of the app, as a process where there is no box.
+        """The order that starts a container of the app, as a process where the box has no containers.
 
         Raises:
             InvalidValue: when there is nothing to run, or its user or a limit cannot be used.
@@ -99,13 +99,13 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         given = container_environment(self._facts, container, sources=sources)
         mounts = mount_points(folder, container, nested(self.manifest, "spec", "volumes") or ())
         log = self._log(container_name_of(container))
-        if box is not None:
+        if box is not None and box.has_containers:
             return box.order(container, given=given, mounts=mounts, log=log)
         snapshot = annotations_of(self.manifest).get(SNAPSHOT_ANNOTATION, "")
         plan = app_plan(
             self.manifest,
             container,
-            port=self.location.port,
+            port=box.port if box else self.location.port,
             home=str(folder),
             given=given,
             snapshot=str(path_of_snapshot(self.node.snapshots, snapshot)) if snapshot else "",
@@ -121,8 +121,11 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             mounts=mounts,
             new_root=str(root_folder(folder)),
             hostname=name_of(self.manifest),
-            hosts=str(self.node.hosts or ""),
-            preload=self._preload() if serves(self.manifest, container) else "",
+            network=box.network if box else "",
+            hosts=box.hosts if box else str(self.node.hosts or ""),
+            resolver=box.resolver if box else "",
+            # A warm process is in the network of this machine.
+            preload=self._preload() if serves(self.manifest, container) and not box else "",
             modules=tuple(one.strip() for one in named.split(",") if one.strip()),
         )
 

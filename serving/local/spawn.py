@@ -30,7 +30,15 @@ import msgspec
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.aio.netns import enter
 from serving.local.containers.launch import launch_container
-from serving.local.mounts import HOSTS_PATH, MountPoint, can_mount, show_at_own_paths, show_over, take_hostname
+from serving.local.mounts import (
+    HOSTS_PATH,
+    RESOLVER_PATH,
+    MountPoint,
+    can_mount,
+    show_at_own_paths,
+    show_over,
+    take_hostname,
+)
 from serving.local.orders import StartProcess
 from serving.local.orderstreams import open_streams
 from serving.local.process_lifetime import (
@@ -98,9 +106,10 @@ class Spawner:
 
     def record_of(self, order: StartProcess) -> ProcessRecord:
         """The record of a process that is to be started."""
-        # By its port, which no other pod has, what an app has left behind is found.
+        # By its port, which no other pod has, what an app has left behind is found; in a network of its own, by its name.
         is_app = bool(order.arguments)
-        mark = f"PORT={order.environment.get('PORT', '')}" if is_app and not order.is_exec else ""
+        variable = "HOSTNAME" if order.network else "PORT"
+        mark = f"{variable}={order.environment.get(variable, '')}" if is_app and not order.is_exec else ""
         niceness = order.niceness if _MAY_RESTORE_NICENESS else 0
         return ProcessRecord(
             pod=order.pod, name=order.name, is_app=is_app, is_exec=order.is_exec, mark=mark, niceness=niceness
@@ -186,6 +195,7 @@ class Spawner:
         os.closerange(_FIRST_OWN_DESCRIPTOR, pipe)
         os.closerange(pipe + 1, _DESCRIPTORS_MAX)
         take_hostname(order.hostname)
+        _enter_network(order)
         _take_mounts(order)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
@@ -225,8 +235,9 @@ class Spawner:
 
 
 def _take_mounts(order: StartProcess) -> None:
-    """Go to the app's folder, with its mounts and its hosts file where the kernel allows a mount namespace."""
-    hosts = (MountPoint(source=order.hosts, target=HOSTS_PATH),) if order.hosts and can_mount() else ()
+    """Go to the app's folder, with its mounts and its files for names where the kernel allows a mount namespace."""
+    files = ((order.hosts, HOSTS_PATH), (order.resolver, RESOLVER_PATH)) if can_mount() else ()
+    hosts = tuple(MountPoint(source=source, target=target) for source, target in files if source)
     if not order.mounts:
         if hosts:
             with contextlib.suppress(OSError):
@@ -253,10 +264,15 @@ def _in_network(order: StartProcess) -> dict[str, str]:
         made = socket.create_server((host, int(port)), backlog=_BACKLOG)
         descriptors[name] = made.detach()
     home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    network = os.open(order.network, os.O_RDONLY | os.O_CLOEXEC)
-    enter(network)
-    os.close(network)
+    _enter_network(order)
     return {"SERVING_LISTEN_FDS": json.dumps(descriptors), "SERVING_POD_STATS_NETWORK": f"/proc/self/fd/{home}"}
+
+
+def _enter_network(order: StartProcess) -> None:
+    if order.network:
+        network = os.open(order.network, os.O_RDONLY | os.O_CLOEXEC)
+        enter(network)
+        os.close(network)
 
 
 def _redirect(order: StartProcess) -> None:

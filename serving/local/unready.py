@@ -44,7 +44,7 @@ def explain(observed: ObservedContainer) -> Unready | None:
     if port and port not in observed.ports:
         if observed.ports:
             ports = _listed(observed.ports)
-            message = f"container {name} listens on {ports}{OTHER_PORT}{port}; it must listen on $PORT"
+            message = f"container {name} listens on {ports}{OTHER_PORT}{port}; it must listen on $PORT (or deploy it with --fixed-port)"
             return Unready(reason="WrongPort", message=message)
         message = f"container {name} does not listen yet; it was given PORT={port} and must listen there"
         return Unready(reason="NotListening", message=message)

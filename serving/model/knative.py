@@ -32,6 +32,7 @@ __all__ = [
     "METRIC_ANNOTATION",
     "MIRROR_POD_ANNOTATION",
     "NETWORKING_GROUP",
+    "NETWORK_ANNOTATION",
     "NODE_GROUP_STATE_ANNOTATION",
     "NO_DELETE_ANNOTATION",
     "NO_GC_ANNOTATION",
@@ -138,6 +139,8 @@ NODE_GROUP_STATE_ANNOTATION = f"{OWN_GROUP}/node-group-state"
 """On a NodeGroup: its scale lock and failure breaker, by the daemon. The journal of one machine keeps metadata and no status."""
 PLACEHOLDER_PAGE_ANNOTATION = f"{OWN_GROUP}/placeholder-page"
 """On a Service or Route: "true" shows browsers a page that reloads itself while a pod starts."""
+NETWORK_ANNOTATION = f"{OWN_GROUP}/network"
+"""On a template whose pods are processes: "pod" gives each pod a network of its own, in which it has the manifest's port."""
 TEMPLATE_ANNOTATION = f"{OWN_GROUP}/template"
 """On a template: "preload" forks pods from a process that has imported the app."""
 PRELOAD_MODULES_ANNOTATION = f"{OWN_GROUP}/preload-modules"

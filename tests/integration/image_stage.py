@@ -12,7 +12,7 @@ import pytest
 
 from serving.local.containers.engine import find_engine
 
-__all__ = ["app_image", "needs_containers", "oci_archive", "tar_of", "web_layer"]
+__all__ = ["BUSYBOX", "app_image", "needs_containers", "oci_archive", "tar_of", "web_layer"]
 
 BUSYBOX = shutil.which("busybox")
 # Serves /tmp, with a page that says what the container is.

@@ -13,7 +13,7 @@ from serving.local.containers.cgroups import Limits
 from serving.local.containers.host import container_host
 from serving.local.containers.leftovers import remove_leftovers
 from serving.local.containers.podbox import ContainerHost
-from tests.integration.image_stage import app_image, needs_containers
+from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
 
 pytestmark = [needs_containers()]
@@ -46,6 +46,31 @@ def boxed(**container: Any) -> Object:  # noqa: ANN401 - fields of the API
     made["metadata"]["annotations"] = {}
     made["spec"]["containers"] = [{"name": "user-container", "image": IMAGE, **container}]
     return made
+
+
+def network_of(process: str) -> str:
+    return str(Path(f"/proc/{process}/ns/net").readlink())
+
+
+_FIXED = "httpd -f -p 127.0.0.1:8000 -h ."
+
+
+async def test_processes_with_a_network_of_their_own_listen_on_one_port_side_by_side(machine: Machine) -> None:
+    for name in ("p", "q"):
+        pod = manifest(name, command=f"{BUSYBOX} {_FIXED}", ports=[{"containerPort": 8000}])
+        pod["metadata"]["annotations"]["serving.dev/network"] = "pod"
+        await machine.start(pod)
+    for name in ("p", "q"):
+        status, _ = await machine.get(await machine.ready(name), "/nothing")
+        assert status == 404
+    namespaces = {
+        network_of(str(pid))
+        for name in ("p", "q")
+        for container, pid in machine.kubelet.find("default", name).sessions.items()
+        if container != "queue-proxy"
+    }
+    assert len(namespaces) == 2
+    assert network_of("self") not in namespaces
 
 
 async def test_an_image_answers_with_its_own_environment_at_the_default_port(machine: Machine) -> None:

@@ -62,7 +62,10 @@ async def test_an_app_on_a_port_of_its_own_is_told_both_ports(machine: Machine) 
     message = await explained(machine, "WrongPort", server("0"))
     (port,) = [line.rpartition(" ")[2] for line in message.splitlines() if line.startswith("serving at ")]
     given = next(iter(machine.kubelet._running.values())).location.port
-    assert f"listens on port {port} and was given PORT={given}; it must listen on $PORT" in message
+    assert (
+        f"listens on port {port} and was given PORT={given}; it must listen on $PORT (or deploy it with --fixed-port)"
+        in message
+    )
 
 
 async def test_an_app_that_does_not_listen_is_said_to_with_its_log(machine: Machine) -> None:

@@ -3,6 +3,8 @@
 A pod whose template names a command of this machine (``serving.dev/command``, as ``serving deploy --command`` writes it) is
 processes. Any other pod runs its images, where something can run them. Where an image cannot be had, a pod whose containers
 all name a command runs those commands as processes, which is said aloud; another pod waits for its image.
+
+Processes whose template asks for it (``serving.dev/network: pod``) have the network of containers and nothing else of them.
 """
 
 import asyncio
@@ -15,10 +17,12 @@ from serving.local.containers.podbox import PodBox
 from serving.local.images.store import ImageUnavailable, StoredImage
 from serving.local.podplan import ContainerState, container_name_of
 from serving.local.podsetup import PodSetup
-from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, REVISION_UID_LABEL
+from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, NETWORK_ANNOTATION, REVISION_UID_LABEL
 from serving.model.objects import annotations_of, labels_of
 
-__all__ = ["box_of", "names_commands", "runs_images"]
+__all__ = ["box_of", "has_own_network", "names_commands", "runs_images"]
+
+_NO_NETWORK = "pods have networks of their own only where containers run, see `serving doctor`"
 
 _PAUSE_FIRST_S, _PAUSE_FACTOR, _PAUSE_MAX_S = 5.0, 2.0, 300.0
 
@@ -27,6 +31,11 @@ def runs_images(pod: Object) -> bool:
     """Whether a pod is meant to run its images."""
     annotations = annotations_of(pod)
     return COMMAND_ANNOTATION not in annotations and FOLDER_ANNOTATION not in annotations
+
+
+def has_own_network(pod: Object) -> bool:
+    """Whether the processes of a pod are to have a network of their own."""
+    return annotations_of(pod).get(NETWORK_ANNOTATION) == "pod" and not runs_images(pod)
 
 
 def names_commands(pod: Object) -> bool:
@@ -47,14 +56,17 @@ async def box_of(
     ``was_boxed`` is what an earlier control process chose, None for a new pod. ``on_state`` gets what a container waits for, ``warn`` the reason and message of an Event.
     """
     host, pod, pause_s = setup.node.containers, setup.manifest, _PAUSE_FIRST_S
-    if host is None or not (runs_images(pod) if was_boxed is None else was_boxed):
+    has_network = has_own_network(pod)
+    if host is None and has_network:
+        await warn("NoOwnNetwork", f"the app must listen on $PORT: {_NO_NETWORK}")
+    if host is None or not (has_network or (runs_images(pod) if was_boxed is None else was_boxed)):
         return None
     revision = labels_of(pod).get(REVISION_UID_LABEL, "")
     while True:
         name = ""
         images: dict[str, StoredImage] = {}
         try:
-            for container in pod["spec"]["containers"]:
+            for container in () if has_network else pod["spec"]["containers"]:
                 name, policy = container_name_of(container), container.get("imagePullPolicy", "")
                 key = f"{revision}/{name}" if revision else ""
                 images[name] = await host.images.ensure(container.get("image", ""), policy=policy, key=key)

@@ -49,7 +49,10 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodBox:
-    """A pod that runs as containers, of ``images`` by container. ``address`` is its loopback address, ``folder`` its own."""
+    """A pod with a network of its own: its containers, of ``images`` by container, or its processes where there are no images.
+
+    ``address`` is its loopback address, ``folder`` its own.
+    """
 
     def __init__(
         self,
@@ -68,6 +71,21 @@ class PodBox:
 
     def __repr__(self) -> str:
         return f"PodBox({self._pod_id}, {self._host.runtime})"
+
+    @property
+    def has_containers(self) -> bool:
+        """Whether the pod runs as containers and not as processes."""
+        return bool(self._images)
+
+    @property
+    def hosts(self) -> str:
+        """The file that the pod sees as its hosts file."""
+        return str(self._folder / "etc" / "hosts")
+
+    @property
+    def resolver(self) -> str:
+        """The file that the pod sees as the configuration of its resolver."""
+        return str(self._folder / "etc" / "resolv.conf")
 
     @property
     def network(self) -> str:

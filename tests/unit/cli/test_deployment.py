@@ -121,3 +121,12 @@ def test_what_is_asked_of_requests_stands_on_the_service_and_stays() -> None:
     assert kept["metadata"] == first["metadata"]
     more = merged(kept, asked(policy={"serving.dev/placeholder-page": "true"}), replace=False)
     assert more["metadata"]["annotations"] == {"serving.dev/access": "private", "serving.dev/placeholder-page": "true"}
+
+
+def test_an_app_on_a_fixed_port_has_a_network_of_its_own() -> None:
+    made = manifest_of(Deployment(name="a", folder=Path(), command="run", fixed_port=3000))["spec"]["template"]
+    assert made["metadata"]["annotations"]["serving.dev/network"] == "pod"
+    assert made["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
+    image = manifest_of(Deployment(name="a", folder=Path(), image="i", fixed_port=3000))["spec"]["template"]
+    assert "serving.dev/network" not in image["metadata"]["annotations"]
+    assert image["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]

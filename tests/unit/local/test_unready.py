@@ -6,7 +6,11 @@ from serving.local.unready import ObservedContainer, explain, with_log
 @pytest.mark.parametrize(
     ("ports", "reason", "said"),
     [
-        ([3000], "WrongPort", "listens on port 3000 and was given PORT=20123; it must listen on $PORT"),
+        (
+            [3000],
+            "WrongPort",
+            "listens on port 3000 and was given PORT=20123; it must listen on $PORT (or deploy it with --fixed-port)",
+        ),
         ([9, 8, 7, 6, 5, 4], "WrongPort", "listens on ports 4, 5, 6, 7, 8 and 1 more and was given PORT=20123"),
         ([], "NotListening", "does not listen yet; it was given PORT=20123"),
     ],

@@ -20,7 +20,7 @@ from serving.cli.stats import Stats, autoscaler_option
 from serving.cli.table import clock_text
 from serving.cli.whyejected import ejected_lines
 from serving.cli.whyevents import ScaleEvent, said_by_events, said_from_now_on
-from serving.cli.whynodes import print_why_of_nodes
+from serving.cli.whynodes import node_story, print_why_of_nodes
 from serving.cli.whyunready import unready_lines
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.knative import SERVICE_LABEL
@@ -64,6 +64,7 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
     now = unready_lines(api, name)
     if api.state_path is not None:
         now += ejected_lines(api.state_path, api.namespace, ours.__contains__)
+    now += node_story(api, ours.__contains__, since_s=since_s)
     if output == "text":
         click.echo("".join(f"{line}\n" for line in now), nl=False)
     if not (said or now or follow):

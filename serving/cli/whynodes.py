@@ -3,21 +3,25 @@
 The story is in the Events of the NodeGroups, the present in their status.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
 from serving.cli.api import ApiClient, fail
 from serving.cli.objects import items_of
-from serving.cluster.kinds import EVENT, NODE, NODE_GROUP
+from serving.cli.resources import path_of
+from serving.cli.whystory import expected_lines, pods_by_revision, revision_story
+from serving.cluster.kinds import EVENT, NODE, NODE_GROUP, POD, REVISION
 from serving.cluster.port import Object
-from serving.model.knative import REMOVAL_TAINT
+from serving.model.knative import REMOVAL_TAINT, REVISION_LABEL
 from serving.model.objects import conditions_of, labels_of, name_of, nested, timestamp_s
 
-__all__ = ["node_group_lines", "node_lines", "print_why_of_nodes"]
+__all__ = ["node_group_lines", "node_lines", "node_story", "print_why_of_nodes"]
 
 _GROUP, _NODE = "nodegroup", "node"
+_REFUSED = 400
 _EVENT_NAMESPACE = "default"
 
 
@@ -26,23 +30,55 @@ def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
     kind, _, found = name.partition("/")
     if kind not in {_GROUP, "ng", _NODE, "no"} or not found:
         return False
-    groups = items_of(api, NODE_GROUP)
+    groups, events = items_of(api, NODE_GROUP), _events(api, since_s)
+    nodes, pods = items_of(api, NODE), items_of(api, POD, everywhere=True)
+    if kind in {_GROUP, "ng"}:
+        group = next((one for one in groups if name_of(one) == found), None)
+        lines = node_group_lines(found, group, events)
+        if group is not None:
+            lines += _requesters(api, group, nodes=nodes, pods=pods)
+    else:
+        node = next((one for one in nodes if name_of(one) == found), None)
+        lines = node_lines(found, node, groups=groups, events=events)
+        own = pods_by_revision([one for one in pods if nested(one, "spec", "nodeName") == found])
+        lines += [f"pods on it: {own}"] if own else []
+    if not lines:
+        fail(f"nothing is known of {name}; is there such a {kind}?")
+    click.echo("\n".join(lines))
+    return True
+
+
+def node_story(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float) -> list[str]:
+    """What nodes and their groups did for the pods of some revisions; nothing where there are no node groups."""
+    status, found = api.call("GET", path_of(NODE_GROUP, None))
+    groups = found.get("items") or [] if status < _REFUSED else []
+    if not groups:
+        return []
+    pods = [one for one in items_of(api, POD, REVISION_LABEL) if is_ours(labels_of(one).get(REVISION_LABEL, ""))]
+    return revision_story(pods, nodes=items_of(api, NODE), groups=groups, events=_events(api, since_s))
+
+
+def _events(api: ApiClient, since_s: float) -> list[Object]:
+    """Events of node groups, oldest first."""
     events = [
         one
         for one in items_of(api.within(_EVENT_NAMESPACE), EVENT)
         if nested(one, "involvedObject", "kind") == NODE_GROUP.name and _seen_s(one) >= since_s
     ]
-    events.sort(key=_seen_s)
-    if kind in {_GROUP, "ng"}:
-        group = next((one for one in groups if name_of(one) == found), None)
-        lines = node_group_lines(found, group, events)
-    else:
-        node = next((one for one in items_of(api, NODE) if name_of(one) == found), None)
-        lines = node_lines(found, node, groups=groups, events=events)
-    if not lines:
-        fail(f"nothing is known of {name}; is there such a {kind}?")
-    click.echo("\n".join(lines))
-    return True
+    return sorted(events, key=_seen_s)
+
+
+def _requesters(api: ApiClient, group: Object, *, nodes: Sequence[Object], pods: Sequence[Object]) -> Iterator[str]:
+    """Whose pods are on the group's nodes or wait for one, and what is expected of them."""
+    names = {name_of(one) for one in nodes if _has(group, one)}
+    own = pods_by_revision([one for one in pods if nested(one, "spec", "nodeName") in names])
+    waiting = pods_by_revision([one for one in pods if not nested(one, "spec", "nodeName")])
+    if own:
+        yield f"pods on its nodes: {own}"
+    if waiting:
+        yield f"pods that wait for a node: {waiting}"
+    if nested(group, "spec", "anticipation"):
+        yield from expected_lines(items_of(api, REVISION, everywhere=True), now_s=time.time())
 
 
 def node_group_lines(name: str, group: Object | None, events: Sequence[Object]) -> list[str]:
@@ -95,6 +131,8 @@ def _present(group: Object) -> Iterator[str]:
         )
         limits = f", limited by {', '.join(last['limits'])}" if last.get("limits") else ""
         yield f"now: {last.get('rule')} asks for {last.get('delta', 0):+d} nodes{limits}"
+    if status.get("anticipatedPodCount"):
+        yield f"now: {status['anticipatedPodCount']} pods are anticipated and count as if they were pending"
     for one in status.get("kept") or ():
         yield f"{one.get('node')} is still there: {one.get('reason')}"
     for one in conditions_of(group):

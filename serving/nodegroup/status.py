@@ -191,7 +191,8 @@ def why_of(plan: GroupPlan) -> str:
     Anticipated pods are named where there are any: "...; 4 pods are anticipated".
     """
     asked = f"{plan.decided_by.value} asks for {plan.requested_delta:+d}"
-    coming = f"; {plan.anticipated_count} pods are anticipated" if plan.anticipated_count else ""
+    count = plan.anticipated_count
+    coming = f"; {count} {'pod is' if count == 1 else 'pods are'} anticipated" if count else ""
     match plan.usage:
         case Utilisation(cpu_percent=cpu, memory_percent=memory):
             return f"{asked}; cpu {cpu:.0f} %, memory {memory:.0f} % requested{coming}"

@@ -9,6 +9,7 @@ from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, Stat
 from serving.model.anticipation import AnticipatedPods
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.autoscaler.kpa_builders import DEFAULTS
 from tests.unit.autoscaler.scaler_builders import SETTINGS, facts_of, revision_with, told
 
@@ -145,3 +146,23 @@ def test_what_is_decided_is_withdrawn() -> None:
 def test_a_short_boot_time_is_not_published_again_all_the_time() -> None:
     found = Anticipation().due(9, outcome=outcome_of([10.0] * 60), written=None, boot_s=1.0, wall_s=1000.0)
     assert found == Publication(pods=AnticipatedPods(count=9, until_s=1020.0))
+
+
+def test_the_classic_algorithm_anticipates_by_the_trend_alone() -> None:
+    classic = Scaler(revision_with(SPEC, class_name=CLASSIC_CLASS), facts_of(2), SETTINGS, is_restart=False, now_s=0.0)
+    anticipation = Anticipation()
+    counts = []
+    for second in range(60):
+        classic.record(msgspec.structs.replace(told(second / 2), at_s=second + 0.9), StatSource.ACTIVATOR)
+        outcome = classic.tick(facts_of(2), DecisionCause.PERIOD, second + 1.5)
+        assert not isinstance(outcome.merged, NoData)
+        alone = msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, desired_count=1))
+        counts.append(anticipation.look(alone, None, boot_s=BOOT_S))
+    # 29.5 in flight, half a request more each second: some 44 in 30 s, at 7 a pod 7.
+    assert 6 <= counts[-1] <= 8
+
+
+def test_it_shows_what_it_holds() -> None:
+    anticipation = Anticipation()
+    anticipation.look(outcome_of([10.0] * 70), None, boot_s=BOOT_S)
+    assert repr(anticipation) == "Anticipation(((35, 2),))"

@@ -30,9 +30,10 @@ from serving.nodegroup.status import (
     sentence_of,
     state_from,
     status_of,
+    why_of,
     written_state,
 )
-from serving.nodegroup.utilisation import FromZero
+from serving.nodegroup.utilisation import FromZero, Utilisation
 from tests.unit.nodegroup.builders import NOW_S, decided, nodes, pod, snapshot
 
 CLOUD = CloudGroup(target_size=6, min_size=0, max_size=10)
@@ -158,3 +159,12 @@ def test_machines_that_are_missing_are_counted_in_a_sentence() -> None:
     found = condition_of({"status": made(plan(unregistered_count=1), NodeGroupState())}, "MachinesRegistered")
     assert (found["status"], found["reason"]) == ("False", "MachinesMissing")
     assert found["message"].startswith("1 machine of the cloud is no node of this group")
+
+
+def test_why_says_the_rule_its_numbers_and_what_is_anticipated() -> None:
+    full = Utilisation(cpu_percent=85.4, memory_percent=10.0)
+    assert why_of(plan(usage=full)) == "steady asks for +0; cpu 85 %, memory 10 % requested"
+    asked = plan(usage=full, requested_delta=2, anticipated_count=4)
+    assert why_of(asked) == "steady asks for +2; cpu 85 %, memory 10 % requested; 4 pods are anticipated"
+    assert why_of(plan(usage=FromZero(), anticipated_count=1)).endswith("there is no node; 1 pod is anticipated")
+    assert why_of(plan()) == "steady asks for +0"

@@ -16,7 +16,7 @@ def told(records: list[DecisionRecord]) -> list[ExplainedDecision]:
 def test_a_line_says_when_who_what_and_why() -> None:
     one = told(a_day())[0]
     assert re.fullmatch(
-        r"[\d: -]+ hello-00001 0 → 5: panic; 30\.0 in flight and no pod to serve them, target 7 each", line_of(one)
+        r"[\d: -]+ hello-00001 0 → 5: panic; 6 s average 30\.0 in flight over 0 ready pods, target 7 each", line_of(one)
     )
 
 

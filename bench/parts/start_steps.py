@@ -26,6 +26,7 @@ _STEPS = (
     "control creates the pod",
     "kubelet has the pod",
     "kubelet orders the app",
+    "template looks for a warm process",
     "template forks the app",
     "app is forked",
     _EXECUTED,

@@ -183,9 +183,9 @@ class PodRun:
             settled=self._is_settled,
             process_ids=lambda: list(self.sessions.values()),
         )
-        # The app first: it takes longer, and the queue-proxy is forked in the meantime.
+        # First what takes longer, so that the other starts in the meantime: an app, unless it is forked from a warm process.
         proxies = [self._proxy(revision, warnings)] if self._has_proxy else []
-        for spec in (*apps, *proxies):
+        for spec in (*proxies, *apps) if any(app.start.preload for app in apps) else (*apps, *proxies):
             keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness)
             self.keepers[spec.start.name] = keeper
             if self._note is not None:

@@ -36,6 +36,7 @@ POINTS: dict[str, dict[str, str]] = {
         "PodRun._set_proxy_ready": "kubelet hears of it",
     },
     "serving.local.processruntime": {"ProcessRuntime.start": "kubelet orders the app"},
+    "serving.local.preload.apps": {"PreloadedApps.start": "template looks for a warm process"},
     "serving.local.spawn": {
         "Spawner.start": "template forks the app",
         "Spawner._exec_app": "app is forked",

@@ -38,7 +38,7 @@ _START_TIME_FIELD = 19
 _OF_A_POD = frozenset({"PORT", "HOSTNAME"})
 # Descriptors that a fork would share: another process would take part in them.
 _UNSHARED = ("socket:", "anon_inode:[eventpoll]", "anon_inode:[io_uring]", "pipe:")
-# What servers import when they run.
+# What servers import when they run, and frameworks at their first request.
 _LATE = {
     "uvicorn": (
         *("uvicorn.main", "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.loops.asyncio"),
@@ -48,6 +48,8 @@ _LATE = {
     "gunicorn": ("gunicorn.app.wsgiapp", "gunicorn.workers.sync", "gunicorn.workers.gthread", "gunicorn.glogging"),
     "hypercorn": ("hypercorn.__main__", "hypercorn.asyncio.run", "hypercorn.protocol.h11"),
     "waitress": ("waitress.runner", "waitress.server", "waitress.task", "waitress.channel"),
+    "anyio": ("anyio._backends._asyncio", "anyio.streams.memory", "encodings.idna"),
+    "fastapi": ("fastapi.telemetry._runtime",),
     "flask": ("flask.cli", "werkzeug.serving", "werkzeug.debug"),
     "django": ("django.core.management", "django.core.handlers.wsgi", "django.core.handlers.asgi"),
 }
@@ -208,11 +210,6 @@ def _forked(order: dict[str, Any], control: socket.socket) -> bool:
 def _become(order: dict[str, Any], pipe: int, middle: int) -> None:
     """Become the process of a pod, and answer with its record."""
     os.setsid()
-    while os.getppid() == middle:
-        time.sleep(0.0001)
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != order["owner"]:
-        os._exit(1)
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[_START_TIME_FIELD])
     record = json.dumps({**order["record"], "pid": os.getpid(), "start_ticks": ticks})
@@ -232,6 +229,12 @@ def _become(order: dict[str, Any], pipe: int, middle: int) -> None:
     random.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
+    # The first parent may still be ending; other work was done meanwhile.
+    while os.getppid() == middle:
+        time.sleep(0.0001)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != order["owner"]:
+        os._exit(1)
     _LIBC.prctl(_PR_SET_NAME, os.path.basename(order["arguments"][0]).encode(), 0, 0, 0)
     os.write(pipe, record.encode())
     os.close(pipe)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapHistory, GapPrior
 from serving.autoscaler.adaptive.policy import RevisionPolicy, policy_of
+from serving.autoscaler.adaptive.room import PodRoom
 from serving.autoscaler.adaptive.windows import KeepBounds, keep_windows
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.settings.autoscaler import AutoscalerSettings
@@ -140,3 +141,34 @@ def test_a_revision_without_history_is_decided_on_as_by_knative(
     now_s: float, in_flight: float, algorithm: int, scale: int
 ) -> None:
     assert merged(policy_with(120.0), algorithm, in_flight=in_flight, scale=scale, now_s=now_s) == algorithm
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    request_s=st.floats(0.05, 60),
+    load=st.floats(0.5, 150),
+    start_s=st.sampled_from([0.5, 2.0, 20.0]),
+    worth_s=st.sampled_from([1.0, 60.0, 20_000.0]),
+    before=st.floats(0, 8),
+)
+def test_an_overload_that_lasts_gets_pods_until_no_request_waits(
+    request_s: float, load: float, start_s: float, worth_s: float, before: float
+) -> None:
+    """Requests of a steady rate and time, first few, then many, on pods that become ready after the time of a start."""
+    spec = msgspec.structs.replace(SPEC, cold_start_worth_s=worth_s, max_scale=0)
+    room, inside, pods, step_s = PodRoom(), 0.0, 1, 60
+    starting: list[tuple[float, int]] = []
+    for second in range(step_s + 600):
+        arrivals = (before if second < step_s else load) / request_s
+        first, done = inside, 0.0
+        for _ in range(100):
+            inside += arrivals / 100
+            done += (answered := min(inside, pods * 10.0) * min(1.0, 0.01 / request_s))
+            inside -= answered
+        room.take(second, (first + inside) / 2, arrivals)
+        starting = [(at_s, count) for at_s, count in starting if count > pods]
+        pods = max([pods, *(count for at_s, count in starting if at_s <= second)])
+        found = room.want(spec, in_flight=inside, ready_count=pods, start_s=start_s, now_s=second + 1.0)
+        if found is not None and found.count > pods:
+            starting.append((second + start_s, found.count))
+    assert inside <= pods * 10.0 + 1.0

@@ -46,7 +46,8 @@ class ServedLoad:
         if slot_count > 0:
             self._area_s = self._area_s * _KEPT + min(concurrency, slot_count)
             self._answered = self._answered * _KEPT + max(0.0, request_count + self._inside - inside)
-        self._inside, self._second = inside, second
+        # Of those inside while no pod was ready, the time in a pod is not known.
+        self._inside, self._second = inside if slot_count > 0 else 0.0, second
         request_s = self.request_s
         if concurrency <= slot_count or request_s is None:
             self._load = concurrency

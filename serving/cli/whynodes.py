@@ -21,6 +21,8 @@ from serving.model.objects import conditions_of, labels_of, name_of, nested, tim
 __all__ = ["node_group_lines", "node_lines", "node_story", "print_why_of_nodes"]
 
 _GROUP, _NODE = "nodegroup", "node"
+# The reason of the daemon's Event about a growth.
+_SCALED_UP = "ScaledUp"
 _REFUSED = 400
 _EVENT_NAMESPACE = "default"
 
@@ -96,6 +98,8 @@ def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], even
     if node is None:
         return [*lines, f"{name} is gone"] if lines else []
     group = next((one for one in groups if _has(one, node)), None)
+    if group is not None:
+        lines = [*_growth_before(node, group, events), *lines]
     if nested(node, "spec", "unschedulable"):
         lines.append(f"{name} is cordoned: it takes no new pods, and node groups leave it alone")
     taint = next((one for one in nested(node, "spec", "taints") or () if one.get("key") == REMOVAL_TAINT), None)
@@ -106,6 +110,19 @@ def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], even
     if group is None:
         return [*lines, f"{name} is in no node group"]
     return [*lines, f"{name} is in the node group {name_of(group)}"]
+
+
+def _growth_before(node: Object, group: Object, events: Sequence[Object]) -> list[str]:
+    """The growth of its group after which a node came: the last one before it, if that is known."""
+    came = str(nested(node, "metadata", "creationTimestamp") or "")
+    grown = [
+        one
+        for one in events
+        if one.get("reason") == _SCALED_UP
+        and nested(one, "involvedObject", "name") == name_of(group)
+        and _stamp(one) <= came
+    ]
+    return [f"{_line(grown[-1])}; {name_of(node)} came at {came[11:19]}"] if grown else []
 
 
 def _has(group: Object, node: Object) -> bool:

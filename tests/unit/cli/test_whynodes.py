@@ -67,3 +67,15 @@ def test_a_node_that_is_gone_has_its_past() -> None:
         "b is gone",
     ]
     assert node_lines("never", None, groups=[GROUP], events=EVENTS) == []
+
+
+def test_a_node_tells_the_growth_after_which_it_came() -> None:
+    grown = {**event("ask the cloud for 1 node (scale-up asks for +1)"), "reason": "ScaledUp"}
+    later = {**grown, "lastTimestamp": "2026-11-22T12:05:00Z", "message": "ask the cloud for 2 nodes"}
+    other = {**grown, "involvedObject": {"name": "other"}}
+    came = node("e")
+    came["metadata"]["creationTimestamp"] = "2026-11-22T12:00:09Z"
+    assert node_lines("e", came, groups=[GROUP], events=[grown, other, later]) == [
+        "12:00:01 ask the cloud for 1 node (scale-up asks for +1); e came at 12:00:09",
+        "e is in the node group default",
+    ]

@@ -3,10 +3,12 @@
 Input: the requests in flight and the arrivals of each second, and the slots of ready pods. Output: the load as it would be if
 no request waited, and the mean time that a request takes. While no request waits, both follow from the figures. While some
 wait, the number in flight says little: one pod of 10 slots answers a queue of 60 requests of 0.25 s within 2 s. The load is
-then that of arrivals that are served at once. It approaches the rate of arrivals times the time of a request.
+then that of arrivals that are served at once. It approaches the rate of arrivals times the time of a request. What has waited
+in each of the last seconds is load too.
 """
 
 import math
+from collections import deque
 
 __all__ = ["ServedLoad"]
 
@@ -16,17 +18,20 @@ _KEPT = math.exp(-1.0 / _MEAN_S)
 # Requests that have to be answered before their mean time is believed.
 _ANSWERED_MIN = 5.0
 _SHORTEST_S = 1e-3
+# Seconds after which a queue is load: clients that send their next request after the last one is answered keep it up.
+_LASTING_S = 6
 
 
 class ServedLoad:
     """The load of one revision, second by second."""
 
-    __slots__ = ("_answered", "_area_s", "_inside", "_load", "_second")
+    __slots__ = ("_answered", "_area_s", "_inside", "_load", "_second", "_waiting")
 
     def __init__(self) -> None:
         self._area_s = self._answered = 0.0
         self._inside = self._load = 0.0
         self._second = 0
+        self._waiting: deque[float] = deque(maxlen=_LASTING_S)
 
     def __repr__(self) -> str:
         return f"ServedLoad({self._load:.2f} in flight)"
@@ -41,6 +46,8 @@ class ServedLoad:
         if second > self._second + 1:
             self._answered += self._inside
             self._inside = self._load = 0.0
+            self._waiting.clear()
+        self._waiting.append(max(0.0, concurrency - slot_count))
         # At the end of the second half of its arrivals may be inside beyond the mean.
         inside = concurrency + request_count / 2.0
         if slot_count > 0:
@@ -54,4 +61,5 @@ class ServedLoad:
         else:
             kept = math.exp(-1.0 / request_s)
             self._load = min(concurrency, self._load * kept + request_count * request_s * (1.0 - kept))
-        return self._load
+        lasting = min(self._waiting) if len(self._waiting) == _LASTING_S else 0.0
+        return min(concurrency, self._load + lasting)

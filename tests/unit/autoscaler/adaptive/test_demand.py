@@ -41,7 +41,16 @@ def test_a_queue_of_long_requests_is_as_many_as_arrive() -> None:
     assert load.take(900, 30.0, 22.0, slot_count=10.0) == pytest.approx(30.0, rel=0.1)
 
 
-def test_an_overload_that_lasts_is_what_arrives_times_its_time() -> None:
+def test_a_queue_that_lasts_is_load() -> None:
+    """6 clients on 2 slots send their next request when the last one is answered: as many arrive as are answered."""
+    load = steady(300, concurrency=2.0, requests=10.0, slots=2.0)
+    found = [load.take(second, 6.0, 10.0, slot_count=2.0) for second in range(300, 320)]
+
+    assert found[0] == pytest.approx(2.0, rel=0.05)
+    assert found[-1] == pytest.approx(6.0, rel=0.05)
+
+
+def test_an_overload_that_lasts_is_what_arrives_times_its_time_and_the_queue() -> None:
     """10 slots answer 5 requests a second of 2 s each; 8 come, and the queue grows by 3 a second."""
     load = steady(300, concurrency=9.0, requests=4.5)
     found = 0.0
@@ -49,7 +58,7 @@ def test_an_overload_that_lasts_is_what_arrives_times_its_time() -> None:
         found = load.take(second, 10.0 + 3.0 * (second - 299), 8.0, slot_count=10.0)
 
     assert load.request_s == pytest.approx(2.0, rel=0.1)
-    assert found == pytest.approx(16.0, rel=0.1)
+    assert found == pytest.approx(16.0 + 3.0 * 115, rel=0.1)
 
 
 def test_what_waits_for_the_first_pod_says_nothing_of_the_time_of_a_request() -> None:

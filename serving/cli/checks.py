@@ -200,7 +200,10 @@ def check_containers() -> Iterator[Finding]:
         advice = "without it manifests that name an image do not run; --command and serving.dev/command do"
         yield Finding(name="containers", state="warn", text=engine.reason, advice=advice)
         return
-    yield Finding(name="containers", state="ok", text=f"{engine.runtime} runs containers")
+    text = f"{engine.runtime} runs containers"
+    if engine.is_rootless:
+        text += " without root: they share this machine's network and one user, and cpu limits are not enforced"
+    yield Finding(name="containers", state="ok", text=text)
     if shutil.which("skopeo") is None:
         advice = "apt-get install skopeo; `serving image import FILE` works without it"
         yield Finding(name="images", state="warn", text="images cannot be pulled from registries", advice=advice)

@@ -151,11 +151,14 @@ def _beside_containers(
     """What containers need besides: the name server, its hosts, and the collection of images."""
     if containers is None:
         return []
+    images = group.create_task(collect_images(cluster, containers.images.store), name="images")
+    if containers.networks is None:
+        return [images]
     gateway, hosts = containers.networks.gateway, ServiceHosts(cluster)
     server = NameServer(gateway.inner, NameAnswers(inner=gateway.inner, public=gateway.public), hosts)
     return [
+        images,
         group.create_task(server.run(), name="names"),
-        group.create_task(collect_images(cluster, containers.images.store), name="images"),
         *(group.create_task(one.run(), name="hosts") for one in hosts.reflectors),
     ]
 

@@ -16,6 +16,7 @@ __all__ = ["memory_limit_bytes", "warnings_of"]
 _NOT_ENFORCED = "CpuLimitNotEnforced"
 _ELSEWHERE = "VolumesElsewhere"
 _INSECURE = "SecurityContextNotEnforced"
+_NEEDS_USERS = ("runAsUser", "runAsGroup")
 _NEEDS_CONTAINER = ("runAsUser", "runAsGroup", "runAsNonRoot", "readOnlyRootFilesystem", "capabilities")
 
 
@@ -29,12 +30,13 @@ def memory_limit_bytes(container: Object) -> int | None:
 
 
 def warnings_of(
-    container: Object, *, security: Object, refused: Collection[str] | None = None
+    container: Object, *, security: Object, refused: Collection[str] | None = None, is_rootless: bool = False
 ) -> list[tuple[str, str]]:
     """What a container asks for and does not get here. ``refused`` are the limits that a cgroup did not take; None without one.
 
-    ``security`` is its security context over that of its pod.
+    ``security`` is its security context over that of its pod; ``is_rootless`` says that its container has one user.
     """
+    insecure = _insecure(container, security, is_container=refused is not None, is_rootless=is_rootless)
     if refused is not None:
         limits = (container.get("resources") or {}).get("limits") or {}
         name = container.get("name", "")
@@ -45,7 +47,7 @@ def warnings_of(
             )
             for what in refused
             if what in limits
-        ]
+        ] + insecure
     name, found = container.get("name", ""), []
     cpu = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
     if cpu is not None:
@@ -57,8 +59,13 @@ def warnings_of(
             f"container {name}: {', '.join(paths)} is found below $HOME; there is no container with paths of its own"
         )
         found.append((_ELSEWHERE, message))
-    ignored = [field for field in _NEEDS_CONTAINER if security.get(field)]
-    if ignored:
-        message = f"container {name}: {', '.join(ignored)} is not enforced: it runs as a process of this machine"
-        found.append((_INSECURE, message))
-    return found
+    return found + insecure
+
+
+def _insecure(container: Object, security: Object, *, is_container: bool, is_rootless: bool) -> list[tuple[str, str]]:
+    fields = _NEEDS_USERS if is_rootless else () if is_container else _NEEDS_CONTAINER
+    ignored = [field for field in fields if security.get(field)]
+    if not ignored:
+        return []
+    why = "a rootless container has one user" if is_container else "it runs as a process of this machine"
+    return [(_INSECURE, f"container {container.get('name', '')}: {', '.join(ignored)} is not enforced: {why}")]

@@ -21,8 +21,11 @@ __all__ = [
     "MountPoint",
     "OverlayMount",
     "can_mount",
+    "hide",
+    "join_user",
     "mount_overlay",
     "own_mounts",
+    "own_user_and_mounts",
     "show_at_own_paths",
     "show_over",
     "take_hostname",
@@ -64,6 +67,24 @@ def own_mounts() -> None:
     """Give this process mounts of its own; later ones are seen here only. Raises ``OSError``."""
     _unshare()
     _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+
+
+def own_user_and_mounts() -> None:
+    """The same in a new user namespace, in which this process's user is root. Raises ``OSError``."""
+    _new_user_namespace(user=0, group=0)
+    _mount("none", "/", flags=_MS_REC | _MS_PRIVATE)
+
+
+def join_user(pid: int) -> None:
+    """Become root in the user namespace of a process that ``own_user_and_mounts`` began, with mounts of its own. Raises ``OSError``."""
+    with open(f"/proc/{pid}/ns/user") as namespace:  # noqa: PTH123 - needed as a descriptor
+        _checked(_LIBC.setns(namespace.fileno(), _CLONE_NEWUSER), "setns")
+    _checked(_LIBC.unshare(_CLONE_NEWNS), "unshare")
+
+
+def hide(folder: str) -> None:
+    """Cover a folder by an empty one. Raises ``OSError``."""
+    _mount("tmpfs", folder, kind="tmpfs")
 
 
 def mount_overlay(overlay: OverlayMount) -> None:
@@ -184,9 +205,14 @@ def _bind(source: str, target: Path) -> None:
 def _unshare() -> None:
     if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWNS) == 0:
         return
-    user, group = os.geteuid(), os.getegid()
+    _new_user_namespace(user=os.geteuid(), group=os.getegid())
+
+
+def _new_user_namespace(*, user: int, group: int) -> None:
+    """Enter a user namespace in which this process's user is ``user``, with mounts of its own."""
+    maps = (("setgroups", "deny"), ("uid_map", f"{user} {os.geteuid()} 1"), ("gid_map", f"{group} {os.getegid()} 1"))
     _checked(_LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    for name, text in maps:
         Path(f"/proc/self/{name}").write_text(text)
 
 

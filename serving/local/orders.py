@@ -48,6 +48,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     The runtime writes the process id into ``pid_file`` and errors as JSON into ``error_log``. ``cgroups`` are the folders to
     join before. ``root`` is mounted empty of what an earlier run wrote, and ``state``, the runtime's record of such a run,
     is removed; without a root the order runs a command in a container that is there. ``stop_signal`` is sent for SIGTERM.
+    ``is_rootless`` says that the container has a user namespace, in which the user who starts it is root.
     """
 
     pid_file: str
@@ -56,6 +57,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cgroups: tuple[str, ...] = ()
     stop_signal: int = 15
     root: OverlayMount | None = None
+    is_rootless: bool = False
 
 
 class StartProcess(_TemplateMessage, frozen=True, kw_only=True):

@@ -197,8 +197,10 @@ class PodRun:
             group.create_task(following, name="volumes")
         if self._note is None:
             refused = self.box.refused_limits if self.box and self.box.has_containers else None
+            is_rootless = self.box is not None and self.box.is_rootless
             for container in containers:
-                for warning in warnings_of(container, security=security_of(self.manifest, container), refused=refused):
+                security = security_of(self.manifest, container)
+                for warning in warnings_of(container, security=security, refused=refused, is_rootless=is_rootless):
                     await warnings.send(*warning)
 
     async def _sources(self) -> Sources | None:

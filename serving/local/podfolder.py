@@ -8,6 +8,7 @@ has the file open, so it cannot be replaced.
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -36,6 +37,7 @@ _TAIL_BYTES = 2048
 _TAIL_LINES = 10
 _PRIVATE_FOLDER = 0o700
 _SHARED_FOLDER, _OPEN_FOLDER = 0o755, 0o777
+_REMOVALS_MAX, _REMOVAL_PAUSE_S = 5, 0.05
 _VOLUMES = ".volumes"
 _ROOT = ".root"
 
@@ -111,7 +113,16 @@ def _inside(folder: Path, path: str) -> Path:
 
 def remove_folder(path: Path) -> None:
     """Remove a pod's folder with all that is in it, links but not what they lead to."""
-    shutil.rmtree(path, ignore_errors=True)
+    for container in path.glob("containers/*"):
+        # The overlay's own folder: its owner, who may be no root, has no rights in it.
+        with contextlib.suppress(OSError):
+            container.joinpath("work", "work").chmod(_PRIVATE_FOLDER)
+    for _ in range(_REMOVALS_MAX):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        # A command that was starting in the pod, such as a probe, has just written its error.
+        time.sleep(_REMOVAL_PAUSE_S)
 
 
 def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT) -> bool:

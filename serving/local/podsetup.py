@@ -85,8 +85,8 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     def box(self, host: ContainerHost, images: Mapping[str, StoredImage]) -> PodBox:
         """The pod as containers."""
-        folder, address = self.node.pods / self.pod_id, self.location.address
-        return PodBox(host, self.manifest, images, pod_id=self.pod_id, address=address, folder=folder)
+        folder = self.node.pods / self.pod_id
+        return PodBox(host, self.manifest, images, pod_id=self.pod_id, location=self.location, folder=folder)
 
     def app(self, container: Object, sources: Sources, box: PodBox | None) -> StartProcess:
         """The order that starts a container of the app, as a process where the box has no containers.

@@ -206,6 +206,7 @@ async def test_an_exec_probe_runs_in_the_container(machine: Machine) -> None:
 
 def test_a_system_that_has_ended_leaves_no_network_and_no_cgroup(tmp_path: Path) -> None:
     host = host_of(tmp_path)
+    assert host.networks is not None
     host.networks.make("pod", "127.64.9.9")
     assert host.cgroups is not None
     host.cgroups.make("pod/c", Limits(memory_bytes=2**26))

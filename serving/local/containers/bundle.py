@@ -65,12 +65,22 @@ _SYSTEM_MOUNTS: tuple[Object, ...] = (
     {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*_SAFE, "ro"]},
 )
 
+# There is no group 5 with one user, and sysfs belongs to who made the network.
+_ROOTLESS_MOUNTS: tuple[Object, ...] = (
+    *(
+        {**one, "options": [option for option in one["options"] if not option.startswith("gid=")]}
+        for one in _SYSTEM_MOUNTS[:-1]
+    ),
+    {"destination": "/sys", "type": "bind", "source": "/sys", "options": [*_SAFE, "rbind", "ro"]},
+)
+
 
 class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     """What a container is started with: arguments, environment, working folder, user, mounts, and where it is found.
 
     ``network`` is the path of the pod's network namespace; ``cgroup`` is for a runtime that joins cgroups itself, and
-    ``cgroup_views`` are folders by the path at which the container reads them.
+    ``cgroup_views`` are folders by the path at which the container reads them. ``is_rootless`` says that one user is all there is
+    in it, and that it shares the machine's network.
     """
 
     arguments: tuple[str, ...]
@@ -82,6 +92,7 @@ class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     network: str
     cgroup: str = ""
     cgroup_views: Mapping[str, str] = {}
+    is_rootless: bool = False
 
 
 def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -117,7 +128,9 @@ def security_of(pod: Object, container: Object) -> Object:
 def bundle_config(box: ContainerBox, security: Object) -> Object:
     """The whole ``config.json``."""
     namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
-    namespaces.append({"type": "network", "path": box.network} if box.network else {"type": "network"})
+    if not box.is_rootless:
+        namespaces.append({"type": "network", "path": box.network} if box.network else {"type": "network"})
+    system = _ROOTLESS_MOUNTS if box.is_rootless else _SYSTEM_MOUNTS
     linux: Object = {"namespaces": namespaces, "maskedPaths": list(_MASKED), "readonlyPaths": list(_READ_ONLY)}
     if box.cgroup:
         linux["cgroupsPath"] = box.cgroup
@@ -135,7 +148,7 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
         },
         "root": {"path": "rootfs", "readonly": bool(security.get("readOnlyRootFilesystem"))},
         "hostname": box.hostname,
-        "mounts": [*_SYSTEM_MOUNTS, *_cgroup_mounts(box.cgroup_views), *map(_bind, box.mounts)],
+        "mounts": [*system, *_cgroup_mounts(box.cgroup_views), *map(_bind, box.mounts)],
         "linux": linux,
     }
 

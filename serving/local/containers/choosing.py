@@ -22,7 +22,7 @@ from serving.model.objects import annotations_of, labels_of
 
 __all__ = ["box_of", "has_own_network", "names_commands", "runs_images"]
 
-_NO_NETWORK = "pods have networks of their own only where containers run, see `serving doctor`"
+_NO_NETWORK = "pods have networks of their own only where containers run as root, see `serving doctor`"
 
 _PAUSE_FIRST_S, _PAUSE_FACTOR, _PAUSE_MAX_S = 5.0, 2.0, 300.0
 
@@ -57,8 +57,9 @@ async def box_of(
     """
     host, pod, pause_s = setup.node.containers, setup.manifest, _PAUSE_FIRST_S
     has_network = has_own_network(pod)
-    if host is None and has_network:
+    if has_network and (host is None or host.networks is None):
         await warn("NoOwnNetwork", f"the app must listen on $PORT: {_NO_NETWORK}")
+        return None
     if host is None or not (has_network or (runs_images(pod) if was_boxed is None else was_boxed)):
         return None
     revision = labels_of(pod).get(REVISION_UID_LABEL, "")

@@ -20,22 +20,23 @@ from serving.local.orders import Launch, StartProcess
 
 __all__ = ["RUNTIMES", "RUNTIME_VARIABLE", "ContainerEngine", "find_engine", "joins_cgroups", "runtime_arguments"]
 
-RUNTIMES = ("crun", "runc")
-"""The runtimes that start containers, the preferred one first."""
+RUNTIMES = ("crun", "runc", "rootless")
+"""The runtimes that start containers, the preferred one first; "rootless" is crun in a user namespace, for users other than root."""
 
 RUNTIME_VARIABLE = "SERVING_CONTAINER_RUNTIME"
 """The environment variable that names the one runtime to use."""
 
-_INSTALL = "install crun (apt-get install crun), and run as root"
-_PROBE_S = 10.0
+_INSTALL = "install crun (apt-get install crun)"
+_ROOTLESS = "rootless"
 _MACHINE_FOLDERS = ("bin", "lib", "lib64", "usr", "sbin")
 
 
 class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """The runtime that works here, by its path; "" and the reason where none does."""
+    """The runtime that works here, by its path; "" and the reason where none does. ``is_rootless`` says how it is used."""
 
     runtime: str = ""
     reason: str = ""
+    is_rootless: bool = False
 
 
 def runtime_arguments(runtime: str, state: str, error_log: str) -> tuple[str, ...]:
@@ -54,23 +55,24 @@ def joins_cgroups(runtime: str) -> bool:
 def find_engine(wanted: str = "") -> ContainerEngine:
     """Try each runtime that is installed, or only the one that is ``wanted``; takes some tens of milliseconds."""
     if wanted and wanted not in RUNTIMES:
-        return ContainerEngine(reason=f"{RUNTIME_VARIABLE}={wanted}: expected {' or '.join(RUNTIMES)}")
-    if os.geteuid() != 0:
-        return ContainerEngine(reason=f"containers need root; {_INSTALL}")
+        return ContainerEngine(reason=f"{RUNTIME_VARIABLE}={wanted}: expected one of {', '.join(RUNTIMES)}")
+    is_root = os.geteuid() == 0
+    if not is_root and wanted not in ("", _ROOTLESS):
+        return ContainerEngine(reason=f"{RUNTIME_VARIABLE}={wanted} needs root")
     reasons = []
-    for name in (wanted,) if wanted else RUNTIMES:
-        path = shutil.which(name)
+    for name in (wanted,) if wanted else RUNTIMES[:-1] if is_root else (_ROOTLESS,):
+        path = shutil.which("crun" if name == _ROOTLESS else name)
         if path is None:
             continue
-        reason = _probe(path)
+        reason = _probe(path, is_rootless=name == _ROOTLESS)
         if not reason:
-            return ContainerEngine(runtime=path)
+            return ContainerEngine(runtime=path, is_rootless=name == _ROOTLESS)
         reasons.append(f"{name}: {reason}")
-    missing = f"{wanted} is not installed" if wanted else f"neither crun nor runc is installed; {_INSTALL}"
+    missing = f"{wanted or 'neither crun nor runc'} is {'not ' if wanted else ''}installed; {_INSTALL}"
     return ContainerEngine(reason="; ".join(reasons) or missing)
 
 
-def _probe(runtime: str) -> str:
+def _probe(runtime: str, *, is_rootless: bool) -> str:
     """Run a container that ends at once; why it failed, "" if it ran."""
     with tempfile.TemporaryDirectory(prefix="serving-probe-") as name:
         folder = Path(name)
@@ -91,6 +93,7 @@ def _probe(runtime: str) -> str:
             mounts=mounts,
             hostname="probe",
             network="",
+            is_rootless=is_rootless,
         )
         (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, {})))
         errors, pid_file, state = str(folder / "errors"), str(folder / "pid"), str(folder / "state")
@@ -106,7 +109,7 @@ def _probe(runtime: str) -> str:
                 *runtime_arguments(runtime, state, errors),
                 *("run", "--detach", "--pid-file", pid_file, "--bundle", name, f"serving-probe-{os.getpid()}"),
             ),
-            launch=Launch(pid_file=pid_file, error_log=errors, state=state, root=root),
+            launch=Launch(pid_file=pid_file, error_log=errors, state=state, root=root, is_rootless=is_rootless),
         )
         try:
             launch_container(order)

@@ -9,6 +9,7 @@ from serving.local.containers.podbox import ContainerHost
 from serving.local.images.pullers import installed_pullers
 from serving.local.images.source import ImageSource
 from serving.local.images.store import ImageStore
+from serving.local.state import StateFolder
 
 __all__ = ["container_host"]
 
@@ -21,11 +22,14 @@ def container_host(state: Path, runtime: str = "") -> tuple[ContainerHost | None
     engine = find_engine(runtime)
     if not engine.runtime:
         return None, engine.reason
+    hosts = StateFolder(state).hosts
+    source = ImageSource(ImageStore(state / "images"), installed_pullers())
+    if engine.is_rootless:
+        return ContainerHost(runtime=engine.runtime, images=source, networks=None, cgroups=None, hosts=hosts), ""
     networks = networks_of(state)
     try:
         networks.prepare()
     except OSError as error:
         return None, f"pods cannot have networks of their own: {error.filename}: {error.strerror}"
     cgroups = find_cgroups(cgroup_name_of(state))
-    source = ImageSource(ImageStore(state / "images"), installed_pullers())
-    return ContainerHost(runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups), ""
+    return ContainerHost(runtime=engine.runtime, images=source, networks=networks, cgroups=cgroups, hosts=hosts), ""

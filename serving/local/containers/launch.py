@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from serving.local.mounts import mount_overlay, own_mounts, unmount
+from serving.local.mounts import hide, join_user, mount_overlay, own_mounts, own_user_and_mounts, unmount
 from serving.local.orders import Launch, StartProcess
 from serving.local.orderstreams import open_streams
 from serving.local.process_lifetime import die_with_parent
@@ -67,9 +67,12 @@ def _prepare(launch: Launch) -> None:
     try:
         for folder in launch.cgroups:
             Path(folder, "cgroup.procs").write_text("0")
-        own_mounts()
-        if _HYBRID_CGROUPS.is_dir():
-            unmount(str(_HYBRID_CGROUPS))
+        if launch.is_rootless:
+            _be_rootless(launch)
+        else:
+            own_mounts()
+            if _HYBRID_CGROUPS.is_dir():
+                unmount(str(_HYBRID_CGROUPS))
         if launch.root is not None:
             shutil.rmtree(launch.state, ignore_errors=True)
             for path in (launch.root.upper, launch.root.work):
@@ -82,6 +85,17 @@ def _prepare(launch: Launch) -> None:
         Path(launch.error_log).write_text(json.dumps({"msg": f"{error.filename or 'container'}: {error.strerror}"}))
         os._exit(1)
     die_with_parent()
+
+
+def _be_rootless(launch: Launch) -> None:
+    """Enter a user namespace of the container's own, or that of the container that is there."""
+    if launch.root is not None:
+        own_user_and_mounts()
+    else:
+        join_user(int(Path(launch.pid_file).with_name("pid").read_text()))
+    if _HYBRID_CGROUPS.is_dir():
+        # Mounts of the machine cannot be taken away here.
+        hide(str(_HYBRID_CGROUPS.parent))
 
 
 def _error_of(log: Path) -> str:

@@ -19,6 +19,7 @@ from serving.local.containers.network import PodNetworks
 from serving.local.containers.users import user_of
 from serving.local.images.source import ImageSource
 from serving.local.images.store import StoredImage
+from serving.local.locations import PodLocation
 from serving.local.mounts import MountPoint, OverlayMount
 from serving.local.orders import Launch, StartProcess
 from serving.local.podplan import container_name_of, serves
@@ -34,24 +35,30 @@ _HOSTNAME_MAX = 63
 
 
 class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs containers on this machine: the runtime's path, images, networks, and cgroups where they can be made."""
+    """What runs containers on this machine: the runtime's path, images, networks, and cgroups where they can be made.
+
+    Without ``networks`` containers are rootless: they share the network and the one user of this machine that runs us, and
+    have its names from the file ``hosts``.
+    """
 
     runtime: str
     images: ImageSource
-    networks: PodNetworks
+    networks: PodNetworks | None
     cgroups: CgroupTree | None
+    hosts: Path
 
     def sweep(self, kept: Collection[str]) -> None:
         """Remove what pods that are not ``kept`` left behind: those of a system that was killed. Blocks."""
         if self.cgroups is not None:
             self.cgroups.sweep(kept)
-        self.networks.sweep(kept)
+        if self.networks is not None:
+            self.networks.sweep(kept)
 
 
 class PodBox:
     """A pod with a network of its own: its containers, of ``images`` by container, or its processes where there are no images.
 
-    ``address`` is its loopback address, ``folder`` its own.
+    ``location`` is its own, and so is ``folder``. Rootless containers share the network of the machine.
     """
 
     def __init__(
@@ -61,11 +68,11 @@ class PodBox:
         images: Mapping[str, StoredImage],
         *,
         pod_id: str,
-        address: str,
+        location: PodLocation,
         folder: Path,
     ) -> None:
         self._host, self._manifest, self._images, self._pod_id = host, manifest, images, pod_id
-        self._address, self._folder = address, folder
+        self._location, self._folder = location, folder
         self.refused_limits: list[str] = []
         self._oom_kills: dict[str, int] = {}
 
@@ -88,28 +95,34 @@ class PodBox:
         return str(self._folder / "etc" / "resolv.conf")
 
     @property
+    def is_rootless(self) -> bool:
+        """Whether its containers have one user and share the machine's network."""
+        return self._host.networks is None
+
+    @property
     def network(self) -> str:
-        """The path of the pod's network namespace."""
-        return str(self._host.networks.path_of(self._pod_id))
+        """The path of the pod's network namespace; "" where it has none."""
+        networks = self._host.networks
+        return "" if networks is None else str(networks.path_of(self._pod_id))
 
     @property
     def port(self) -> int:
-        """Where the app listens in it: the port that its manifest names, or 8080."""
-        return port_of(self._manifest)
+        """Where the app listens in it: the port that its manifest names, or 8080; one of its own in a shared network."""
+        return port_of(self._manifest) if self._host.networks is not None else self._location.port
 
     async def prepare(self) -> None:
         """Make the network and the files that all containers see. Raises ``OSError``."""
-        await asyncio.to_thread(self._host.networks.make, self._pod_id, self._address)
         shared = self._folder / "etc"
         shared.mkdir(mode=_FOLDER_MODE, exist_ok=True)
-        name = hostname_of(self._manifest)
+        name, networks = hostname_of(self._manifest), self._host.networks
         (shared / "hostname").write_text(f"{name}\n")
+        if networks is None:
+            return
+        await asyncio.to_thread(networks.make, self._pod_id, self._location.address)
         (shared / "hosts").write_text(f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.0.1\t{name}\n")
         domain = "svc.cluster.local"
         search = f"{namespace_of(self._manifest)}.{domain} {domain} cluster.local"
-        (shared / "resolv.conf").write_text(
-            f"nameserver {self._host.networks.gateway.inner}\nsearch {search}\noptions ndots:5\n"
-        )
+        (shared / "resolv.conf").write_text(f"nameserver {networks.gateway.inner}\nsearch {search}\noptions ndots:5\n")
 
     def order(
         self, container: Object, *, given: Mapping[str, str], mounts: tuple[MountPoint, ...], log: str
@@ -127,6 +140,8 @@ class PodBox:
         root, run = self._host.images.store.root_of(image), image.config.config
         security = security_of(self._manifest, container)
         user = user_of(security, run.user, root)
+        if self.is_rootless:
+            user = msgspec.structs.replace(user, uid=0, gid=0, groups=())
         port = self.port if serves(self._manifest, container) else None
         environment = environment_of(run, given, hostname=hostname_of(self._manifest), port=port)
         environment.setdefault("HOME", user.home)
@@ -141,6 +156,7 @@ class PodBox:
             network=self.network,
             cgroup=cgroup,
             cgroup_views=self._host.cgroups.views(f"{self._pod_id}/{name}") if self._host.cgroups else {},
+            is_rootless=self.is_rootless,
         )
         (folder / "config.json").write_bytes(msgspec.json.encode(bundle_config(box, security)))
         state, errors = str(folder / "state"), str(folder / "errors")
@@ -167,12 +183,19 @@ class PodBox:
                     work=str(folder / "work"),
                     target=str(folder / "rootfs"),
                 ),
+                is_rootless=self.is_rootless,
             ),
         )
 
     def _shared_mounts(self) -> tuple[MountPoint, ...]:
-        names = ("hostname", "hosts", "resolv.conf")
-        return tuple(MountPoint(source=str(self._folder / "etc" / one), target=f"/etc/{one}") for one in names)
+        own = self._folder / "etc"
+        files = {name: own / name for name in ("hostname", "hosts", "resolv.conf")}
+        if self.is_rootless:
+            # The machine's own names are right where its network is shared.
+            files |= {"hosts": self._host.hosts, "resolv.conf": Path("/etc/resolv.conf")}
+        return tuple(
+            MountPoint(source=str(source), target=f"/etc/{name}") for name, source in files.items() if source.exists()
+        )
 
     def _cgroups(self, container: Object, name: str) -> tuple[tuple[str, ...], str]:
         """The folders that a container joins, and its cgroup's path for runc, which joins by itself."""
@@ -211,7 +234,8 @@ class PodBox:
         """Remove the network and the cgroups, and what still runs in them. Blocks."""
         if self._host.cgroups is not None:
             self._host.cgroups.remove(self._pod_id)
-        self._host.networks.remove(self._pod_id)
+        if self._host.networks is not None:
+            self._host.networks.remove(self._pod_id)
 
 
 def hostname_of(pod: Object) -> str:

@@ -29,3 +29,10 @@ def test_a_container_hears_of_refused_limits_only() -> None:
     container = {"name": "c", "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}}}
     found = warnings_of(container, security={"runAsUser": 1000}, refused=["cpu"])
     assert [reason for reason, _ in found] == ["CpuLimitNotEnforced"]
+
+
+def test_a_rootless_container_hears_that_it_has_one_user() -> None:
+    ((reason, message),) = warnings_of(
+        {"name": "c"}, security={"runAsUser": 1000, "readOnlyRootFilesystem": True}, refused=[], is_rootless=True
+    )
+    assert (reason, "c: runAsUser is not enforced" in message) == ("SecurityContextNotEnforced", True)

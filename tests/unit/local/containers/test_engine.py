@@ -3,7 +3,10 @@ from serving.local.containers.engine import find_engine, joins_cgroups, runtime_
 
 def test_a_runtime_of_another_name_is_refused() -> None:
     engine = find_engine("docker")
-    assert (engine.runtime, engine.reason) == ("", "SERVING_CONTAINER_RUNTIME=docker: expected crun or runc")
+    assert (engine.runtime, engine.reason) == (
+        "",
+        "SERVING_CONTAINER_RUNTIME=docker: expected one of crun, runc, rootless",
+    )
 
 
 def test_crun_is_not_to_manage_cgroups_and_runc_always_does() -> None:

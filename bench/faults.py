@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgspec
 
+from bench.parts.faulty_machine import FakeClock, fill, small_disk
 from bench.parts.steady import Load, Observed, percentile_ms, steady_load
-from bench.system import System, running_system
+from bench.system import System, running_system_within
 
 __all__ = ["FAULTS", "FaultStage", "Observation", "main", "observe", "stage"]
 
@@ -42,14 +44,16 @@ READY_WITHIN_S = 60.0
 # The service that is overloaded, and how many requests may wait for it in each activator.
 SMALL_SLOTS, SMALL_WORK_S, QUEUE_DEPTH = 4, 0.1, 100
 OVERLOAD = "10 x overload"
+AWAY_S, JUMP_S = 60.0, 3600.0
+DISK = "disk full"
 OVERLOAD_RECOVERY_MAX_S, REFUSAL_MAX_MS, GOODPUT_MIN_RATIO = 10.0, 100.0, 0.9
 
 
 class FaultStage:
-    """The system and its load."""
+    """The system and its load. ``disk`` is where its state is, if that can be filled; ``clock`` is the wall clock of its processes."""
 
-    def __init__(self, system: System, load: Load) -> None:
-        self.system, self.load = system, load
+    def __init__(self, system: System, load: Load, *, disk: Path | None, clock: FakeClock) -> None:
+        self.system, self.load, self.disk, self.clock = system, load, disk, clock
 
     async def call(self, *arguments: str) -> None:
         """A command of the CLI."""
@@ -146,6 +150,33 @@ async def activators_restarted(stage: FaultStage, _: float) -> None:
             await asyncio.to_thread(urllib.request.urlopen, f"http://127.0.0.1:{port}/healthz")
 
 
+async def reloaded(stage: FaultStage, _: float) -> None:
+    """Replace all processes."""
+    await stage.call("up", "--reload")
+
+
+async def control_away(stage: FaultStage, _: float) -> None:
+    """Stop control, with API and store, for a minute."""
+    await control_stopped(stage, AWAY_S)
+
+
+async def disk_full(stage: FaultStage, seconds: float) -> None:
+    """Fill the disk of the state folder for so many seconds, and wake a service from zero meanwhile."""
+    assert stage.disk is not None
+    with fill(stage.disk):
+        await zero_and_back(stage, 0.0)
+        await asyncio.sleep(seconds)
+
+
+async def clock_jumps(stage: FaultStage, seconds: float) -> None:
+    """Let the wall clock jump an hour ahead, and two hours back."""
+    for offset_s in (JUMP_S, -JUMP_S):
+        stage.clock.jump_to(offset_s)
+        await asyncio.sleep(seconds / 2)
+        await zero_and_back(stage, 0.0)
+    stage.clock.jump_to(0.0)
+
+
 async def zero_and_back(stage: FaultStage, _: float) -> None:
     """A burst of requests for another service, which is at zero."""
     other = Load(stage.load.port, "cold.default.localhost")
@@ -170,6 +201,10 @@ FAULTS: dict[str, tuple[Fault, int]] = {
     "template killed -9": (killed("serving.local.template"), 0),
     "one activator killed -9": (killed("serving.activator.main"), 30),
     "all activators restarted": (activators_restarted, 0),
+    "serving up --reload": (reloaded, 0),
+    DISK: (disk_full, 0),
+    "clock jumps by an hour": (clock_jumps, 0),
+    "control stopped for 60 s (API away)": (control_away, 0),
 }
 
 
@@ -242,13 +277,17 @@ def limit_memory(system: System) -> None:
 @contextlib.asynccontextmanager
 async def stage(*, rate: float) -> AsyncIterator[FaultStage]:
     """The system with both services and its load."""
-    with running_system(SERVING_ACTIVATOR_COUNT="2", SERVING_ACTIVATOR_QUEUE_DEPTH_MAX=str(QUEUE_DEPTH)) as system:
+    own = {"SERVING_ACTIVATOR_COUNT": "2", "SERVING_ACTIVATOR_QUEUE_DEPTH_MAX": str(QUEUE_DEPTH)}
+    with contextlib.ExitStack() as stack:
+        disk = stack.enter_context(small_disk())
+        clock = FakeClock(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        system = stack.enter_context(running_system_within(disk, {**own, **clock.environment}))
         await asyncio.to_thread(deploy, system, name="cold", pods=0)
         await asyncio.to_thread(deploy, system)
         await asyncio.to_thread(limit_memory, system)
         load = steady_load(system.port, HOST, rate=rate, websockets=int(rate / 5), streams=int(rate / 20))
         async with load as running:
-            yield FaultStage(system, running)
+            yield FaultStage(system, running, disk=disk, clock=clock)
 
 
 async def run(names: list[str], *, rate: float, seconds: float, as_json: bool) -> bool:
@@ -257,6 +296,9 @@ async def run(names: list[str], *, rate: float, seconds: float, as_json: bool) -
     async with stage(rate=rate) as made:
         await asyncio.sleep(BEFORE_S)
         for name in names:
+            if name == DISK and made.disk is None:
+                print(f"{name}: only root can mount a file system to fill", file=sys.stderr)
+                continue
             if name == OVERLOAD:
                 much = await overload(made, seconds=seconds)
                 is_kept = is_kept and is_bounded(much)

@@ -22,7 +22,7 @@ from typing import Any
 
 from serving.local.ports import PORTS
 
-__all__ = ["System", "running_system"]
+__all__ = ["System", "running_system", "running_system_within"]
 
 _SERVING_GROUP = "/apis/serving.knative.dev/v1/namespaces/default"
 _POLL_S = 0.2
@@ -142,7 +142,16 @@ def _resident_bytes(pid: int) -> int:
 @contextlib.contextmanager
 def running_system(*flags: str, **environment: str) -> Iterator[System]:
     """A system that ends with the block. ``flags`` are of ``serving up``, ``environment`` is added to ours."""
-    with tempfile.TemporaryDirectory() as folder:
+    with running_system_within(None, environment, flags) as system:
+        yield system
+
+
+@contextlib.contextmanager
+def running_system_within(
+    parent: Path | None, environment: Mapping[str, str], flags: Sequence[str] = ()
+) -> Iterator[System]:
+    """The same with its state folder below ``parent``; None is where temporary files are."""
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
         system = System(Path(folder), environment, flags)
         try:
             yield system

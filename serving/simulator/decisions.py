@@ -126,7 +126,10 @@ class Decisions:
     def entered(self, now_s: float) -> None:
         """The first request is inside: a policy looks at it with the next period, before its second is over."""
         if self.policy is not None:
-            self.due_s = min(self.due_s, self._periods.until(now_s) + self._periods.period_s)
+            last_s = self._periods.until(now_s)
+            self.due_s = min(self.due_s, last_s + self._periods.period_s)
+            if last_s >= self._seconds.window_end(now_s):
+                self.policy.see_empty_windows()
 
     def started(self, took_s: float, now_s: float) -> None:
         """A pod became ready after so many seconds."""
@@ -170,24 +173,28 @@ class Decisions:
         get the seconds with the next decision, the policy gets them now.
         """
         policy, outcome = self.policy, self._outcome
-        is_steady = (
-            self._skips
-            and policy is not None
-            and outcome is not None
-            and now_s < self._asked_s
-            and counts.scale == counts.ready == 1
-            and outcome.facts.present_scale == outcome.facts.ready_count == 1
-            and self._is_one_pod_wanted(counts)
-        )
-        if not is_steady:
+        if (
+            policy is None
+            or not self._skips
+            or counts.scale != 1
+            or counts.ready != 1
+            or now_s >= self._asked_s
+            or outcome is None
+            or outcome.facts.present_scale != 1
+            or outcome.facts.ready_count != 1
+            or not self._is_one_pod_wanted(counts)
+        ):
             return False
-        assert policy is not None
         self._take_for_policy(math.floor(now_s) - 1)
         again_s = policy.unchanged_for_s(in_flight=float(counts.inside), now_s=now_s)
         if again_s is None:
             return False
         self._periods.made_s, self._asked_s, self._recheck_s = now_s, math.inf, now_s + again_s
-        self.due_s = min(self._recheck_s, now_s + self._periods.period_s)
+        if counts.inside or self._untaken:
+            self.due_s = min(self._recheck_s, now_s + self._periods.period_s)
+        else:
+            # It stays until the age of the gap changes it, or a request comes.
+            self.due_s = self._periods.before(self._recheck_s)
         return True
 
     def schedule(self, counts: RevisionCounts, now_s: float) -> None:

@@ -144,19 +144,16 @@ class RevisionPolicy:
         if since_s is not None and second - since_s >= 1.0:
             gap_s = second - since_s
             if gap_s >= self._settings.keep_alive_min_s:
-                self._woke(second)
+                # It was long enough for the pod to go: count who would have waited for the one before it.
+                if self._woken_second is not None:
+                    self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
+                self._woken_second, self._woken_count = second, 0.0
             self._gaps.record(gap_s)
             self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
         if self._woken_second is not None and second - self._woken_second < self._start_s:
             self._woken_count += request_count
         self._idle_since_s = max(second + 1.0, since_s or 0.0) if since_s is None or second >= since_s else since_s
         self._idle = self._warmed_window = self._said = None
-
-    def _woke(self, second: int) -> None:
-        """A gap has ended that was long enough for the pod to go: count who would have waited for the one before it."""
-        if self._woken_second is not None:
-            self._arrivals_per_start += _WOKEN_WEIGHT * (max(1.0, self._woken_count) - self._arrivals_per_start)
-        self._woken_second, self._woken_count = second, 0.0
 
     def started(self, took_s: float) -> None:
         """A pod became ready after so many seconds."""
@@ -227,15 +224,30 @@ class RevisionPolicy:
         It holds while the algorithm wants one pod too, as long as each second of its windows had a load. With requests in
         flight the answer is infinite: only another load changes the advice then.
         """
-        if self._idle_since_s is None or now_s - self._idle_since_s >= self._spec.stable_window_s - _WINDOW_SLACK_S:
+        if self._idle_since_s is None:
             return None
-        if self.has_room and not (self._counts_pods and self._room.is_one_enough(self._spec, self._start_s, now_s)):
+        age_s = now_s - self._idle_since_s
+        is_in_window = age_s < self._spec.stable_window_s - _WINDOW_SLACK_S
+        if (
+            self.has_room
+            and (is_in_window or self._counts_pods)
+            and not (self._counts_pods and self._room.is_one_enough(self._spec, self._start_s, now_s))
+        ):
             return None
         if in_flight > 0:
-            return math.inf
-        rest_s = self._settings.keep_alive_min_s - (now_s - self._idle_since_s)
-        is_kept = self._gaps.gap_count and self._settings.keep_alive and rest_s > 0
-        return max(_RECHECK_MIN_S, rest_s) if is_kept else None
+            return math.inf if is_in_window else None
+        if not self._gaps.gap_count or not self._settings.keep_alive:
+            return None
+        to_s = self._settings.keep_alive_min_s
+        if age_s >= to_s:
+            if self._idle is None:
+                self._idle = self._plan()
+            to_s = self._idle.windows[0].to_s
+        return max(_RECHECK_MIN_S, to_s - age_s) if age_s < to_s else None
+
+    def see_empty_windows(self) -> None:
+        """The algorithm's windows were empty at a decision that was not asked for: no pods are in use."""
+        self._counts_pods = False
 
     @property
     def is_small(self) -> bool:

@@ -61,7 +61,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 class PodRoom:
     """The load of one revision, and the pods that were wanted for it."""
 
-    __slots__ = ("_demand", "_forecast", "_held", "_slot_count")
+    __slots__ = ("_demand", "_forecast", "_held", "_low", "_slot_count")
 
     def __init__(self) -> None:
         self._demand = ServedLoad()
@@ -69,12 +69,15 @@ class PodRoom:
         self._held = HeldCount()
         # Slots of the pods that were ready at the last decision.
         self._slot_count = 0.0
+        # Whether one pod is enough for every level to come, and for which numbers; None: not known since the last load.
+        self._low: tuple[ScalingSpec, float, bool] | None = None
 
     def __repr__(self) -> str:
         return f"PodRoom({self._held}, {self._forecast})"
 
     def take(self, second: int, concurrency: float, request_count: float) -> None:
         """The mean load and the arrivals of a second that is over."""
+        self._low = None
         load = self._demand.take(second, concurrency, request_count, slot_count=self._slot_count)
         self._forecast.take(second, load)
 
@@ -128,13 +131,22 @@ class PodRoom:
 
     def is_one_enough(self, spec: ScalingSpec, start_s: float, now_s: float) -> bool:
         """Whether ``want``, which was asked before, asks for one pod at most."""
-        level = self._forecast.level(ahead_s=start_s + _PERIOD_S, now_s=now_s)
-        return self._held.count <= 1 and _is_one_enough(level, spec)
+        if self._held.count > 1:
+            return False
+        level = self._forecast.level
+        return self._is_low(spec, start_s) or _is_one_enough(level(ahead_s=start_s + _PERIOD_S, now_s=now_s), spec)
 
     def is_one_enough_in_silence(self, spec: ScalingSpec, start_s: float) -> bool:
         """Whether ``want`` asks for one pod at most, as long as there is no load."""
-        level = self._forecast.highest(ahead_s=start_s + _PERIOD_S)
-        return self._held.count <= 1 and _is_one_enough(level, spec)
+        return self._held.count <= 1 and self._is_low(spec, start_s)
+
+    def _is_low(self, spec: ScalingSpec, start_s: float) -> bool:
+        """Whether one pod is enough for every level until there is load again."""
+        known = self._low
+        if known is None or known[0] is not spec or known[1] != start_s:
+            level = self._forecast.highest(ahead_s=start_s + _PERIOD_S)
+            known = self._low = (spec, start_s, _is_one_enough(level, spec))
+        return known[2]
 
 
 def deviations_of(spec: ScalingSpec, *, wait_ratio: float = 1.0) -> float:

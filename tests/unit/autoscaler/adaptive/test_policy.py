@@ -266,19 +266,22 @@ def test_without_explanations_the_advice_has_no_figures() -> None:
     assert (wanted(said), said.keep) == (1, None)
 
 
-def test_the_advice_stays_while_the_shortest_keep_alive_lasts() -> None:
+def test_the_advice_stays_until_the_pod_is_let_go() -> None:
     policy = made()
     assert policy.unchanged_for_s(in_flight=0.0, now_s=1.0) is None
     last = called_every(10, policy)
 
-    for age_s in (0.5, 3.0, 5.96):
+    for age_s in (0.5, 3.0, 5.96, 7.0, 15.5):
         assert (
             policy.unchanged_for_s(in_flight=0.0, now_s=last + 1.0 + age_s)
             == advice_at(policy, last + 1.0 + age_s).recheck_in_s
         )
     assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 1.0) == float("inf")
-    assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 8.0) is None
-    assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 100.0) is None
+    assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 40.0) is None, "it goes"
+    assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 100.0) is None, "the windows are empty"
+    once = made()
+    once.take(0, 0.2, 1.0)
+    assert once.unchanged_for_s(in_flight=0.0, now_s=3.0) is None, "no gap is known"
 
 
 def test_the_advice_has_to_be_asked_for_while_the_forecast_wants_more_than_one_pod() -> None:
@@ -291,6 +294,8 @@ def test_the_advice_has_to_be_asked_for_while_the_forecast_wants_more_than_one_p
     assert policy.unchanged_for_s(in_flight=1.0, now_s=100.0) is None, "it was not asked yet"
     advice_at(policy, 100.0, in_flight=1.0)
     assert (policy.unchanged_for_s(in_flight=1.0, now_s=102.0), policy.is_small) == (float("inf"), True)
+    policy.see_empty_windows()
+    assert policy.unchanged_for_s(in_flight=1.0, now_s=102.0) is None
     for second in range(100, 130):
         policy.take(second, 20.0, 1.0)
     assert (policy.unchanged_for_s(in_flight=1.0, now_s=130.0), policy.is_small) == (None, False)

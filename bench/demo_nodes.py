@@ -163,8 +163,10 @@ def main() -> int:
         finally:
             print(f"\neach {PERIOD_S} s:\n{story.plot()}\n")
         print("serving why nodegroup/default\n" + system.serving("why", "nodegroup/default"))
-        changes = [line for line in system.serving("why", SERVICE).splitlines() if "→" in line]
-        print("serving why hello, its changes\n" + "\n".join(changes))
+        told = system.serving("why", SERVICE).splitlines()
+        print(
+            "serving why hello, its changes\n" + "\n".join(line for line in told if "→" in line or "nodegroup/" in line)
+        )
     print("held: " + "; ".join(story.held))
     return 0
 

@@ -1,9 +1,10 @@
 """How many pods a revision will want by the time at which a node that is asked for now takes pods.
 
 Input: each decision, what the revision's policy expects, and the time that a node takes to boot; output: a number of pods, and
-what has to be written for node groups to see it. The load by then is that of a line through the load of as much time, or what the windows of the decision come to. A number that rises counts at once; one that falls is held for as long as a
-node takes to boot, so that a node which was asked for is still wanted when it comes. Nothing is published while the pods that
-are decided already are as many. Pure.
+what has to be written for node groups to see it. The load by then is that of a line through the load of as much time, or what the
+windows of the decision come to. A number above what is decided counts at once, and is held for as long as a node takes to boot, so
+that a node which was asked for is still wanted when it comes. Nothing is published while the pods that are decided already are as
+many. Pure.
 """
 
 import math
@@ -54,7 +55,7 @@ class Anticipation:
             return 0
         load = spec.load_metric.of_stat(outcome.present)
         self._trend.record(load, at_s=now_s, window_s=max(_TREND_WINDOW_MIN_S, boot_s))
-        wanted = merged.desired_count
+        ahead = 0
         if spec.reachable:
             expected = max(
                 _window_load(outcome.decided.detail, spec, ahead_s=boot_s), self._trend.expected(ahead_s=boot_s) or 0.0
@@ -62,9 +63,11 @@ class Anticipation:
             coming = max(0, math.ceil(expected / spec.target_value))
             if policy is not None:
                 coming = max(coming, policy.anticipated_count(ahead_s=boot_s, now_s=now_s))
-            wanted = max(wanted, bounded(coming, spec=spec, is_initialized=True).count)
-        self._held = self._held.record(wanted, slot_count=max(1, slot_count(boot_s)), now_s=now_s)
-        return self._held.maximum
+            ahead = bounded(coming, spec=spec, is_initialized=True).count
+        # What is decided already is not held: its nodes may go with its pods.
+        beyond = ahead if ahead > merged.desired_count else 0
+        self._held = self._held.record(beyond, slot_count=max(1, slot_count(boot_s)), now_s=now_s)
+        return max(merged.desired_count, self._held.maximum)
 
     def due(
         self, count: int, *, outcome: ScalerOutcome, written: AnticipatedPods | None, boot_s: float, wall_s: float

@@ -105,12 +105,26 @@ def test_a_periodic_request_anticipates_one_pod_before_it_comes() -> None:
 
 def test_a_number_that_falls_is_held_for_a_boot_time() -> None:
     anticipation = Anticipation()
-    high = outcome_of([7.0] * 54 + [120.0] * 6, scale=2)
+    high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 2)
     low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
     first = anticipation.look(high, None, boot_s=BOOT_S)
     held = anticipation.look(at(low, high.at_s + 20), None, boot_s=BOOT_S)
     over = anticipation.look(at(low, high.at_s + 32), None, boot_s=BOOT_S)
+    assert first > 2
     assert (held, over) == (first, 1)
+
+
+def test_pods_that_were_decided_are_not_held_when_they_go() -> None:
+    anticipation = Anticipation()
+    high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 50)
+    low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
+    assert anticipation.look(high, None, boot_s=BOOT_S) == 50
+    assert anticipation.look(at(low, high.at_s + 2), None, boot_s=BOOT_S) == 1
+
+
+def decided_on(outcome: ScalerOutcome, count: int) -> ScalerOutcome:
+    assert not isinstance(outcome.merged, NoData)
+    return msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, desired_count=count))
 
 
 def at(outcome: ScalerOutcome, at_s: float) -> ScalerOutcome:
@@ -165,4 +179,4 @@ def test_the_classic_algorithm_anticipates_by_the_trend_alone() -> None:
 def test_it_shows_what_it_holds() -> None:
     anticipation = Anticipation()
     anticipation.look(outcome_of([10.0] * 70), None, boot_s=BOOT_S)
-    assert repr(anticipation) == "Anticipation(((35, 2),))"
+    assert repr(anticipation) == "Anticipation(((35, 0),))"

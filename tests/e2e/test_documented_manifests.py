@@ -159,6 +159,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         stage("image", "import", str(folder / "image.tar"))
         applied(stage, folder, [*BESIDE, *RUNNING, *(one for one, _ in NOT_RUNNING.values())])
         yield stage
+    # Each of them is a mount, with which the folder could not be deleted.
+    assert not list((folder / "state" / "networks").iterdir())
 
 
 def applied(stage: Stage, folder: Path, manifests: list[Any]) -> str:

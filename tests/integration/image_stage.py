@@ -24,8 +24,11 @@ exec httpd -f -p "${PORT:-8080}" -h /tmp
 
 
 def needs_containers(runtime: str = "") -> pytest.MarkDecorator:
-    """Skips tests with the reason where no container can run, by ``runtime`` if it is named."""
-    reason = find_engine(runtime).reason if BUSYBOX else "busybox is not installed (apt-get install busybox-static)"
+    """Skips tests with the reason where no container can run, by ``runtime`` if it is named; else as root."""
+    engine = find_engine(runtime)
+    reason = engine.reason if BUSYBOX else "busybox is not installed (apt-get install busybox-static)"
+    if not reason and engine.is_rootless and not runtime:
+        reason = "cgroups and networks of pods need root"
     return pytest.mark.skipif(bool(reason), reason=reason)
 
 

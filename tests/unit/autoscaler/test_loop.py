@@ -16,6 +16,7 @@ from serving.model.errors import Unavailable
 from serving.model.knative import LEARNT_ANNOTATION
 from serving.model.stat import Stat
 from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
+from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
 from tests.virtual_time import run_virtually
 
@@ -301,6 +302,8 @@ def test_a_scale_that_somebody_else_has_written_meanwhile_is_decided_on_anew() -
             stage.cluster.before = before
             stage.tell(100.0)
             seen.append(await stage.store.scaled(15))
+            # The store shows a write before its writer has the answer.
+            await until(lambda: stage.autoscaler.numbers()["scale_writes_total"])
             return seen, stage.autoscaler.numbers()["scale_writes_total"]
 
     assert run_virtually(run()) == ([3, 15], 1)

@@ -171,6 +171,8 @@ def _read(paths: Iterable[Path]) -> tuple[list[ConfigMap], list[Problem]]:
             except (OSError, UnicodeDecodeError) as error:
                 problems.append(Problem(where=str(file), what=f"not readable: {error}", expected="a text file"))
                 continue
+            if not text.strip():
+                problems.append(Problem(where=str(file), what="it is empty", expected="ConfigMaps or node groups"))
             found, wrong = read_config_maps(text, str(file))
             config_maps += found
             problems += wrong

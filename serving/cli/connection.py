@@ -191,7 +191,9 @@ class _Foreign:
                 raise ConfigException(f"there is no context {context}")  # noqa: TRY301 - handled like its own
             self._client = config.new_client_from_config(str(path), context=context)  # type: ignore[no-untyped-call]
         except (ConfigException, yaml.YAMLError, LookupError, TypeError, AttributeError, OSError, ValueError) as error:
-            what = str(error).splitlines()[0] if str(error) else type(error).__name__
+            # What the package says of another file is about its own variables.
+            is_other = isinstance(error, TypeError | AttributeError | LookupError)
+            what = "not a kubeconfig" if is_other or not str(error) else str(error).splitlines()[0]
             raise SettingsError([Problem(where=str(path), what=what, expected=expected)]) from error
         self.namespace: str = (chosen.get("context") or {}).get("namespace") or "default"
         self.server = str(self._client.configuration.host)

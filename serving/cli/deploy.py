@@ -23,6 +23,7 @@ from serving.cli.watchfolder import watch_folder
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
 from serving.local.images.building import build_image, containerfile_in
+from serving.local.images.reference import parse_reference
 from serving.local.images.store import ImageStore, ImageUnavailable
 from serving.local.podplan import command_words
 from serving.local.snapshot import is_application, take
@@ -140,6 +141,8 @@ def _deployment(given: dict[str, Any]) -> Deployment:
     if not (command_words(given["command"]) or (is_image and not given["command"])):
         expected = "a command after --command; or name an --image, or a folder with a Containerfile"
         raise InvalidValue(text=given["command"], expected=expected)
+    if given["image"] and not given["command"]:
+        parse_reference(given["image"])
     scaling = {key: value for key in _SCALING if (value := given.pop(key, None)) is not None}
     policy = {key: value for option, key in _POLICY.items() if (value := given.pop(option, None)) is not None}
     problems = route_policy(policy).problems

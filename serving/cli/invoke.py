@@ -46,7 +46,14 @@ class AnswerStart(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("-X", "--request", "method", metavar="METHOD", help="GET, POST, ...")
 @click.option("--tag", default="", help="Ask one tag of the traffic.")
 @click.option("-i", "--include", is_flag=True, help="The answer's headers too.")
-@click.option("--timeout", "timeout_s", default=_TIMEOUT_S, show_default=True, help="Longest silence, in seconds.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    default=_TIMEOUT_S,
+    show_default=True,
+    help="Longest silence, in seconds.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command

@@ -4,6 +4,7 @@ Input: paths, "-" for standard input; output: the documents with their place, or
 is wrong in any of them, so that half of a broken folder is never applied.
 """
 
+import difflib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -159,7 +160,9 @@ def _problem(version: object, name: object, metadata: object) -> tuple[str, str]
         known = [kind.api_version for kind in KINDS if kind.name == name]
         if version.startswith(_SERVING) and known:
             return f"{version} {name} is of an older version", f"{_SERVING}v1"
-        expected = f"apiVersion {known[0]}" if known else f"one of {', '.join(sorted({one.name for one in KINDS}))}"
+        names = sorted({one.name for one in KINDS})
+        near = difflib.get_close_matches(name, names, n=1)
+        expected = f"apiVersion {known[0]}" if known else near[0] if near else f"one of {', '.join(names)}"
         return f"there is no kind {name} in {version}", expected
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
         return "metadata.name is missing or not a text", "a name"

@@ -1,5 +1,6 @@
 """Kinds by the words that people use, and where the API has them."""
 
+import difflib
 from urllib.parse import quote
 
 from serving.cluster.kinds import KINDS, POD_METRICS, SERVING_SERVICE, UNUSED_KINDS, Kind
@@ -30,7 +31,9 @@ def kind_named(word: str) -> Kind:
     """The kind that a person means by "services", "ksvc", "revision" or "pods". Raises ``InvalidValue``."""
     found = _BY_WORD.get(word.lower())
     if found is None:
-        raise InvalidValue(text=word, expected=f"a kind; known are {', '.join(known_words())}")
+        near = difflib.get_close_matches(word.lower(), _BY_WORD, n=1)
+        expected = f"a kind such as {near[0]}" if near else f"a kind; known are {', '.join(known_words())}"
+        raise InvalidValue(text=word, expected=expected)
     return found
 
 

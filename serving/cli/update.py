@@ -18,6 +18,7 @@ from serving.cli.waiting import until_ready
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
+from serving.model.quantity import parse_bytes, parse_millicores
 
 __all__ = ["update"]
 
@@ -50,6 +51,9 @@ _CONFLICT = 409
 def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **asked: Any) -> None:  # noqa: ANN401 - the options of the command
     """Change a part of what service NAME runs with. What is not named stays, and the code too; traffic stays as it is."""
     try:
+        for text, read in ((asked.get("cpu"), parse_millicores), (asked.get("memory"), parse_bytes)):
+            if text is not None:
+                read(text)
         wanted = ServiceUpdate(
             environment=pairs_of(asked.pop("environment"), "--env", "NAME"),
             annotations=pairs_of(asked.pop("annotate"), "--annotate", "KEY"),

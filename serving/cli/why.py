@@ -45,9 +45,12 @@ _NUMBER = r"\d{5,}"
 def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, autoscaler: str | None) -> None:
     """Why the service or revision NAME has as many pods as it has; nodegroup/NAME and node/NAME tell the story of nodes."""
     try:
-        since_s = time.time() - parse_duration_s(since)
+        age_s = parse_duration_s(since)
     except InvalidValue as error:
         fail_usage(f"--since: {error}")
+    if age_s <= 0:
+        fail_usage(f"--since: {since!r} is not a time before now, as 90s, 10m or 2h")
+    since_s = time.time() - age_s
     if print_why_of_nodes(api, name, since_s=since_s):
         return
     ours = _Ours(api, name)

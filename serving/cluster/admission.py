@@ -10,9 +10,12 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from serving.cluster.crds import crds
 from serving.cluster.defaults import fill_in_defaults
 from serving.cluster.kinds import CONFIGURATION, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
+from serving.cluster.podrules import pod_problems
 from serving.cluster.port import Subresource
 from serving.cluster.requester import acting_user
 from serving.cluster.rules import own_problems
@@ -56,6 +59,9 @@ def admit(
     """
     crd = crds().get(kind)
     if crd is None:
+        problems = list(pod_problems(kind, new)) if is_one_machine and subresource is None else []
+        if problems:
+            raise _invalid(kind, name_of(new), problems)
         return _with_encoded_data(new) if kind == SECRET and "stringData" in new else new
     # What a write has not touched was completed and checked when it was written.
     same = frozenset(key for key, value in new.items() if old is not None and value is old.get(key))
@@ -127,7 +133,9 @@ def annotation_warnings(kind: Kind, body: Object) -> list[str]:
 
 def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) -> Iterator[Problem]:
     annotations = _annotations(kind, body)
-    yield from read_annotations(annotations, scaling).problems if annotations else ()
+    for problem in read_annotations(annotations, scaling).problems if annotations else ():
+        # What a server says has no field for what would be right.
+        yield msgspec.structs.replace(problem, what=f"{problem.what}; expected {problem.expected}")
     if kind in _ROLLED_OUT:
         own = (body.get("metadata") or {}).get("annotations") or {}
         rollout = read_rollout_duration({key: text for key, text in own.items() if isinstance(text, str)})

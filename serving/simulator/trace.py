@@ -115,7 +115,15 @@ def read_trace(
             if header == ["at_s", "count"]:
                 return _rate(path, rows, placement=placement, window=window)
     except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-        raise SettingsError([Problem(where=str(path), what=str(error), expected="a trace that can be read")]) from error
+        raise SettingsError(
+            [
+                Problem(
+                    where=str(path),
+                    what=(error.strerror if isinstance(error, OSError) else "") or str(error),
+                    expected="a trace that can be read",
+                )
+            ]
+        ) from error
     raise _wrong(path, 1, ",".join(header[:4]), expected=_FORMATS)
 
 

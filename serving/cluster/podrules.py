@@ -1,0 +1,72 @@
+"""What must hold for Pods and Deployments so that this machine can run them. Pure.
+
+Kubernetes' own kinds are stored as they are sent; a real API server checks far more. These rules keep what cannot run, and
+names that would not be names of files, out of the store. The words are Kubernetes' own.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from serving.cluster.kinds import DEPLOYMENT, POD, Kind
+from serving.cluster.port import Object
+from serving.model.errors import Problem
+from serving.model.objects import nested
+
+__all__ = ["pod_problems"]
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_NAME_EXPECTED = "a DNS label: lower case letters, digits and '-', at most 63 characters"
+_RESTARTS = ("Always", "OnFailure", "Never")
+
+
+def pod_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
+    """Yield what is wrong with a Pod or a Deployment; nothing for other kinds."""
+    if kind == POD:
+        yield from _spec_problems(whole.get("spec"), "spec")
+    elif kind == DEPLOYMENT:
+        yield from _deployment_problems(whole)
+
+
+def _deployment_problems(whole: Object) -> Iterator[Problem]:
+    spec = whole.get("spec")
+    replicas = nested(whole, "spec", "replicas")
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("template"), Mapping):
+        yield Problem(where="spec.template", what="Required value", expected="the template of a pod")
+        return
+    if replicas is not None and (not isinstance(replicas, int) or replicas < 0):
+        what = f"Invalid value: {replicas}: must be greater than or equal to 0"
+        yield Problem(where="spec.replicas", what=what, expected="a whole number of 0 or more")
+    wanted = nested(whole, "spec", "selector", "matchLabels")
+    labels = nested(whole, "spec", "template", "metadata", "labels") or {}
+    if not isinstance(wanted, Mapping) or not wanted:
+        yield Problem(where="spec.selector", what="Required value", expected="matchLabels, labels of the template")
+    elif not isinstance(labels, Mapping) or not wanted.items() <= labels.items():
+        what = "Invalid value: `selector` does not match template `labels`"
+        yield Problem(where="spec.template.metadata.labels", what=what, expected="the labels of the selector")
+    yield from _spec_problems(spec["template"].get("spec"), "spec.template.spec")
+
+
+def _spec_problems(spec: object, where: str) -> Iterator[Problem]:
+    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(containers, list) or not containers:
+        yield Problem(where=f"{where}.containers", what="Required value", expected="a list of containers")
+        return
+    restarts = spec.get("restartPolicy", _RESTARTS[0])
+    if restarts not in _RESTARTS:
+        supported = ", ".join(f'"{one}"' for one in _RESTARTS)
+        what = f'Unsupported value: "{restarts}": supported values: {supported}'
+        yield Problem(where=f"{where}.restartPolicy", what=what, expected=f"one of {supported}")
+    seen: set[str] = set()
+    for index, container in enumerate(containers):
+        place = f"{where}.containers[{index}]"
+        if not isinstance(container, Mapping):
+            yield Problem(where=place, what="Invalid value: not an object", expected="a container")
+            continue
+        # A revision's container may have none.
+        name = container.get("name", "")
+        if name and not (isinstance(name, str) and _NAME.match(name)):
+            what = f'Invalid value: "{name}": must be {_NAME_EXPECTED}'
+            yield Problem(where=f"{place}.name", what=what, expected=_NAME_EXPECTED)
+        elif name in seen:
+            yield Problem(where=f"{place}.name", what=f'Duplicate value: "{name}"', expected="a name of its own")
+        seen.add(str(name))

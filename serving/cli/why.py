@@ -58,6 +58,7 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
         _tell_by_events(api, ours, since_s=since_s, follow=follow, output=output)
         return
     stats = Stats(autoscaler, api.state_path)
+    asked_s = time.time()
     said = [_read(body) for body in stats.decisions(namespace=api.namespace)]
     said = [one for one in said if one.line.revision in ours]
     if api.state_path is not None and not autoscaler:
@@ -73,9 +74,20 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
     if not (said or now or follow):
         fail(ours.nothing())
     if follow:
-        events = stats.events(namespace=api.namespace, since=f"{time.time()}")
+        # From the time of the first answer, so that what was decided since is not lost.
+        events = stats.events(namespace=api.namespace, since=f"{asked_s}")
         decided = (_read(body) for event, body in events if event == "decision")
-        _print((one for one in decided if one.line.revision in ours and not one.line.entry.repeated_count), output)
+        known = {(one.line.revision, one.line.entry.since_wall_s) for one in said}
+        _print(
+            (
+                one
+                for one in decided
+                if one.line.revision in ours
+                and not one.line.entry.repeated_count
+                and (one.line.revision, one.line.entry.since_wall_s) not in known
+            ),
+            output,
+        )
 
 
 def line_of(one: DecisionLine) -> str:

@@ -65,7 +65,7 @@ test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check` 
 	$(BIN)/python -m pytest -n 3 -m 'not slow' --ignore tests/tidy --cov --cov-report=term
 
 test-all: $(VENV)/.ready  ## Every test, and more examples of each property
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 --cov --cov-report=term
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 -W error::pytest.PytestUnraisableExceptionWarning --cov --cov-report=term
 
 check: $(VENV)/.ready  ## Format, lint, types, import floors, house rules
 	$(BIN)/ruff format --check .

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 # How long anything takes says something of the machine only.
 _UNHURRIED = [HealthCheck.too_slow]
-settings.register_profile("usual", deadline=None, derandomize=True, suppress_health_check=_UNHURRIED)
+settings.register_profile("usual", deadline=None, max_examples=60, derandomize=True, suppress_health_check=_UNHURRIED)
 settings.register_profile("thorough", deadline=None, max_examples=1000, suppress_health_check=_UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 

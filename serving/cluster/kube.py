@@ -259,7 +259,9 @@ class KubeCluster:
             async with contextlib.aclosing(_events(response, path)) as events:
                 yield events
         finally:
-            # Not reusable: the server is still writing to this connection.
+            # Not reusable: the server is still writing to this connection, so the end of TLS is not negotiated with it either.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
             response.close()
 
     async def _send(

@@ -1,0 +1,52 @@
+"""What the kube adapter leaves of a TLS connection whose server does not answer any more."""
+
+import asyncio
+import gc
+import socket
+import threading
+import warnings
+from pathlib import Path
+
+from serving.cluster.api.kubeconfig import kubeconfig
+from serving.cluster.kinds import POD
+from serving.cluster.kube import KubeCluster
+from serving.local.certificates import ApiCertificate
+from tests.integration.api_server import TOKEN
+
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_watch_that_ends_leaves_no_connection_to_a_server_that_is_silent(tmp_path: Path) -> None:
+    certificate = ApiCertificate(tmp_path / "certificates")
+    authority = certificate.make()
+    over = threading.Event()
+
+    def serve() -> None:
+        accepted, _ = listener.accept()
+        with certificate.server_context().wrap_socket(accepted, server_side=True) as connection:
+            while not connection.recv(65536).endswith(b"\r\n\r\n"):
+                pass
+            connection.sendall(_HEAD)
+            over.wait()
+
+    async def watch() -> None:
+        async with (
+            KubeCluster.from_kubeconfig(path) as cluster,
+            cluster.watch(POD, "default", resource_version="1"),
+        ):
+            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        path = tmp_path / "kubeconfig"
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        path.write_text(kubeconfig(url, TOKEN, authority=authority), encoding="utf-8")
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            asyncio.run(watch())
+            gc.collect()
+        finally:
+            over.set()
+            thread.join()
+    assert [str(one.message) for one in caught if issubclass(one.category, ResourceWarning)] == []

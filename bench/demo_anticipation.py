@@ -10,13 +10,12 @@ import contextlib
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.demo_nodes import APP, HOST, PERIOD_S, SERVICE, NodeStory
+from bench.demo_nodes import HOST, PERIOD_S, SERVICE, NodeStory, manifest
 from bench.load import Load, loaded
 from bench.system import running_system
 
@@ -43,30 +42,10 @@ class Climb(msgspec.Struct, kw_only=True):
     node_seconds: float
 
 
-def manifest() -> dict[str, Any]:
-    """One request at a time for each pod, decided on by the default policy."""
-    annotations = {
-        "autoscaling.knative.dev/target-utilization-percentage": "100",
-        "autoscaling.knative.dev/max-scale": str(CLIENTS),
-        "serving.dev/command": f"{sys.executable} {APP}",
-    }
-    container = {"image": "dev.local/hello", "resources": {"requests": {"cpu": POD_CPU, "memory": "32Mi"}}}
-    template = {
-        "metadata": {"annotations": annotations},
-        "spec": {"containerConcurrency": 1, "containers": [container]},
-    }
-    return {
-        "apiVersion": "serving.knative.dev/v1",
-        "kind": "Service",
-        "metadata": {"name": SERVICE, "namespace": "default"},
-        "spec": {"template": template},
-    }
-
-
 async def climb(story: NodeStory) -> Climb:
     """Let the clients come, one after another, until as many pods run."""
     path = "/apis/serving.knative.dev/v1/namespaces/default/services"
-    await asyncio.to_thread(story.system.ask, path, manifest(), method="POST")
+    await asyncio.to_thread(story.system.ask, path, manifest(pods_max=CLIENTS, pod_cpu=POD_CPU), method="POST")
     await asyncio.to_thread(story.system.serving, "wait", SERVICE)
     looking = asyncio.create_task(story.look())
     loads: list[Load] = []

@@ -107,15 +107,15 @@ def _bar(count: int, most: int) -> str:
     return BARS[math.ceil(count / most * (len(BARS) - 1))]
 
 
-def manifest() -> dict[str, Any]:
-    """One request at a time for each pod, so that pods follow clients."""
+def manifest(*, pods_max: int, pod_cpu: str, **more: str) -> dict[str, Any]:
+    """One request at a time for each pod, so that pods follow clients; ``more`` are annotations of autoscaling."""
     annotations = {
-        "autoscaling.knative.dev/window": "6s",
+        **{f"autoscaling.knative.dev/{name}": text for name, text in more.items()},
         "autoscaling.knative.dev/target-utilization-percentage": "100",
-        "autoscaling.knative.dev/max-scale": str(CLIENTS),
+        "autoscaling.knative.dev/max-scale": str(pods_max),
         "serving.dev/command": f"{sys.executable} {APP}",
     }
-    container = {"image": "dev.local/hello", "resources": {"requests": {"cpu": POD_CPU, "memory": "32Mi"}}}
+    container = {"image": "dev.local/hello", "resources": {"requests": {"cpu": pod_cpu, "memory": "32Mi"}}}
     template = {
         "metadata": {"annotations": annotations},
         "spec": {"containerConcurrency": 1, "containers": [container]},
@@ -131,7 +131,9 @@ def manifest() -> dict[str, Any]:
 async def tell(story: NodeStory) -> None:
     """Load, pods, pending, nodes, and back."""
     path = "/apis/serving.knative.dev/v1/namespaces/default/services"
-    await asyncio.to_thread(story.system.ask, path, manifest(), method="POST")
+    await asyncio.to_thread(
+        story.system.ask, path, manifest(pods_max=CLIENTS, pod_cpu=POD_CPU, window="6s"), method="POST"
+    )
     await asyncio.to_thread(story.system.serving, "wait", SERVICE)
     looking = asyncio.create_task(story.look())
     try:
@@ -163,9 +165,10 @@ def main() -> int:
         finally:
             print(f"\neach {PERIOD_S} s:\n{story.plot()}\n")
         print("serving why nodegroup/default\n" + system.serving("why", "nodegroup/default"))
-        told = system.serving("why", SERVICE).splitlines()
+        lines = system.serving("why", SERVICE).splitlines()
         print(
-            "serving why hello, its changes\n" + "\n".join(line for line in told if "→" in line or "nodegroup/" in line)
+            "serving why hello, its changes\n"
+            + "\n".join(line for line in lines if "→" in line or "nodegroup/" in line)
         )
     print("held: " + "; ".join(story.held))
     return 0

@@ -6,14 +6,13 @@ from typing import Any
 import click
 import msgspec
 
+from serving.cli.amountflags import AmountFlags
 from serving.local.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
-from serving.model.errors import InvalidValue, Problem, SettingsError
 from serving.model.quantity import parse_bytes, parse_duration_s, parse_millicores
+from serving.settings.placement import NODE_POLICIES
 
 __all__ = ["NODE_FLAGS", "nodes_environment", "with_node_flags"]
 
-# As ``serving.local.placing`` names them, which takes numpy to import.
-_POLICIES = ("spread", "pack", "low-risk")
 _NODES_MAX = 64
 
 # Time from a pass until a machine is asked for and, once it has booted, until it has its first pod, in seconds.
@@ -40,7 +39,7 @@ def with_node_flags(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--node-policy",
-            type=click.Choice(_POLICIES),
+            type=click.Choice(tuple(NODE_POLICIES)),
             default="spread",
             show_default=True,
             help="How pods are placed on virtual nodes.",
@@ -61,27 +60,12 @@ def nodes_environment(flags: Mapping[str, Any]) -> dict[str, str]:
     count = flags["nodes"]
     if count is None:
         return {}
-    problems: list[Problem] = []
-
-    def read(flag: str, parse: Callable[[str], float], expected: str) -> float:
-        try:
-            value = parse(flags[flag])
-        except InvalidValue:
-            value = 0.0
-        if value <= 0:
-            where = f"--{flag.replace('_', '-')}"
-            problems.append(Problem(where=where, what=f"{flags[flag]!r} is not right", expected=expected))
-        return value
-
-    read("node_cpu", parse_millicores, "an amount of cpu above 0, as 2 or 500m")
-    read("node_memory", parse_bytes, "an amount of memory above 0, as 512Mi")
-    boot_s = read("node_boot", parse_duration_s, "a duration above 0, as 8s")
-    count_max = flags["nodes_max"] or count
-    if count_max < count:
-        what = f"{count_max} is below --nodes {count}"
-        problems.append(Problem(where="--nodes-max", what=what, expected=f"at least {count}"))
-    if problems:
-        raise SettingsError(problems)
+    reader = AmountFlags(flags)
+    reader.above_zero("node_cpu", parse_millicores, "an amount of cpu above 0, as 2 or 500m")
+    reader.above_zero("node_memory", parse_bytes, "an amount of memory above 0, as 512Mi")
+    boot_s = reader.above_zero("node_boot", parse_duration_s, "a duration above 0, as 8s")
+    count_max = reader.count_max(count)
+    reader.check()
     nodes = VirtualNodes(
         count=count,
         count_max=count_max,

@@ -7,17 +7,17 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.cli.amountflags import AmountFlags
+from serving.model.errors import Problem, SettingsError
 from serving.model.quantity import parse_bytes, parse_duration_s, parse_millicores
 from serving.nodegroup.groups import groups_of_text
 from serving.nodegroup.records import Amount
 from serving.settings.nodegroup import NodeGroupSettings
+from serving.settings.placement import NODE_POLICIES
 from serving.simulator.nodeplan import NodePlan
 
 __all__ = ["node_options", "node_plan_of"]
 
-# As ``serving.simulator.nodeplacing`` names them, which takes numpy to import.
-_POLICIES = ("spread", "pack", "low-risk")
 # Removal of nodes in the group that is made without a file, in seconds.
 _SOFT_S, _HARD_S = 60.0, 600.0
 
@@ -35,7 +35,11 @@ _OPTIONS = (
     ),
     click.option("--node-scan", default="10s", show_default=True, help="Time between two passes of the node group."),
     click.option(
-        "--node-policy", type=click.Choice(_POLICIES), default="spread", show_default=True, help="How pods are placed."
+        "--node-policy",
+        type=click.Choice(tuple(NODE_POLICIES)),
+        default="spread",
+        show_default=True,
+        help="How pods are placed.",
     ),
     click.option(
         "--node-group",
@@ -62,38 +66,25 @@ def node_plan_of(options: Mapping[str, Any]) -> NodePlan | None:
     count = options["nodes"]
     if count is None:
         return None
-    problems: list[Problem] = []
-
-    def read(name: str, parse: Callable[[str], float], expected: str) -> float:
-        try:
-            value = parse(options[name])
-        except InvalidValue:
-            value = 0.0
-        if value <= 0:
-            problems.append(Problem(where=_flag(name), what=f"{options[name]!r} is not right", expected=expected))
-        return value
-
+    reader = AmountFlags(options)
     node = Amount(
-        cpu_m=int(read("node_cpu", parse_millicores, "an amount of cpu above 0, as 4 or 500m")),
-        memory_bytes=int(read("node_memory", parse_bytes, "an amount of memory above 0, as 16Gi")),
+        cpu_m=int(reader.above_zero("node_cpu", parse_millicores, "an amount of cpu above 0, as 4 or 500m")),
+        memory_bytes=int(reader.above_zero("node_memory", parse_bytes, "an amount of memory above 0, as 16Gi")),
     )
     pod = Amount(
-        cpu_m=int(read("pod_cpu", parse_millicores, "an amount of cpu above 0, as 1 or 500m")),
-        memory_bytes=int(read("pod_memory", parse_bytes, "an amount of memory above 0, as 256Mi")),
+        cpu_m=int(reader.above_zero("pod_cpu", parse_millicores, "an amount of cpu above 0, as 1 or 500m")),
+        memory_bytes=int(reader.above_zero("pod_memory", parse_bytes, "an amount of memory above 0, as 256Mi")),
     )
-    boot_s = read("node_boot", parse_duration_s, "a duration above 0, as 60s")
-    scan_s = read("node_scan", parse_duration_s, "a duration above 0, as 10s")
-    count_max = options["nodes_max"] or max(count, 1)
-    if count_max < count:
-        problems.append(
-            Problem(where="--nodes-max", what=f"{count_max} is below --nodes {count}", expected=f"at least {count}")
-        )
+    boot_s = reader.above_zero("node_boot", parse_duration_s, "a duration above 0, as 60s")
+    scan_s = reader.above_zero("node_scan", parse_duration_s, "a duration above 0, as 10s")
+    count_max = reader.count_max(count)
     if node.cpu_m and node.memory_bytes and not pod.fits_in(node):
         expected = "at most what --node-cpu and --node-memory give"
-        problems.append(Problem(where="--pod-cpu", what="a pod is larger than a node", expected=expected))
-    if problems:
-        raise SettingsError(problems)
+        reader.add(Problem(where="--pod-cpu", what="a pod is larger than a node", expected=expected))
+    reader.check()
     group = _group_of(options["node_group"]) or _default_group(boot_s + scan_s)
+    if options["node_anticipation"]:
+        group = msgspec.structs.replace(group, anticipation=True)
     return NodePlan(
         count=count,
         count_max=count_max,
@@ -102,12 +93,8 @@ def node_plan_of(options: Mapping[str, Any]) -> NodePlan | None:
         boot_s=boot_s,
         scan_interval_s=scan_s,
         policy=options["node_policy"],
-        group=_anticipating(group) if options["node_anticipation"] else group,
+        group=group,
     )
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _group_of(path: Path | None) -> NodeGroupSettings | None:
@@ -139,7 +126,3 @@ def _default_group(cool_down_s: float) -> NodeGroupSettings:
         scale_up_cool_down_period_s=cool_down_s,
         scale_on_starve=True,
     )
-
-
-def _anticipating(group: NodeGroupSettings) -> NodeGroupSettings:
-    return msgspec.structs.replace(group, anticipation=True)

@@ -38,8 +38,8 @@ def revision_story(
         lines.append(f"pods: {len(waiting)} wait{'s' if len(waiting) == 1 else ''} for a node: {why}")
     by_name = {name_of(one): one for one in nodes}
     ours = {name_of(group) for group in groups if waiting or any(_has(group, by_name.get(node)) for node in placed)}
-    told = [one for one in events if nested(one, "involvedObject", "name") in ours][-_EVENTS_MAX:]
-    for one in told:
+    said = [one for one in events if nested(one, "involvedObject", "name") in ours][-_EVENTS_MAX:]
+    for one in said:
         stamp = str(one.get("lastTimestamp") or nested(one, "metadata", "creationTimestamp") or "")
         lines.append(f"{stamp[11:19]} nodegroup/{nested(one, 'involvedObject', 'name')}: {one.get('message')}")
     if ours:

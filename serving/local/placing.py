@@ -17,21 +17,9 @@ from serving.placement.book import NodeBook
 from serving.placement.facts import PlacedPod, demand_of, node_of, pod_of
 from serving.scheduler.pod import PodDemand
 from serving.scheduler.provider import Scorer, pick
-from serving.settings.placement import (
-    CLUSTER_AUTOSCALER_PROVIDER,
-    DEFAULT_PROVIDER,
-    LOW_RISK_PROVIDER,
-    PlacementSettings,
-)
+from serving.settings.placement import NODE_POLICIES, PlacementSettings
 
-__all__ = ["POLICIES", "NodePlacing"]
-
-POLICIES: Mapping[str, str] = {
-    "spread": DEFAULT_PROVIDER,
-    "pack": CLUSTER_AUTOSCALER_PROVIDER,
-    "low-risk": LOW_RISK_PROVIDER,
-}
-"""Sets of node scores by the word that a user knows."""
+__all__ = ["NodePlacing"]
 
 _RESERVED = "reserved for a pod that is being created"
 
@@ -42,7 +30,7 @@ class NodePlacing:
     def __init__(self, policy: str) -> None:
         self.book = NodeBook()
         self._nodes: dict[str, Object] = {}
-        self._scorer = Scorer(PlacementSettings(provider=POLICIES[policy]))
+        self._scorer = Scorer(PlacementSettings(provider=NODE_POLICIES[policy]))
         self._turn = 0
 
     def __repr__(self) -> str:

@@ -16,6 +16,10 @@ def _group(name: str, help_text: str, kind: MetricKind = MetricKind.GAUGE) -> Me
     return MetricSpec(name=f"escalator_node_group_{name}", kind=kind, help_text=help_text, labels=(_GROUP_LABEL,))
 
 
+def _own(name: str, help_text: str, kind: MetricKind = MetricKind.GAUGE) -> MetricSpec:
+    return MetricSpec(name=f"serving_nodegroup_{name}", kind=kind, help_text=help_text, labels=(_GROUP_LABEL,))
+
+
 def _cloud(name: str, help_text: str) -> MetricSpec:
     full = f"escalator_cloud_provider_{name}"
     return MetricSpec(name=full, kind=MetricKind.GAUGE, help_text=help_text, labels=_CLOUD_LABELS)
@@ -67,42 +71,15 @@ NODEGROUP_METRICS = (
     _cloud("max_size", "Upper bound of the cloud's group."),
     _cloud("target_size", "Machines that the cloud aims at."),
     _cloud("size", "Machines that are nodes."),
-    MetricSpec(
-        name="serving_nodegroup_healthy",
-        kind=MetricKind.GAUGE,
-        help_text="1 unless too many of the newest nodes are not ready.",
-        labels=(_GROUP_LABEL,),
+    _own("healthy", "1 unless too many of the newest nodes are not ready."),
+    _own("breaker_open", "1 while the circuit breaker of scale-ups is open or half-open."),
+    _own("nodes_coming", "Machines that the cloud aims at and that are no nodes yet."),
+    _own(
+        "unregistered_machines",
+        "Of them, those that should be nodes by now: they did not register, or carry no label of the group.",
     ),
-    MetricSpec(
-        name="serving_nodegroup_breaker_open",
-        kind=MetricKind.GAUGE,
-        help_text="1 while the circuit breaker of scale-ups is open or half-open.",
-        labels=(_GROUP_LABEL,),
-    ),
-    MetricSpec(
-        name="serving_nodegroup_nodes_coming",
-        kind=MetricKind.GAUGE,
-        help_text="Machines that the cloud aims at and that are no nodes yet.",
-        labels=(_GROUP_LABEL,),
-    ),
-    MetricSpec(
-        name="serving_nodegroup_unregistered_machines",
-        kind=MetricKind.GAUGE,
-        help_text="Of them, those that should be nodes by now: they did not register, or carry no label of the group.",
-        labels=(_GROUP_LABEL,),
-    ),
-    MetricSpec(
-        name="serving_nodegroup_anticipated_pods",
-        kind=MetricKind.GAUGE,
-        help_text="Pods that do not exist yet and that the group counts all the same.",
-        labels=(_GROUP_LABEL,),
-    ),
-    MetricSpec(
-        name="serving_nodegroup_effects_failed_total",
-        kind=MetricKind.COUNTER,
-        help_text="Taints, evictions, deletions and scale-ups that failed.",
-        labels=(_GROUP_LABEL,),
-    ),
+    _own("anticipated_pods", "Pods that do not exist yet and that the group counts all the same."),
+    _own("effects_failed_total", "Taints, evictions, deletions and scale-ups that failed.", MetricKind.COUNTER),
     MetricSpec(
         name="serving_nodegroup_cloud_errors_total",
         kind=MetricKind.COUNTER,

@@ -6,7 +6,7 @@ one floor up, in ``serving/scheduler/score.py``; here their names are text.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
@@ -21,6 +21,7 @@ __all__ = [
     "CLUSTER_AUTOSCALER_PROVIDER",
     "DEFAULT_PROVIDER",
     "LOW_RISK_PROVIDER",
+    "NODE_POLICIES",
     "ORIGINAL",
     "PlacementQuirks",
     "PlacementSettings",
@@ -30,6 +31,13 @@ __all__ = [
 DEFAULT_PROVIDER = "default"
 CLUSTER_AUTOSCALER_PROVIDER = "cluster-autoscaler"
 LOW_RISK_PROVIDER = "low-risk"
+
+NODE_POLICIES: Mapping[str, str] = {
+    "spread": DEFAULT_PROVIDER,
+    "pack": CLUSTER_AUTOSCALER_PROVIDER,
+    "low-risk": LOW_RISK_PROVIDER,
+}
+"""Providers by the word that --node-policy takes."""
 
 _WEIGHTS_EXPECTED = 'weights such as "LeastRequested=1, BalancedResourceAllocation=2", each from 1 to 10000'
 # Kubernetes' own largest weight in a default provider (NodePreferAvoidPods); more only invites overflow elsewhere.

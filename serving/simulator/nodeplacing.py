@@ -4,29 +4,15 @@ Input: nodes that come, are tainted and go, and pods of one size; output: the na
 placement, by the word that ``serving up --node-policy`` takes.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from serving.placement.book import NodeBook
 from serving.placement.facts import NodeFacts, PlacedPod
 from serving.scheduler.pod import PodDemand
 from serving.scheduler.provider import Scorer, pick
-from serving.settings.placement import (
-    CLUSTER_AUTOSCALER_PROVIDER,
-    DEFAULT_PROVIDER,
-    LOW_RISK_PROVIDER,
-    PlacementSettings,
-)
+from serving.settings.placement import NODE_POLICIES, PlacementSettings
 
-__all__ = ["NODE_POLICIES", "SimulatedPlacing"]
-
-NODE_POLICIES: Mapping[str, str] = {
-    "spread": DEFAULT_PROVIDER,
-    "pack": CLUSTER_AUTOSCALER_PROVIDER,
-    "low-risk": LOW_RISK_PROVIDER,
-}
-"""Sets of node scores by name."""
+__all__ = ["SimulatedPlacing"]
 
 
 class SimulatedPlacing:

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from serving.cli.nodeflags import NODE_FLAGS, nodes_environment
-from serving.local.placing import POLICIES
 from serving.local.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
 from serving.model.errors import SettingsError
+from serving.settings.placement import NODE_POLICIES
 
 GIVEN = dict(zip(NODE_FLAGS, (2, "1500m", "1Gi", 6, "8s", "pack", False), strict=True))
 
@@ -21,7 +21,7 @@ def test_the_flags_reach_the_daemons() -> None:
         count=2, count_max=6, cpu="1500m", memory="1Gi", boot_s=8.0, policy="pack", anticipates=False
     )
     assert msgspec.json.decode(written, type=VirtualNodes) == expected
-    assert expected.policy in POLICIES
+    assert expected.policy in NODE_POLICIES
 
 
 def test_the_number_of_nodes_is_the_most_unless_more_is_said() -> None:

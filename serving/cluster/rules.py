@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from serving.aio.schedules import schedule_problems
 from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY, Kind
+from serving.cluster.schedules import schedule_problems
 from serving.model.errors import Problem
 from serving.model.objects import Object, namespace_of, nested
 from serving.model.scalingpolicy import ScalingPolicySpec, check_scaling_policy

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 
 from serving.aio.clock import now_s, stamp, wall_s
-from serving.aio.schedules import schedule_problems, schedule_state
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.groups import Group
 from serving.autoscaler.io.sharing import Sharing
@@ -18,6 +17,7 @@ from serving.autoscaler.usage import Usages, container_uses, observed_pods, requ
 from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
+from serving.cluster.schedules import schedule_problems, schedule_state
 from serving.cluster.workqueue import WorkQueue
 from serving.model.errors import ClusterError, NotFound
 from serving.model.knative import (

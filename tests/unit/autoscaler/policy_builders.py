@@ -1,8 +1,8 @@
 """Policies and revisions for tests of what joins them."""
 
-from serving.aio.schedules import schedule_problems
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.triggers.index import PolicyView, policy_of
+from serving.cluster.schedules import schedule_problems
 from serving.model.knative import ServingState
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import read_annotations

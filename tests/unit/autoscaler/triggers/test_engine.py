@@ -2,11 +2,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from serving.aio.schedules import schedule_state
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.triggers.engine import Triggers
 from serving.autoscaler.triggers.index import PolicyKey
+from serving.cluster.schedules import schedule_state
 from serving.model.knative import RevisionKey, ServingState
 from serving.model.resources import Resources
 from serving.scaling.triggertypes.observation import ObservedPods

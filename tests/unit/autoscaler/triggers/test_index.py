@@ -1,7 +1,7 @@
-from serving.aio.schedules import schedule_problems
 from serving.autoscaler.triggers.index import KeptState, Policies, Reason, kept_of, policy_of, state_of, targets_of
 from serving.autoscaler.triggers.points import UsagePoint
 from serving.autoscaler.triggers.tick import TriggerPhase, TriggerState
+from serving.cluster.schedules import schedule_problems
 from tests.unit.autoscaler.policy_builders import ROOM_UP, manifest, policy, revision
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.aio.schedules import schedule_problems, schedule_state
+from serving.cluster.schedules import schedule_problems, schedule_state
 from serving.model.scalingpolicy import ScalingPolicySpec, Schedule
 
 BERLIN = "Europe/Berlin"

@@ -21,13 +21,18 @@ from serving.model.anticipation import AnticipatedPods
 from serving.model.nodata import NoData
 from serving.scaling.spec import ScalingSpec
 
-__all__ = ["Anticipation", "Publication"]
+__all__ = ["Anticipation", "Publication", "validity_s"]
 
 # A trend over less says little.
 _TREND_WINDOW_MIN_S = 10.0
 # A publication is valid for two boot times, and is renewed after one: at least this long, as writes may be late.
 _VALID_MIN_S = 20.0
 _VALID_BOOTS = 2.0
+
+
+def validity_s(boot_s: float) -> float:
+    """How long a publication counts where a node takes ``boot_s`` seconds to boot, in seconds."""
+    return max(_VALID_MIN_S, _VALID_BOOTS * boot_s)
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +85,7 @@ class Anticipation:
         decided_count = 0 if isinstance(merged, NoData) else merged.desired_count
         if count <= decided_count:
             return None if written is None else Publication(pods=None)
-        valid_s = max(_VALID_MIN_S, _VALID_BOOTS * boot_s)
+        valid_s = validity_s(boot_s)
         if written is not None and written.count == count and written.until_s - wall_s > valid_s / 2:
             return None
         return Publication(pods=AnticipatedPods(count=count, until_s=wall_s + valid_s))

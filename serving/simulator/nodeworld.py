@@ -12,7 +12,7 @@ from collections import deque
 import msgspec
 
 from serving.autoscaler.adaptive.policy import RevisionPolicy
-from serving.autoscaler.anticipation import Anticipation
+from serving.autoscaler.anticipation import Anticipation, validity_s
 from serving.autoscaler.scaler import ScalerOutcome
 from serving.nodegroup.book import NodeGroupBook
 from serving.nodegroup.decide import decide_on
@@ -37,8 +37,6 @@ from serving.simulator.results import NodesResult, PodSeries
 __all__ = ["SimulatedNodes"]
 
 _PASS, _BOOTED, _LEFT = range(3)
-# What an anticipation is worth after its revision's last decision, in boot times, as its annotation.
-_VALID_BOOTS = 2.0
 
 
 class _Anticipated(msgspec.Struct):
@@ -197,7 +195,7 @@ class SimulatedNodes:
         """Put the pods that are missing at their revisions into the book, as pending pods."""
         wanted: set[str] = set()
         for name, found in self._anticipated.items():
-            if now_s - found.at_s < _VALID_BOOTS * self._boot_s:
+            if now_s - found.at_s < validity_s(self._boot_s):
                 missing = found.count - found.tenant.pods.scale
                 wanted |= {f"{name}/anticipated-{number}" for number in range(missing)}
         for name in self._counted - wanted:

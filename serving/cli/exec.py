@@ -1,6 +1,6 @@
 """``serving exec``: a command in a pod of a service, beside the app, by the protocol of ``kubectl exec``.
 
-The first byte of each message is its channel; see ``serving.cluster.api.remotecommand``.
+The first byte of each message is its channel; see ``serving.cluster.api.channels``.
 """
 
 import contextlib
@@ -23,17 +23,16 @@ from serving.cli.logs import pods_of, short_name
 from serving.cli.logtail import app_container
 from serving.cli.objects import service_of
 from serving.cli.resources import path_of
+from serving.cluster.api.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT
 from serving.cluster.kinds import POD
 from serving.cluster.port import Object
-from serving.model.objects import name_of, namespace_of, nested
+from serving.model.objects import is_true, name_of, namespace_of, nested
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
 __all__ = ["execute"]
 
-_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _PIECE_BYTES = 65536
 
 
@@ -62,7 +61,7 @@ def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str,
             if wanted
             else f"{name} has no pod now: it is at zero; `serving invoke {name}` starts one"
         )
-    pod = next(filter(_is_ready, pods), pods[0])
+    pod = next((one for one in pods if is_true(one, "Ready")), pods[0])
     if len(pods) > 1:
         click.echo(f"in pod {short_name(name_of(pod), name)}", err=True)
     has_terminal = asked["has_terminal"] and sys.stdin.isatty()
@@ -78,7 +77,7 @@ def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str,
         "tty": "true" if has_terminal else "",
     }
     path = path_of(POD, namespace_of(pod), name_of(pod), subresource="exec")
-    with api.open_channels(ApiCall(path=path, query=query), _PROTOCOLS) as channels:
+    with api.open_channels(ApiCall(path=path, query=query), PROTOCOLS) as channels:
         if asked["has_stdin"]:
             threading.Thread(target=_send_input, args=(channels,), daemon=True).start()
         with _raw_terminal(channels) if has_terminal else contextlib.nullcontext():
@@ -86,21 +85,16 @@ def execute(*, api: ApiClient, name: str, command: tuple[str, ...], wanted: str,
     sys.exit(_exit_code(status))
 
 
-def _is_ready(pod: Object) -> bool:
-    conditions = nested(pod, "status", "conditions") or ()
-    return any((one.get("type"), one.get("status")) == ("Ready", "True") for one in conditions)
-
-
 def _print_output(channels: "ClientConnection") -> Object:
     """Print what comes until the final status, {} where the connection ends without one."""
     from websockets.exceptions import ConnectionClosed  # noqa: PLC0415 - see ``connection``
 
-    outputs: dict[int, BinaryIO] = {_STDOUT: sys.stdout.buffer, _STDERR: sys.stderr.buffer}
+    outputs: dict[int, BinaryIO] = {STDOUT: sys.stdout.buffer, STDERR: sys.stderr.buffer}
     with contextlib.suppress(ConnectionClosed):
         while True:
             message = channels.recv(decode=False)
             channel, data = message[0], message[1:]
-            if channel == _STATUS:
+            if channel == STATUS:
                 found: Object = json.loads(data)
                 return found
             if channel in outputs:
@@ -125,10 +119,10 @@ def _send_input(channels: "ClientConnection") -> None:
 
     with contextlib.suppress(ConnectionClosed, OSError, ValueError):
         while piece := os.read(sys.stdin.fileno(), _PIECE_BYTES):
-            channels.send(bytes([_STDIN]) + piece)
-        if channels.subprotocol == _PROTOCOLS[0]:
+            channels.send(bytes([STDIN]) + piece)
+        if channels.subprotocol == PROTOCOLS[0]:
             # The older protocol has no end of input.
-            channels.send(bytes([_CLOSE, _STDIN]))
+            channels.send(bytes([CLOSE, STDIN]))
 
 
 @contextlib.contextmanager
@@ -145,7 +139,7 @@ def _raw_terminal(channels: "ClientConnection") -> Iterator[None]:
                 changed.clear()
                 size = shutil.get_terminal_size()
                 text = json.dumps({"Width": size.columns, "Height": size.lines})
-                channels.send(bytes([_RESIZE]) + text.encode())
+                channels.send(bytes([RESIZE]) + text.encode())
 
     before = termios.tcgetattr(sys.stdin)
     # The handler only sets a flag: the main thread may be within the connection.

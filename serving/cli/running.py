@@ -11,6 +11,7 @@ from serving.cli.checks import Finding
 from serving.cli.connection import ApiRequest, connect
 from serving.local.children import CHILDREN
 from serving.local.process_lifetime import QUEUE_PROXY_NAME, age_s, children_of
+from serving.local.state import StateFolder
 from serving.model.errors import ServingError
 
 __all__ = ["check_daemons", "check_reach"]
@@ -44,7 +45,7 @@ def check_daemons(state: Path, holder: int) -> Iterator[Finding]:
 def check_reach(state: Path) -> Iterator[Finding]:
     """Check that each port answers HTTP in time, and that the API accepts the kubeconfig's token."""
     try:
-        ports: dict[str, int] = json.loads((state / "ports.json").read_text())
+        ports = StateFolder(state).read_ports()
     except (OSError, ValueError) as error:
         yield Finding(name="ports", state="fail", text=f"ports.json: {error}", advice="start `serving up` again")
         return
@@ -93,7 +94,7 @@ def _reached(name: str, port: int) -> Finding:
 def _activator_count(state: Path) -> int:
     """How many there are meant to be: each has a port for its metrics."""
     try:
-        ports: dict[str, int] = json.loads((state / "ports.json").read_text())
+        ports = StateFolder(state).read_ports()
     except (OSError, ValueError):
         return 1
     return max(1, sum(name.startswith("activator") for name in ports))

@@ -58,7 +58,7 @@ def status(*, state_path: Path | None, output: str) -> None:
 
 
 def _status(state: StateFolder, pid: int) -> _SystemStatus:
-    ports = json.loads(state.ports.read_text())
+    ports = state.read_ports()
     api = ApiClient(state.path)
     services = items_of(api, SERVING_SERVICE, everywhere=True)
     pods = items_of(api, POD, everywhere=True)

@@ -11,6 +11,7 @@ from serving.cli.api import ApiClient, api_options, fail, fail_usage
 from serving.cli.completion import complete_service
 from serving.cli.objects import service_of
 from serving.cluster.port import Object
+from serving.local.state import StateFolder
 from serving.model.objects import name_of, nested
 
 __all__ = ["ServiceAddress", "address_of", "print_url", "url"]
@@ -55,7 +56,7 @@ def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool
         return ServiceAddress(url=url, host=host, connect_host=host, connect_port=port)
     # Cluster-local: another listener of this machine.
     with contextlib.suppress(OSError, ValueError, LookupError):
-        port = json.loads((api.state_path / "ports.json").read_text())["inner"]
+        port = StateFolder(api.state_path).read_ports()["inner"]
     return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
 
 

@@ -1,6 +1,5 @@
 """What ``serving why`` says of pods that get no requests: each activator of this machine is asked on its page of metrics."""
 
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ import msgspec
 
 from serving.activator.ejection import EjectionReport
 from serving.cli.table import clock_text
+from serving.local.state import StateFolder
 
 __all__ = ["ejected_lines"]
 
@@ -29,7 +29,7 @@ def ejected_lines(state_path: Path, namespace: str, is_ours: Callable[[str], boo
 
 def _reports(state_path: Path, namespace: str) -> Iterator[tuple[str, list[EjectionReport]]]:
     try:
-        ports: dict[str, int] = json.loads((state_path / "ports.json").read_text())
+        ports = StateFolder(state_path).read_ports()
     except (OSError, ValueError):
         return
     for name, port in ports.items():

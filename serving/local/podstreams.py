@@ -5,8 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from serving.cluster.api.channels import STDOUT
 from serving.cluster.api.logs import LogOptions
-from serving.cluster.api.podstreams import STDOUT, ExecOptions, ExecSession
+from serving.cluster.api.podstreams import ExecOptions, ExecSession
 from serving.local.containerinput import ContainerInput
 from serving.local.kubelet import Kubelet
 from serving.local.podconnect import connect_to, keeper_of

@@ -99,6 +99,11 @@ class StateFolder:
         authority = self.certificate.make()
         write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text(), authority=authority).encode())
 
+    def read_ports(self) -> dict[str, int]:
+        """The ports by name. Raises ``OSError`` or ``ValueError`` if they are not noted."""
+        ports: dict[str, int] = json.loads(self.ports.read_text())
+        return ports
+
     def write_ports(self, ports: Mapping[str, int]) -> None:
         """Note the ports by name, for those who look for a daemon later."""
         write_private(self.ports, json.dumps(ports).encode())

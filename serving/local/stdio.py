@@ -16,7 +16,7 @@ import termios
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
-from serving.cluster.api.podstreams import STDERR, STDOUT
+from serving.cluster.api.channels import STDERR, STDOUT
 
 __all__ = ["Stdio", "WaitingDescriptor"]
 

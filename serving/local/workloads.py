@@ -14,7 +14,7 @@ import msgspec
 
 from serving.cluster.port import Object
 from serving.model.knative import POD_TEMPLATE_HASH_LABEL
-from serving.model.objects import annotations_of, labels_of, nested
+from serving.model.objects import annotations_of, is_true, labels_of, nested
 
 __all__ = [
     "PodPlan",
@@ -199,8 +199,7 @@ def selects(service: Object, pod: Object) -> bool:
 
 def is_ready(pod: Object) -> bool:
     """Whether a pod's condition Ready is true."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return is_true(pod, "Ready")
 
 
 def _endpoint(pod: Object) -> Object:

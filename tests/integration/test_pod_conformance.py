@@ -17,8 +17,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from serving.cluster.api.channels import STDERR, STDOUT
 from serving.cluster.api.logs import LogOptions
-from serving.cluster.api.podstreams import STDERR, STDOUT, ExecOptions
+from serving.cluster.api.podstreams import ExecOptions
 from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
 from serving.cluster.port import Object
 from serving.local.containers.host import container_host

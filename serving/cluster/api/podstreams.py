@@ -7,14 +7,12 @@ from typing import Protocol
 import msgspec
 from multidict import MultiMapping
 
+from serving.cluster.api.channels import STDERR, STDOUT
 from serving.cluster.api.logs import chosen_container
 from serving.cluster.api.status import Fault
 from serving.cluster.port import Object
 
-__all__ = ["STDERR", "STDOUT", "ExecOptions", "ExecSession", "PodStreams", "exec_options"]
-
-STDOUT, STDERR = 1, 2
-"""Channels of a session's output."""
+__all__ = ["ExecOptions", "ExecSession", "PodStreams", "exec_options"]
 
 _TRUE = {"1", "true", "True"}
 

@@ -1,7 +1,6 @@
-"""exec and attach over websockets: the protocols ``v5.channel.k8s.io`` and ``v4.channel.k8s.io``.
+"""exec and attach over websockets, by the protocols and channels of ``channels``.
 
-The first byte of each message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the final Status, 4 the size of the terminal;
-since v5, 255 ends a channel. Follows k8s.io/apimachinery/pkg/util/remotecommand.
+Clients send stdin and the size of their terminal; they get stdout, stderr and the final Status.
 """
 
 import asyncio
@@ -11,14 +10,13 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import WSMsgType, web
 
+from serving.cluster.api.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDIN
 from serving.cluster.api.podstreams import ExecSession
 from serving.cluster.api.status import Fault
 from serving.cluster.port import Object
 
 __all__ = ["stream_session", "upgraded"]
 
-_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-_STDIN, _ERROR, _RESIZE, _CLOSE = 0, 3, 4, 255
 _FAILED = {"metadata": {}, "status": "Failure"}
 
 
@@ -45,7 +43,7 @@ async def upgraded(request: web.Request, protocols: tuple[str, ...]) -> web.WebS
 
 async def stream_session(request: web.Request, begin: Callable[[], Awaitable[ExecSession]]) -> web.WebSocketResponse:
     """Run a session over the websocket of a request until the command has ended or the client is gone."""
-    socket = await upgraded(request, _PROTOCOLS)
+    socket = await upgraded(request, PROTOCOLS)
     try:
         session = await begin()
     except OSError as error:
@@ -82,18 +80,18 @@ async def _receive(socket: web.WebSocketResponse, session: ExecSession) -> None:
         if message.type is not WSMsgType.BINARY or not message.data:
             continue
         channel, data = message.data[0], message.data[1:]
-        if channel == _STDIN:
+        if channel == STDIN:
             await session.write(data)
-        elif channel == _CLOSE and data == bytes([_STDIN]):
+        elif channel == CLOSE and data == bytes([STDIN]):
             session.end_input()
-        elif channel == _RESIZE:
+        elif channel == RESIZE:
             with contextlib.suppress(msgspec.MsgspecError):
                 size = msgspec.json.decode(data, type=_TerminalSize)
                 session.resize(columns=size.width, rows=size.height)
 
 
 async def _end(socket: web.WebSocketResponse, status: Object) -> None:
-    await socket.send_bytes(bytes([_ERROR]) + msgspec.json.encode(status))
+    await socket.send_bytes(bytes([STATUS]) + msgspec.json.encode(status))
     await socket.close()
 
 

@@ -1,0 +1,10 @@
+"""exec and attach over a websocket: the protocols and their channels, as server and client use them.
+
+The first byte of each message is its channel; since v5, ``CLOSE`` and a channel end that one. Source:
+k8s.io/apimachinery/pkg/util/remotecommand.
+"""
+
+__all__ = ["CLOSE", "PROTOCOLS", "RESIZE", "STATUS", "STDERR", "STDIN", "STDOUT"]
+
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255

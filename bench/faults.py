@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import msgspec
 
 from bench.parts.faulty_machine import FakeClock, fill, small_disk
+from bench.parts.overload import overload
 from bench.parts.steady import Load, Observed, percentile_ms, steady_load
 from bench.system import System, running_system_within
 
@@ -41,12 +42,11 @@ WINDOW_S = 1.0
 # In the steady state requests take some 20 ms; a second with a higher 99th percentile than this has not recovered.
 RECOVERED_FACTOR, RECOVERED_MIN_MS = 3.0, 150.0
 READY_WITHIN_S = 60.0
-# The service that is overloaded, and how many requests may wait for it in each activator.
-SMALL_SLOTS, SMALL_WORK_S, QUEUE_DEPTH = 4, 0.1, 100
+# How many requests of a revision may wait in each activator.
+QUEUE_DEPTH = 100
 OVERLOAD = "10 x overload"
 AWAY_S, JUMP_S = 60.0, 3600.0
 DISK = "disk full"
-OVERLOAD_RECOVERY_MAX_S, REFUSAL_MAX_MS, GOODPUT_MIN_RATIO = 10.0, 100.0, 0.9
 
 
 class FaultStage:
@@ -300,78 +300,14 @@ async def run(names: list[str], *, rate: float, seconds: float, as_json: bool) -
                 print(f"{name}: only root can mount a file system to fill", file=sys.stderr)
                 continue
             if name == OVERLOAD:
-                much = await overload(made, seconds=seconds)
-                is_kept = is_kept and is_bounded(much)
+                much = await overload(made.system, APP, seconds=seconds)
+                is_kept = is_kept and much.is_bounded
                 print(msgspec.json.encode(much).decode(), flush=True)
                 continue
             found = await observe(made, name, seconds=seconds)
             is_kept = is_kept and found.failed <= FAULTS[name][1] and found.recovered_s is not None
             print(msgspec.json.encode(found).decode() if as_json else line_of(found), flush=True)
     return is_kept
-
-
-def is_bounded(much: "Overload") -> bool:
-    """Whether an overload did what the contract says."""
-    is_useful = much.answered_per_s >= GOODPUT_MIN_RATIO * much.capacity_per_s
-    is_fast = much.refusal_p99_ms <= REFUSAL_MAX_MS and much.recovered_s <= OVERLOAD_RECOVERY_MAX_S
-    return is_useful and is_fast and not much.other
-
-
-class Overload(msgspec.Struct, frozen=True, kw_only=True):
-    """Ten times of what a service can take: answers a second of its capacity, refusals, and how long after it was normal."""
-
-    capacity_per_s: float
-    answered_per_s: float
-    refused: int
-    other: int
-    refusal_p99_ms: float
-    recovered_s: float
-    daemons_mib: int
-
-
-async def _capacity(load: Load) -> float:
-    """Answers a second to twice as many clients as there are slots."""
-    begin_s = time.monotonic()
-
-    async def client() -> None:
-        while time.monotonic() < begin_s + BEFORE_S:
-            await load.request(time.monotonic())
-
-    await asyncio.gather(*(client() for _ in range(SMALL_SLOTS * 2)))
-    capacity = round(len(load.observed) / (time.monotonic() - begin_s), 1)
-    load.observed.clear()
-    return capacity
-
-
-async def overload(stage: FaultStage, *, seconds: float) -> Overload:
-    """Send ten times what one small service can take."""
-    scale = ["--concurrency", str(SMALL_SLOTS), "--min-scale", "1", "--max-scale", "1", "-e", f"WORK_S={SMALL_WORK_S}"]
-    await stage.call("deploy", "small", str(APP.parent), "--command", f"{sys.executable} {APP}", *scale)
-    load = Load(stage.load.port, "small.default.localhost")
-    capacity = await _capacity(load)
-    begin_s = time.monotonic()
-    sending = asyncio.create_task(load.requests(capacity * 10))
-    await asyncio.sleep(seconds)
-    sending.cancel()
-    end_s = time.monotonic()
-    while True:
-        probe_s = time.monotonic()
-        await load.request(probe_s)
-        if load.observed[-1].status == "200" and load.observed[-1].took_s < SMALL_WORK_S * RECOVERED_FACTOR:
-            break
-    await load.close()
-    observed = load.observed
-    refused = [one for one in observed if one.status == "503"]
-    answered = [one for one in observed if one.status == "200" and one.due_s + one.took_s < end_s]
-    return Overload(
-        capacity_per_s=capacity,
-        answered_per_s=round(len(answered) / (end_s - begin_s), 1),
-        refused=len(refused),
-        other=sum(one.status not in {"200", "503"} for one in observed),
-        refusal_p99_ms=round(percentile_ms(refused, 99)),
-        recovered_s=round(probe_s - end_s, 1),
-        daemons_mib=stage.system.daemons_mib(),
-    )
 
 
 def line_of(one: Observation) -> str:

@@ -1,0 +1,84 @@
+"""One small service that gets ten times what it can take: what it answers, what is refused, and how fast."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from bench.parts.steady import Load, percentile_ms
+from bench.system import System
+
+__all__ = ["Overload", "overload"]
+
+# The service that is overloaded.
+_SLOTS, _WORK_S = 4, 0.1
+_CAPACITY_S = 4.0
+_RECOVERED_FACTOR, _RECOVERY_MAX_S = 3.0, 10.0
+_REFUSAL_MAX_MS, _GOODPUT_MIN_RATIO = 100.0, 0.9
+
+
+class Overload(msgspec.Struct, frozen=True, kw_only=True):
+    """Ten times of what a service can take: answers a second of its capacity, refusals, and how long after it was normal."""
+
+    capacity_per_s: float
+    answered_per_s: float
+    refused: int
+    other: int
+    refusal_p99_ms: float
+    recovered_s: float
+    daemons_mib: int
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it went as the contract says."""
+        is_useful = self.answered_per_s >= _GOODPUT_MIN_RATIO * self.capacity_per_s
+        is_fast = self.refusal_p99_ms <= _REFUSAL_MAX_MS and self.recovered_s <= _RECOVERY_MAX_S
+        return is_useful and is_fast and not self.other
+
+
+async def _capacity(load: Load) -> float:
+    """Answers a second to twice as many clients as there are slots."""
+    begin_s = time.monotonic()
+
+    async def client() -> None:
+        while time.monotonic() < begin_s + _CAPACITY_S:
+            await load.request(time.monotonic())
+
+    await asyncio.gather(*(client() for _ in range(_SLOTS * 2)))
+    capacity = round(len(load.observed) / (time.monotonic() - begin_s), 1)
+    load.observed.clear()
+    return capacity
+
+
+async def overload(system: System, app: Path, *, seconds: float) -> Overload:
+    """Send ten times what one small service can take."""
+    scale = ["--concurrency", str(_SLOTS), "--min-scale", "1", "--max-scale", "1", "-e", f"WORK_S={_WORK_S}"]
+    command = f"{sys.executable} {app}"
+    await asyncio.to_thread(system.serving, "deploy", "small", str(app.parent), "--command", command, *scale)
+    load = Load(system.port, "small.default.localhost")
+    capacity = await _capacity(load)
+    begin_s = time.monotonic()
+    sending = asyncio.create_task(load.requests(capacity * 10))
+    await asyncio.sleep(seconds)
+    sending.cancel()
+    end_s = time.monotonic()
+    while True:
+        probe_s = time.monotonic()
+        await load.request(probe_s)
+        if load.observed[-1].status == "200" and load.observed[-1].took_s < _WORK_S * _RECOVERED_FACTOR:
+            break
+    await load.close()
+    observed = load.observed
+    refused = [one for one in observed if one.status == "503"]
+    answered = [one for one in observed if one.status == "200" and one.due_s + one.took_s < end_s]
+    return Overload(
+        capacity_per_s=capacity,
+        answered_per_s=round(len(answered) / (end_s - begin_s), 1),
+        refused=len(refused),
+        other=sum(one.status not in {"200", "503"} for one in observed),
+        refusal_p99_ms=round(percentile_ms(refused, 99)),
+        recovered_s=round(probe_s - end_s, 1),
+        daemons_mib=system.daemons_mib(),
+    )

@@ -36,10 +36,10 @@ def test_every_daemon_is_in_the_list() -> None:
 def test_a_daemon_that_is_stopped_while_it_imports_exits_at_once(
     module: str, number: signal.Signals, tmp_path: Path
 ) -> None:
-    # An import that never ends: opening a pipe waits for the other end.
+    # An import that never ends. Opening a pipe waits for the other end; a read of it would lose a signal that comes just before it blocks.
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    (tmp_path / "uvloop.py").write_text(f"open({str(pipe)!r}).read()\n")
+    (tmp_path / "uvloop.py").write_text(f"import time\nopen({str(pipe)!r})\nwhile True: time.sleep(0.01)\n")
     daemon = subprocess.Popen([sys.executable, "-m", module], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     try:
         with pipe.open("w"):

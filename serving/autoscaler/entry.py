@@ -6,6 +6,7 @@ from typing import Any
 from serving.autoscaler.anticipation import Anticipation
 from serving.autoscaler.decision_history import DecisionHistory
 from serving.autoscaler.path import PublicSlices
+from serving.autoscaler.podstarts import PodStarts
 from serving.autoscaler.podstates import PodStates
 from serving.autoscaler.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
 from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, ScalerView
@@ -23,6 +24,7 @@ class RevisionEntry:
         "history",
         "is_woken",
         "latest",
+        "pod_starts",
         "pod_states",
         "proved_at_s",
         "public",
@@ -38,6 +40,7 @@ class RevisionEntry:
         self.deployment: ScaledDeployment | None = None
         self.ready_names: set[str] = set()
         self.troubles: dict[str, Trouble] = {}
+        self.pod_starts = PodStarts()
         self.pod_states = PodStates()
         self.scaler: Scaler | None = None
         self.proved_at_s: float | None = None
@@ -57,9 +60,14 @@ class RevisionEntry:
         is_known = self.revision is not None or self.deployment is not None or self.public.is_there
         return not is_known and not self.ready_names
 
-    def take_pod(self, pod: ScaledPod, *, is_gone: bool) -> None:
-        """A pod's state, and what keeps it from starting, if anything does."""
+    def take_pod(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> None:
+        """A pod's state, what keeps it from starting, if anything does, and how long its start took."""
         self.pod_states.take(pod, is_gone=is_gone)
+        if self.scaler is not None:
+            # Pods from before the scaler are seen too late to be measured.
+            took_s = self.pod_starts.take(pod, now_s, is_gone=is_gone)
+            if took_s is not None:
+                self.scaler.started(took_s, now_s)
         if pod.trouble is None or is_gone:
             self.troubles.pop(pod.name, None)
         else:

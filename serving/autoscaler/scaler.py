@@ -17,20 +17,20 @@ import msgspec
 from serving.autoscaler.adaptive.advice import NEUTRAL, Advice
 from serving.autoscaler.adaptive.policy import RevisionPolicy
 from serving.autoscaler.decide import KpaState
-from serving.autoscaler.deciders import ClassicDecider, Decided, Decider, Inside, KpaDecider
+from serving.autoscaler.deciders import ClassicDecider, Decided, Inside
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.autoscaler.metric_windows import WindowContents
 from serving.autoscaler.path import wanted_path
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.sources import Sources
-from serving.autoscaler.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, InactiveReason, step
+from serving.autoscaler.starting import decider_of, starting_gate
+from serving.autoscaler.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, step
 from serving.model.knative import ServingState, TrafficPath
 from serving.model.load.requests import CONCURRENCY, RPS
 from serving.model.nodata import NoData
 from serving.model.stat import Stat
-from serving.scaling.resolve import classic_target
 from serving.scaling.spec import KpaQuirks, ScalingSpec
-from serving.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
+from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["DecisionCause", "DecisionInputs", "Scaler", "ScalerOutcome", "ScalerView", "StatSource", "conclude"]
 
@@ -178,8 +178,14 @@ class Scaler:
         self._settings = settings
         self._spec = revision.spec
         self._sources = Sources()
-        self._decider = _decider_of(revision, facts, settings, hold=is_restart, now_s=now_s)
-        self._gate = _starting_gate(revision, facts, now_s)
+        self._decider = decider_of(
+            revision,
+            settings,
+            present_scale=facts.present_scale if is_restart else 0,
+            ready_count=facts.ready_count if is_restart else 0,
+            now_s=now_s,
+        )
+        self._gate = starting_gate(revision, ready_count=facts.ready_count, now_s=now_s)
         self._latest_count: int | None = None
         self._facts = facts
 
@@ -225,6 +231,13 @@ class Scaler:
         if not self._counts_waiting:
             return False
         return self._inside(stat.at_s).amount(self._spec.load_metric) > (self._latest_count or 0) * self._target()
+
+    def started(self, took_s: float, now_s: float) -> None:
+        """A pod is ready, so many seconds after it was created."""
+        if self.policy is not None:
+            # What the policy learns from a second depends on the starts before it.
+            self._advance(now_s)
+            self.policy.started(took_s)
 
     def forget_pod(self, name: str, now_s: float) -> None:
         """A pod is gone: its last report says nothing about the time after."""
@@ -359,33 +372,6 @@ def _proof(facts: ScalerView) -> float | None:
         return facts.proved_at_s
     since_s = facts.proxy_since_s
     return facts.proved_at_s if since_s is not None and facts.proved_at_s >= since_s else None
-
-
-def _decider_of(
-    revision: ScaledRevision, facts: ScalerView, settings: AutoscalerSettings, *, hold: bool, now_s: float
-) -> Decider:
-    present_scale = facts.present_scale if hold else 0
-    if revision.class_name == CLASSIC_CLASS:
-        target = classic_target(settings, container_concurrency=revision.container_concurrency)
-        return ClassicDecider(settings.classic, target_concurrency=target, present_scale=present_scale, now_s=now_s)
-    return KpaDecider(
-        revision.spec,
-        quirks=settings.quirks,
-        ready_count=facts.ready_count if hold else 0,
-        present_scale=present_scale,
-        now_s=now_s,
-    )
-
-
-def _starting_gate(revision: ScaledRevision, facts: ScalerView, now_s: float) -> GateState:
-    """The gate as the revision says that it was left. A revision with pods has to be idle for a whole window again."""
-    if revision.serving_state is not ServingState.ACTIVE:
-        phase, reason = GatePhase.INACTIVE, InactiveReason.NO_TRAFFIC
-    elif facts.ready_count and revision.was_ready:
-        phase, reason = GatePhase.ACTIVE, None
-    else:
-        phase, reason = GatePhase.ACTIVATING, InactiveReason.QUEUED
-    return GateState(since_s=now_s, phase=phase, reason=reason, is_initialized=revision.was_ready)
 
 
 def _conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:

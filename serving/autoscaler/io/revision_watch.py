@@ -162,7 +162,7 @@ class RevisionWatch:
         was_ready = found.name in entry.ready_names
         is_gone = change.type is EventType.DELETED
         is_ready = found.is_ready and not is_gone
-        entry.take_pod(found, is_gone=is_gone)
+        entry.take_pod(found, now_s(), is_gone=is_gone)
         if is_gone and entry.scaler is not None:
             entry.scaler.forget_pod(found.name, now_s())
             self._listener.pod_gone(found.key, found.name)

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import pytest
+
 from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.scaler import StatSource
@@ -487,3 +489,24 @@ def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
     before, after = run_virtually(run())
     # Gaps that ended since the last save are lost: it is made each five minutes.
     assert 0 < after <= before
+
+
+def test_the_policy_learns_how_long_pods_take_to_start() -> None:
+    async def run() -> tuple[float, float]:
+        async with staged(scale=1, serving_state="Active", pods=("p",), settings=AutoscalerSettings()) as stage:
+            await stage.report(10, p=5.0)
+            before = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.advice.room
+            await stage.store.add_pod("q", ready=False)
+            await stage.report(20, p=5.0)
+            await stage.store.set_ready("q", ready=True)
+            await stage.report(3, p=5.0, q=0.0)
+            after = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.advice.room
+        assert before is not None
+        assert after is not None
+        return before.ahead_s, after.ahead_s
+
+    # The load is forecast for the start of a pod and a period of 2 s ahead: a start takes 2 s until one is measured, and one of
+    # 20 s moves the mean by a fifth of the difference.
+    before_s, after_s = run_virtually(run())
+    assert before_s == 4.0
+    assert after_s == pytest.approx(4.0 + 0.2 * 18.0, abs=0.1)

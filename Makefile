@@ -22,8 +22,9 @@ $(VENV)/bin/python:
 	  || { echo "serving needs Python 3.11 or newer; found $$($(PYTHON) --version). Try: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# Python compiles the modules that it imports; compiling those of all packages here takes four times as long.
 $(VENV)/.runtime: pyproject.toml constraints.txt serving/__init__.py | $(VENV)/bin/python
-	$(INSTALL) --editable .
+	$(INSTALL) --no-compile --editable .
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt serving/__init__.py | $(VENV)/bin/python

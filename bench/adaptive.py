@@ -1,7 +1,7 @@
 """What a decision of the adaptive policy costs with all its pieces on, and how much a revision's state takes.
 
 ``python bench/adaptive.py``: microseconds of a second of load and a decision, under load and while idle, and of the plan that
-each gap needs once; bytes of one policy with a full history.
+each gap needs once; the same of Knative's decision, which runs in shadow; bytes of one policy with a full history, and of a shadow.
 """
 
 import random
@@ -12,7 +12,9 @@ from collections.abc import Callable
 from serving.autoscaler.adaptive.budget import PreWarmBudget
 from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.autoscaler.adaptive.policy import RevisionPolicy
+from serving.autoscaler.adaptive.shadow import KnativeShadow, shadow_of
 from serving.autoscaler.merge import Proposal
+from serving.model.stat import Stat
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
 from serving.settings.autoscaler import AutoscalerSettings
@@ -34,6 +36,23 @@ def _policy(prior: GapPrior, *, gaps: int) -> RevisionPolicy:
         second += 2 + int(dice.expovariate(1 / 200))
         policy.take(second, 1.0, 3.0)
     return policy
+
+
+def _shadow() -> KnativeShadow:
+    settings = AutoscalerSettings()
+    spec = resolve(settings, ScalingAnnotations(), container_concurrency=10, reachable=True)
+    made = shadow_of(spec, settings, present_scale=1, wall_offset_s=0.0, now_s=0.0)
+    assert made is not None
+    for second in range(100):
+        _report(made, second, load=20.0 + second % 10)
+        made.look((), present_scale=4, ready_count=4, start_s=2.0, now_s=second + 1.0)
+    return made
+
+
+def _report(shadow: KnativeShadow, second: int, *, load: float) -> None:
+    """A second as an activator reports it."""
+    shadow.arrive(100.0, second + 0.9)
+    shadow.take(second, Stat(concurrency=load, request_count=100.0))
 
 
 def _us(call: Callable[[int], object], count: int) -> float:
@@ -65,9 +84,21 @@ def main() -> None:
         planned.take(start + 30 * index, 1.0, 1.0)
         planned.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=start + 30.0 * index + 20.0)
 
+    busy_shadow, idle_shadow = _shadow(), _shadow()
+
+    def shadow_under_load(index: int) -> None:
+        for second in (start + 2 * index, start + 2 * index + 1):
+            _report(busy_shadow, second, load=27.0 + index % 5)
+        busy_shadow.look((), present_scale=4, ready_count=4, start_s=2.0, now_s=start + 2.0 * index + 2.0)
+
+    def shadow_while_idle(index: int) -> None:
+        idle_shadow.look((), present_scale=0, ready_count=0, start_s=2.0, now_s=start + 2.0 * index)
+
     print(f"two seconds of load and a decision: {_us(under_load, _DECISIONS):.1f} us")
     print(f"a decision while idle:              {_us(while_idle, _DECISIONS):.1f} us")
     print(f"the first decision of a gap:        {_us(new_gap, _DECISIONS // 10):.1f} us")
+    print(f"beside it, Knative in shadow: under load {_us(shadow_under_load, _DECISIONS):.1f} us, ", end="")
+    print(f"idle {_us(shadow_while_idle, _DECISIONS):.1f} us")
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     kept = [_policy(prior, gaps=100) for _ in range(_REVISIONS)]
@@ -75,6 +106,10 @@ def main() -> None:
         policy.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=float(start))
     after, _ = tracemalloc.get_traced_memory()
     print(f"state of a revision:                {(after - before) / len(kept):.0f} bytes")
+    shadows = [_shadow() for _ in range(_REVISIONS)]
+    print(
+        f"and of its shadow:                  {(tracemalloc.get_traced_memory()[0] - after) / len(shadows):.0f} bytes"
+    )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from serving.model.knative import (
     POD_DELETION_COST_ANNOTATION,
     REVISION_LABEL,
     ROUTING_STATE_LABEL,
+    SAVINGS_ANNOTATION,
     SERVICE_LABEL,
     RevisionKey,
     ServingState,
@@ -74,6 +75,9 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
     learnt: str = ""
     """What the adaptive policy learnt and wrote last; "" for nothing."""
+
+    savings: str = ""
+    """What it and Knative's cost by hour, as it was written last; "" for nothing."""
 
 
 class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +145,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
         path=path_of(annotations),
         anticipated=anticipated_pods_of(annotations),
         learnt=annotations.get(LEARNT_ANNOTATION, ""),
+        savings=annotations.get(SAVINGS_ANNOTATION, ""),
     )
 
 

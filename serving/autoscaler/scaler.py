@@ -16,6 +16,7 @@ import msgspec
 
 from serving.autoscaler.adaptive.advice import NEUTRAL, Advice
 from serving.autoscaler.adaptive.policy import RevisionPolicy
+from serving.autoscaler.adaptive.shadow import KnativeShadow
 from serving.autoscaler.decide import KpaState
 from serving.autoscaler.deciders import ClassicDecider, Decided, Inside
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
@@ -172,9 +173,10 @@ class Scaler:
     ) -> None:
         """``is_restart`` says that the revision was there before us: its scale is held until there is a window of data.
 
-        ``policy`` is the adaptive one; None: Knative's.
+        ``policy`` is the adaptive one; None: Knative's. Beside it a ``shadow`` may be set, which decides as Knative would.
         """
         self.policy = policy
+        self.shadow: KnativeShadow | None = None
         self._settings = settings
         self._spec = revision.spec
         self._sources = Sources()
@@ -211,6 +213,8 @@ class Scaler:
             self._decider.resize(revision.spec, now_s)
             if self.policy is not None:
                 self.policy.follow(revision.spec)
+            if self.shadow is not None:
+                self.shadow.follow(revision.spec, now_s)
 
     def record(self, stat: Stat, source: StatSource) -> bool:
         """Take a stat, stamped with the time of its receipt; whether there should be a decision at once.
@@ -219,6 +223,8 @@ class Scaler:
         is for: 71 requests, with 1 pod wanted for 70.
         """
         self._advance(stat.at_s)
+        if self.shadow is not None:
+            self.shadow.arrive(stat.request_count - stat.proxied_request_count, stat.at_s)
         if source is StatSource.POD:
             self._sources.tell_pod(stat)
             return stat.concurrency > stat.proxied_concurrency and not self._latest_count
@@ -275,6 +281,14 @@ class Scaler:
             if advice.proposals is not None:
                 counts = [one.desired for one in advice.proposals if not isinstance(one.desired, NoData)]
                 self._latest_count = max(counts, default=None)
+            if self.shadow is not None:
+                self.shadow.look(
+                    inputs.beside,
+                    present_scale=facts.present_scale,
+                    ready_count=facts.ready_count,
+                    start_s=self.policy.start_s,
+                    now_s=now_s,
+                )
         self._gate, outcome = conclude(inputs, decided)
         if outcome.apply_count and not facts.present_scale and self._counts_waiting:
             self._decider.reset_windows(self._spec)
@@ -287,9 +301,11 @@ class Scaler:
     def _advance(self, now_s: float) -> None:
         for second in self._sources.complete(now_s):
             self._decider.take(second)
+            load = second.load
             if self.policy is not None:
-                load = second.load
                 self.policy.take(second.number, load.concurrency, load.request_count)
+            if self.shadow is not None:
+                self.shadow.take(second.number, load)
 
     def _inside(self, now_s: float) -> Inside:
         """What is inside now. No request is served while no pod is ready, or none was wanted when it came."""

@@ -20,6 +20,7 @@ from serving.model.knative import (
     LEARNT_ANNOTATION,
     REVISION_LABEL,
     REVISION_UID_LABEL,
+    SAVINGS_ANNOTATION,
     SERVICE_LABEL,
     SERVING_GROUP,
     TRAFFIC_PATH_ANNOTATION,
@@ -36,6 +37,7 @@ _NOT_OF_PODS = {
     ANTICIPATED_PODS_ANNOTATION,
     LAST_APPLIED_ANNOTATION,
     LEARNT_ANNOTATION,
+    SAVINGS_ANNOTATION,
     TRAFFIC_PATH_ANNOTATION,
 }
 # Fields of a revision's spec that are not part of the pod's spec.

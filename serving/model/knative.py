@@ -53,6 +53,7 @@ __all__ = [
     "ROUTE_LABEL",
     "ROUTING_STATE_LABEL",
     "ROUTING_STATE_MODIFIED_ANNOTATION",
+    "SAVINGS_ANNOTATION",
     "SERVICE_LABEL",
     "SERVICE_UID_LABEL",
     "SERVING_API_VERSION",
@@ -119,6 +120,8 @@ TRAFFIC_PATH_ANNOTATION = f"{OWN_GROUP}/traffic-path"
 """A ``TrafficPath``, written by the autoscaler only: "serve" puts a revision's pods into its public Service."""
 LEARNT_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt"
 """What the adaptive policy has learnt of a revision, written by the autoscaler only."""
+SAVINGS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/savings"
+"""What it and Knative's policy cost, by hour of the last day, written by the autoscaler only."""
 ANTICIPATED_PODS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/anticipated-pods"
 """Pods that a revision will want within the time that a node takes to boot (``model/anticipation.py``), by the autoscaler."""
 CLAIMED_TAGS_ANNOTATION = f"{OWN_GROUP}/claimed-tags"

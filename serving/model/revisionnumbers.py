@@ -1,8 +1,8 @@
-"""What one decision about a revision says in numbers, and how its pods are: the records that it is measured by."""
+"""What one decision about a revision says in numbers, how its pods are, and what its policy costs: the records that it is measured by."""
 
 import msgspec
 
-__all__ = ["PodCounts", "RevisionNumbers"]
+__all__ = ["PodCounts", "PolicyCosts", "RevisionNumbers"]
 
 
 class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,6 +16,20 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     terminating: int = 0
     """They are being deleted."""
+
+
+class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Costs of the chosen policy, and what Knative's would have cost."""
+
+    pod_seconds: float
+    cold_requests: float
+    """Requests that came while no pod was ready."""
+
+    knative_pod_seconds: float
+    knative_cold_requests: float
+
+    covered_s: float
+    """Time that they are of, in seconds: a day at most."""
 
 
 class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):

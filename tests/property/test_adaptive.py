@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapHistory, GapPrior
 from serving.autoscaler.adaptive.policy import RevisionPolicy, policy_of
 from serving.autoscaler.adaptive.room import PodRoom
+from serving.autoscaler.adaptive.shadow import shadow_of
 from serving.autoscaler.adaptive.windows import KeepBounds, keep_windows
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
+from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings
 from tests.unit.autoscaler.kpa_builders import spec_with
 
@@ -172,3 +174,30 @@ def test_an_overload_that_lasts_gets_pods_until_no_request_waits(
         if found is not None and found.count > pods:
             starting.append((second + start_s, found.count))
     assert inside <= pods * 10.0 + 1.0
+
+
+SHADOW_STEPS = st.lists(
+    st.tuples(st.floats(-100, 500), st.floats(0, 1e4), st.integers(0, 100), st.integers(0, 50)), max_size=60
+)
+
+
+@settings(deadline=None)
+@given(steps=SHADOW_STEPS, start_s=st.floats(0, 600))
+def test_the_shadow_stays_within_the_bounds_and_its_costs_never_fall(
+    steps: list[tuple[float, float, int, int]], start_s: float
+) -> None:
+    shadow, now_s = shadow_of(SPEC, SETTINGS, present_scale=0, wall_offset_s=1e9, now_s=1e4), 1e4
+    assert shadow is not None
+    before = shadow.costs(now_s)
+    for step_s, load, requests, scale in steps:
+        # A clock may jump back.
+        now_s = max(0.0, now_s + step_s)
+        shadow.arrive(float(requests), now_s)
+        shadow.take(int(now_s), Stat(concurrency=load, request_count=requests))
+        shadow.look((), present_scale=scale, ready_count=min(scale, 3), start_s=start_s, now_s=now_s)
+        costs = shadow.costs(now_s)
+        assert 0 <= shadow.scale <= SPEC.max_scale
+        assert costs.pod_seconds >= before.pod_seconds
+        assert costs.knative_pod_seconds >= before.knative_pod_seconds
+        assert costs.knative_cold_requests - before.knative_cold_requests in (0, requests)
+        before = costs

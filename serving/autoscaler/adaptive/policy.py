@@ -56,7 +56,7 @@ class _Idle(msgspec.Struct, frozen=True):
 
 
 class RevisionPolicy:
-    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler."""
+    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler; ``start_s`` is what a start takes."""
 
     __slots__ = (
         "_arrivals_per_start",
@@ -73,10 +73,10 @@ class RevisionPolicy:
         "_saved_count",
         "_settings",
         "_spec",
-        "_start_s",
         "_warmed_window",
         "_woken_count",
         "_woken_second",
+        "start_s",
     )
 
     def __init__(
@@ -97,7 +97,7 @@ class RevisionPolicy:
         self._counts_pods = False
         self._idle_since_s: float | None = None
         self._idle: _Idle | None = None
-        self._start_s = _START_S
+        self.start_s = _START_S
         # Requests that would have waited for one cold start, and those of the last gap's end so far.
         self._arrivals_per_start = 1.0
         self._woken_count = 0.0
@@ -150,7 +150,7 @@ class RevisionPolicy:
                 self._woken_second, self._woken_count = second, 0.0
             self._gaps.record(gap_s)
             self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
-        if self._woken_second is not None and second - self._woken_second < self._start_s:
+        if self._woken_second is not None and second - self._woken_second < self.start_s:
             self._woken_count += request_count
         self._idle_since_s = max(second + 1.0, since_s or 0.0) if since_s is None or second >= since_s else since_s
         self._idle = self._warmed_window = self._said = None
@@ -158,7 +158,7 @@ class RevisionPolicy:
     def started(self, took_s: float) -> None:
         """A pod became ready after so many seconds."""
         if math.isfinite(took_s) and took_s > 0:
-            self._start_s += _START_WEIGHT * (took_s - self._start_s)
+            self.start_s += _START_WEIGHT * (took_s - self.start_s)
 
     def advise(
         self,
@@ -179,7 +179,7 @@ class RevisionPolicy:
         wanted = algorithm.desired
         if self.has_room and not isinstance(wanted, NoData) and (in_flight > 0 or wanted > 0):
             room = self._room.want(
-                self._spec, in_flight=in_flight, ready_count=ready_count, start_s=self._start_s, now_s=now_s
+                self._spec, in_flight=in_flight, ready_count=ready_count, start_s=self.start_s, now_s=now_s
             )
             if room is not None:
                 self._counts_pods = True
@@ -216,7 +216,7 @@ class RevisionPolicy:
         if count or self._idle is None or self._idle_since_s is None:
             return count
         age_s = now_s - self._idle_since_s
-        return int(any(one.from_s - self._start_s - ahead_s <= age_s < one.to_s for one in self._idle.windows))
+        return int(any(one.from_s - self.start_s - ahead_s <= age_s < one.to_s for one in self._idle.windows))
 
     def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
         """Time for which ``advise`` keeps wanting the one pod that it wanted last, which is ready; None: it has to be asked.
@@ -231,7 +231,7 @@ class RevisionPolicy:
         if (
             self.has_room
             and (is_in_window or self._counts_pods)
-            and not (self._counts_pods and self._room.is_one_enough(self._spec, self._start_s, now_s))
+            and not (self._counts_pods and self._room.is_one_enough(self._spec, self.start_s, now_s))
         ):
             return None
         if in_flight > 0:
@@ -252,7 +252,7 @@ class RevisionPolicy:
     @property
     def is_small(self) -> bool:
         """Whether the load so far makes it want one pod at most, as long as there is no new one."""
-        return not self.has_room or self._room.is_one_enough_in_silence(self._spec, self._start_s)
+        return not self.has_room or self._room.is_one_enough_in_silence(self._spec, self.start_s)
 
     def due_save(self, now_s: float) -> str | None:
         """What was learnt, as text for ``load``; None while there is nothing new, or it was saved not long ago."""
@@ -283,7 +283,7 @@ class RevisionPolicy:
             min_s=settings.keep_alive_min_s,
             max_s=settings.keep_alive_max_s,
             bridge_s=settings.keep_alive_bridge_s,
-            start_s=self._start_s,
+            start_s=self.start_s,
             pre_warms=settings.pre_warming,
         )
         return _Idle(keep_windows(hazard, bounds), hazard)
@@ -292,7 +292,7 @@ class RevisionPolicy:
         """The window in which a pod should be there, or on its way, now; and when that changes."""
         assert self._idle is not None
         for window in self._idle.windows:
-            lead_s = self._start_s if window.from_s else 0.0
+            lead_s = self.start_s if window.from_s else 0.0
             if age_s < window.from_s - lead_s:
                 return None, max(_RECHECK_MIN_S, window.from_s - lead_s - age_s)
             if age_s < window.to_s:

@@ -16,6 +16,7 @@ from serving.aio.clock import now_s, wall_s
 from serving.autoscaler.adaptive.budget import PreWarmBudget
 from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.autoscaler.adaptive.policy import policy_of
+from serving.autoscaler.adaptive.shadow import shadow_of
 from serving.autoscaler.anticipation import Publication
 from serving.autoscaler.counts import DecisionCounts
 from serving.autoscaler.decision_events import DecisionEvent
@@ -39,7 +40,7 @@ from serving.autoscaler.writer import (
 )
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.model.errors import ClusterError, InvalidValue
-from serving.model.knative import ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, RevisionKey
+from serving.model.knative import ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, SAVINGS_ANNOTATION, RevisionKey
 from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["DecisionLoop"]
@@ -107,13 +108,21 @@ class DecisionLoop:
             return
         if not self._sharing.is_ours(group_of(key, entry.revision)):
             return
+        at_s = now_s()
         policy = policy_of(entry.revision.spec, self.settings, prior=self._prior, budget=self._budget)
-        if policy is not None and entry.revision.learnt:
-            try:
-                policy.load(entry.revision.learnt)
-            except InvalidValue as error:
-                _log.warning("learnt.unread", extra={"namespace": key[0], "revision": key[1], "error": str(error)})
-        entry.scaler = Scaler(entry.revision, facts, self.settings, is_restart=is_restart, now_s=now_s(), policy=policy)
+        if policy is not None:
+            _load(key, policy.load, entry.revision.learnt)
+        shadow = shadow_of(
+            entry.revision.spec,
+            self.settings,
+            present_scale=facts.present_scale,
+            wall_offset_s=wall_s() - at_s,
+            now_s=at_s,
+        )
+        if shadow is not None:
+            _load(key, shadow.load, entry.revision.savings)
+        entry.scaler = Scaler(entry.revision, facts, self.settings, is_restart=is_restart, now_s=at_s, policy=policy)
+        entry.scaler.shadow = shadow
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
     def stop(self, key: RevisionKey) -> None:
@@ -182,6 +191,9 @@ class DecisionLoop:
         learnt = None if scaler.policy is None else scaler.policy.due_save(outcome.at_s)
         if learnt is not None:
             self._note(key, LEARNT_ANNOTATION, learnt)
+        savings = None if scaler.shadow is None else scaler.shadow.due_save(is_now=learnt is not None)
+        if savings is not None:
+            self._note(key, SAVINGS_ANNOTATION, savings)
         publication = self._publication(entry, outcome, at_wall_s=at_wall_s)
         if publication is not None:
             pods = publication.pods
@@ -255,3 +267,12 @@ class DecisionLoop:
             _log.warning("scale.failed", extra=extra)
         else:
             _log.error("scale.failed", extra=extra, exc_info=error)
+
+
+def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
+    """Go on from what was written before; "" is nothing."""
+    if text:
+        try:
+            load(text)
+        except InvalidValue as error:
+            _log.warning("learnt.unread", extra={"namespace": key[0], "revision": key[1], "error": str(error)})

@@ -15,7 +15,7 @@ from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object, PatchType, Subresource
 from serving.model.errors import Unavailable
-from serving.model.knative import LEARNT_ANNOTATION
+from serving.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION
 from serving.model.stat import Stat
 from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
 from tests.eventually import until
@@ -472,7 +472,7 @@ def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
             await stage.report(10, p=0.0)
             before = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.advice.keep
             found = await stage.cluster.get(REVISION, *KEY)
-            assert LEARNT_ANNOTATION in found["metadata"]["annotations"]
+            assert {LEARNT_ANNOTATION, SAVINGS_ANNOTATION} <= set(found["metadata"]["annotations"])
             again = Autoscaler(stage.cluster, settings=AutoscalerSettings(), prove=stage.prove)
             async with asyncio.TaskGroup() as group:
                 group.create_task(again.run(stop))

@@ -1,0 +1,225 @@
+"""What Knative's policy would have cost in place of the adaptive one: its decisions run in shadow, on the same reports.
+
+Input: each second of load, the arrivals that sources report, and at each decision the pods that there are. Output: pod-seconds of
+both policies and the requests that came while no pod was ready, over the last day. The shadow has pods of its own: its windows,
+its panic and its gate to zero are Knative's, and its pods take the measured time to start. Reports are those of the chosen
+policy's pods, so a queue that Knative's pods would have had, or not had, is not in them. It knows no clock.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.autoscaler.adaptive.costs import DayCosts
+from serving.autoscaler.bounds import bounded, ready_count_min
+from serving.autoscaler.decide import decide, starting_state
+from serving.autoscaler.merge import Proposal, merge
+from serving.autoscaler.metric_windows import MetricWindows
+from serving.autoscaler.zero import GateAction, GateInputs, GatePhase, GateState, InactiveReason, step
+from serving.model.nodata import NoData
+from serving.model.revisionnumbers import PolicyCosts
+from serving.model.stat import Stat
+from serving.scaling.spec import ScalingSpec
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KPA_CLASS, AutoscalerSettings
+
+__all__ = ["KnativeShadow", "shadow_of"]
+
+# Longest time between two decisions that counts, in seconds: the process may have been frozen.
+_STEP_MAX_S = 10.0
+# What a period may be early by, in seconds.
+_EARLY_S = 0.1
+_SILENCE = Stat()
+
+
+class KnativeShadow:
+    """One revision. ``wall_offset_s`` is what the clock of the decisions is behind seconds since the epoch."""
+
+    __slots__ = (
+        "_at_s",
+        "_costs",
+        "_decided_s",
+        "_gate",
+        "_kpa",
+        "_period_s",
+        "_present_scale",
+        "_quirks",
+        "_ready_count",
+        "_saved_hour",
+        "_scale",
+        "_seen_second",
+        "_spec",
+        "_start_s",
+        "_starting",
+        "_wall_offset_s",
+        "_windows",
+    )
+
+    def __init__(
+        self, spec: ScalingSpec, settings: AutoscalerSettings, *, present_scale: int, wall_offset_s: float, now_s: float
+    ) -> None:
+        """The shadow begins with the pods that there are."""
+        self._spec, self._quirks, self._period_s = spec, settings.quirks, settings.decision_period_s
+        self._wall_offset_s = wall_offset_s
+        quirks = settings.quirks
+        self._windows = MetricWindows(
+            stable_window_s=spec.stable_window_s,
+            panic_window_s=spec.panic_window_s,
+            kind=spec.window_kind,
+            metric=spec.load_metric,
+            quirks=quirks,
+        )
+        self._kpa = starting_state(ready_count=0, present_scale=0, spec=spec, now_s=now_s, quirks=quirks)
+        phase, reason = (GatePhase.ACTIVE, None) if present_scale else (GatePhase.INACTIVE, InactiveReason.NO_TRAFFIC)
+        self._gate = GateState(since_s=now_s, phase=phase, reason=reason, is_initialized=True)
+        self._scale = self._present_scale = self._ready_count = present_scale
+        # Pods that start: when they are ready, and how many.
+        self._starting: list[tuple[float, int]] = []
+        self._start_s = 0.0
+        self._seen_second = -1
+        self._at_s = now_s
+        self._decided_s = -math.inf
+        self._costs = DayCosts(now_s + wall_offset_s)
+        self._saved_hour = self._costs.hour
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"KnativeShadow({self._scale} pods where there are {self._present_scale})"
+
+    @property
+    def scale(self) -> int:
+        """Pods that Knative's policy would have now, those that start included."""
+        return self._scale
+
+    def follow(self, spec: ScalingSpec, now_s: float) -> None:
+        """Take over numbers of the revision that have changed."""
+        self._spec = spec
+        self._windows.resize(
+            stable_window_s=spec.stable_window_s,
+            panic_window_s=spec.panic_window_s,
+            kind=spec.window_kind,
+            now_s=now_s,
+        )
+
+    def take(self, number: int, load: Stat) -> None:
+        """A second that is over. Number 61 is the time from 61 s to 62 s."""
+        self._seen_second = number
+        self._windows.record(load, number + 1.0)
+
+    def arrive(self, request_count: float, now_s: float) -> None:
+        """Requests that a source reports, at the time of the report. Without a ready pod they are cold."""
+        if request_count <= 0:
+            return
+        knative_ready_count = self._ready(now_s)
+        if not self._ready_count or not knative_ready_count:
+            cold, knative_cold = request_count * (not self._ready_count), request_count * (not knative_ready_count)
+            self._costs.add_cold(cold, knative_cold, wall_s=now_s + self._wall_offset_s)
+        if not self._scale:
+            self._count(now_s)
+            self._step(bounded(1, spec=self._spec, is_initialized=True).count, ready_count=0, now_s=now_s)
+
+    def look(
+        self, beside: Sequence[Proposal], *, present_scale: int, ready_count: int, start_s: float, now_s: float
+    ) -> None:
+        """A decision is made, with ``present_scale`` pods asked for; ``beside`` are proposals of other deciders."""
+        self._present_scale, self._ready_count, self._start_s = present_scale, ready_count, start_s
+        self._count(now_s)
+        if now_s - self._decided_s < self._period_s - _EARLY_S:
+            # Knative decides each period, also where the chosen policy looks more often.
+            return
+        if self._scale or any(not isinstance(one.desired, NoData) and one.desired for one in beside):
+            self._decided_s = now_s
+            self._decide(beside, now_s)
+
+    def costs(self, now_s: float) -> PolicyCosts:
+        """The last day."""
+        return self._costs.total(now_s + self._wall_offset_s)
+
+    def due_save(self, *, is_now: bool) -> str | None:
+        """The costs as text for ``load``, once an hour and when ``is_now``; None in between."""
+        if self._costs.hour == self._saved_hour and not is_now:
+            return None
+        self._saved_hour = self._costs.hour
+        return self._costs.dump()
+
+    def load(self, text: str) -> None:
+        """Go on from costs of before. Raises ``InvalidValue``."""
+        self._costs.load(text)
+
+    def _count(self, now_s: float) -> None:
+        """Pod-seconds since the last time."""
+        step_s = min(max(0.0, now_s - self._at_s), _STEP_MAX_S)
+        self._at_s = now_s
+        if step_s and (self._present_scale or self._scale):
+            self._costs.add_pods(step_s * self._present_scale, step_s * self._scale, wall_s=now_s + self._wall_offset_s)
+
+    def _decide(self, beside: Sequence[Proposal], now_s: float) -> None:
+        ready_count, over = self._ready(now_s), math.floor(now_s) - 1
+        if ready_count and self._seen_second < over:
+            # Its pods would report their silence.
+            self.take(over, _SILENCE)
+        self._kpa, detail = decide(
+            self._kpa,
+            observed=self._windows.query(now_s),
+            ready_count=ready_count,
+            spec=self._spec,
+            now_s=now_s,
+            quirks=self._quirks,
+        )
+        desired = detail if isinstance(detail, NoData) else detail.desired_count
+        if beside:
+            algorithm = Proposal(decider="kpa", desired=desired, reason="")
+            merged = merge((algorithm, *beside), present_scale=self._scale, spec=self._spec, is_initialized=True)
+            desired = merged if isinstance(merged, NoData) else merged.desired_count
+        elif not isinstance(desired, NoData):
+            desired = bounded(desired, spec=self._spec, is_initialized=True).count
+        is_settled = self._gate.phase is GatePhase.ACTIVE and ready_count >= ready_count_min(
+            self._spec, is_initialized=True
+        )
+        if is_settled and not isinstance(desired, NoData) and desired:
+            # The gate would let it pass as it is.
+            self._resize(desired, now_s)
+        else:
+            self._step(desired, ready_count=ready_count, now_s=now_s)
+
+    def _step(self, desired: int | NoData, *, ready_count: int, now_s: float) -> None:
+        """Through the gate. The activators are always in the path, and their proof comes at once."""
+        facts = GateInputs(
+            desired=desired,
+            present_scale=self._scale,
+            ready_count=ready_count,
+            proxy_since_s=now_s - self._spec.scale_to_zero_grace_s,
+            proved_at_s=now_s,
+        )
+        state, gate = step(self._gate, facts, spec=self._spec, now_s=now_s, quirks=self._quirks)
+        self._gate = msgspec.structs.replace(state, story=())
+        if gate.action is GateAction.APPLY and isinstance(gate.wanted, int):
+            self._resize(gate.wanted, now_s)
+
+    def _resize(self, count: int, now_s: float) -> None:
+        """Pods that start are ready after the measured time; those go first when there are too many."""
+        if count > self._scale:
+            self._starting.append((now_s + self._start_s, count - self._scale))
+        excess = self._scale - count
+        while excess > 0 and self._starting:
+            ready_s, starting_count = self._starting.pop()
+            if starting_count > excess:
+                self._starting.append((ready_s, starting_count - excess))
+            excess -= starting_count
+        self._scale = count
+
+    def _ready(self, now_s: float) -> int:
+        """Pods that are ready."""
+        starting = self._starting
+        while starting and starting[0][0] <= now_s:
+            del starting[0]
+        return self._scale - sum(count for _, count in starting)
+
+
+def shadow_of(
+    spec: ScalingSpec, settings: AutoscalerSettings, *, present_scale: int, wall_offset_s: float, now_s: float
+) -> KnativeShadow | None:
+    """The shadow of a revision under ``policy: adaptive``; None for the others."""
+    if spec.policy != ADAPTIVE_POLICY or spec.class_name != KPA_CLASS:
+        return None
+    return KnativeShadow(spec, settings, present_scale=present_scale, wall_offset_s=wall_offset_s, now_s=now_s)

@@ -14,7 +14,7 @@ import msgspec
 
 from serving.proxy.lines import RESERVED, BadHeaderLine, HeaderLine, read_lines
 
-__all__ = ["HeadMemory", "RequestHead", "RequestRefusal", "read_request_head"]
+__all__ = ["FORWARDED", "HeadMemory", "RequestHead", "RequestRefusal", "read_request_head"]
 
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-~\x80-\xff]+) HTTP/([0-9])\.([0-9])")
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^#]*|\?[^#]*)?", re.IGNORECASE)
@@ -23,7 +23,7 @@ _LENGTH = re.compile(rb"[0-9]{1,18}")
 # Methods that may be sent again when no answer has come (RFC 9110 section 9.2.2).
 _IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 _REMEMBERED_BYTES_MAX = 2048
-_FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
+FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
 
 
 class RequestRefusal(Exception):
@@ -201,7 +201,7 @@ def _with_care(method: bytes, target: bytes, minor: int, *, lines: list[HeaderLi
         expects_continue=bool(expected) and minor == 1,
         nominated=nominated,
         reserved=not RESERVED.isdisjoint(by_name),
-        forwarded=not _FORWARDED.isdisjoint(by_name),
+        forwarded=not FORWARDED.isdisjoint(by_name),
         trailers_wanted=b"te" in tokens and b"trailers" in _tokens(by_name.get(b"te", ())),
     )
 

@@ -32,31 +32,23 @@ if __name__ == "__main__":
 
 
 import asyncio
-import contextlib
 import gc
 import os
-import random
 import resource
-import socket
 import sys
 
 from serving.aio.daemon import run_daemon
 from serving.model.errors import SettingsError
 from serving.proxy.accesslog import stdout_log
 from serving.proxy.server import HttpServer
-from serving.queueproxy.io.admin import AdminHandler
-from serving.queueproxy.io.drain import drain
-from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe, watch_app
+from serving.queueproxy.io.podservice import PodService, socket_of
+from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.io.requests import PodHandler
-from serving.queueproxy.io.stats import report_stats, stats_link
-from serving.queueproxy.podspec import Address, PodSpec, spec_from_environment
-from serving.queueproxy.request_metrics import series
-from serving.wire.link import Link
+from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
 __all__ = ["main", "run", "serve"]
 
 _USAGE_EXIT = 2
-_GOODBYE_S = 0.5
 # Requests make few cycles, so that looking for them rarely costs nothing (default: each 700 objects).
 _GC_THRESHOLD = 20_000
 
@@ -95,85 +87,21 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     pod = PodHandler(spec, clock=server.clock)
     pipe = ReadinessPipe(spec.ready_fd)
     asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, pipe.push_again)
-    link = stats_link(spec, draw=random.random) if spec.stats_url else None
-
-    def numbers() -> bytes:
-        return _numbers(pod, server, link, revision=spec.revision)
-
-    admin_server = HttpServer(spec.settings.http)
-    admin = AdminHandler(pod, on_drain=stop.set, numbers=numbers)
-    await server.listen(_where(spec, "requests", spec.listen), pod)
-    await admin_server.listen(_where(spec, "admin", spec.admin), admin)
-    flushed = asyncio.Event()
-
-    known = asyncio.Event()
-
-    def changed(ready: bool) -> None:  # noqa: FBT001 - the shape of a callback
-        pipe.push(ready=ready)
-        admin.readiness_changed()
-        known.set()
-
-    def drained() -> None:
-        pipe.push(ready=False, drained=True)
-        admin.drained()
-
-    async with asyncio.TaskGroup() as group:
-        watch = group.create_task(watch_app(spec, pod, changed), name="watch app")
-        tasks = [watch]
-        reports = None
-        if link is not None:
-            tasks.append(group.create_task(_connect(link, known, spec), name="stats connection"))
-            reports = group.create_task(report_stats(spec, pod, link, stop=flushed), name="stats reports")
-        await stop.wait()
-        watch.cancel()
-        pipe.push(ready=False)
-        admin.stopping()
-        await drain(spec, pod, server, on_drained=drained)
-        flushed.set()
-        if reports is not None:
-            await reports
-        for task in tasks:
-            task.cancel()
-    # Requests that wait for the drain are still to be answered.
-    await admin_server.finish(grace_s=_GOODBYE_S)
+    service = PodService(spec, pod, server, pipe=pipe, numbers=lambda: _numbers(server))
+    await server.listen(socket_of(spec, "requests", spec.listen), pod)
+    await service.listen(stop.set)
+    await service.run(stop)
     if log is not None:
         await log.close()
 
 
-async def _connect(link: Link, known: asyncio.Event, spec: PodSpec) -> None:
-    """Keep the connection for statistics. Requests wait for the app's readiness and not for it, so that goes first."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(spec.settings.report_period_s):
-            await known.wait()
-    await link.run()
-
-
-def _where(spec: PodSpec, name: str, address: Address) -> socket.socket | Address:
-    descriptor = spec.listen_fds.get(name)
-    if descriptor is None:
-        return address
-    inherited = socket.socket(fileno=descriptor)
-    inherited.setblocking(False)
-    inherited.set_inheritable(False)
-    return inherited
-
-
-def _numbers(pod: PodHandler, server: HttpServer, link: Link | None, *, revision: str) -> bytes:
-    """All counts as Prometheus reads them; the sidecar needs no library for that."""
-    lines = pod.request_metrics.page(revision=revision)
-    lines.append(series("kn_serving_queue_depth", pod.waiting_count, revision=revision))
-    lines.append(f"queueproxy_requests_inside {pod.inside_count}")
-    lines.append(f"queueproxy_requests_waiting {pod.waiting_count}")
+def _numbers(server: HttpServer) -> list[str]:
+    lines = []
     if server.access_log is not None:
         lines.append(f"queueproxy_access_log_dropped_total {server.access_log.dropped_count}")
     lines.append(f"queueproxy_client_connections {server.connection_count}")
     lines.append(f"queueproxy_app_connections {server.pool.open_count}")
-    lines.append(f"queueproxy_app_ready {int(pod.is_ready)}")
-    lines.append(f"queueproxy_tasks {len(asyncio.all_tasks())}")
-    if link is not None:
-        lines.append(f"queueproxy_stats_sent_total {link.sent_count}")
-        lines.append(f"queueproxy_stats_unsent_total {link.dropped_count}")
-    return "\n".join([*lines, ""]).encode()
+    return lines
 
 
 def _raise_descriptor_limit() -> None:

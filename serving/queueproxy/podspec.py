@@ -14,9 +14,12 @@ from serving.model.errors import Problem, SettingsError
 from serving.settings.load import Daemon, load
 from serving.settings.queueproxy import QueueProxySettings
 
-__all__ = ["Address", "PodSpec", "Probe", "read_probe", "spec_from_environment"]
+__all__ = ["APP_PROBE", "Address", "PodSpec", "Probe", "probing_app", "read_probe", "spec_from_environment"]
 
 Address = tuple[str, int]
+
+APP_PROBE = b"app"
+"""The value of K-Network-Probe that asks the app itself, where its queue-proxy is in its process."""
 
 _DAEMON = Daemon(name="queueproxy", record=QueueProxySettings, config_map="config-queueproxy")
 
@@ -108,6 +111,13 @@ def read_probe(text: str) -> Probe:
         period_s=given.period_seconds,
         failure_max=given.failure_threshold or 1,
     )
+
+
+def probing_app(spec: PodSpec) -> PodSpec:
+    """The pod with a readiness probe that a queue-proxy in the app's process passes on to the app, and does not count."""
+    marks = (("K-Pod-Secret", spec.secret), ("K-Network-Probe", APP_PROBE.decode())) if spec.secret else ()
+    probe = msgspec.structs.replace(spec.readiness, headers=(*spec.readiness.headers, *marks))
+    return msgspec.structs.replace(spec, readiness=probe)
 
 
 def spec_from_environment(environment: Mapping[str, str]) -> PodSpec:

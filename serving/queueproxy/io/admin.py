@@ -2,18 +2,15 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from serving.proxy.exchange import Exchange
 from serving.proxy.lines import header_lines
-from serving.queueproxy.io.requests import PodHandler
+from serving.queueproxy.io.podrequests import PodRequests
 
 __all__ = ["AdminHandler"]
 
 _TEXT = (b"Content-Type", b"text/plain; charset=utf-8")
-_TEXT_LINES = header_lines(_TEXT)
-_RETRY = header_lines(_TEXT, (b"Retry-After", b"1"))
-_PROBE_AGENTS = (b"kube-probe/", b"Knative-Activator-Probe", b"Knative-Autoscaling-Probe")
-_QUEUE = b"queue"
 # Longest time for which a question about readiness is held, in seconds, whatever it asks for.
 _READY_WAIT_MAX_S = 60.0
 # Time within which an order to stop follows a container's /wait-for-drain, in seconds: else it is that container alone that
@@ -21,8 +18,6 @@ _READY_WAIT_MAX_S = 60.0
 _STOP_FOLLOWS_S = 1.0
 _ORDERS = {b"/drain": b"POST", b"/wait-for-drain": b"GET"}
 _HELP = b"there is /healthz, /readyz, /metrics, /drain and /wait-for-drain"
-# What is remembered of a request that counts: whether an activator counts it too, and the Host that it came with there.
-_DIRECT: tuple[bool, bytes | None] = (False, None)
 
 
 class AdminHandler:
@@ -38,7 +33,7 @@ class AdminHandler:
     Both orders need the pod's secret where there is one.
     """
 
-    def __init__(self, pod: PodHandler, *, on_drain: Callable[[], None], numbers: Callable[[], bytes]) -> None:
+    def __init__(self, pod: PodRequests[Any], *, on_drain: Callable[[], None], numbers: Callable[[], bytes]) -> None:
         self._pod = pod
         self._on_drain = on_drain
         self._numbers = numbers

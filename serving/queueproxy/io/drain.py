@@ -8,18 +8,41 @@ app may end: it closes its side of the tunnels properly. What is still open at t
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any, Protocol
 
-from serving.proxy.server import HttpServer
-from serving.queueproxy.io.requests import PodHandler
+from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
 
-__all__ = ["drain"]
+__all__ = ["Front", "drain"]
 
 _LOG = logging.getLogger(__name__)
 
 
+class Front(Protocol):
+    """Where the requests of a pod come in, as its drain sees it. ``HttpServer`` is one."""
+
+    clock: Callable[[], float]
+    finishing: bool
+    """Whether no more requests are accepted."""
+
+    def drain(self) -> None:
+        """Make every answer from now on the last of its connection."""
+
+    def stop_accepting(self) -> None:
+        """Accept no more requests."""
+
+    async def wait_for_requests(self, *, grace_s: float) -> None:
+        """Wait until all requests have ended but tunnels, for ``grace_s`` seconds at most."""
+
+    async def wait_for_tunnels(self, *, grace_s: float) -> None:
+        """Wait until tunnels have ended as well, for ``grace_s`` seconds at most."""
+
+    async def finish(self, *, grace_s: float) -> int:
+        """Wait ``grace_s`` seconds for what runs, cut off the rest; return how many were cut off."""
+
+
 async def drain(
-    spec: PodSpec, handler: PodHandler, server: HttpServer, *, on_drained: Callable[[], None] = lambda: None
+    spec: PodSpec, handler: PodRequests[Any], server: Front, *, on_drained: Callable[[], None] = lambda: None
 ) -> int:
     """Drain and return how many requests were cut off. ``on_drained`` is called when the app may end."""
     settings = spec.settings
@@ -28,7 +51,7 @@ async def drain(
     end_s = begun_s + settings.drain_grace_s
     handler.is_draining = True
     server.drain()
-    while True:
+    while not server.finishing:
         # Each request that still comes shows that a client has not seen the change yet.
         quiet_s = max(begun_s, handler.last_request_s) + settings.drain_lag_s
         left_s = min(quiet_s, end_s) - clock()

@@ -5,11 +5,12 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from serving.queueproxy.io.app_probe import attempt
-from serving.queueproxy.io.requests import PodHandler
+from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
 from serving.queueproxy.readiness import after_attempt, at_start
 
@@ -24,11 +25,12 @@ class ReadinessPipe:
     """Pushes readiness to whatever runs the pod, one JSON object a line: ``{"pid": 7, "ready": true}``.
 
     The last line is ``{"pid": 7, "ready": false, "drained": true}``: the app may end. A reader that has lost lines sends
-    ``PUSH_AGAIN``, and the last line is written again.
+    ``PUSH_AGAIN``, and the last line is written again. ``pid`` is the process that the reader knows; None is this one.
     """
 
-    def __init__(self, descriptor: int | None) -> None:
+    def __init__(self, descriptor: int | None, *, pid: int | None = None) -> None:
         self._descriptor = descriptor
+        self._pid = os.getpid() if pid is None else pid
         self._line = b""
         if descriptor is not None:
             os.set_blocking(descriptor, False)
@@ -36,7 +38,7 @@ class ReadinessPipe:
 
     def push(self, *, ready: bool, drained: bool = False) -> None:
         """Write a line. Without a reader, do nothing."""
-        line: dict[str, int] = {"pid": os.getpid(), "ready": ready}
+        line: dict[str, int] = {"pid": self._pid, "ready": ready}
         self._line = msgspec.json.encode({**line, "drained": True} if drained else line) + b"\n"
         self.push_again()
 
@@ -54,7 +56,7 @@ class ReadinessPipe:
             self._descriptor = None
 
 
-async def watch_app(spec: PodSpec, handler: PodHandler, on_change: Callable[[bool], None]) -> None:
+async def watch_app(spec: PodSpec, handler: PodRequests[Any], on_change: Callable[[bool], None]) -> None:
     """Ask the app again and again, until cancelled or nothing more is to be asked."""
     state = at_start(spec.settings)
     while True:

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from serving.aio.clock import now_s, wall_s
 from serving.aio.periodic import every
-from serving.queueproxy.io.requests import PodHandler
+from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
 from serving.traffic.meter import stat_of
 from serving.wire.frames import PodStat, encode_pod_stat
@@ -36,7 +37,7 @@ def stats_link(spec: PodSpec, *, draw: Callable[[], float]) -> Link:
     return Link(url, token=lambda: _token(spec), draw=draw, settings=settings, network=spec.stats_network)
 
 
-async def report_stats(spec: PodSpec, handler: PodHandler, link: Link, *, stop: asyncio.Event) -> None:
+async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, stop: asyncio.Event) -> None:
     """Report at a steady pace, and once more at the end."""
     period_s = spec.settings.report_period_s
 

@@ -13,7 +13,7 @@ from serving.settings.http import HttpSettings
 from tests.eventually import until
 from tests.integration.activator_stage import PodServer, staged
 from tests.integration.proxy.peers import Backend, Link, Script, backed, ok
-from tests.integration.proxy.test_queueproxy import pod
+from tests.integration.proxy.pods import forwarding
 
 __all__ = ["DAEMONS", "HOST", "Daemon", "Running"]
 
@@ -86,7 +86,7 @@ async def _queue_proxy(
 ) -> AsyncIterator[Running]:
     http = msgspec.to_builtins(HttpSettings(**limits))
     knobs: dict[str, Any] = {"container_concurrency": slots, "http": http, **times}
-    async with pod(script, **knobs) as queue_proxy:
+    async with forwarding(script, **knobs) as queue_proxy:
 
         async def level() -> int:
             _, page = await queue_proxy.ask_admin(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")

@@ -4,7 +4,7 @@ import pytest
 
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, backed, get, ok, proxied
-from tests.integration.proxy.test_queueproxy import BELIEVED, pod
+from tests.integration.proxy.pods import BELIEVED, forwarding
 
 
 async def dies(link: Link) -> None:
@@ -80,14 +80,14 @@ async def test_what_was_partly_answered_is_not_sent_again() -> None:
 
 @pytest.mark.parametrize("header", [b"", BELIEVED])
 async def test_an_unmarked_request_gets_502_when_the_app_dies(header: bytes) -> None:
-    async with pod(dies) as queue_proxy:
+    async with forwarding(dies) as queue_proxy:
         client = await queue_proxy.client()
         client.send(get(headers=header))
         assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
 
 
 async def test_an_activators_request_is_handed_back_when_the_app_dies() -> None:
-    async with pod(dies) as queue_proxy:
+    async with forwarding(dies) as queue_proxy:
         client = await queue_proxy.client()
         client.send(get(headers=BELIEVED + b"K-Proxy-Request: activator\r\n"))
         assert await client.ended()

@@ -1,133 +1,18 @@
-"""The queue-proxy's daemon, in this process and as one of its own, before a scripted app."""
+"""The queue-proxy before a scripted app: as a daemon in this process, and as the middleware of an app in this process."""
 
 import asyncio
-import contextlib
-import json
-import os
-from collections.abc import AsyncIterator
 
-import msgspec
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from serving.queueproxy import main
-from serving.queueproxy.podspec import PodSpec, Probe
-from serving.settings.queueproxy import QueueProxySettings
+from serving.queueproxy.podspec import Probe
 from serving.wire.frames import decode_pod_stat
-from serving.wire.tokens import pod_secret, pod_token
 from tests.eventually import until
-from tests.integration.proxy.peers import Backend, Link, Script, backed, free_socket, get, ok
-
-KEY = bytes(32)
-SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
-TOKEN = pod_token(KEY, namespace="default", revision="hello-00001", pod="hello-1")
-BELIEVED = b"K-Pod-Secret: %b\r\n" % SECRET.encode()
-POST_DRAIN = b"POST /drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
+from tests.integration.proxy.peers import Link, get
+from tests.integration.proxy.pods import BELIEVED, POST_DRAIN, TOKEN, Gate, PodMaker, forwarding
 
 
-class Pod:
-    """A running queue-proxy with its app."""
-
-    def __init__(self, app: Backend, requests: tuple[str, int], admin: tuple[str, int], stop: asyncio.Event) -> None:
-        self.app = app
-        self.requests = requests
-        self.admin = admin
-        self.stop = stop
-        self.links: list[Link] = []
-        self.done: asyncio.Task[None]
-        self.ready_reader = -1
-
-    async def client(self, address: tuple[str, int] | None = None) -> Link:
-        link = await Link.to(address or self.requests)
-        self.links.append(link)
-        return link
-
-    async def ask_admin(self, request: bytes) -> tuple[bytes, bytes]:
-        link = await self.client(self.admin)
-        link.send(request)
-        return await link.message()
-
-    async def ready(self) -> None:
-        head = b""
-        while not head.startswith(b"HTTP/1.1 200"):
-            head, _ = await self.ask_admin(get(b"/readyz"))
-
-    async def inside(self, count: int) -> None:
-        """Wait until so many requests are inside."""
-        async with asyncio.timeout(60):
-            while b"queueproxy_requests_inside %d\n" % count not in (await self.ask_admin(get(b"/metrics")))[1]:
-                pass
-
-    async def pushed(self) -> list[dict[str, bool]]:
-        """What was written into the readiness pipe, so far."""
-        text = os.read(self.ready_reader, 65536)
-        lines = [json.loads(line) for line in text.splitlines()]
-        assert all(line.pop("pid") == os.getpid() for line in lines)
-        return lines
-
-
-@contextlib.asynccontextmanager
-async def pod(
-    script: Script = ok, readiness: Probe | None = None, url: str | None = None, **knobs: float
-) -> AsyncIterator[Pod]:
-    """A queue-proxy on sockets that it inherits, with a drain lag of nothing unless said otherwise."""
-    settings = msgspec.convert({"drain_lag_s": 0.0, "drain_grace_s": 2.0} | knobs, QueueProxySettings)
-    async with backed(script) as app:
-        sockets = {"requests": free_socket(), "admin": free_socket()}
-        reader, writer = os.pipe()
-        spec = PodSpec(
-            namespace="default",
-            revision="hello-00001",
-            pod="hello-1",
-            app=app.address,
-            listen_fds={name: os.dup(one.fileno()) for name, one in sockets.items()},
-            readiness=readiness or Probe(),
-            stats_url=url,
-            stats_token=TOKEN,
-            secret=SECRET,
-            ready_fd=writer,
-            settings=settings,
-        )
-        running = Pod(app, sockets["requests"].getsockname(), sockets["admin"].getsockname(), asyncio.Event())
-        running.ready_reader = reader
-        for one in sockets.values():
-            one.listen()
-            one.close()
-        running.done = asyncio.create_task(main.serve(spec, running.stop))
-        try:
-            yield running
-        finally:
-            running.stop.set()
-            async with asyncio.timeout(60):
-                await running.done
-            for link in running.links:
-                await link.closed()
-            os.close(reader)
-            with contextlib.suppress(OSError):
-                os.close(writer)
-
-
-class Gate:
-    """An app that holds each request until it is let go, and remembers in which order they came."""
-
-    def __init__(self) -> None:
-        self.order: list[bytes] = []
-        self.waiting: list[asyncio.Event] = []
-
-    async def script(self, link: Link) -> None:
-        while True:
-            head = await link.head()
-            self.order.append(head.split(b" ")[1])
-            go = asyncio.Event()
-            self.waiting.append(go)
-            await go.wait()
-            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(self.order[-1]), self.order[-1]))
-
-    def let_one_go(self) -> None:
-        self.waiting.pop(0).set()
-
-
-async def test_a_freed_slot_goes_to_whoever_has_waited_longest() -> None:
+async def test_a_freed_slot_goes_to_whoever_has_waited_longest(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1) as running:
         clients = [await running.client() for _ in range(11)]
@@ -138,7 +23,7 @@ async def test_a_freed_slot_goes_to_whoever_has_waited_longest() -> None:
         late.send(get(b"/late"))
         head, body = await late.message()
         assert head.startswith(b"HTTP/1.1 503 ")
-        assert b"Retry-After: 1\r\n" in head
+        assert b"retry-after: 1\r\n" in head.lower()
         assert body == b"pending request queue full"
         for number, client in enumerate(clients):
             await until(lambda: gate.waiting)
@@ -148,7 +33,7 @@ async def test_a_freed_slot_goes_to_whoever_has_waited_longest() -> None:
             assert gate.order[number] == b"/%d" % number
 
 
-async def test_a_client_that_leaves_loses_its_place_and_its_request_is_never_sent() -> None:
+async def test_a_client_that_leaves_loses_its_place_and_its_request_is_never_sent(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1) as running:
         first, second, third = [await running.client() for _ in range(3)]
@@ -168,7 +53,7 @@ async def test_a_client_that_leaves_loses_its_place_and_its_request_is_never_sen
         assert gate.order == [b"/1", b"/3"]
 
 
-async def test_a_client_that_leaves_while_it_is_served_frees_its_slot() -> None:
+async def test_a_client_that_leaves_while_it_is_served_frees_its_slot(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1) as running:
         first, second = [await running.client() for _ in range(2)]
@@ -183,7 +68,7 @@ async def test_a_client_that_leaves_while_it_is_served_frees_its_slot() -> None:
         gate.waiting[0].set()
 
 
-async def test_who_waits_too_long_gets_503() -> None:
+async def test_who_waits_too_long_gets_503(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1, queue_wait_max_s=0.15) as running:
         first, second = [await running.client() for _ in range(2)]
@@ -199,7 +84,7 @@ async def test_who_waits_too_long_gets_503() -> None:
         assert (await first.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_time_runs_out_in_the_queue_and_in_the_app() -> None:
+async def test_time_runs_out_in_the_queue_and_in_the_app(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1, request_timeout_s=0.15) as running:
         for client in [await running.client() for _ in range(2)]:
@@ -210,7 +95,7 @@ async def test_time_runs_out_in_the_queue_and_in_the_app() -> None:
         gate.waiting[0].set()
 
 
-async def test_what_an_activator_marks_is_believed_with_the_secret_alone() -> None:
+async def test_what_an_activator_marks_is_believed_with_the_secret_alone(pod: PodMaker) -> None:
     marks = b"K-Proxy-Request: activator\r\nK-Original-Host: example.com\r\nX-Forwarded-Proto: https\r\n"
     async with pod() as running:
         client = await running.client()
@@ -218,7 +103,7 @@ async def test_what_an_activator_marks_is_believed_with_the_secret_alone() -> No
         _, seen = await client.message()
         assert b"Host: example.com\r\n" in seen
         assert b"X-Forwarded-Proto: https\r\n" in seen
-        assert SECRET.encode() not in seen
+        assert BELIEVED.split()[1] not in seen
         for secret in (b"", b"K-Pod-Secret: wrong\r\n"):
             client.send(get(headers=secret + marks))
             _, seen = await client.message()
@@ -236,7 +121,9 @@ PROBES = {
 
 
 @pytest.mark.parametrize(("headers", "status", "body"), PROBES.values(), ids=PROBES.keys())
-async def test_probes_are_answered_here_and_not_counted(headers: bytes, status: bytes, body: bytes) -> None:
+async def test_probes_are_answered_here_and_not_counted(
+    pod: PodMaker, headers: bytes, status: bytes, body: bytes
+) -> None:
     async with pod() as running:
         await running.ready()
         client = await running.client()
@@ -247,14 +134,14 @@ async def test_probes_are_answered_here_and_not_counted(headers: bytes, status: 
         assert b'class="2xx"} 0' in numbers
 
 
-async def test_a_probe_without_the_secret_is_a_request() -> None:
+async def test_a_probe_without_the_secret_is_a_request(pod: PodMaker) -> None:
     async with pod() as running:
         client = await running.client()
         client.send(get(headers=b"K-Network-Probe: queue\r\nUser-Agent: kube-probe/1.32\r\n"))
         assert (await client.message())[1].startswith(b"GET / HTTP/1.1\r\n")
 
 
-async def test_a_probe_of_an_app_that_does_not_answer_says_so() -> None:
+async def test_a_probe_of_an_app_that_does_not_answer_says_so(pod: PodMaker) -> None:
     async def script(link: Link) -> None:
         await link.message()
         link.send(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")
@@ -266,7 +153,7 @@ async def test_a_probe_of_an_app_that_does_not_answer_says_so() -> None:
         assert (await running.ask_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 503 ")
 
 
-async def test_readiness_is_pushed_when_it_changes() -> None:
+async def test_readiness_is_pushed_when_it_changes(pod: PodMaker) -> None:
     answers = [b"500 No", b"500 No", b"200 OK", b"500 No"]
     asked = 0
 
@@ -284,7 +171,7 @@ async def test_readiness_is_pushed_when_it_changes() -> None:
         assert await running.pushed() == [{"ready": True}, {"ready": False}]
 
 
-async def test_an_app_that_is_ready_is_asked_no_more_if_so_set() -> None:
+async def test_an_app_that_is_ready_is_asked_no_more_if_so_set(pod: PodMaker) -> None:
     asked = 0
 
     async def script(link: Link) -> None:
@@ -299,7 +186,7 @@ async def test_an_app_that_is_ready_is_asked_no_more_if_so_set() -> None:
         assert asked == 1
 
 
-async def test_the_admin_port_answers() -> None:
+async def test_the_admin_port_answers(pod: PodMaker) -> None:
     async with pod() as running:
         for request, status in (
             (get(b"/healthz"), b"200"),
@@ -311,14 +198,14 @@ async def test_the_admin_port_answers() -> None:
 
 
 async def test_an_app_that_is_gone_becomes_502() -> None:
-    async with pod() as running:
+    async with forwarding() as running:
         running.app.server.close()
         client = await running.client()
         client.send(get())
         assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
 
 
-async def test_a_drain_by_order_takes_what_still_comes_and_finishes_what_runs() -> None:
+async def test_a_drain_by_order_takes_what_still_comes_and_finishes_what_runs(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, drain_lag_s=1.5, drain_grace_s=60.0) as running:
         first, second = [await running.client() for _ in range(2)]
@@ -338,25 +225,26 @@ async def test_a_drain_by_order_takes_what_still_comes_and_finishes_what_runs() 
         for client in (first, second):
             head, _ = await client.message()
             assert head.startswith(b"HTTP/1.1 200 OK\r\n")
-            assert b"Connection: close\r\n" in head
+            assert b"connection: close\r\n" in head.lower()
         async with asyncio.timeout(60):
             await running.done
 
 
-async def test_a_drain_ends_with_the_grace() -> None:
+async def test_a_drain_ends_with_the_grace(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, drain_grace_s=0.1) as running:
         client = await running.client()
         client.send(get())
         await until(lambda: gate.waiting)
         running.stop.set()
-        assert await client.ended()
+        # ASGI has no way to break off a request that has no answer yet.
+        assert (await client.rest()).startswith(b"HTTP/1.1 503 ") if running.is_in_process else await client.ended()
         async with asyncio.timeout(60):
             await running.done
         gate.let_one_go()
 
 
-async def test_a_statistic_goes_out_each_period_with_the_pods_name_and_token() -> None:
+async def test_a_statistic_goes_out_each_period_with_the_pods_name_and_token(pod: PodMaker) -> None:
     paths: list[str] = []
     frames: list[bytes] = []
 
@@ -395,7 +283,7 @@ async def test_a_statistic_goes_out_each_period_with_the_pods_name_and_token() -
     assert paths == ["/stats?namespace=default&revision=hello-00001&pod=hello-1"] * 2
 
 
-async def test_what_cannot_be_sent_is_counted() -> None:
+async def test_what_cannot_be_sent_is_counted(pod: PodMaker) -> None:
     async with pod(url="ws://127.0.0.1:1/stats", report_period_s=0.1, report_retry_min_s=0.01) as running:
         numbers = b""
         while b"queueproxy_stats_unsent_total 2" not in numbers:

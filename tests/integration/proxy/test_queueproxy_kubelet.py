@@ -11,12 +11,12 @@ from serving.queueproxy.podspec import PodSpec, Probe
 from serving.settings.queueproxy import QueueProxySettings
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, get
-from tests.integration.proxy.test_queueproxy import BELIEVED, Gate, pod
+from tests.integration.proxy.pods import BELIEVED, Gate, PodMaker, forwarding
 
 WAIT = get(b"/wait-for-drain", headers=BELIEVED)
 
 
-async def test_a_question_about_readiness_is_held_until_the_app_is_ready() -> None:
+async def test_a_question_about_readiness_is_held_until_the_app_is_ready(pod: PodMaker) -> None:
     is_up = False
 
     async def starting(link: Link) -> None:
@@ -31,7 +31,7 @@ async def test_a_question_about_readiness_is_held_until_the_app_is_ready() -> No
         assert (await asking)[1] == b"ready"
 
 
-async def test_a_held_question_is_answered_when_its_time_is_up() -> None:
+async def test_a_held_question_is_answered_when_its_time_is_up(pod: PodMaker) -> None:
     async def down(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n")
@@ -44,7 +44,7 @@ async def test_a_held_question_is_answered_when_its_time_is_up() -> None:
         assert asyncio.get_running_loop().time() - begun_s > 0.9
 
 
-async def test_an_app_that_was_ready_once_is_told_to_be_unready_at_once() -> None:
+async def test_an_app_that_was_ready_once_is_told_to_be_unready_at_once(pod: PodMaker) -> None:
     is_up = True
 
     async def failing(link: Link) -> None:
@@ -61,7 +61,7 @@ async def test_an_app_that_was_ready_once_is_told_to_be_unready_at_once() -> Non
         assert set(bodies[:-1]) <= {b"ready"}
 
 
-async def test_the_app_may_end_when_what_runs_has_ended() -> None:
+async def test_the_app_may_end_when_what_runs_has_ended(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, drain_lag_s=0.1, drain_grace_s=60.0) as running:
         client = await running.client()
@@ -86,7 +86,7 @@ async def test_an_app_with_an_open_websocket_may_end_and_close_it_properly() -> 
         await ending.wait()
         link.send(close_frame)
 
-    async with pod(chat, drain_grace_s=60.0, drain_tunnel_wait_s=0.3) as running:
+    async with forwarding(chat, drain_grace_s=60.0, drain_tunnel_wait_s=0.3) as running:
         client = await running.client()
         client.send(get(b"/", b"Connection: Upgrade\r\nUpgrade: websocket\r\n"))
         await client.head()
@@ -102,7 +102,7 @@ async def test_an_app_with_an_open_websocket_may_end_and_close_it_properly() -> 
             await running.done
 
 
-async def test_probes_fail_as_soon_as_a_container_is_to_end() -> None:
+async def test_probes_fail_as_soon_as_a_container_is_to_end(pod: PodMaker) -> None:
     async with pod() as running:
         await running.ready()
         waiting = asyncio.create_task(running.ask_admin(WAIT))
@@ -114,7 +114,7 @@ async def test_probes_fail_as_soon_as_a_container_is_to_end() -> None:
         assert (await waiting)[1] == b"drained"
 
 
-async def test_a_container_that_is_started_again_alone_drains_nothing() -> None:
+async def test_a_container_that_is_started_again_alone_drains_nothing(pod: PodMaker) -> None:
     async with pod() as running:
         await running.ready()
         assert (await running.ask_admin(WAIT))[1] == b"no order to stop has followed"
@@ -124,7 +124,7 @@ async def test_a_container_that_is_started_again_alone_drains_nothing() -> None:
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_orders_need_the_pods_secret() -> None:
+async def test_orders_need_the_pods_secret(pod: PodMaker) -> None:
     async with pod() as running:
         assert (await running.ask_admin(get(b"/wait-for-drain")))[0].startswith(b"HTTP/1.1 403 ")
         assert (await running.ask_admin(b"POST /wait-for-drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"))[

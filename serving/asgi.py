@@ -1,0 +1,154 @@
+"""ASGI middleware that is the queue-proxy of a pod whose app is Python: ``app = QueueProxyMiddleware(app)``.
+
+It limits, queues, counts and times the requests of the app, reports its statistics to the autoscaler, answers probes, and
+drains the pod, in the process of the app: a pod is then one process, and a request passes one proxy less. It does nothing
+in a process that is no such pod (``SERVING_POD_NAME`` is not set), as on a developer's machine.
+
+``python -m serving.asgi app:app`` runs an app with uvicorn, where a pod must listen, without a change of the app. Manual:
+docs/asgi.md.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from typing import cast
+
+from serving.queueproxy.io.asgi.calls import RunningCalls
+from serving.queueproxy.io.asgi.ending import StopSignal
+from serving.queueproxy.io.asgi.lifespan import run_lifespan
+from serving.queueproxy.io.asgi.messages import App, Receive, Scope, Send
+from serving.queueproxy.io.asgi.pod import AsgiPod
+from serving.queueproxy.io.podservice import PodService
+from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
+from serving.queueproxy.podspec import PodSpec, probing_app, spec_from_environment
+from serving.settings.http import HttpSettings
+
+__all__ = ["QueueProxyMiddleware", "main"]
+
+_MARK = "SERVING_POD_NAME"
+_PORT = 8080
+_USAGE_EXIT = 2
+
+
+class QueueProxyMiddleware:
+    """The queue-proxy of the pod that this process is; passes everything through where it is none.
+
+    It wraps the app as the outermost middleware. The server must have one process and run the lifespan protocol, which
+    tells the middleware when to begin; uvicorn does. ``spec`` describes the pod; None reads the environment.
+    """
+
+    def __init__(self, app: App, *, spec: PodSpec | None = None) -> None:
+        self._app = app
+        self._spec = spec
+        self._is_pod = spec is not None or _MARK in os.environ
+        self._pod: _InProcessPod | None = None
+
+    def __repr__(self) -> str:
+        return f"QueueProxyMiddleware({self._pod or ('not started' if self._is_pod else 'no pod')})"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, websocket, or the lifespan of the server."""
+        if not self._is_pod:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await run_lifespan(self._app, scope, receive=receive, send=send, start=self._start, stop=self._stop)
+        elif self._pod is None:
+            raise RuntimeError("the queue-proxy in process begins with the lifespan of the server: switch it on")
+        else:
+            await self._pod.requests.handle(scope, receive, send)
+
+    async def _start(self) -> None:
+        self._pod = _InProcessPod(self._spec or spec_from_environment(os.environ), self._app)
+        await self._pod.start()
+
+    async def _stop(self) -> None:
+        assert self._pod is not None
+        await self._pod.stop()
+
+
+class _InProcessPod:
+    """The requests of the pod, and what runs beside them."""
+
+    def __init__(self, spec: PodSpec, app: App) -> None:
+        self._signal = StopSignal()
+        self._calls = RunningCalls(end_server=lambda: self._signal.release(is_due=True))
+        self.requests = AsgiPod(spec, app, calls=self._calls)
+        self._spec = spec
+        # The process that was started as the pod leads its session; the server may be a child of it.
+        self._pipe = ReadinessPipe(spec.ready_fd, pid=os.getsid(0))
+        self._service = PodService(probing_app(spec), self.requests, self._calls, pipe=self._pipe)
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"{self._spec.namespace}/{self._spec.pod}, {self._calls!r}"
+
+    async def start(self) -> None:
+        """Begin. Raises ``OSError`` when another process is the queue-proxy of this pod."""
+        try:
+            await self._service.listen(self._stop.set)
+        except OSError as error:
+            host, port = self._spec.admin
+            text = (
+                f"{host}:{port} is taken ({error.strerror}): run the app in one process, without --workers or --reload"
+            )
+            raise OSError(error.errno, text) from error
+        self._signal.hold(self._stop.set)
+        with contextlib.suppress(ValueError, RuntimeError):
+            # In a thread that is not the main one there are no signals.
+            asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, self._pipe.push_again)
+        self._task = asyncio.create_task(self._service.run(self._stop), name="queue-proxy")
+
+    async def stop(self) -> None:
+        """The server has ended, drained or not: report the last statistic and end."""
+        assert self._task is not None
+        self._signal.release(is_due=False)
+        self._calls.finishing = True
+        self._stop.set()
+        await self._task
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run an app with uvicorn as a pod, or on a developer's machine; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m serving.asgi",
+        description="Run an ASGI app whose queue-proxy is in its own process, with uvicorn.",
+    )
+    parser.add_argument("app", help="module and name of the app, as in app:app")
+    parser.add_argument("--factory", action="store_true", help="the name is that of a function that makes the app")
+    given = parser.parse_args(arguments)
+    try:
+        import uvicorn  # noqa: PLC0415 - a module that imports the middleware need not have it
+        from uvicorn.importer import ImportFromStringError, import_from_string  # noqa: PLC0415
+        from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: PLC0415
+    except ImportError:
+        sys.stderr.write("serving.asgi: uvicorn is not installed in this environment: pip install uvicorn\n")
+        return _USAGE_EXIT
+    sys.path.insert(0, "")
+    try:
+        app = import_from_string(given.app)
+    except ImportFromStringError as error:
+        sys.stderr.write(f"serving.asgi: {error}\n")
+        return _USAGE_EXIT
+    if given.factory:
+        app = app()
+    if not isinstance(app, QueueProxyMiddleware):
+        # What the middleware writes of the client's way, the app sees as uvicorn shows it behind a proxy on this machine.
+        app = QueueProxyMiddleware(cast("App", ProxyHeadersMiddleware(app, trusted_hosts="127.0.0.1")))
+    uvicorn.run(
+        app,
+        host=os.environ.get("HOST", "127.0.0.1"),
+        port=int(os.environ.get("PORT", _PORT)),
+        lifespan="on",
+        proxy_headers=False,
+        # Longer than activators keep idle connections: the end of one must not meet a request.
+        timeout_keep_alive=round(HttpSettings().client_idle_max_s),
+        access_log=False,
+    )
+    return 0
+
+
+if __name__ == "__main__":  # pragma: no cover - only in a process of its own
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""One call of an app: it waits for a slot, runs within its time, and is counted until its answer is sent.
+
+A request ends with the last byte of its answer, a websocket with the app's call. A request whose time is up is answered 504
+at once and its call is cancelled; its slot is free when the call has ended, because until then the app is busy with it. For
+the same reason a client that leaves frees nothing: the app reads ``http.disconnect`` and ends the call.
+"""
+
+import asyncio
+import enum
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from serving.queueproxy.io.asgi.inbox import Inbox
+from serving.queueproxy.io.asgi.messages import App, Message, Receive, Scope, Send, send_answer
+from serving.queueproxy.io.podrequests import QUEUE_FULL, RETRY, TEXT, WAITED_TOO_LONG, Headers
+from serving.traffic.breaker import Admitted, Queued, Rejected
+
+__all__ = ["AppCall", "CallOwner"]
+
+_CLOSE = (b"connection", b"close")
+_GAUGES = b"endpoint-load-metrics"
+_INTERNAL_ERROR, _LATE = 500, 504
+# RFC 6455: the server ends the connection for a reason of its own.
+_WEBSOCKET_ENDED = 1011
+
+
+class CallOwner(Protocol):
+    """What a call needs of its pod."""
+
+    def clock(self) -> float:
+        """Monotonic time, in seconds."""
+
+    def arrive(self, call: "AppCall", now_s: float) -> Admitted | Queued | Rejected:
+        """Count a call, and admit, queue or reject it."""
+
+    def expire(self, now_s: float) -> None:
+        """End the wait of the calls that have waited too long."""
+
+    def leave(self, call: "AppCall", now_s: float) -> None:
+        """Count a call out, and run those that get its slot."""
+
+    def began(self, call: "AppCall", task: asyncio.Task[None]) -> None:
+        """A call runs."""
+
+    def became_tunnel(self, task: asyncio.Task[None]) -> None:
+        """The app has accepted a websocket."""
+
+    def due_s(self, call: "AppCall") -> float:
+        """When the call's time is up, on ``clock``; ``math.inf`` for never."""
+
+    @property
+    def closes_connections(self) -> bool:
+        """Whether each answer is the last of its connection."""
+
+
+class _Wait(enum.Enum):
+    """How the wait for a slot ended."""
+
+    GRANTED = enum.auto()
+    TOO_LONG = enum.auto()
+    OUT_OF_TIME = enum.auto()
+    CLIENT_GONE = enum.auto()
+
+
+class AppCall:
+    """A request, or a websocket, from its arrival to its end."""
+
+    __slots__ = (
+        *("heard_s", "is_answered", "is_late", "is_tunnel", "owner", "proxied", "scope", "started_s", "status"),
+        *("gauges", "has_spoken", "written_s", "_inbox", "_is_left", "_over", "_send", "_task", "_timer", "_wait"),
+    )
+
+    def __init__(
+        self, owner: CallOwner, scope: Scope, *, receive: Receive, send: Send, proxied: bool, held_bytes_max: int
+    ) -> None:
+        self.owner = owner
+        self.scope = scope
+        self.proxied = proxied
+        self.started_s = self.written_s = self.heard_s = owner.clock()
+        self.status = 0
+        """The status of the answer; 0 before."""
+        self.gauges = b""
+        """What the app reports of itself in its answer's header."""
+        self.is_answered = False
+        """Whether the app has answered in full."""
+        self.is_late = False
+        self.is_tunnel = False
+        self.has_spoken = False
+        """Whether the app has sent something by its websocket."""
+        self._send = send
+        self._inbox = Inbox(receive, held_bytes_max=held_bytes_max, on_gone=lambda: self._end_wait(_Wait.CLIENT_GONE))
+        self._wait: asyncio.Future[_Wait] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._over: asyncio.Future[None]
+        self._is_left = False
+
+    def __repr__(self) -> str:
+        return f"AppCall({self.scope['type']} {self.scope['path']}, status {self.status})"
+
+    @property
+    def final_status(self) -> int:
+        """The status that its client gets, or 0 if it has left before."""
+        return self.status or (_LATE if self.is_late else 0)
+
+    async def run(self, app: App) -> None:
+        """Call the app as soon as there is a slot; return when the answer is given and the call has ended."""
+        decision = self.owner.arrive(self, self.started_s)
+        try:
+            if isinstance(decision, Rejected):
+                await self._refuse(503, QUEUE_FULL, RETRY)
+            elif isinstance(decision, Admitted) or await self._is_granted(decision.deadline_s):
+                await self._call(app)
+        finally:
+            if self._task is None:
+                self._leave()
+
+    def grant(self) -> None:
+        """It has a slot now."""
+        self._end_wait(_Wait.GRANTED)
+
+    def time_out(self) -> None:
+        """It has waited for a slot as long as it may."""
+        self._end_wait(_Wait.TOO_LONG)
+
+    async def _is_granted(self, deadline_s: float) -> bool:
+        """Wait for a slot. False: the request is answered, or its client has left."""
+        loop = asyncio.get_running_loop()
+        self._wait = loop.create_future()
+        self._inbox.read_ahead()
+        due_s = self.owner.due_s(self)
+        self._set_timer(
+            min(due_s, deadline_s),
+            lambda: (
+                self._end_wait(_Wait.OUT_OF_TIME)
+                if due_s <= deadline_s
+                else self.owner.expire(max(deadline_s, self.owner.clock()))
+            ),
+        )
+        try:
+            outcome = await self._wait
+        finally:
+            self._stop_timer()
+            await self._inbox.stop()
+        if outcome is _Wait.TOO_LONG:
+            await self._refuse(503, WAITED_TOO_LONG, RETRY)
+        elif outcome is _Wait.OUT_OF_TIME:
+            await self._refuse_late()
+        return outcome is _Wait.GRANTED
+
+    def _end_wait(self, outcome: _Wait) -> None:
+        if self._wait is not None and not self._wait.done():
+            self._wait.set_result(outcome)
+
+    async def _call(self, app: App) -> None:
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        receive = self._receive_frame if self.scope["type"] == "websocket" else self._inbox.receive
+        task = self._task = loop.create_task(_awaited(app, self.scope, receive=receive, send=self._forward))
+        task.add_done_callback(self._ended)
+        self.owner.began(self, task)
+        self._check_time()
+        try:
+            await self._over
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            self._stop_timer()
+        if not self.is_late and task.cancelled():
+            # Cut off at the end of a drain. ASGI cannot break off a connection that has no answer yet.
+            if not self.status:
+                await self._refuse(503, b"shutting down", (*RETRY, _CLOSE))
+        elif not self.is_late:
+            # The server answers the exception of an app as it would without us.
+            task.result()
+        elif not self.status:
+            await self._refuse_late()
+        elif self.is_tunnel:
+            await self._send({"type": "websocket.close", "code": _WEBSOCKET_ENDED, "reason": "request timeout"})
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """The app's call has returned or failed."""
+        has_failed = not task.cancelled() and task.exception() is not None
+        if has_failed and not self.status and not self.is_late:
+            self.status = _INTERNAL_ERROR
+        self._leave()
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def _leave(self) -> None:
+        if not self._is_left:
+            self._is_left = True
+            self.owner.leave(self, self.owner.clock())
+
+    def _check_time(self) -> None:
+        due_s, now_s = self.owner.due_s(self), self.owner.clock()
+        if due_s > now_s:
+            self._set_timer(due_s, self._check_time)
+            return
+        assert self._task is not None
+        self.is_late = True
+        self._task.cancel()
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def _set_timer(self, due_s: float, callback: Callable[[], object]) -> None:
+        if due_s < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(due_s - self.owner.clock(), callback)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _receive_frame(self) -> Message:
+        message = await self._inbox.receive()
+        self.heard_s = self.owner.clock()
+        return message
+
+    async def _forward(self, message: Message) -> None:
+        """Pass on what the app answers, and note how far it is. What comes too late is dropped."""
+        if self.is_late:
+            return
+        kind = message["type"]
+        if kind in {"http.response.start", "websocket.http.response.start"}:
+            message = self._begun(message)
+        elif kind == "websocket.accept":
+            self.status, self.is_tunnel = 101, True
+            assert self._task is not None
+            self.owner.became_tunnel(self._task)
+        elif kind == "websocket.send":
+            self.has_spoken = True
+        elif kind == "websocket.close" and not self.status:
+            self.status = 403
+        elif kind == "http.response.body" and not message.get("more_body", False):
+            self.is_answered = True
+        await self._send(message)
+        self.written_s = self.owner.clock()
+        if self.is_answered:
+            self._leave()
+
+    def _begun(self, message: Message) -> Message:
+        self.status = message["status"]
+        headers = list(message.get("headers") or ())
+        self.gauges = next((value for name, value in headers if name.lower() == _GAUGES), b"")
+        if self.owner.closes_connections and self.scope.get("http_version", "1.1").startswith("1"):
+            headers = [one for one in headers if one[0].lower() != b"connection"]
+            headers.append(_CLOSE)
+        return {**message, "headers": headers}
+
+    async def _refuse_late(self) -> None:
+        await self._refuse(_LATE, b"request timeout", (*TEXT, _CLOSE))
+
+    async def _refuse(self, status: int, body: bytes, headers: Headers) -> None:
+        self.status = status
+        await send_answer(self.scope, self._send, status=status, body=body, headers=headers)
+
+
+async def _awaited(app: App, scope: Scope, *, receive: Receive, send: Send) -> None:
+    # An app may return any awaitable, and a task takes coroutines only.
+    await app(scope, receive, send)

@@ -1,0 +1,70 @@
+"""The lifespan of an app (ASGI), between the server and the app: something else starts after the app and stops before it.
+
+An app without a lifespan raises at once, and the server would go on without; then only the other part starts and stops.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from serving.queueproxy.io.asgi.messages import App, Message, Receive, Scope, Send
+
+__all__ = ["run_lifespan"]
+
+_COMPLETE = {"lifespan.startup.complete", "lifespan.shutdown.complete"}
+
+
+class _AppSide:
+    """The app's half of a lifespan, event by event."""
+
+    def __init__(self, app: App, scope: Scope) -> None:
+        self._events: asyncio.Queue[Message] = asyncio.Queue()
+        self._answers: asyncio.Queue[Message] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run(app, scope), name="lifespan of the app")
+
+    async def _run(self, app: App, scope: Scope) -> None:
+        await app(scope, self._events.get, self._answers.put)
+
+    async def ask(self, kind: str) -> Message:
+        """Send the app an event; what it answers, or that it is complete when the app has ended without an answer."""
+        await self._events.put({"type": kind})
+        answering = asyncio.create_task(self._answers.get())
+        await asyncio.wait([answering, self._task], return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            return answering.result()
+        answering.cancel()
+        # An app that has no lifespan raises, or returns.
+        self._task.exception()
+        return {"type": f"{kind}.complete"}
+
+    async def close(self) -> None:
+        """Wait until the app has ended its half."""
+        await asyncio.wait([self._task])
+        self._task.exception()
+
+
+async def run_lifespan(
+    app: App,
+    scope: Scope,
+    *,
+    receive: Receive,
+    send: Send,
+    start: Callable[[], Awaitable[None]],
+    stop: Callable[[], Awaitable[None]],
+) -> None:
+    """Run both. ``start`` may raise ``OSError`` or ``ServingError``, which the server reports before it ends."""
+    await receive()
+    app_side = _AppSide(app, scope)
+    answer = await app_side.ask("lifespan.startup")
+    if answer["type"] in _COMPLETE:
+        try:
+            await start()
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a start
+            answer = {"type": "lifespan.startup.failed", "message": f"queue-proxy in process: {error}"}
+    await send(answer)
+    if answer["type"] not in _COMPLETE:
+        return
+    await receive()
+    await stop()
+    answer = await app_side.ask("lifespan.shutdown")
+    await app_side.close()
+    await send(answer)

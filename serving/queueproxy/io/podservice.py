@@ -1,0 +1,118 @@
+"""What runs beside the requests of a pod: readiness, statistics, the admin port, and at the end the drain.
+
+A queue-proxy that forwards and one that runs in the app's process differ in how requests come in, which is their ``Front``;
+all else is here.
+"""
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from serving.proxy.server import HttpServer
+from serving.queueproxy.io.admin import AdminHandler
+from serving.queueproxy.io.drain import Front, drain
+from serving.queueproxy.io.podrequests import PodRequests
+from serving.queueproxy.io.readiness import ReadinessPipe, watch_app
+from serving.queueproxy.io.stats import report_stats, stats_link
+from serving.queueproxy.podspec import Address, PodSpec
+from serving.queueproxy.request_metrics import series
+from serving.wire.link import Link
+
+__all__ = ["PodService", "socket_of"]
+
+_GOODBYE_S = 0.5
+
+
+class PodService:
+    """Everything of one pod but its requests. ``numbers`` gives further lines for the page of metrics."""
+
+    def __init__(
+        self,
+        spec: PodSpec,
+        pod: PodRequests[Any],
+        front: Front,
+        *,
+        pipe: ReadinessPipe,
+        numbers: Callable[[], list[str]] = list,
+    ) -> None:
+        self._spec, self._pod, self._front, self._pipe, self._numbers = spec, pod, front, pipe, numbers
+        self._link = stats_link(spec, draw=random.random) if spec.stats_url else None
+        self._admin_server = HttpServer(spec.settings.http)
+        self._admin: AdminHandler
+
+    async def listen(self, on_drain: Callable[[], None]) -> None:
+        """Listen on the admin port. Raises ``OSError`` if it is taken."""
+        self._admin = AdminHandler(self._pod, on_drain=on_drain, numbers=self._page)
+        await self._admin_server.listen(socket_of(self._spec, "admin", self._spec.admin), self._admin)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until ``stop`` is set, and drain."""
+        spec, pod, pipe, admin = self._spec, self._pod, self._pipe, self._admin
+        flushed = asyncio.Event()
+        known = asyncio.Event()
+
+        def changed(ready: bool) -> None:  # noqa: FBT001 - the shape of a callback
+            pipe.push(ready=ready)
+            admin.readiness_changed()
+            known.set()
+
+        def drained() -> None:
+            pipe.push(ready=False, drained=True)
+            admin.drained()
+
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(watch_app(spec, pod, changed), name="watch app")
+            tasks = [watch]
+            reports = None
+            if self._link is not None:
+                tasks.append(group.create_task(self._connect(self._link, known), name="stats connection"))
+                reporting = report_stats(spec, pod, self._link, stop=flushed)
+                reports = group.create_task(reporting, name="stats reports")
+            await stop.wait()
+            watch.cancel()
+            pipe.push(ready=False)
+            admin.stopping()
+            await drain(spec, pod, self._front, on_drained=drained)
+            flushed.set()
+            if reports is not None:
+                await reports
+            for task in tasks:
+                task.cancel()
+        # Requests that wait for the drain are still to be answered.
+        await self._admin_server.finish(grace_s=_GOODBYE_S)
+
+    async def _connect(self, link: Link, known: asyncio.Event) -> None:
+        """Keep the connection for statistics. Requests wait for the app's readiness and not for it, so that goes first."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._spec.settings.report_period_s):
+                await known.wait()
+        await link.run()
+
+    def _page(self) -> bytes:
+        """All counts as Prometheus reads them; the sidecar needs no library for that."""
+        pod, link, revision = self._pod, self._link, self._spec.revision
+        lines = pod.request_metrics.page(revision=revision)
+        lines.append(series("kn_serving_queue_depth", pod.waiting_count, revision=revision))
+        lines.append(f"queueproxy_requests_inside {pod.inside_count}")
+        lines.append(f"queueproxy_requests_waiting {pod.waiting_count}")
+        lines += self._numbers()
+        lines.append(f"queueproxy_app_ready {int(pod.is_ready)}")
+        lines.append(f"queueproxy_tasks {len(asyncio.all_tasks())}")
+        if link is not None:
+            lines.append(f"queueproxy_stats_sent_total {link.sent_count}")
+            lines.append(f"queueproxy_stats_unsent_total {link.dropped_count}")
+        return "\n".join([*lines, ""]).encode()
+
+
+def socket_of(spec: PodSpec, name: str, address: Address) -> socket.socket | Address:
+    """Where to listen: the inherited socket of that name, else the address."""
+    descriptor = spec.listen_fds.get(name)
+    if descriptor is None:
+        return address
+    inherited = socket.socket(fileno=descriptor)
+    inherited.setblocking(False)
+    inherited.set_inheritable(False)
+    return inherited

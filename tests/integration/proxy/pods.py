@@ -1,0 +1,215 @@
+"""Both queue-proxies, each before a scripted app: the one that forwards, and the one in the app's process."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+
+import msgspec
+import uvicorn
+
+from serving.asgi import QueueProxyMiddleware
+from serving.queueproxy import main
+from serving.queueproxy.io.asgi.messages import App
+from serving.queueproxy.podspec import Address, PodSpec, Probe
+from serving.settings.queueproxy import QueueProxySettings
+from serving.wire.tokens import pod_secret, pod_token
+from tests.integration.proxy.peers import Backend, Link, Script, backed, free_socket, get, ok
+from tests.integration.proxy.scripted_app import scripted_app
+
+__all__ = ["BELIEVED", "PODS", "POST_DRAIN", "TOKEN", "Gate", "Pod", "PodMaker", "forwarding", "in_process", "served"]
+
+KEY = bytes(32)
+SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
+TOKEN = pod_token(KEY, namespace="default", revision="hello-00001", pod="hello-1")
+BELIEVED = b"K-Pod-Secret: %b\r\n" % SECRET.encode()
+POST_DRAIN = b"POST /drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
+
+
+class Pod:
+    """A running queue-proxy with its app. ``stop`` is the order to stop."""
+
+    def __init__(self, requests: Address, admin: Address, ready_reader: int) -> None:
+        self.app: Backend
+        self.requests = requests
+        self.admin = admin
+        self.stop = asyncio.Event()
+        self.links: list[Link] = []
+        self.done: asyncio.Task[None]
+        self.ready_reader = ready_reader
+        self.is_in_process = False
+
+    async def client(self, address: tuple[str, int] | None = None) -> Link:
+        link = await Link.to(address or self.requests)
+        self.links.append(link)
+        return link
+
+    async def ask_admin(self, request: bytes) -> tuple[bytes, bytes]:
+        link = await self.client(self.admin)
+        link.send(request)
+        return await link.message()
+
+    async def ready(self) -> None:
+        head = b""
+        while not head.startswith(b"HTTP/1.1 200"):
+            head, _ = await self.ask_admin(get(b"/readyz"))
+
+    async def inside(self, count: int) -> None:
+        """Wait until so many requests are inside."""
+        async with asyncio.timeout(60):
+            while b"queueproxy_requests_inside %d\n" % count not in (await self.ask_admin(get(b"/metrics")))[1]:
+                pass
+
+    async def pushed(self) -> list[dict[str, bool]]:
+        """What was written into the readiness pipe, so far."""
+        text = os.read(self.ready_reader, 65536)
+        lines = [json.loads(line) for line in text.splitlines()]
+        pid = os.getsid(0) if self.is_in_process else os.getpid()
+        assert all(line.pop("pid") == pid for line in lines)
+        return lines
+
+
+PodMaker = Callable[..., AbstractAsyncContextManager[Pod]]
+
+
+@contextlib.asynccontextmanager
+async def forwarding(
+    script: Script = ok, readiness: Probe | None = None, url: str | None = None, **knobs: float
+) -> AsyncIterator[Pod]:
+    """A queue-proxy on sockets that it inherits, with a drain lag of nothing unless said otherwise."""
+    async with backed(script) as app, _staged(app.address, readiness, url, knobs) as (running, spec, sockets):
+        running.app = app
+        sockets[0].close()
+        running.done = asyncio.create_task(main.serve(spec, running.stop))
+        async with _ended(running):
+            yield running
+
+
+@contextlib.asynccontextmanager
+async def in_process(
+    script: Script = ok, readiness: Probe | None = None, url: str | None = None, **knobs: float
+) -> AsyncIterator[Pod]:
+    """The same in the process of an app, which is this one, with uvicorn."""
+    async with backed(script) as backend, served(scripted_app(backend.address), readiness, url, **knobs) as running:
+        running.app = backend
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def served(
+    app: App, readiness: Probe | None = None, url: str | None = None, **knobs: float
+) -> AsyncIterator[Pod]:
+    """An app in this process, with a queue-proxy of its own."""
+    async with _staged(None, readiness, url, knobs) as (running, spec, sockets):
+        config = uvicorn.Config(
+            QueueProxyMiddleware(app, spec=spec),
+            lifespan="on",
+            log_config=None,
+            ws="websockets-sansio",
+            timeout_keep_alive=60,
+            proxy_headers=False,
+        )
+        server = _Server(config)
+        running.is_in_process = True
+        running.done = asyncio.create_task(server.serve(sockets=[sockets[0]]))
+        ordering = asyncio.create_task(_order_stop(running))
+        async with _ended(running):
+            while not server.started and not running.done.done():  # noqa: ASYNC110 - uvicorn has no event for it
+                await asyncio.sleep(0.001)
+            yield running
+        ordering.cancel()
+
+
+PODS: dict[str, PodMaker] = {"queue-proxy": forwarding, "in process": in_process}
+
+
+class _Server(uvicorn.Server):
+    """A server that does not repeat the signals that ended it: they are this process's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = signal.signal(signal.SIGTERM, self.handle_exit)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+async def _order_stop(running: Pod) -> None:
+    await running.stop.wait()
+    if callable(signal.getsignal(signal.SIGTERM)):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@contextlib.asynccontextmanager
+async def _staged(
+    app: Address | None, readiness: Probe | None, url: str | None, knobs: dict[str, float]
+) -> AsyncIterator[tuple[Pod, PodSpec, list[socket.socket]]]:
+    settings = msgspec.convert({"drain_lag_s": 0.0, "drain_grace_s": 2.0} | knobs, QueueProxySettings)
+    sockets = [free_socket(), free_socket()]
+    for one in sockets:
+        one.listen()
+    requests, admin = (one.getsockname() for one in sockets)
+    reader, writer = os.pipe()
+    spec = PodSpec(
+        namespace="default",
+        revision="hello-00001",
+        pod="hello-1",
+        app=app or requests,
+        listen_fds={
+            name: os.dup(one.fileno())
+            for name, one in zip(("requests", "admin"), sockets, strict=True)
+            if app or name == "admin"
+        },
+        readiness=readiness or Probe(),
+        stats_url=url,
+        stats_token=TOKEN,
+        secret=SECRET,
+        ready_fd=writer,
+        settings=settings,
+    )
+    sockets[1].close()
+    try:
+        yield Pod(requests, admin, reader), spec, sockets
+    finally:
+        sockets[0].close()
+        os.close(reader)
+        with contextlib.suppress(OSError):
+            os.close(writer)
+
+
+@contextlib.asynccontextmanager
+async def _ended(running: Pod) -> AsyncIterator[None]:
+    """Stop it at the end, and close all connections to it."""
+    try:
+        yield
+    finally:
+        running.stop.set()
+        async with asyncio.timeout(60):
+            await running.done
+        for link in running.links:
+            await link.closed()
+
+
+class Gate:
+    """An app that holds each request until it is let go, and remembers in which order they came."""
+
+    def __init__(self) -> None:
+        self.order: list[bytes] = []
+        self.waiting: list[asyncio.Event] = []
+
+    async def script(self, link: Link) -> None:
+        while True:
+            head = await link.head()
+            self.order.append(head.split(b" ")[1])
+            go = asyncio.Event()
+            self.waiting.append(go)
+            await go.wait()
+            link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(self.order[-1]), self.order[-1]))
+
+    def let_one_go(self) -> None:
+        self.waiting.pop(0).set()

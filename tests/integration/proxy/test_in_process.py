@@ -1,0 +1,269 @@
+"""What only a queue-proxy in the app's process has: websockets as messages, the lifespan, and the app's own calls."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from serving.asgi import QueueProxyMiddleware
+from serving.queueproxy.io.asgi.messages import App, Message, Receive, Scope, Send
+from serving.queueproxy.podspec import PodSpec, Probe
+from tests.integration.proxy.peers import get
+from tests.integration.proxy.pods import BELIEVED, Pod, served
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """An app without a lifespan: it sends back each message."""
+    assert scope["type"] == "websocket"
+    assert (await receive())["type"] == "websocket.connect"
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": message["text"]})
+
+
+def url_of(running: Pod) -> str:
+    return "ws://{}:{}/".format(*running.requests)
+
+
+async def test_a_websocket_is_counted_takes_a_slot_and_waits_for_one() -> None:
+    async with served(echo, container_concurrency=1) as running, connect(url_of(running)) as first:
+        await first.send("a")
+        assert await first.recv() == "a"
+        opening = asyncio.create_task(connect(url_of(running)).__aenter__())
+        await running.inside(2)
+        assert not opening.done()
+        await first.close()
+        second = await opening
+        await second.send("b")
+        assert await second.recv() == "b"
+        await second.close()
+        await running.inside(0)
+
+
+async def test_a_websocket_that_finds_the_queue_full_is_refused_with_503() -> None:
+    async with served(echo, container_concurrency=1, queue_depth_per_slot=0) as running, connect(url_of(running)):
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(url_of(running)).__aenter__()
+        assert refused.value.response.status_code == 503
+        assert refused.value.response.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize("time", ["request_timeout_s", "idle_timeout_s"])
+async def test_a_websocket_ends_with_its_time(time: str) -> None:
+    knobs: dict[str, Any] = {time: 0.4}
+    async with served(echo, **knobs) as running, connect(url_of(running)) as socket:
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.recv()
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1011, "request timeout")
+        await running.inside(0)
+
+
+async def test_a_websocket_is_closed_properly_by_the_drain() -> None:
+    async with (
+        served(echo, drain_grace_s=60.0, drain_tunnel_wait_s=0.3) as running,
+        connect(url_of(running)) as socket,
+    ):
+        await socket.send("a")
+        assert await socket.recv() == "a"
+        running.stop.set()
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.recv()
+        # Service restart: what uvicorn sends.
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1012
+        async with asyncio.timeout(60):
+            await running.done
+
+
+async def test_work_after_the_answer_holds_no_slot_and_keeps_the_drain_waiting() -> None:
+    answered, go, done = asyncio.Event(), asyncio.Event(), []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        if scope["path"] == "/first":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"ok"})
+            answered.set()
+            await go.wait()
+            done.append("work")
+        else:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+    async with served(app, container_concurrency=1, drain_grace_s=60.0) as running:
+        first, second = [await running.client() for _ in range(2)]
+        first.send(get(b"/first"))
+        await answered.wait()
+        second.send(get(b"/second"))
+        assert b" 200 " in await second.head()
+        running.stop.set()
+        await asyncio.sleep(0.1)
+        assert not running.done.done()
+        go.set()
+        async with asyncio.timeout(60):
+            await running.done
+        assert done == ["work"]
+
+
+async def test_a_slot_is_not_free_while_a_call_that_is_too_late_goes_on() -> None:
+    """As with a thread that runs on: the client has its 504 at once, and the next request waits."""
+    go, begun = asyncio.Event(), list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        begun.append(scope["path"])
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(app, container_concurrency=1, request_timeout_s=1.0) as running:
+        first, second = [await running.client() for _ in range(2)]
+        first.send(get(b"/1"))
+        assert (await first.rest()).startswith(b"HTTP/1.1 504 ")
+        second.send(get(b"/2"))
+        await running.inside(2)
+        assert begun == ["/1"]
+        go.set()
+        assert b" 200 " in await second.head()
+        _, numbers = await running.ask_admin(get(b"/metrics"))
+        assert b'queueproxy_requests_total{kn_revision_name="hello-00001",status_class="5xx"} 1' in numbers
+
+
+async def test_the_gauges_of_an_answer_are_kept_and_a_failure_is_counted_as_500() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        if scope["path"] == "/fails":
+            raise ZeroDivisionError
+        headers = [(b"endpoint-load-metrics", b"TEXT queue_length=12")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(app) as running:
+        client = await running.client()
+        client.send(get())
+        assert b" 200 " in await client.head()
+        await client.body(5)
+        other = await running.client()
+        other.send(get(b"/fails"))
+        assert b" 500 " in await other.head()
+        await running.inside(0)
+        _, numbers = await running.ask_admin(get(b"/metrics"))
+        assert b'status_class="5xx"} 1' in numbers
+        assert b'status_class="2xx"} 1' in numbers
+
+
+async def test_a_malformed_host_is_refused_as_the_queue_proxy_does() -> None:
+    async with served(echo) as running:
+        client = await running.client()
+        client.send(b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n")
+        assert (await client.head()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_the_readiness_of_the_app_is_asked_without_being_counted() -> None:
+    asked: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        asked.append(dict(scope["headers"])[b"user-agent"].decode())
+        assert not any(name.startswith(b"k-") for name, _ in scope["headers"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(app, Probe(path="/health", period_s=0)) as running:
+        await running.ready()
+        assert asked == ["kube-probe/serving"]
+        _, numbers = await running.ask_admin(get(b"/metrics"))
+        assert b'status_class="2xx"} 0' in numbers
+        # The secret alone makes it a probe.
+        client = await running.client()
+        client.send(get(headers=BELIEVED.replace(b": ", b": x") + b"User-Agent: me\r\nK-Network-Probe: app\r\n"))
+        await client.head()
+        _, numbers = await running.ask_admin(get(b"/metrics"))
+        assert b'status_class="2xx"} 1' in numbers
+
+
+class Lifespan:
+    """The server's half of a lifespan."""
+
+    def __init__(self, middleware: App) -> None:
+        self._events: asyncio.Queue[Message] = asyncio.Queue()
+        self.sent: asyncio.Queue[Message] = asyncio.Queue()
+        self.task = asyncio.create_task(self._run(middleware))
+
+    async def _run(self, middleware: App) -> None:
+        await middleware({"type": "lifespan", "state": {}}, self._events.get, self.sent.put)
+
+    async def ask(self, kind: str) -> Message:
+        await self._events.put({"type": f"lifespan.{kind}"})
+        async with asyncio.timeout(60):
+            return await self.sent.get()
+
+
+def spec_at(**given: object) -> PodSpec:
+    fields = {"namespace": "n", "revision": "r", "pod": "p", "app": ("127.0.0.1", 1), "admin": ("127.0.0.1", 0)}
+    return PodSpec(**fields | given)  # type: ignore[arg-type]
+
+
+async def test_the_apps_lifespan_runs_inside_of_the_queue_proxys() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["key"] = 1
+        for kind in ("startup", "shutdown"):
+            seen.append((await receive())["type"])
+            await send({"type": f"lifespan.{kind}.complete"})
+
+    lifespan = Lifespan(QueueProxyMiddleware(app, spec=spec_at()))
+    assert (await lifespan.ask("startup"))["type"] == "lifespan.startup.complete"
+    assert (await lifespan.ask("shutdown"))["type"] == "lifespan.shutdown.complete"
+    await lifespan.task
+    assert seen == ["lifespan.startup", "lifespan.shutdown"]
+
+
+async def test_an_app_that_fails_to_start_fails_the_start() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "no database"})
+
+    lifespan = Lifespan(QueueProxyMiddleware(app, spec=spec_at()))
+    assert await lifespan.ask("startup") == {"type": "lifespan.startup.failed", "message": "no database"}
+    await lifespan.task
+
+
+async def test_a_second_process_of_the_pod_fails_its_start_with_the_reason() -> None:
+    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    async with taken:
+        spec = spec_at(admin=taken.sockets[0].getsockname())
+        lifespan = Lifespan(QueueProxyMiddleware(echo, spec=spec))
+        answer = await lifespan.ask("startup")
+    assert answer["type"] == "lifespan.startup.failed"
+    assert "one process" in answer["message"]
+    await lifespan.task
+
+
+async def test_outside_of_a_pod_everything_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SERVING_POD_NAME", raising=False)
+    seen: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        del receive, send
+        seen.append(scope)
+
+    scope = {"type": "http", "headers": [(b"k-pod-secret", b"x")]}
+    sent: asyncio.Queue[Message] = asyncio.Queue()
+    await QueueProxyMiddleware(app)(scope, sent.get, sent.put)
+    assert seen == [scope]
+
+
+async def test_a_pod_without_a_lifespan_is_an_error_that_says_so() -> None:
+    sent: asyncio.Queue[Message] = asyncio.Queue()
+    with pytest.raises(RuntimeError, match="lifespan"):
+        await QueueProxyMiddleware(echo, spec=spec_at())({"type": "http"}, sent.get, sent.put)

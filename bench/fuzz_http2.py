@@ -120,7 +120,7 @@ class _Handler:
 
     def finish(self, exchange: Exchange) -> None:
         """Count it."""
-        assert exchange.is_done
+        assert exchange.outcome is not None
         self.finished += 1
 
 

@@ -4,7 +4,8 @@
 
 The proxy has one core; the client (in this process) and the app the other. Each proxy and the app itself are measured in turns, with
 the same client and app; medians over rounds. ``cpu_us`` is what the queue-proxy spends on one call, message or event,
-``go_cpu_us`` what a bare Go reverse proxy spends (h2c for gRPC), ``nginx_cpu_us`` what nginx spends.
+``go_cpu_us`` what a bare Go reverse proxy spends (h2c for gRPC), ``nginx_cpu_us`` what nginx spends, and ``bare_cpu_us`` what a
+forwarder of bytes on uvloop spends, which understands nothing: the kernel's part, below which no proxy of this kind comes.
 ``bench/data_path.py`` calls ``streams`` and has its lines in its own.
 """
 
@@ -207,7 +208,7 @@ def _nginx(folder: Path, *, app: int, port: int, protocol: str) -> list[str]:
 @contextlib.contextmanager
 def _stage(protocol: str, folder: Path, *, is_go: bool) -> Iterator[dict[str, tuple[int, int]]]:
     """An app, and proxies before it: for each its port and its process."""
-    app, proxy, go, nginx = (free_port() for _ in range(4))
+    app, proxy, go, nginx, bare = (free_port() for _ in range(5))
     command = [sys.executable, str(ROOT / "bench" / "peers" / "mixed.py"), str(app)]
     if is_go:
         command = [str(go_program(bench_cache(), "h2c_load")), "app", f"127.0.0.1:{app}"]
@@ -225,13 +226,16 @@ def _stage(protocol: str, folder: Path, *, is_go: bool) -> Iterator[dict[str, tu
     program = go_program(bench_cache(), "h2c_proxy" if protocol == "h2c" else "reverse_proxy")
     go_command = [str(program), f"127.0.0.1:{go}", f"http://127.0.0.1:{app}"]
     nginx_command = _nginx(folder, app=app, port=nginx, protocol=protocol)
+    bare_command = [sys.executable, str(ROOT / "bench" / "peers" / "forwarder.py"), str(bare), str(app)]
     with (
         _process(command, core=LOAD_CORE, port=app, PORT=str(app), GOMAXPROCS="1") as app_pid,
         _process([sys.executable, "-m", "serving.queueproxy.main"], core=PROXY_CORE, port=proxy, **pod) as pid,
         _process(go_command, core=PROXY_CORE, port=go, GOMAXPROCS="1") as go_pid,
         _process(nginx_command, core=PROXY_CORE, port=nginx) as nginx_pid,
+        _process(bare_command, core=PROXY_CORE, port=bare) as bare_pid,
     ):
-        yield {"direct": (app, app_pid), "": (proxy, pid), "go": (go, go_pid), "nginx": (nginx, nginx_pid)}
+        peers = {"go": (go, go_pid), "nginx": (nginx, nginx_pid), "bare": (bare, bare_pid)}
+        yield {"direct": (app, app_pid), "": (proxy, pid), **peers}
 
 
 def streams(*, rounds: int, seconds: float, only: str = "") -> dict[str, dict[str, float]]:
@@ -264,11 +268,11 @@ def _one_kind(turns: Callable[[int], Turns] | None, protocol: str, *, rounds: in
 
 def lines(found: dict[str, dict[str, float]]) -> list[str]:
     """A table."""
-    rows = ["| what | queue-proxy /s | Go /s | straight /s | turn p50 ms | CPU µs each | Go | nginx |"]
-    rows.append("|---|---|---|---|---|---|---|---|")
+    rows = ["| what | queue-proxy /s | Go /s | straight /s | turn p50 ms | CPU µs each | Go | nginx | bare forwarder |"]
+    rows.append("|---|---|---|---|---|---|---|---|---|")
     for kind, one in found.items():
         rates = f"{one['per_second']:,.0f} | {one['go_per_second']:,.0f} | {one['direct_per_second']:,.0f}"
-        spent = f"{one['cpu_us']:.1f} | {one['go_cpu_us']:.1f} | {one['nginx_cpu_us']:.1f}"
+        spent = f"{one['cpu_us']:.1f} | {one['go_cpu_us']:.1f} | {one['nginx_cpu_us']:.1f} | {one['bare_cpu_us']:.1f}"
         rows.append(f"| {kind} | {rates} | {one['p50_ms']:.2f} | {spent} |")
     return rows
 

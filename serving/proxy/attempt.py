@@ -7,7 +7,7 @@ answer goes back to the exchange, whose handler may forward the request elsewher
 from typing import Protocol
 
 from serving.proxy.answerhead import AnswerHead, Framing
-from serving.proxy.body import chunks
+from serving.proxy.body import chunk, chunks
 from serving.proxy.client import AnswerSink, Client, Pause
 from serving.proxy.phase import TRANSITIONS, ExchangeEvent, ExchangeOutcome, ExchangePhase
 from serving.proxy.pool import Address, Pool
@@ -65,8 +65,8 @@ class Attempt:
     """One attempt at one address. ``wire`` is the request's head as it is sent."""
 
     __slots__ = (
-        *("_client", "_exchange", "_is_chunked", "_is_second", "_keep", "_pool", "_sink", "_upstream", "_wire"),
-        *("address", "head", "is_end_visible"),
+        *("_client", "_exchange", "_is_chunked", "_is_second", "_keep", "_pool", "_sink", "_wire"),
+        *("address", "head", "is_end_visible", "upstream"),
     )
 
     def __init__(self, exchange: Attempted, client: Client, pool: Pool, *, address: Address, wire: bytes) -> None:
@@ -78,7 +78,8 @@ class Attempt:
         self._client = client
         self._pool = pool
         self._wire = wire
-        self._upstream: RequestCarrier | None = None
+        self.upstream: RequestCarrier | None = None
+        """What carries the request; None while there is no connection."""
         self._is_second = False
         self._sink: AnswerSink | None = None
         self._is_chunked = False
@@ -105,21 +106,14 @@ class Attempt:
         else:
             self._connect()
 
-    def write(self, data: bytes) -> bool:
-        """Send more of the request's body; False while there is no connection."""
-        if self._upstream is None:
-            return False
-        self._upstream.write(data)
-        return True
-
     def hold(self, *, full: bool) -> None:
         """Read no more of the answer while the client is full."""
-        if self._upstream is not None:
-            self._upstream.hold(full=full)
+        if self.upstream is not None:
+            self.upstream.hold(full=full)
 
     def leave(self, *, flush: bool = False) -> None:
         """Give up the connection; with ``flush`` after what was written."""
-        upstream, self._upstream = self._upstream, None
+        upstream, self.upstream = self.upstream, None
         if upstream is not None and flush:
             upstream.close()
         elif upstream is not None:
@@ -149,7 +143,7 @@ class Attempt:
 
     def on_upgraded(self, head: AnswerHead, data: bytes) -> Tunnel:
         """A 101 has come: from now on bytes pass as they come, through the tunnel that is returned."""
-        exchange, upstream = self._exchange, self._upstream
+        exchange, upstream = self._exchange, self.upstream
         assert upstream is not None
         exchange.phase = _ON_SWITCH[exchange.phase]
         exchange.body.drop()
@@ -190,13 +184,23 @@ class Attempt:
         body = chunks(payload, done=done, trailers=trailers) if self._is_chunked else payload
         self._client.write(wire + body)
 
-    def on_piece(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """A piece of the answer's body has come, the last one if ``done``."""
-        self._exchange.written_s = self._exchange.now_s()
-        if self._sink is not None:
-            self._sink.send_piece(payload, done=done, trailers=trailers)
+    def on_piece(self, payload: bytes) -> None:
+        """A piece of the answer's body has come, and more follows."""
+        exchange, sink = self._exchange, self._sink
+        exchange.written_s = exchange.now_s()
+        if sink is not None:
+            sink.send_piece(payload)
+        elif payload:
+            self._client.write(chunk(payload) if self._is_chunked else payload)
+
+    def on_last(self, payload: bytes, trailers: bytes) -> None:
+        """The last piece of the answer's body has come, which may be empty, and the lines after it."""
+        exchange, sink = self._exchange, self._sink
+        exchange.written_s = exchange.now_s()
+        if sink is not None:
+            sink.send_last(payload, trailers)
             return
-        wire = chunks(payload, done=done, trailers=trailers) if self._is_chunked else payload
+        wire = chunks(payload, done=True, trailers=trailers) if self._is_chunked else payload
         if wire:
             self._client.write(wire)
 
@@ -209,12 +213,12 @@ class Attempt:
 
     def upstream_done(self) -> None:
         """The answer is complete, and its connection is in the pool again."""
-        self._upstream = None
+        self.upstream = None
         self._exchange.end(ExchangeOutcome.ANSWERED, keep=self._keep)
 
     def upstream_lost(self, reason: str, *, heard: bool, reused: bool) -> None:
         """The connection has ended before the answer did. ``heard`` says that bytes of an answer have come."""
-        self._upstream = None
+        self.upstream = None
         exchange = self._exchange
         if exchange.phase is _TUNNEL:
             exchange.end(ExchangeOutcome.ANSWERED, keep=False)
@@ -237,7 +241,7 @@ class Attempt:
         ``body`` is what the upstream was given of the body.
         """
         exchange = self._exchange
-        self._upstream = None
+        self.upstream = None
         if exchange.body is not NO_BODY:
             exchange.body.restore(body)
         self._client.resume(Pause.UPSTREAM_FULL)
@@ -250,7 +254,7 @@ class Attempt:
     def _send(self, upstream: RequestCarrier) -> None:
         exchange = self._exchange
         exchange.phase = _ON_SEND[exchange.phase]
-        self._upstream = upstream
+        self.upstream = upstream
         if exchange.is_timed:
             exchange.sent_s = exchange.now_s()
         if exchange.body is NO_BODY:

@@ -22,8 +22,11 @@ class AnswerSink(Protocol):
     def begin_answer(self, head: AnswerHead, extra: bytes, payload: bytes, *, done: bool, trailers: bytes) -> None:
         """The head, with further lines, and what there is of the body."""
 
-    def send_piece(self, payload: bytes, *, done: bool, trailers: bytes) -> None:
-        """A piece of the body, the last one if ``done``, with the lines that follow it."""
+    def send_piece(self, payload: bytes) -> None:
+        """A piece of the body; more follows."""
+
+    def send_last(self, payload: bytes, trailers: bytes) -> None:
+        """The last piece of the body, which may be empty, with the lines that follow it."""
 
 
 class Client(Protocol):

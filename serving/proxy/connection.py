@@ -353,9 +353,11 @@ class Connection(asyncio.Protocol):
             return b""
         if reader.done:
             self._reader = None
-        if payload or reader.done:
-            exchange.take_body(payload, done=reader.done, trailers=reader.trailers)
-        return reader.rest if reader.done else b""
+            exchange.take_body_end(payload, reader.trailers)
+            return reader.rest
+        if payload:
+            exchange.take_body(payload)
+        return b""
 
     def _check_length(self, head: RequestHead) -> None:
         bytes_max = self._registry.settings.body_bytes_max

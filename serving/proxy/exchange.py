@@ -186,11 +186,6 @@ class Exchange:
         return self._client.sink is not None
 
     @property
-    def is_done(self) -> bool:
-        """Whether it has ended."""
-        return self.phase is _DONE
-
-    @property
     def is_waiting(self) -> bool:
         """Whether the handler has still to decide."""
         return self.phase is _WAITING
@@ -270,18 +265,28 @@ class Exchange:
 
     # What the client's connection calls.
 
-    def take_body(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """A piece of the request's body has come."""
-        self.request_complete = done
-        if trailers:
-            self.request_trailers = trailers
-        if self._attempt is not None and self._attempt.write(payload):
-            # The upstream has more now than the buffer.
-            self.body.drop()
+    def take_body(self, payload: bytes) -> None:
+        """A piece of the request's body has come, and more follows."""
+        attempt, body = self._attempt, self.body
+        if attempt is not None and attempt.upstream is not None:
+            attempt.upstream.write(payload)
+            if body.can_replay:
+                # The upstream has more now than the buffer.
+                body.drop()
         elif self.phase is not _DONE:
-            self.body.hold(payload)
-            if self.body.held_bytes >= self._wiring.held_bytes_max:
+            body.hold(payload)
+            if body.held_bytes >= self._wiring.held_bytes_max:
                 self._client.pause(Pause.HELD)
+
+    def take_body_end(self, payload: bytes, trailers: bytes) -> None:
+        """The last piece of the request's body has come, which may be empty, and the lines after it."""
+        self.request_complete, self.request_trailers = True, trailers
+        attempt = self._attempt
+        if attempt is None or attempt.upstream is None:
+            self.take_body(payload)
+            return
+        attempt.upstream.finish(payload, trailers)
+        self.body.drop()
 
     def client_gone(self) -> None:
         """The client has left."""

@@ -10,21 +10,17 @@ __all__ = ["NO_BODY", "RequestBuffer"]
 class RequestBuffer:
     """Pieces of one request's body, as they go on the wire."""
 
-    __slots__ = ("_held", "_sent", "held_bytes")
+    __slots__ = ("_held", "_sent", "can_replay", "held_bytes")
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
-        # None when the upstream was sent more than this.
-        self._sent: bytes | None = b""
+        self._sent = b""
         self.held_bytes = 0
+        self.can_replay = True
+        """Whether all that was sent is still here."""
 
     def __repr__(self) -> str:
         return f"RequestBuffer({self.held_bytes} bytes held, {'' if self.can_replay else 'no '}replay)"
-
-    @property
-    def can_replay(self) -> bool:
-        """Whether all that was sent is still here."""
-        return self._sent is not None
 
     def hold(self, piece: bytes) -> None:
         """Keep a piece until an upstream is there."""
@@ -35,25 +31,25 @@ class RequestBuffer:
         """All pieces that are held, for an upstream; they are kept for a replay."""
         if not self._held:
             return b""
-        self._sent = b"".join(self._held)
+        self._sent, self.can_replay = b"".join(self._held), True
         self._held, self.held_bytes = [], 0
         return self._sent
 
     def rewind(self) -> None:
         """Hold again what was sent, for the next upstream."""
-        assert self._sent is not None
+        assert self.can_replay
         if self._sent:
             self._held, self.held_bytes = [self._sent], len(self._sent)
             self._sent = b""
 
     def restore(self, body: bytes) -> None:
         """Hold all that an upstream was given, which it has not looked at, for the next one."""
-        self._held, self._sent = [body], b""
+        self._held, self._sent, self.can_replay = [body], b"", True
         self.held_bytes = len(body)
 
     def drop(self) -> None:
         """Forget all pieces: from now on the body is streamed, or is not needed."""
-        self._held, self._sent, self.held_bytes = [], None, 0
+        self._held, self._sent, self.held_bytes, self.can_replay = [], b"", 0, False
 
 
 class _NoBody(RequestBuffer):

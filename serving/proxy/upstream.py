@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from serving.proxy.answerhead import AnswerHead, AnswerMemory, BadAnswer, Framing
-from serving.proxy.body import BadBody, ChunkedBody, CloseBody, LengthBody, chunks
+from serving.proxy.body import BadBody, ChunkedBody, CloseBody, LengthBody, chunk, chunks
 from serving.proxy.requesthead import RequestHead
 
 __all__ = ["Address", "Home", "RequestCarrier", "Taker", "TunnelEnd", "Upstream"]
@@ -42,8 +42,11 @@ class Taker(Protocol):
     def on_answer(self, head: AnswerHead, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
         """The final head has come, and ``payload`` with it."""
 
-    def on_piece(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """A piece of the body has come."""
+    def on_piece(self, payload: bytes) -> None:
+        """A piece of the body has come, which may be empty; more follows."""
+
+    def on_last(self, payload: bytes, trailers: bytes) -> None:
+        """The last piece of the body has come, which may be empty, and the lines after it."""
 
     def upstream_full(self, *, full: bool) -> None:
         """No more can be sent for a while, or again."""
@@ -91,7 +94,10 @@ class RequestCarrier(Protocol):
         """Send the head of a request, and what there is of its body; its answer goes to ``taker``."""
 
     def write(self, data: bytes) -> None:
-        """Send more of the request's body, whose end ``taker`` knows; or through the tunnel."""
+        """Send more of the request's body, but not its end; or through the tunnel. ``data`` is not empty."""
+
+    def finish(self, data: bytes, trailers: bytes) -> None:
+        """Send the last piece of the request's body, which may be empty, and the lines after it."""
 
     def write_eof(self) -> None:
         """Say that nothing more will be sent."""
@@ -116,6 +122,7 @@ class Upstream(asyncio.Protocol):
         "_heard",
         "_held",
         "_home",
+        "_is_chunked",
         "_keep",
         "_reader",
         "_taker",
@@ -139,6 +146,8 @@ class Upstream(asyncio.Protocol):
         self._held = False
         self._full = False
         self._keep = False
+        # Of the request that is on its way.
+        self._is_chunked = False
         self._tunnel: TunnelEnd | None = None
         self._transport: asyncio.Transport
 
@@ -158,13 +167,22 @@ class Upstream(asyncio.Protocol):
         assert self._taker is None, self
         self._taker = taker
         self._heard = False
-        self._transport.write(wire + self._framed(body) if taker.head.has_body else wire)
+        head = taker.head
+        if head.has_body:
+            self._is_chunked = head.chunked
+            done = taker.request_complete
+            wire += chunks(body, done=done, trailers=taker.request_trailers) if head.chunked else body
+        self._transport.write(wire)
         if self._full:
             taker.upstream_full(full=True)
 
     def write(self, data: bytes) -> None:
         """Send more of the request, or through the tunnel."""
-        wire = self._framed(data)
+        self._transport.write(chunk(data) if self._is_chunked else data)
+
+    def finish(self, data: bytes, trailers: bytes) -> None:
+        """Send the end of the request's body."""
+        wire = chunks(data, done=True, trailers=trailers) if self._is_chunked else data
         if wire:
             self._transport.write(wire)
 
@@ -218,8 +236,11 @@ class Upstream(asyncio.Protocol):
             except BadBody as bad:
                 self._fail(f"malformed answer: {bad}")
                 return
-            taker.on_piece(payload, done=reader.done, trailers=reader.trailers)
-            if reader.done and self._taker is taker:
+            if not reader.done:
+                taker.on_piece(payload)
+                return
+            taker.on_last(payload, reader.trailers)
+            if self._taker is taker:
                 self._complete(taker, rest=reader.rest)
 
     def eof_received(self) -> bool:
@@ -236,7 +257,7 @@ class Upstream(asyncio.Protocol):
         if taker is None:
             return
         if isinstance(self._reader, CloseBody) and exc is None:
-            taker.on_piece(b"", done=True)
+            taker.on_last(b"", b"")
             taker.upstream_done()
         else:
             reason = "the upstream closed its connection before its answer was complete"
@@ -253,13 +274,6 @@ class Upstream(asyncio.Protocol):
         self._full = False
         if self._taker is not None:
             self._taker.upstream_full(full=False)
-
-    def _framed(self, payload: bytes) -> bytes:
-        """A piece of the request's body as its framing has it."""
-        taker = self._taker
-        if taker is None or not taker.head.chunked:
-            return payload
-        return chunks(payload, done=taker.request_complete, trailers=taker.request_trailers)
 
     def _read_head(self, taker: Taker, data: bytes) -> None:
         while True:
@@ -323,6 +337,7 @@ class Upstream(asyncio.Protocol):
         if taker.head.upgrade is None or head.upgrade is None:
             self._fail("the upstream changed the protocol without being asked")
             return
+        self._is_chunked = False
         self._tunnel = taker.on_upgraded(head, data)
 
     def _complete(self, taker: Taker, *, rest: bytes) -> None:

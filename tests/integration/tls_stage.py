@@ -185,4 +185,4 @@ async def tls_proxied(
             for client in proxy.clients:
                 await client.closed()
             assert len(handler.finished) == len(handler.begun)
-            assert all(exchange.is_done for exchange in handler.begun)
+            assert all(exchange.outcome is not None for exchange in handler.begun)

@@ -70,7 +70,7 @@ class AnsweringStream(EngineStream):
         if (head.status != 200 or GRPC_TYPE not in head.wire) and is_grpc_call(exchange.head):
             self._refusal = GrpcRefusal.of(head.status, fields())
             if self._refusal is not None:
-                self.send_piece(payload, done=done, trailers=trailers)
+                self._send_rest(payload, done=done, trailers=trailers)
                 return
         engine = self._session.engine
         ended = head.framing is _NONE
@@ -78,20 +78,38 @@ class AnsweringStream(EngineStream):
         if ended:
             self._session.send()
         else:
-            self.send_piece(payload, done=done, trailers=trailers)
+            self._send_rest(payload, done=done, trailers=trailers)
 
-    def send_piece(self, payload: bytes, *, done: bool, trailers: bytes) -> None:
-        """Send a piece of an answer's body."""
+    def send_piece(self, payload: bytes) -> None:
+        """Send a piece of an answer's body, which more will follow."""
         if self.is_done or self.has_ended or self.ending:
             return
+        if self._refusal is not None:
+            self._refusal.take(payload)
+            return
         session = self._session
-        refusal = self._refusal
+        session.engine.send_data(self, payload)
+        self._note_sent(session)
+
+    def send_last(self, payload: bytes, trailers: bytes) -> None:
+        """Send the last piece of an answer's body, and the lines that follow it."""
+        if self.is_done or self.has_ended or self.ending:
+            return
+        session, refusal = self._session, self._refusal
         if refusal is None:
-            session.engine.send_data(self, payload, done=done, trailers=trailers)
+            session.engine.send_last(self, payload, trailers=trailers)
         else:
             refusal.take(payload)
-            if done:
-                session.engine.send_head(self, None, refusal.fields, ended=True)
+            session.engine.send_head(self, None, refusal.fields, ended=True)
+        self._note_sent(session)
+
+    def _send_rest(self, payload: bytes, *, done: bool, trailers: bytes) -> None:
+        if done:
+            self.send_last(payload, trailers)
+        else:
+            self.send_piece(payload)
+
+    def _note_sent(self, session: StreamCarrier) -> None:
         if self.pending is None:
             session.engine.budget.earn_pings()
         else:
@@ -140,7 +158,7 @@ class AnsweringStream(EngineStream):
         fields = [(b":status", b"%d" % refusal.status), _TEXT, (b"content-length", b"%d" % len(body))]
         engine = self._session.engine
         engine.send_head(self, None, lambda: fields, ended=False)
-        engine.send_data(self, body, done=True)
+        engine.send_last(self, body)
         self._note_taken()
         self._await_client()
 

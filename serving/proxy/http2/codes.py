@@ -14,6 +14,7 @@ __all__ = [
     "FRAME_HEAD",
     "GOAWAY",
     "HEADERS",
+    "INCREMENT",
     "PADDED",
     "PING",
     "PREFACE",
@@ -51,6 +52,8 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_BYTES_MAX: Final = 16_384
 # A frame's length in two parts, its kind, its flags, its stream.
 FRAME_HEAD: Final = Struct(">HBBBL")
+# By how much a window grows.
+INCREMENT: Final = Struct(">L")
 
 
 class ErrorCode(enum.IntEnum):

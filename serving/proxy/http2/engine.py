@@ -37,6 +37,7 @@ __all__ = ["EngineOwner", "Http2Engine"]
 _WINDOW_MAX = 2**31 - 1
 # What a peer may have on its way for all streams together. It bounds nothing that is held.
 _CONNECTION_WINDOW_BYTES = 8 * 1024 * 1024
+_CONNECTION_WINDOW_LEAST = _CONNECTION_WINDOW_BYTES // 2
 # A head larger than we take is answered with 431, up to this many times as large; beyond, the connection is ended.
 _LIST_RATIO = 4
 _pack = FRAME_HEAD.pack
@@ -84,7 +85,7 @@ class Http2Engine(FrameReceiver):
         """End a stream that was never taken."""
         self.note_closed(stream_id, StreamState.RESET)
         self.send_reset(stream_id, code)
-        self.budget.count_idle_frame(self._now_s)
+        self.budget.count_idle_frame(self.now_s)
 
     def count_fault(self) -> None:
         """The peer has made us reset a stream, which counts as a reset of its own.
@@ -92,7 +93,7 @@ class Http2Engine(FrameReceiver):
         Raises:
             Violation: when it has done so too often (CVE-2025-8671).
         """
-        self.budget.count_reset(self._now_s)
+        self.budget.count_reset(self.now_s)
 
     # What the receiver calls.
 
@@ -100,7 +101,7 @@ class Http2Engine(FrameReceiver):
         """A DATA frame."""
         size = len(payload)
         left = self._window_left = self._window_left - size
-        if left * 2 < _CONNECTION_WINDOW_BYTES:
+        if left < _CONNECTION_WINDOW_LEAST:
             if left < 0:
                 raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "more bytes than the connection takes")
             self.send_window(0, _CONNECTION_WINDOW_BYTES - left)
@@ -109,21 +110,21 @@ class Http2Engine(FrameReceiver):
         if stream is None or stream.peer_ended:
             self._judge(DATA, stream_id)
             return
-        stream.window_left -= size
-        if stream.window_left < 0:
+        left = stream.window_left = stream.window_left - size
+        if left < 0:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "more bytes than a stream takes")
         if flags & PADDED:
             payload = unpadded(payload)
         if flags & END_STREAM:
             stream.peer_ended = True
-            stream.take_data(payload, ended=True)
+            stream.take_last(payload)
             self._complete(stream)
-        else:
-            if not payload:
-                self.budget.count_idle_frame(self._now_s)
-            if size:
-                # A padding takes a part of the window even where there is nothing else.
-                stream.take_data(payload, ended=False)
+            return
+        if not payload:
+            self.budget.count_idle_frame(self.now_s)
+        if size:
+            # A padding takes a part of the window even where there is nothing else.
+            stream.take_data(payload)
 
     def take_block(self, stream_id: int, block: bytes, *, ended: bool) -> None:
         """A head, which the decoder must see whatever becomes of it."""
@@ -143,34 +144,35 @@ class Http2Engine(FrameReceiver):
         stream = self.streams.get(stream_id)
         if stream is None:
             self._judge(RST_STREAM, stream_id)
-            self.budget.count_idle_frame(self._now_s)
+            self.budget.count_idle_frame(self.now_s)
             return
         self.remove(stream, StreamState.CLOSED)
         stream.take_reset(code)
-        self.budget.count_reset(self._now_s)
+        self.budget.count_reset(self.now_s)
 
     def take_window(self, stream_id: int, increment: int) -> None:
         """The peer takes more."""
         self.windows_left -= 1
         if self.windows_left < 0:
-            self.budget.count_idle_frame(self._now_s)
+            self.budget.count_idle_frame(self.now_s)
         if not increment:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "a window that does not grow")
         if not stream_id:
             self.send_left += increment
             if self.send_left > _WINDOW_MAX:
                 raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "a window that is too large")
-            self.flush()
+            if self._blocked:
+                self.flush()
             return
         stream = self.streams.get(stream_id)
         if stream is None:
             self._judge(WINDOW_UPDATE, stream_id)
-            self.budget.count_idle_frame(self._now_s)
+            self.budget.count_idle_frame(self.now_s)
             return
         stream.send_left += increment
         if stream.send_left > _WINDOW_MAX:
             self._break(stream, ErrorCode.FLOW_CONTROL_ERROR)
-        elif stream.is_waiting:
+        elif stream.pending is not None and stream.is_waiting:
             self.resume(stream)
 
     def take_ping(self, payload: bytes, *, is_answer: bool) -> None:
@@ -242,7 +244,7 @@ class Http2Engine(FrameReceiver):
         if verdict is FrameVerdict.CLOSED_CONNECTION:
             raise Violation(ErrorCode.STREAM_CLOSED, "a head on a closed stream")
         if verdict is FrameVerdict.COUNT:
-            self.budget.count_idle_frame(self._now_s)
+            self.budget.count_idle_frame(self.now_s)
         elif verdict is FrameVerdict.CLOSED_STREAM:
             stream = self.streams.get(stream_id)
             if stream is not None:

@@ -54,15 +54,12 @@ class EngineStream:
         """Whether there is something to send."""
         return not self.has_ended and (self.ending or bool(self.pending))
 
-    def hold_back(self, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
+    def hold_back(self, payload: bytes) -> None:
         """Keep what cannot be sent yet."""
         if self.pending is None:
             self.pending = bytearray(payload)
         else:
             self.pending += payload
-        if done:
-            self.ending = True
-            self.trailers = trailers
 
     # What the engine calls.
 
@@ -70,8 +67,12 @@ class EngineStream:
         """A head or trailers have come."""
         raise NotImplementedError
 
-    def take_data(self, payload: bytes, *, ended: bool) -> None:
-        """A piece of a body has come, its last one if ``ended``; it may be empty."""
+    def take_data(self, payload: bytes) -> None:
+        """A piece of a body has come, and more follows; it is empty where a frame had padding only."""
+        raise NotImplementedError
+
+    def take_last(self, payload: bytes) -> None:
+        """The last piece of a body has come; it may be empty."""
         raise NotImplementedError
 
     def take_reset(self, code: int) -> None:

@@ -30,8 +30,10 @@ class _ProbeStream(EngineStream):
         if self.status is None and not status.startswith(b"1"):
             self.status = int(status) if status.isdigit() else 0
 
-    def take_data(self, payload: bytes, *, ended: bool) -> None:
+    def take_data(self, payload: bytes) -> None:
         """Its body is not read."""
+
+    take_last = take_data
 
     def take_reset(self, code: int) -> None:
         """There is no answer."""

@@ -14,6 +14,7 @@ from serving.proxy.http2.codes import (
     FRAME_HEAD,
     GOAWAY,
     HEADERS,
+    INCREMENT,
     PADDED,
     PING,
     PREFACE,
@@ -36,24 +37,26 @@ _STREAM_ID = 0x7FFF_FFFF
 _PRIORITY_BYTES = 5
 _SETTING_BYTES = 6
 _GOAWAY_BYTES = 8
+_INCREMENT_BYTES = INCREMENT.size
 # A head in Huffman code is at most this much longer than its text; more cannot become one that is taken.
 _BLOCK_RATIO = 4
-_SIZES = {PRIORITY: _PRIORITY_BYTES, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+_SIZES = {PRIORITY: _PRIORITY_BYTES, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: INCREMENT.size}
 
 
 class FrameReceiver(FrameWriter):
     """One direction of a connection. Its subclass takes the frames."""
 
     __slots__ = (
-        *("_begun", "_block", "_block_count", "_block_ended", "_block_id", "_kept", "_now_s", "_preface_left"),
-        "is_ended",
+        *("_begun", "_block", "_block_count", "_block_ended", "_block_id", "_kept", "_preface_left"),
+        *("is_ended", "now_s"),
     )
 
     def __init__(self, settings: HttpSettings, *, is_server: bool, now_s: float) -> None:
         super().__init__(settings, is_server=is_server, now_s=now_s)
         self.is_ended = False
         """Whether nothing more is read: the connection ends."""
-        self._now_s = now_s
+        self.now_s = now_s
+        """When what is being read has come."""
         self._preface_left = len(PREFACE) if is_server else 0
         self._begun = False
         # A frame that has not come in whole.
@@ -75,29 +78,31 @@ class FrameReceiver(FrameWriter):
         Raises:
             Violation: the connection is to be ended.
         """
-        self._now_s = now_s
+        self.now_s = now_s
         if self._kept:
             data, self._kept = self._kept + data, b""
         at, size = 0, len(data)
         if self._preface_left:
             at = self._take_preface(data)
-        unpack = FRAME_HEAD.unpack_from
+        unpack, unpack_increment = FRAME_HEAD.unpack_from, INCREMENT.unpack_from
         while size - at >= _HEAD_BYTES:
             high, low, kind, flags, stream_id = unpack(data, at)
             start = at + _HEAD_BYTES
-            end = start + (high << 8 | low)
+            length = high << 8 | low
+            end = start + length
             if end > size:
-                if end - start > FRAME_BYTES_MAX:
-                    raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {end - start} bytes")
+                _check_length(length)
                 break
-            payload = data[start:end]
             stream_id &= _STREAM_ID
-            if kind > HEADERS or self._block_id or not self._begun or end - start > FRAME_BYTES_MAX:
-                self._take(kind, flags, stream_id, payload=payload)
-            elif kind == DATA:
-                self.take_data(flags, stream_id, payload)
+            is_usual = self._begun and not self._block_id and length <= FRAME_BYTES_MAX
+            if is_usual and kind == DATA:
+                self.take_data(flags, stream_id, data[start:end])
+            elif is_usual and kind == WINDOW_UPDATE and length == _INCREMENT_BYTES:
+                self.take_window(stream_id, unpack_increment(data, start)[0] & _STREAM_ID)
+            elif is_usual and kind == HEADERS:
+                self._begin_block(flags, stream_id, data[start:end])
             else:
-                self._begin_block(flags, stream_id, payload)
+                self._take(kind, flags, stream_id, payload=data[start:end])
             if self.is_ended:
                 return
             at = end
@@ -113,9 +118,8 @@ class FrameReceiver(FrameWriter):
         return at
 
     def _take(self, kind: int, flags: int, stream_id: int, *, payload: bytes) -> None:
-        """Any frame but the data and heads of a connection that is under way."""
-        if len(payload) > FRAME_BYTES_MAX:
-            raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {len(payload)} bytes")
+        """Any frame but the data, heads and windows of a connection that is under way."""
+        _check_length(len(payload))
         if not self._begun:
             if kind != SETTINGS or flags & ACK:
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
@@ -124,14 +128,11 @@ class FrameReceiver(FrameWriter):
             if kind != CONTINUATION or not stream_id or stream_id != self._block_id:
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "a head that is cut off by another frame, or was never begun")
             self._continue(flags, stream_id, payload)
-        elif kind == WINDOW_UPDATE:
-            _check_size(kind, len(payload))
-            self.take_window(stream_id, int.from_bytes(payload) & _STREAM_ID)
         else:
             self._take_rare(kind, flags, stream_id, payload=payload)
 
     def _take_rare(self, kind: int, flags: int, stream_id: int, *, payload: bytes) -> None:
-        now_s = self._now_s
+        now_s = self.now_s
         if kind in _SIZES:
             _check_size(kind, len(payload))
         if kind == RST_STREAM:
@@ -162,11 +163,11 @@ class FrameReceiver(FrameWriter):
         if flags & ACK:
             if payload:
                 raise Violation(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement with settings")
-            self.budget.count_idle_frame(self._now_s)
+            self.budget.count_idle_frame(self.now_s)
             return
         if len(payload) % _SETTING_BYTES:
             raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"settings of {len(payload)} bytes")
-        self.budget.count_settings(self._now_s)
+        self.budget.count_settings(self.now_s)
         self.take_settings(payload)
 
     def _begin_block(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -240,6 +241,11 @@ def _block_of(flags: int, stream_id: int, payload: bytes) -> bytes:
         _check_dependency(stream_id, payload)
         payload = payload[_PRIORITY_BYTES:]
     return payload
+
+
+def _check_length(length: int) -> None:
+    if length > FRAME_BYTES_MAX:
+        raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
 
 
 def _check_size(kind: int, size: int) -> None:

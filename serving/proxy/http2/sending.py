@@ -5,7 +5,6 @@ that read. What is sent outside of a read is written at the end of the turn of t
 """
 
 import asyncio
-from typing import ClassVar
 
 from serving.proxy.http2.engine import Http2Engine
 
@@ -19,9 +18,6 @@ class FrameSender(asyncio.Protocol):
 
     _transport: asyncio.Transport
     _is_sending = False
-    # Those that have something to write after the present read, in any connection; None outside of a read.
-    _readers: ClassVar[list["FrameSender"]] = []
-    _is_reading: ClassVar[bool] = False
 
     def pause_writing(self) -> None:
         """What was sent is not taken yet."""
@@ -37,31 +33,34 @@ class FrameSender(asyncio.Protocol):
         """Write the frames that are there, with all others of this read, or of this turn of the loop."""
         if not self._is_sending:
             self._is_sending = True
-            if FrameSender._is_reading:
-                FrameSender._readers.append(self)
+            if _read.is_running:
+                _read.senders.append(self)
             else:
                 asyncio.get_running_loop().call_soon(self.write_now)
 
     def write_now(self) -> None:
         """Write what there is."""
         self._is_sending = False
-        if self.engine.out:
-            data = self.engine.output()
+        out = self.engine.out
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
             if not self._transport.is_closing():
                 self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         """Take what has come, and write all that follows from it."""
-        if FrameSender._is_reading:
+        read = _read
+        if read.is_running:
             # Called by hand, from within another read.
             self.take(data)
             return
-        FrameSender._is_reading = True
+        read.is_running = True
         try:
             self.take(data)
         finally:
-            FrameSender._is_reading = False
-            senders = FrameSender._readers
+            read.is_running = False
+            senders = read.senders
             for sender in senders:
                 sender.write_now()
             senders.clear()
@@ -69,3 +68,20 @@ class FrameSender(asyncio.Protocol):
     def take(self, data: bytes) -> None:
         """Understand bytes."""
         raise NotImplementedError
+
+
+class _PresentRead:
+    """The read that is being handled, in any connection.
+
+    An object and not attributes of ``FrameSender``: each change of a class empties the interpreter's caches of its methods.
+    """
+
+    __slots__ = ("is_running", "senders")
+
+    def __init__(self) -> None:
+        self.is_running = False
+        self.senders: list[FrameSender] = []
+        """Those that have something to write after it."""
+
+
+_read = _PresentRead()

@@ -22,13 +22,14 @@ _NOT_PAUSED = Pause(0)
 class Stream(AnsweringStream):
     """One request of a client and its answer."""
 
-    __slots__ = ("_body_bytes", "_last_body_s", "_length", "_paused")
+    __slots__ = ("_body_left", "_last_body_s", "_length", "_paused")
 
     def __init__(self, session: StreamCarrier, stream_id: int, *, ended: bool) -> None:
         super().__init__(session, stream_id, ended=ended)
         self._paused = _NOT_PAUSED
         self._length: int | None = None
-        self._body_bytes = 0
+        # What the request's body may still have: to its content-length, or to the limit of all bodies.
+        self._body_left = math.inf
         # When the client was last seen to send something of the request.
         self._last_body_s = self._taken_s
 
@@ -49,7 +50,9 @@ class Stream(AnsweringStream):
         try:
             head = read_request_section(section, ended=self.peer_ended, settings=settings)
             self._length = head.content_length
-            if settings.body_bytes_max and (head.content_length or 0) > settings.body_bytes_max:
+            bytes_max = settings.body_bytes_max or math.inf
+            self._body_left = bytes_max if head.content_length is None else head.content_length
+            if head.content_length is not None and head.content_length > bytes_max:
                 raise RequestRefusal(  # noqa: TRY301 - answered like all others
                     413, "the request's body is too large"
                 )
@@ -104,19 +107,22 @@ class Stream(AnsweringStream):
             return
         self._take_end(b"", lines)
 
-    def take_data(self, payload: bytes, *, ended: bool) -> None:
+    def take_data(self, payload: bytes) -> None:
         """A piece of the request's body has come."""
-        if ended:
-            self._take_end(payload, b"")
+        engine, exchange = self._session.engine, self._exchange
+        self._last_body_s = engine.now_s
+        self._body_left -= len(payload)
+        if self._body_left < 0:
+            self._refuse_excess()
             return
-        self._last_body_s = self._session.wiring.clock()
-        if not self._is_counted(payload):
-            return
-        exchange = self._exchange
-        if exchange is not None:
-            exchange.take_body(payload, done=False)
-        if not self._paused:
-            self._session.engine.give_back(self)
+        if exchange is not None and payload:
+            exchange.take_body(payload)
+        if self.window_left * 2 <= self.window_bytes and not self._paused:
+            engine.give_back(self)
+
+    def take_last(self, payload: bytes) -> None:
+        """The last piece of the request's body has come."""
+        self._take_end(payload, b"")
 
     def take_reset(self, code: int) -> None:
         """The client has reset the stream, or has left."""
@@ -164,25 +170,21 @@ class Stream(AnsweringStream):
 
     truncate = abort
 
-    def _is_counted(self, payload: bytes) -> bool:
-        """Count a piece of the body; False if the request has ended by it."""
-        self._body_bytes += len(payload)
-        if self._length is not None and self._body_bytes > self._length:
+    def _refuse_excess(self) -> None:
+        """The body is longer than the request says, or than any may be."""
+        if self._length is not None:
             self._break()
-            return False
-        bytes_max = self._session.registry.settings.body_bytes_max
-        if bytes_max and self._body_bytes > bytes_max and self._exchange is not None:
+        elif self._exchange is not None:
             self._exchange.answer(413, b"the request's body is too large")
-            return False
-        return True
 
     def _take_end(self, payload: bytes, trailers: bytes) -> None:
-        if payload and not self._is_counted(payload):
-            return
-        if self._length is not None and self._body_bytes < self._length:
+        self._body_left -= len(payload)
+        if self._body_left < 0:
+            self._refuse_excess()
+        elif self._length is not None and self._body_left:
             self._break()
         elif self._exchange is not None and not self._exchange.request_complete:
-            self._exchange.take_body(payload, done=True, trailers=trailers)
+            self._exchange.take_body_end(payload, trailers)
 
     def _break(self) -> None:
         """The request is malformed."""

@@ -90,7 +90,23 @@ class StreamUpstream(EngineStream):
             if self._kept_bytes > _KEPT_BYTES_MAX and not self._is_moving:
                 self._kept = None
         if not self._is_moving:
-            self._send(taker, data)
+            link = self._link
+            link.engine.send_data(self, data)
+            if self.pending is not None:
+                self.sent()
+            link.send()
+
+    def finish(self, data: bytes, trailers: bytes) -> None:
+        """Send the end of the request."""
+        if self._taker is None:
+            return
+        if self._kept is not None:
+            self._kept.append(data)
+        if not self._is_moving:
+            link = self._link
+            link.engine.send_last(self, data, trailers=trailers)
+            self.sent()
+            link.send()
 
     def write_eof(self) -> None:
         """Nothing more follows; its framing has said so."""
@@ -102,10 +118,12 @@ class StreamUpstream(EngineStream):
             self._link.engine.give_back(self)
             self._link.send()
 
-    def drop(self) -> None:
+    def drop(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """Reset the stream: the rest of the answer is not wanted."""
         self._taker = None
-        self._reset(ErrorCode.CANCEL)
+        if self.stream_id and not self.is_done:
+            self._link.engine.reset(self, code)
+            self._link.send()
 
     close = drop
 
@@ -127,7 +145,7 @@ class StreamUpstream(EngineStream):
                 section, ended=ended, method=taker.head.method, header_count_max=self._home.header_count_max
             )
         except (BadAnswer, Malformed) as bad:
-            self._break(bad)
+            self._break(taker, bad)
             return
         if head.status < 200:
             taker.on_interim(head)
@@ -139,29 +157,24 @@ class StreamUpstream(EngineStream):
         if ended and self._taker is taker:
             self._end(taker)
 
-    def take_data(self, payload: bytes, *, ended: bool) -> None:
+    def take_data(self, payload: bytes) -> None:
         """A piece of the answer's body has come."""
         taker = self._taker
-        if taker is None:
+        if taker is None or not self._is_counted(taker, payload):
             return
-        self._heard, self._kept = True, None
-        if not self._begun:
-            self._break(BadAnswer("a body without a head"))
-            return
-        if self._left_bytes is not None:
-            self._left_bytes -= len(payload)
-            if self._left_bytes < 0:
-                self._break(BadAnswer("a body that is longer than it says"))
-                return
-        if ended:
-            try:
-                self._finish(taker, payload, b"")
-            except BadAnswer as bad:
-                self._break(bad)
-            return
-        taker.on_piece(payload, done=False)
-        if not self._held:
+        taker.on_piece(payload)
+        if self.window_left * 2 <= self.window_bytes and not self._held:
             self._link.engine.give_back(self)
+
+    def take_last(self, payload: bytes) -> None:
+        """The last piece of the answer's body has come."""
+        taker = self._taker
+        if taker is None or not self._is_counted(taker, payload):
+            return
+        try:
+            self._finish(taker, payload, b"")
+        except BadAnswer as bad:
+            self._break(taker, bad)
 
     def take_reset(self, code: int) -> None:
         """The app has reset the stream."""
@@ -172,8 +185,11 @@ class StreamUpstream(EngineStream):
             self.lost(f"the app has reset the stream ({code})")
 
     def sent(self) -> None:
-        """Something that waited was sent."""
-        self._note_full()
+        """Something was sent, or waits: pause or resume the taker."""
+        full = self.pending is not None and self.is_full
+        if full is not self._told_full and self._taker is not None:
+            self._told_full = full
+            self._taker.upstream_full(full=full)
 
     # What its link calls.
 
@@ -223,45 +239,43 @@ class StreamUpstream(EngineStream):
         self.send_left = engine.peer_window
         has_body = taker.head.has_body
         engine.send_head(self, wire, lambda: request_fields(wire[:-4]), ended=not has_body)
-        if has_body and (body or taker.request_complete):
-            self._send(taker, body)
-        else:
-            self._note_full()
-            link.send()
-
-    def _send(self, taker: Taker, data: bytes) -> None:
-        link = self._link
-        link.engine.send_data(self, data, done=taker.request_complete, trailers=taker.request_trailers)
-        self._note_full()
+        if has_body and taker.request_complete:
+            engine.send_last(self, body, trailers=taker.request_trailers)
+        elif body:
+            engine.send_data(self, body)
+        self.sent()
         link.send()
 
-    def _note_full(self) -> None:
-        """Pause or resume the taker."""
-        full = self.pending is not None and self.is_full
-        if full is not self._told_full and self._taker is not None:
-            self._told_full = full
-            self._taker.upstream_full(full=full)
+    def _is_counted(self, taker: Taker, payload: bytes) -> bool:
+        """Count a piece of the answer's body; False if it may not come."""
+        self._heard, self._kept = True, None
+        if not self._begun:
+            self._break(taker, BadAnswer("a body without a head"))
+            return False
+        if self._left_bytes is not None:
+            self._left_bytes -= len(payload)
+            if self._left_bytes < 0:
+                self._break(taker, BadAnswer("a body that is longer than it says"))
+                return False
+        return True
 
     def _finish(self, taker: Taker, payload: bytes, trailers: bytes) -> None:
         if self._left_bytes:
             if payload:
-                taker.on_piece(payload, done=False)
+                taker.on_piece(payload)
             raise BadAnswer("a body that is shorter than it says")
-        taker.on_piece(payload, done=True, trailers=trailers)
+        taker.on_last(payload, trailers)
         if self._taker is taker:
             self._end(taker)
 
     def _end(self, taker: Taker) -> None:
         self._taker = None
         if not taker.request_complete:
-            self._reset(ErrorCode.NO_ERROR)
+            self.drop(ErrorCode.NO_ERROR)
         taker.upstream_done()
 
-    def _break(self, bad: Exception) -> None:
-        self._reset(ErrorCode.PROTOCOL_ERROR)
-        self.lost(f"malformed answer: {bad}")
-
-    def _reset(self, code: ErrorCode) -> None:
-        if self.stream_id and not self.is_done:
-            self._link.engine.reset(self, code)
-            self._link.send()
+    def _break(self, taker: Taker, bad: Exception) -> None:
+        has_left = self._taker is not taker
+        self.drop(ErrorCode.PROTOCOL_ERROR)
+        if not has_left:
+            taker.upstream_lost(f"malformed answer: {bad}", heard=self._heard, reused=self.is_reused)

@@ -30,6 +30,8 @@ __all__ = ["FrameWriter"]
 # Peers send one or two WINDOW_UPDATE frames for a DATA frame; Envoy allows 10.
 _WINDOWS_PER_FRAME = 10
 _WINDOWS_AT_FIRST = 100
+# A payload up to this size is copied behind its head at once: that costs less than another piece of the write.
+_JOINED_BYTES_MAX = 4096
 _pack = FRAME_HEAD.pack
 
 
@@ -82,30 +84,42 @@ class FrameWriter(StreamTable):
         if ended:
             self._end(stream)
 
-    def send_data(self, stream: EngineStream, payload: bytes, *, done: bool, trailers: bytes = b"") -> None:
-        """Send a piece of a body, as far as the peer takes it; the rest waits in the stream. ``trailers`` are lines."""
+    def send_data(self, stream: EngineStream, payload: bytes) -> None:
+        """Send a piece of a body, as far as the peer takes it; the rest waits in the stream."""
+        size = len(payload)
+        if (
+            0 < size <= FRAME_BYTES_MAX
+            and size <= stream.send_left
+            and size <= self.send_left
+            and stream.pending is None
+            and not self.is_full
+        ):
+            self._put(stream, payload, 0)
+        elif size:
+            stream.hold_back(payload)
+            self._flush(stream)
+
+    def send_last(self, stream: EngineStream, payload: bytes, *, trailers: bytes = b"") -> None:
+        """Send the last piece of a body, which may be empty, and the lines that follow it."""
         size = len(payload)
         if (
             stream.pending is not None
             or self.is_full
+            or size > FRAME_BYTES_MAX
             or size > stream.send_left
             or size > self.send_left
-            or size > FRAME_BYTES_MAX
         ):
-            stream.hold_back(payload, done=done, trailers=trailers)
+            stream.hold_back(payload)
+            stream.ending, stream.trailers = True, trailers
             self._flush(stream)
-            return
-        stream.send_left -= size
-        self.send_left -= size
-        self.windows_left += _WINDOWS_PER_FRAME
-        is_last = done and not trailers
-        if size:
-            self.out.append(_pack(size >> 8, size & 0xFF, DATA, END_STREAM if is_last else 0, stream.stream_id))
-            self.out.append(payload)
-            if is_last:
-                self._end(stream)
-        if done and not (size and is_last):
+        elif not size:
             self._send_end(stream, trailers)
+        elif trailers:
+            self._put(stream, payload, 0)
+            self._send_end(stream, trailers)
+        else:
+            self._put(stream, payload, END_STREAM)
+            self._end(stream)
 
     def flush(self) -> None:
         """Send what waits, as far as the peer and the socket take it: a frame of each stream, in turns."""
@@ -162,12 +176,8 @@ class FrameWriter(StreamTable):
             if size <= 0:
                 break
             is_last = size == len(pending) and stream.ending and not stream.trailers
-            self.out.append(_pack(size >> 8, size & 0xFF, DATA, END_STREAM if is_last else 0, stream.stream_id))
-            self.out.append(bytes(pending[:size]))
+            self._put(stream, bytes(pending[:size]), END_STREAM if is_last else 0)
             del pending[:size]
-            stream.send_left -= size
-            self.send_left -= size
-            self.windows_left += _WINDOWS_PER_FRAME
             sent += 1
             if is_last:
                 self._end(stream)
@@ -182,6 +192,18 @@ class FrameWriter(StreamTable):
         if sent:
             stream.sent()
         return bool(sent)
+
+    def _put(self, stream: EngineStream, payload: bytes, flags: int) -> None:
+        """Send a DATA frame, for which the windows have room."""
+        size = len(payload)
+        stream.send_left -= size
+        self.send_left -= size
+        self.windows_left += _WINDOWS_PER_FRAME
+        head = _pack(size >> 8, size & 0xFF, DATA, flags, stream.stream_id)
+        if size <= _JOINED_BYTES_MAX:
+            self.out.append(head + payload)
+        else:
+            self.out += (head, payload)
 
     def _send_end(self, stream: EngineStream, trailers: bytes) -> None:
         if trailers:

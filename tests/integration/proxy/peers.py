@@ -229,7 +229,7 @@ async def proxied(script: Script = ok, settings: HttpSettings | None = None) -> 
             for client in proxy.clients:
                 await client.closed()
             assert len(handler.finished) == len(handler.begun)
-            assert all(exchange.is_done for exchange in handler.begun)
+            assert all(exchange.outcome is not None for exchange in handler.begun)
 
 
 def get(target: bytes = b"/", headers: bytes = b"") -> bytes:

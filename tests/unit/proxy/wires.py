@@ -132,7 +132,7 @@ class Bench:
             self.answer_all()
 
     def answer_all(self) -> None:
-        while self.exchanges and not self.exchanges[-1].is_done and self.exchanges[-1].request_complete:
+        while self.exchanges and self.exchanges[-1].outcome is None and self.exchanges[-1].request_complete:
             self.upstreams[-1].data_received(OK)
 
     def seen(self) -> list[tuple[bytes, bytes]]:

@@ -24,10 +24,13 @@ class NotedStream(EngineStream):
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
         self._owner.note("head", self.stream_id, [*section.fields], ended)
 
-    def take_data(self, payload: bytes, *, ended: bool) -> None:
-        self._owner.note("data", self.stream_id, payload, ended)
+    def take_data(self, payload: bytes) -> None:
+        self._owner.note("data", self.stream_id, payload, False)
         if not self.is_paused:
             self._owner.engine.give_back(self)
+
+    def take_last(self, payload: bytes) -> None:
+        self._owner.note("data", self.stream_id, payload, True)
 
     def take_reset(self, code: int) -> None:
         self._owner.note("reset", self.stream_id, code)

@@ -158,7 +158,7 @@ def test_larger_windows_count_when_they_are_many_more_than_what_was_sent() -> No
     one.feed(window(1) * 100)
     for number in range(1, 21, 2):
         one.feed(request(number))
-        one.engine.send_data(one.stream(number), b"x", done=True)
+        one.engine.send_last(one.stream(number), b"x")
     one.feed(window(1) * 100)
     assert one.violation is None
     one.feed(window(1) * 2)
@@ -200,7 +200,7 @@ def test_a_body_waits_for_the_window_and_goes_on_in_turns() -> None:
     one = opened()
     one.feed(request(1), request(3))
     for number in (1, 3):
-        one.engine.send_data(one.stream(number), bytes(5 * FRAME_MAX), done=True)
+        one.engine.send_last(one.stream(number), bytes(5 * FRAME_MAX))
     assert sum(len(payload) for *_, payload in sent(one)) == 65_535
     assert one.stream(3).is_full
     one.feed(window(2 * FRAME_MAX))
@@ -215,7 +215,7 @@ def test_trailers_wait_for_the_body_before_them() -> None:
     one = opened()
     one.feed(settings((4, 5)), request(1))
     one.engine.out.clear()
-    one.engine.send_data(one.stream(1), b"0123456789", done=True, trailers=b"a: b\r\n")
+    one.engine.send_last(one.stream(1), b"0123456789", trailers=b"a: b\r\n")
     assert [payload for *_, payload in sent(one)] == [b"01234"]
     one.feed(window(5, 1))
     assert [(kind, flags) for kind, flags, *_ in sent(one)] == [(Kind.DATA, 0), (Kind.HEADERS, 5)]
@@ -225,7 +225,7 @@ def test_nothing_is_sent_while_the_socket_is_full_and_the_end_comes_after_it() -
     one = opened()
     one.feed(request(1))
     one.engine.is_full = True
-    one.engine.send_data(one.stream(1), b"body", done=True, trailers=b"a: b\r\n")
+    one.engine.send_last(one.stream(1), b"body", trailers=b"a: b\r\n")
     assert sent(one) == []
     one.engine.is_full = False
     one.engine.flush()

@@ -44,7 +44,8 @@ from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Cluster, EventType, Object
 from serving.controller.io.controller import Controller
 from serving.local.manager import Manager
-from serving.local.podplan import ContainerState, pod_status
+from serving.local.podplan import ContainerState
+from serving.local.podstatus import pod_status
 from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings

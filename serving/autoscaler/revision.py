@@ -192,7 +192,7 @@ def _trouble(status: Mapping[str, Any]) -> Trouble | None:
     for one in status.get("conditions") or ():
         if (one.get("type"), one.get("status")) == ("PodScheduled", "False"):
             return Trouble.PENDING
-    for one in status.get("containerStatuses") or ():
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (one.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in _STARTING:
             return Trouble.FAILING

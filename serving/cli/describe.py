@@ -1,5 +1,6 @@
 """``serving describe``: all that there is to know about one object, on one page that fits into 80 columns."""
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -158,9 +159,9 @@ def _conditions(described: Object) -> Iterator[str]:
 
 
 def _containers(pod: Object) -> Iterator[str]:
-    statuses = nested(pod, "status", "containerStatuses") or ()
     rows = []
-    for one in statuses:
+    lists = (nested(pod, "status", field) or () for field in ("initContainerStatuses", "containerStatuses"))
+    for one in itertools.chain.from_iterable(lists):
         name = next(iter(one.get("state") or ()), "unknown")
         state = nested(one, "state", name) or {}
         last = nested(one, "lastState", "terminated") or {}

@@ -15,7 +15,7 @@ import msgspec
 from serving.cluster.crds import crds
 from serving.cluster.defaults import fill_in_defaults
 from serving.cluster.kinds import CONFIGURATION, REVISION, ROUTE, SECRET, SERVING_SERVICE, Kind
-from serving.cluster.podrules import pod_problems
+from serving.cluster.podrules import init_problems, pod_problems
 from serving.cluster.port import Subresource
 from serving.cluster.requester import acting_user
 from serving.cluster.rules import own_problems
@@ -23,7 +23,7 @@ from serving.cluster.schema import breaches, completed, unknown_fields
 from serving.cluster.userinfo import user_info_problems, with_user_info
 from serving.cluster.validations import ABSENT, rule_problems
 from serving.model.errors import Invalid, Problem
-from serving.model.objects import Object, name_of
+from serving.model.objects import Object, name_of, nested
 from serving.settings.annotations import read_annotations, read_rollout_duration
 from serving.settings.autoscaler import AutoscalerSettings
 
@@ -55,7 +55,7 @@ def admit(
 ) -> Object:
     """The object as it is stored. ``old`` is the one before, None for a new one. Raises ``Invalid``.
 
-    ``scaling`` is what annotations are held to; ``is_one_machine`` refuses what processes cannot do.
+    ``scaling`` is what annotations are held to; ``is_one_machine`` checks what a real API server checks in Pods.
     """
     crd = crds().get(kind)
     if crd is None:
@@ -87,7 +87,7 @@ def _rule_problems(
         *rule_problems(crds()[kind].rules, whole, ABSENT if old is None else old),
         *own_problems(kind, whole),
         *user_info_problems(kind, whole, old),
-        *(_beyond_processes(kind, whole) if is_one_machine else ()),
+        *(_init_problems(kind, whole) if is_one_machine else ()),
     ]
     by_place = {problem.where: problem for problem in reversed(found)}
     return [*(one for one in found if by_place[one.where] is one), *_annotation_problems(kind, whole, scaling)]
@@ -110,19 +110,17 @@ def unknown(kind: Kind, body: Object) -> list[str]:
     return found if crd is None else [*unknown_fields(crd.schema, rest), *found]
 
 
-def _beyond_processes(kind: Kind, whole: Object) -> Iterator[Problem]:
-    """Containers that run before the others: left out, the app would miss what they were to do for it."""
-    if kind not in _TEMPLATES:
+def _init_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
+    """What is wrong with the containers that run before the others: a real API server finds it in the Deployment."""
+    path = (*_TEMPLATES[kind], "spec") if kind in _TEMPLATES else ()
+    spec = nested(whole, *path)
+    if not path or not isinstance(spec, dict) or not spec.get("initContainers"):
         return
-    path = (*_TEMPLATES[kind], "spec")
-    found: Any = whole
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    if isinstance(found, dict) and found.get("initContainers"):
-        where = ".".join((*path, "initContainers"))
-        yield Problem(
-            where=where, what="Forbidden: must not set the field(s)", expected="containers only, on one machine"
-        )
+    where, schema = ".".join(path), crds()[kind].schema
+    for key in (*path, "containers"):
+        schema = schema["properties"][key]
+    wrong = list(breaches(schema, spec["initContainers"], f"{where}.initContainers"))
+    yield from wrong or init_problems(spec, where)
 
 
 def annotation_warnings(kind: Kind, body: Object) -> list[str]:

@@ -5,18 +5,21 @@ names that would not be names of files, out of the store. The words are Kubernet
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from serving.cluster.kinds import DEPLOYMENT, POD, Kind
 from serving.cluster.port import Object
 from serving.model.errors import Problem
 from serving.model.objects import nested
 
-__all__ = ["pod_problems"]
+__all__ = ["init_problems", "pod_problems"]
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _NAME_EXPECTED = "a DNS label: lower case letters, digits and '-', at most 63 characters"
 _RESTARTS = ("Always", "OnFailure", "Never")
+# What makes sense for containers that go on running.
+_NOT_OF_INIT = ("lifecycle", "livenessProbe", "ports", "readinessProbe", "restartPolicy", "startupProbe")
 
 
 def pod_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
@@ -56,13 +59,47 @@ def _spec_problems(spec: object, where: str) -> Iterator[Problem]:
         supported = ", ".join(f'"{one}"' for one in _RESTARTS)
         what = f'Unsupported value: "{restarts}": supported values: {supported}'
         yield Problem(where=f"{where}.restartPolicy", what=what, expected=f"one of {supported}")
-    seen: set[str] = set()
+    yield from _names_problems(containers, f"{where}.containers", set())
+    yield from init_problems(spec, where)
+
+
+def init_problems(spec: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """Yield what is wrong with the containers of a pod's spec that run before the others."""
+    first, others = spec.get("initContainers") or (), spec.get("containers") or ()
+    place = f"{where}.initContainers"
+    if not isinstance(first, Sequence) or isinstance(first, str):
+        yield Problem(where=place, what="Invalid value: not a list", expected="a list of containers")
+        return
+    yield from _names_problems(
+        first, place, {one["name"] for one in others if isinstance(one, Mapping) and "name" in one}
+    )
+    mounted = {one.get("name") for one in spec.get("volumes") or () if isinstance(one, Mapping)}
+    for index, container in enumerate(first):
+        if not isinstance(container, Mapping):
+            continue
+        at = f"{place}[{index}]"
+        if not container.get("image"):
+            yield Problem(where=f"{at}.image", what="Required value", expected="the name of an image")
+        for field in _NOT_OF_INIT:
+            if container.get(field):
+                what = "Forbidden: field not allowed in an init container"
+                yield Problem(
+                    where=f"{at}.{field}", what=what, expected="a container that ends before the others begin"
+                )
+        for number, mount in enumerate(container.get("volumeMounts") or ()):
+            if isinstance(mount, Mapping) and mount.get("name") not in mounted:
+                what = f'Not found: "{mount.get("name")}"'
+                yield Problem(where=f"{at}.volumeMounts[{number}].name", what=what, expected="the name of a volume")
+
+
+def _names_problems(containers: Sequence[object], where: str, seen: set[str]) -> Iterator[Problem]:
+    """Yield names that are no names, or were ``seen`` before."""
     for index, container in enumerate(containers):
-        place = f"{where}.containers[{index}]"
+        place = f"{where}[{index}]"
         if not isinstance(container, Mapping):
             yield Problem(where=place, what="Invalid value: not an object", expected="a container")
             continue
-        # A revision's container may have none.
+        # A revision's containers may have none.
         name = container.get("name", "")
         if name and not (isinstance(name, str) and _NAME.match(name)):
             what = f'Invalid value: "{name}": must be {_NAME_EXPECTED}'

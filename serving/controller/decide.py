@@ -1,5 +1,8 @@
 """The plan for one key: the context of a resource from the cache, handed to its reconciler."""
 
+import itertools
+from collections.abc import Iterable
+
 from serving.controller.cache import ControllerCache
 from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
 from serving.controller.domain_mapping import MappingContext, reconcile_claim, reconcile_domain_mapping, target_of
@@ -124,8 +127,10 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
     namespace, name = where
     relations = cache.indexes.relations
     deployment = cache.get(ResourceKind.DEPLOYMENT, (namespace, deployment_name(name)))
-    # Pods are read only while none is ready: ready ones have no failure to report.
-    asked = () if ready_count_of(deployment) else relations.pods_of(where)
+    # Pods are read while none is ready: ready ones have no failure to report. One of them knows the images.
+    asked: Iterable[str] = relations.pods_of(where)
+    if ready_count_of(deployment):
+        asked = () if nested(revision, "status", "containerStatuses") else itertools.islice(asked, 1)
     parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
     newest = nested(cache.get(ResourceKind.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
     return RevisionContext(

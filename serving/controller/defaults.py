@@ -32,6 +32,8 @@ def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
             for one in _containers(spec.get("containers") or (), settings)
         ],
     }
+    if spec.get("initContainers"):
+        filled["initContainers"] = _init_containers(spec["initContainers"], settings)
     # A response-start limit that is not below the total timeout has no effect.
     if 0 < settings.revision_response_start_timeout_s < timeout_s:
         filled.setdefault("responseStartTimeoutSeconds", settings.revision_response_start_timeout_s)
@@ -60,6 +62,15 @@ def _containers(containers: Sequence[Object], settings: ControllerSettings) -> l
         )
         for index, one in enumerate(containers)
     ]
+
+
+def _init_containers(containers: Sequence[Object], settings: ControllerSettings) -> list[Object]:
+    is_alone = len(containers) == 1
+    names = [
+        settings.init_container_name if is_alone else f"{settings.init_container_name}-{index}"
+        for index in range(len(containers))
+    ]
+    return [{**one, "name": one.get("name") or name} for one, name in zip(containers, names, strict=True)]
 
 
 def _container(container: Object, *, name: str, alone: bool) -> Object:

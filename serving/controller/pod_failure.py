@@ -3,7 +3,8 @@
 Input: pods, none of which is ready; output: a ``Failure`` with Knative's reason and a message with the last lines of the log,
 or None while they may still become ready. A failing readiness probe is no failure yet: an app may take its time, until the
 revision's deadline. Follows knative/serving 98e5ef90, pkg/reconciler/revision/reconcile_resources.go, which looks at one pod;
-this module reports the first failed pod, and reports a container that cannot start at once instead of after the deadline.
+this module reports the first failed pod, and reports a container that cannot start at once instead of after the deadline. An image
+named by its digest is not resolved before it is pulled: its failure has the reason of the pod.
 """
 
 import enum
@@ -66,6 +67,9 @@ def _failures(pod: Object, exits_tolerated: int) -> Iterator[Failure]:
     for condition in nested(pod, "status", "conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield _of_resources(condition.get("reason", ""), condition.get("message", ""))
+    for status in nested(pod, "status", "initContainerStatuses") or ():
+        # One that waits for another service ends again and again until that is there: each end is no failure.
+        yield from _failures_of_container(status, max(exits_tolerated, status.get("restartCount", 0), 1))
     everybodys = nested(pod, "status", "containerStatuses") or ()
     statuses = [one for one in everybodys if one.get("name") != _QUEUE_PROXY]
     for status in statuses:
@@ -89,7 +93,7 @@ def _failures_of_container(status: Object, exits_tolerated: int) -> Iterator[Fai
     is_loop = reason == _CRASH_LOOP or status.get("restartCount", 0) > exits_tolerated
     if terminated and (is_loop or not exits_tolerated):
         yield _exit(terminated)
-    elif reason in _IMAGE_REASONS:
+    elif reason in _IMAGE_REASONS and "@" not in status.get("image", ""):
         message = f'Unable to fetch image "{status.get("image", "")}": {waiting.get("message", "")}'
         yield Failure(layer=HealthLayer.CONTAINER, reason="ContainerMissing", message=_shortened(message))
     elif reason == _CRASH_LOOP:

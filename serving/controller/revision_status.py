@@ -87,11 +87,29 @@ def desired_status(
     deployment = children.deployment
     return {
         **before,
+        **_digests(revision, children.pods, before),
         "observedGeneration": nested(revision, "metadata", "generation"),
         "conditions": updated_conditions(conditions, before=before.get("conditions") or (), now=now),
         "actualReplicas": ready_count_of(children.deployment),
         "desiredReplicas": begins_with if deployment is None else desired_count_of(deployment),
     }
+
+
+def _digests(revision: Object, pods: Sequence[Object], before: Object) -> Object:
+    """The digests of the images that the first pod runs, by container; they stay when the pod is gone."""
+    found = {}
+    for field, status_field in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
+        names = [one.get("name", "") for one in nested(revision, "spec", field) or ()]
+        if len(before.get(status_field) or ()) == len(names):
+            continue
+        for pod in pods:
+            ids = {one.get("name"): one.get("imageID") or "" for one in nested(pod, "status", status_field) or ()}
+            # As containerd writes it, or with a scheme, as docker does.
+            digests = [{"name": name, "imageDigest": ids.get(name, "").rpartition("//")[2]} for name in names]
+            if all("@" in one["imageDigest"] for one in digests):
+                found[status_field] = digests
+                break
+    return found
 
 
 def _dependencies(revision: Object, children: RevisionChildren, scale: StartScale, *, now: str) -> list[Condition]:

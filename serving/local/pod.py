@@ -22,17 +22,26 @@ from serving.cluster.port import Object
 from serving.cluster.reflector import Key
 from serving.local.container import ContainerKeeper, ContainerSpec
 from serving.local.containerinput import ContainerInput, input_of
-from serving.local.containers.bundle import security_of
 from serving.local.containers.choosing import box_of
 from serving.local.containers.podbox import PodBox
 from serving.local.explaining import ReadinessExplainer
-from serving.local.limits import memory_limit_bytes, warnings_of
+from serving.local.initcontainers import run_init_containers
+from serving.local.limits import memory_limit_bytes
 from serving.local.locations import PodLocation
 from serving.local.nodecontext import NodeContext
 from serving.local.poddrain import drain
 from serving.local.podfolder import make_folder, remove_folder
-from serving.local.podplan import ContainerState, container_name_of, pod_status, serves, speaks_http2
+from serving.local.podplan import (
+    ContainerState,
+    all_containers,
+    container_name_of,
+    init_containers,
+    is_init,
+    serves,
+    speaks_http2,
+)
 from serving.local.podsetup import QUEUE_PROXY, PodSetup
+from serving.local.podstatus import pod_status
 from serving.local.podwarnings import PodWarnings
 from serving.local.probeplan import listening_probe, probe_plans, sidecar_probe_plans
 from serving.local.sources import Sources
@@ -171,9 +180,10 @@ class PodRun:
             warn=warnings.send,
             stop=self.stop,
         )
+        first = [self._app(container, sources, warnings) for container in init_containers(self.manifest)]
         apps = [spec for container in containers if (spec := self._app(container, sources, warnings)) is not None]
         self._keep_note()
-        if not apps:
+        if not apps or None in first:
             # Nothing can run: a queue-proxy alone would wait for ever.
             return
         niceness = await begin_turn(
@@ -183,6 +193,16 @@ class PodRun:
             settled=self._is_settled,
             process_ids=lambda: list(self.sessions.values()),
         )
+        is_initialized = await run_init_containers(
+            self._node.runtime,
+            [spec for spec in first if spec is not None],
+            self.keepers,
+            group=group,
+            stop=self.stop,
+            takes_over=self._note is not None,
+        )
+        if not is_initialized:
+            return
         # First what takes longer, so that the other starts in the meantime: an app, unless it is forked from a warm process.
         proxies = [self._proxy(revision, warnings)] if self._has_proxy else []
         for spec in (*proxies, *apps) if any(app.start.preload for app in apps) else (*apps, *proxies):
@@ -196,12 +216,7 @@ class PodRun:
             following = follow_sources(setup.read_sources, setup.write_volumes, known=sources, stop=self.stop)
             group.create_task(following, name="volumes")
         if self._note is None:
-            refused = self.box.refused_limits if self.box and self.box.has_containers else None
-            is_rootless = self.box is not None and self.box.is_rootless
-            for container in containers:
-                security = security_of(self.manifest, container)
-                for warning in warnings_of(container, security=security, refused=refused, is_rootless=is_rootless):
-                    await warnings.send(*warning)
+            await warnings.send_not_enforced(self.box)
 
     async def _sources(self) -> Sources | None:
         """The sources once all of them exist; None if the pod is deleted before.
@@ -235,16 +250,18 @@ class PodRun:
             self._set_state(name, state)
             return None
         is_serving = self._has_proxy and serves(self.manifest, container)
+        policy = "Always" if self._has_proxy else self.manifest["spec"].get("restartPolicy", "Always")
+        is_first = is_init(self.manifest, container)
         return ContainerSpec(
             start=start,
             on_state=lambda state: self._set_state(name, state),
             on_warning=warnings.send_later,
-            probes=tuple(probe_plans(container) if is_serving else sidecar_probe_plans(container)),
+            probes=tuple(probe_plans(container) if is_serving else () if is_first else sidecar_probe_plans(container)),
             listening=listening_probe(container) if is_serving else None,
             is_http2=speaks_http2(container),
             exit_reason=functools.partial(self.box.exit_reason, name) if self.box else None,
             port=self.box.port if self.box else self.location.port,
-            restart_policy="Always" if self._has_proxy else self.manifest["spec"].get("restartPolicy", "Always"),
+            restart_policy="OnFailure" if is_first and policy == "Always" else policy,
             first=self._states.get(name, ContainerState()),
         )
 
@@ -273,7 +290,7 @@ class PodRun:
             self._states[name] = state
             if name == QUEUE_PROXY:
                 self._is_proxy_ready = False
-            if before is not None and before.restart_count != state.restart_count:
+            if before is not None and (before.restart_count, before.is_over) != (state.restart_count, state.is_over):
                 self._keep_note()
         if self.is_ready or state.waiting_reason or state.restart_count:
             self._is_settled.set()
@@ -301,7 +318,7 @@ class PodRun:
 
     def check_memory(self, resident_bytes: dict[int, int]) -> None:
         """Kill each container that holds more than its limit. ``resident_bytes`` is by session."""
-        for container in self.manifest["spec"]["containers"]:
+        for container in all_containers(self.manifest):
             limit, keeper = memory_limit_bytes(container), self.keepers.get(container_name_of(container))
             if limit and keeper and keeper.process and resident_bytes.get(keeper.process.pid, 0) > limit:
                 keeper.kill("OOMKilled")
@@ -310,7 +327,7 @@ class PodRun:
         """Whether ``check_memory`` has anything to check: a cgroup kills by itself."""
         box = self.box
         is_watched = box is None or not box.has_containers or "memory" in box.refused_limits
-        return is_watched and any(memory_limit_bytes(container) for container in self.manifest["spec"]["containers"])
+        return is_watched and any(memory_limit_bytes(container) for container in all_containers(self.manifest))
 
     async def _report_status(self) -> None:
         """Write the status after each change; readiness at once."""
@@ -328,6 +345,7 @@ class PodRun:
                 ready=self.is_ready,
                 stamp=stamp(),
                 unready=self._unready,
+                image_ids=self.box.image_ids if self.box else None,
             )
             try:
                 written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")

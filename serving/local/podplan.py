@@ -1,19 +1,18 @@
-"""From a pod's manifest to its processes and its status, as decisions.
+"""From a pod's manifest to its processes, as decisions.
 
 Input: the pod, its revision's own numbers, the addresses that were found for it; output: what to execute with which
-environment, and the pod's status at each step. It starts nothing. An app's environment is what its manifest says, and
-PORT, HOME, HOSTNAME and PATH; nothing else leaks into it. HOME is the pod's own folder, which has what is mounted: a volume at
+environment. It starts nothing. An app's environment is what its manifest says, and PORT, HOME, HOSTNAME and PATH; nothing
+else leaks into it. HOME is the pod's own folder, which has what is mounted: a volume at
 /etc/config is also found at $HOME/etc/config, where the kernel allows no mount namespace (``mounts.py``).
 """
 
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from serving.cluster.port import Object
-from serving.local.unready import Unready
 from serving.model.errors import InvalidValue
 from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, REVISION_LABEL
 
@@ -21,10 +20,12 @@ __all__ = [
     "DEFAULT_PATH",
     "AppPlan",
     "ContainerState",
+    "all_containers",
     "app_plan",
     "command_words",
     "container_name_of",
-    "pod_status",
+    "init_containers",
+    "is_init",
     "proxy_environment",
     "serves",
     "serving_ports",
@@ -84,7 +85,7 @@ def app_plan(
     """
     annotation = (pod["metadata"].get("annotations") or {}).get(COMMAND_ANNOTATION, "")
     command = [*container.get("command", ()), *container.get("args", ())]
-    if annotation and not container.get("command"):
+    if annotation and not container.get("command") and not is_init(pod, container):
         command = [*command_words(annotation), *container.get("args", ())]
     if not command:
         raise InvalidValue(text=container.get("image", ""), expected=_NO_COMMAND)
@@ -128,9 +129,25 @@ def container_name_of(container: Object) -> str:
     return container.get("name") or "user-container"
 
 
+def init_containers(pod: Object) -> Sequence[Object]:
+    """The containers that run before the others, one after another."""
+    found: Sequence[Object] = pod["spec"].get("initContainers") or ()
+    return found
+
+
+def all_containers(pod: Object) -> Sequence[Object]:
+    """The containers of a pod, in the order in which they start."""
+    return [*init_containers(pod), *_containers(pod)]
+
+
+def is_init(pod: Object, container: Object) -> bool:
+    """Whether a container is one that runs before the others: no two containers of a pod have one name."""
+    return any(one.get("name") == container.get("name") for one in init_containers(pod))
+
+
 def serves(pod: Object, container: Object) -> bool:
     """Whether a container is the one that takes requests: the only one, or the one with a port."""
-    return len(_containers(pod)) == 1 or bool(container.get("ports"))
+    return (len(_containers(pod)) == 1 or bool(container.get("ports"))) and not is_init(pod, container)
 
 
 def serving_ports(pod: Object) -> list[Object]:
@@ -188,78 +205,6 @@ def _protocol(pod: Object) -> str | None:
 def speaks_http2(container: Object) -> bool:
     """Whether an app takes HTTP/2 with prior knowledge: its port is named h2c."""
     return any(port.get("name") == "h2c" for port in container.get("ports", ()))
-
-
-def pod_status(
-    pod: Object,
-    lives: Mapping[str, ContainerState],
-    *,
-    address: str,
-    ready: bool,
-    stamp: str,
-    unready: Unready | None = None,
-) -> Object:
-    """The status of a pod with these containers. ``stamp`` is the time of a change, ``unready`` why it is not ready."""
-    before = {one["type"]: one for one in (pod.get("status") or {}).get("conditions") or ()}
-    is_ready = ready and all(life.is_running for life in lives.values())
-    conditions = [
-        _condition(before, "PodScheduled", is_true=True, stamp=stamp),
-        _condition(before, "Initialized", is_true=True, stamp=stamp),
-        _condition(before, "ContainersReady", is_true=is_ready, stamp=stamp),
-        _condition(before, "Ready", is_true=is_ready, stamp=stamp, unready=unready),
-    ]
-    return {
-        "phase": _phase(lives.values()),
-        "podIP": address,
-        "podIPs": [{"ip": address}],
-        "hostIP": "127.0.0.1",
-        "conditions": conditions,
-        "containerStatuses": [_container_status(pod, name, life, ready=is_ready) for name, life in lives.items()],
-    }
-
-
-def _phase(lives: Collection[ContainerState]) -> str:
-    if lives and all(life.is_over for life in lives):
-        return "Failed" if any(life.exit_code for life in lives) else "Succeeded"
-    return "Running" if any(life.is_running for life in lives) else "Pending"
-
-
-def _condition(
-    before: Mapping[str, Object], kind: str, *, is_true: bool, stamp: str, unready: Unready | None = None
-) -> Object:
-    status = "True" if is_true else "False"
-    old = before.get(kind) or {}
-    since = old["lastTransitionTime"] if old.get("status") == status else stamp
-    made = {"type": kind, "status": status, "lastTransitionTime": since}
-    if is_true:
-        return made
-    if unready is None:
-        return {**made, "reason": "ContainersNotReady"}
-    return {**made, "reason": unready.reason, "message": unready.message}
-
-
-def _container_status(pod: Object, name: str, life: ContainerState, *, ready: bool) -> Object:
-    images = {container_name_of(one): one.get("image", "") for one in _containers(pod)}
-    ended = {
-        "exitCode": life.exit_code,
-        "message": life.last_lines,
-        "reason": life.exit_reason or ("Error" if life.exit_code else "Completed"),
-    }
-    state: Object = {"waiting": {"reason": life.waiting_reason, "message": life.waiting_message}}
-    if life.is_running:
-        state = {"running": {}}
-    elif life.is_over:
-        state = {"terminated": ended}
-    status = {
-        "name": name,
-        "image": images.get(name, ""),
-        "imageID": "",
-        "ready": ready and life.is_running,
-        "started": life.is_running,
-        "restartCount": life.restart_count,
-        "state": state,
-    }
-    return status if life.exit_code is None or life.is_over else {**status, "lastState": {"terminated": ended}}
 
 
 def _containers(pod: Object) -> Sequence[Object]:

@@ -21,7 +21,7 @@ from serving.local.machine import node_status, read_machine
 from serving.local.nodecontext import NodeContext
 from serving.local.orders import StartProcess
 from serving.local.podfolder import mount, mount_points, root_folder
-from serving.local.podplan import app_plan, container_name_of, proxy_environment, serves
+from serving.local.podplan import all_containers, app_plan, container_name_of, proxy_environment, serves
 from serving.local.snapshot import path_of_snapshot
 from serving.local.sources import Reference, Sources, container_environment, references, volume_files
 from serving.local.volumes import read_sources
@@ -75,12 +75,12 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             OSError: when a volume cannot be written.
         """
         spec = self.manifest["spec"]
-        for container in spec["containers"]:
+        for container in all_containers(self.manifest):
             container_environment(self._facts, container, sources=sources)
         if not spec.get("volumes"):
             return
         volumes = {volume["name"]: volume_files(self._facts, volume, sources) for volume in spec["volumes"]}
-        mounts = [one for container in spec["containers"] for one in container.get("volumeMounts", ())]
+        mounts = [one for container in all_containers(self.manifest) for one in container.get("volumeMounts", ())]
         mount(self.node.pods / self.pod_id, volumes, mounts)
 
     def box(self, host: ContainerHost, images: Mapping[str, StoredImage]) -> PodBox:

@@ -6,7 +6,11 @@ import logging
 from serving.aio.clock import stamp
 from serving.cluster.kinds import EVENT
 from serving.cluster.port import Cluster, Object
+from serving.local.containers.bundle import security_of
+from serving.local.containers.podbox import PodBox
+from serving.local.limits import warnings_of
 from serving.local.podevents import pod_event
+from serving.local.podplan import all_containers
 from serving.model.errors import AlreadyExists, ClusterError
 from serving.model.objects import name_of
 
@@ -36,3 +40,12 @@ class PodWarnings:
             return
         except ClusterError as error:
             _log.warning("event.failed", extra={"pod": name_of(self._manifest), "error": str(error)})
+
+    async def send_not_enforced(self, box: PodBox | None) -> None:
+        """Warn of what containers ask for and do not get on this machine. ``box`` is where they run."""
+        refused = box.refused_limits if box and box.has_containers else None
+        is_rootless = box is not None and box.is_rootless
+        for container in all_containers(self._manifest):
+            security = security_of(self._manifest, container)
+            for warning in warnings_of(container, security=security, refused=refused, is_rootless=is_rootless):
+                await self.send(*warning)

@@ -55,7 +55,7 @@ Sources = Mapping[Reference, Mapping[str, bytes]]
 def references(pod: Object) -> frozenset[Reference]:
     """All that a pod names, optional ones too."""
     found: list[Reference] = []
-    for container in pod["spec"]["containers"]:
+    for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
         for one in container.get("env", ()):
             found += [reference for reference, _, _ in _keyed(one.get("valueFrom") or {})]
         for one in container.get("envFrom", ()):

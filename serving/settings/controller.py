@@ -131,6 +131,11 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Name of a container that has none; with several containers its number follows. Default: Knative,
     user-container."""
 
+    init_container_name: Annotated[
+        str, Knob(key="init-container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME)
+    ] = "init-container"
+    """Name of an init container that has none; with several its number follows. Default: Knative, init-container."""
+
     secure_pod_defaults: Annotated[
         str,
         Knob(

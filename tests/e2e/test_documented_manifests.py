@@ -93,6 +93,20 @@ RUNNING = [
             ]
         },
     ),
+    service(
+        "init",
+        container={"command": ["/bin/sh", "-c", "test -e /data/made && exec /server"], **mounted("d", "/data")},
+        spec={
+            **volume("d", emptyDir={}),
+            "initContainers": [
+                {
+                    "image": IMAGE,
+                    "command": ["/bin/touch", "/data/made"],
+                    "volumeMounts": [{"name": "d", "mountPath": "/data"}],
+                }
+            ],
+        },
+    ),
     service("cluster-local", metadata={"labels": {_PUBLIC: "cluster-local"}}),
     service("user", container={"securityContext": {"runAsUser": 1000, "readOnlyRootFilesystem": False}}),
     service(
@@ -140,7 +154,11 @@ LIMITED = {
         "hostPath: accepted without effect",
         0,
     ),
-    "init": (service("init", spec={"initContainers": [{"image": IMAGE, "name": "first"}]}), "initContainers", 1),
+    "init-port": (
+        service("init-port", spec={"initContainers": [{"image": IMAGE, "ports": [{"containerPort": 80}]}]}),
+        "initContainers[0].ports: Forbidden: field not allowed in an init container",
+        1,
+    ),
     "two-ports": (
         service("two-ports", container={"ports": [{"containerPort": 8080}, {"containerPort": 8081}]}),
         "ports",

@@ -18,6 +18,7 @@ from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET
 from serving.cluster.port import Object
 from serving.local.reloading import read_reload
 from serving.local.workloads import is_ready
+from serving.model.objects import nested
 from tests.eventually import until
 from tests.integration.local_stage import (
     HELLO,
@@ -338,3 +339,29 @@ async def test_pods_beside_the_first_start_with_less_weight_and_get_it_back(mach
     assert began == ({own, 5} if os.geteuid() == 0 else {own})
     apps = await apps_of(machine, pods)
     await until(lambda: {os.getpriority(os.PRIO_PROCESS, app) for app in apps} <= {0, own})
+
+
+def second_runs(pod: Object) -> bool:
+    """Whether the second init container of a pod runs."""
+    return "running" in (nested(pod, "status", "initContainerStatuses", 1, "state") or {})
+
+
+async def test_a_pod_that_initializes_is_taken_over_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    pod = manifest()
+    pod["spec"]["initContainers"] = [
+        {"name": "one", "image": "i", "command": ["/bin/sh", "-c", f"echo one >> {shared}/words"]},
+        {"name": "two", "image": "i", "command": ["/bin/sh", "-c", f"until test -e {shared}/go; do sleep 0.05; done"]},
+    ]
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(pod)
+            await machine.until(second_runs)
+            two = machine.kubelet.find("default", "p").sessions["two"]
+        async with controlled(template.state) as machine:
+            await machine.until(second_runs)
+            assert machine.kubelet.find("default", "p").sessions == {"two": two}
+            (shared / "go").touch()
+            await machine.ready()
+    assert (shared / "words").read_text() == "one\n"

@@ -29,6 +29,7 @@ from serving.local.podlogs import FilePodLogs
 from serving.local.podstreams import LocalPodStreams
 from serving.local.runtime import PodProcess
 from serving.local.workloads import is_ready
+from serving.model.objects import nested
 from tests.eventually import until
 from tests.integration.image_stage import app_image, needs_containers
 from tests.integration.local_stage import HELLO, Machine, controlled, manifest, status_of, template_process
@@ -302,6 +303,51 @@ async def test_the_containers_of_a_pod_share_an_empty_volume(stage: Stage) -> No
     await stage.machine.start(made)
     await stage.ready()
     assert "from beside" in stage.log()
+
+
+# Init containers
+
+
+def beginning(stage: Stage, *scripts: str, **spec: Any) -> Object:  # noqa: ANN401 - fields of the API
+    """A pod whose app serves after containers that run these scripts."""
+    mounts = {"volumeMounts": [{"name": "v", "mountPath": "/shared"}]}
+    app = f"cat /shared/words; {stage.kind.server}"
+    made = stage.pod("/bin/sh", "-c", app, **mounts, pod_spec={"volumes": [{"name": "v", "emptyDir": {}}], **spec})
+    made["spec"]["initContainers"] = [
+        {"name": f"first-{number}", "image": IMAGE, "command": ["/bin/sh", "-c", script], **mounts}
+        for number, script in enumerate(scripts)
+    ]
+    return made
+
+
+async def test_init_containers_run_in_their_order_until_each_succeeds(stage: Stage) -> None:
+    once = "test -e /shared/seen || { touch /shared/seen; exit 3; }; echo ${PORT:-none} >> /shared/words"
+    await stage.machine.start(beginning(stage, once, "echo two >> /shared/words"))
+    pod = await stage.ready()
+    await stage.until_logged("none\ntwo\n")
+    statuses = pod["status"]["initContainerStatuses"]
+    assert [(one["restartCount"], one["state"]["terminated"]["exitCode"]) for one in statuses] == [(1, 0), (0, 0)]
+
+
+async def test_a_pod_that_still_initializes_is_not_ready_and_can_be_deleted(stage: Stage) -> None:
+    number = 100_000 + next(_numbers)
+    await stage.machine.start(beginning(stage, f"sleep {number} & wait"))
+    pod = await stage.until(lambda one: "running" in str(nested(one, "status", "initContainerStatuses")))
+    assert not is_ready(pod)
+    assert status_of(pod)["state"]["waiting"]["reason"] == "PodInitializing"
+    await until(lambda: sleeping(number))
+    await stage.delete(grace_s=0)
+    await stage.machine.until_gone(stage.name)
+    await until(lambda: not sleeping(number))
+
+
+async def test_a_pod_that_is_not_to_be_restarted_fails_with_its_init_container(stage: Stage) -> None:
+    made = beginning(stage, "echo no database; exit 3", restartPolicy="Never")
+    # A pod of a revision is always restarted.
+    made["metadata"]["labels"] = {}
+    await stage.machine.start(made)
+    pod = await stage.until(lambda one: nested(one, "status", "phase") == "Failed")
+    assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"] == "no database"
 
 
 # Logs, exit codes and restarts

@@ -19,7 +19,8 @@ from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, WatchEvent
 from serving.controller.io.controller import Controller
 from serving.local.manager import Manager
-from serving.local.podplan import ContainerState, pod_status
+from serving.local.podplan import ContainerState
+from serving.local.podstatus import pod_status
 from serving.model.objects import condition_of
 from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings

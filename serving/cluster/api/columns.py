@@ -87,11 +87,28 @@ def _pod_status(pod: Object) -> str:
     """A pod's status as kubectl prints it: the reason of the first failing container, else the phase."""
     if _at(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
+    before = _init_status(pod)
+    if before:
+        return before
     for container in _listed(pod, "status", "containerStatuses"):
         reason = _at(container, "state", "waiting", "reason") or _at(container, "state", "terminated", "reason")
         if reason:
             return str(reason)
     return str(_at(pod, "status", "reason") or _at(pod, "status", "phase") or "Unknown")
+
+
+def _init_status(pod: Object) -> str:
+    """What kubectl prints while containers run before the others: "Init:1/2", or why one fails; "" once all are done."""
+    statuses = _listed(pod, "status", "initContainerStatuses")
+    for number, container in enumerate(statuses):
+        ended = _at(container, "state", "terminated")
+        if ended is not None and not _at(ended, "exitCode"):
+            continue
+        reason = _at(ended, "reason") if ended else _at(container, "state", "waiting", "reason")
+        if reason and reason != "PodInitializing":
+            return f"Init:{reason}"
+        return f"Init:{number}/{len(statuses)}"
+    return ""
 
 
 def _pod_ready(pod: Object) -> str:

@@ -15,7 +15,7 @@ from serving.aio.periodic import wait_for
 from serving.cluster.port import Object
 from serving.local.containers.podbox import PodBox
 from serving.local.images.store import ImageUnavailable, StoredImage
-from serving.local.podplan import ContainerState, container_name_of
+from serving.local.podplan import ContainerState, all_containers, container_name_of
 from serving.local.podsetup import PodSetup
 from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, NETWORK_ANNOTATION, REVISION_UID_LABEL
 from serving.model.objects import annotations_of, labels_of
@@ -40,7 +40,7 @@ def has_own_network(pod: Object) -> bool:
 
 def names_commands(pod: Object) -> bool:
     """Whether each container of a pod names a command, which could be one of this machine."""
-    return all(container.get("command") for container in pod["spec"]["containers"])
+    return all(container.get("command") for container in all_containers(pod))
 
 
 async def box_of(
@@ -67,7 +67,7 @@ async def box_of(
         name = ""
         images: dict[str, StoredImage] = {}
         try:
-            for container in () if has_network else pod["spec"]["containers"]:
+            for container in () if has_network else all_containers(pod):
                 name, policy = container_name_of(container), container.get("imagePullPolicy", "")
                 key = f"{revision}/{name}" if revision else ""
                 images[name] = await host.images.ensure(container.get("image", ""), policy=policy, key=key)

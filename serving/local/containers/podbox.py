@@ -17,12 +17,13 @@ from serving.local.containers.cgroups import CgroupTree, Limits
 from serving.local.containers.engine import joins_cgroups, runtime_arguments
 from serving.local.containers.network import PodNetworks
 from serving.local.containers.users import user_of
+from serving.local.images.reference import parse_reference
 from serving.local.images.source import ImageSource
 from serving.local.images.store import StoredImage
 from serving.local.locations import PodLocation
 from serving.local.mounts import MountPoint, OverlayMount
 from serving.local.orders import Launch, StartProcess
-from serving.local.podplan import container_name_of, serves
+from serving.local.podplan import all_containers, container_name_of, serves
 from serving.local.usage import TICKS_PER_S, SessionTotals
 from serving.model.objects import name_of, namespace_of
 from serving.model.quantity import parse_bytes, parse_millicores
@@ -83,6 +84,16 @@ class PodBox:
     def has_containers(self) -> bool:
         """Whether the pod runs as containers and not as processes."""
         return bool(self._images)
+
+    @property
+    def image_ids(self) -> dict[str, str]:
+        """What each container runs, as NAME@DIGEST; without those whose digest no registry or archive has given."""
+        images = {container_name_of(one): one.get("image", "") for one in all_containers(self._manifest)}
+        return {
+            name: parse_reference(images[name]).pinned(found.digest)
+            for name, found in self._images.items()
+            if found.digest
+        }
 
     @property
     def hosts(self) -> str:

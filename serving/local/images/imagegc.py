@@ -29,7 +29,8 @@ async def collect_images(cluster: Cluster, store: ImageStore) -> None:
             parents = [one for kind in (SERVING_SERVICE, CONFIGURATION) for one in (await cluster.list(kind)).items]
             specs = [nested(one, "spec") for one in revisions]
             specs += [nested(one, "spec", "template", "spec") for one in parents]
-            names = {container.get("image", "") for spec in specs for container in nested(spec, "containers") or ()}
+            lists = [nested(spec, field) or () for spec in specs for field in ("containers", "initContainers")]
+            names = {container.get("image", "") for listed in lists for container in listed}
             uids = {uid_of(one) for one in revisions}
             removed = await asyncio.to_thread(_collect, store, names, uids)
             if removed:

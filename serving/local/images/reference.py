@@ -39,6 +39,10 @@ class ImageReference(msgspec.Struct, frozen=True, kw_only=True):
         text = str(self).removeprefix(f"{_DOCKER_HUB}/")
         return text.removeprefix("library/")
 
+    def pinned(self, digest: str) -> str:
+        """The name of the image with this digest, as Kubernetes writes it: without a tag."""
+        return f"{self.registry}/{self.repository}@{digest}"
+
 
 def parse_reference(text: str) -> ImageReference:
     """An image's full name. Raises ``InvalidValue``."""

@@ -292,10 +292,30 @@ def test_containers_that_run_before_stay_as_they_were_written() -> None:
 
 
 @pytest.mark.parametrize("kind", [SERVING_SERVICE, CONFIGURATION])
-def test_one_machine_refuses_containers_that_run_before(kind: Kind) -> None:
-    with pytest.raises(Invalid, match=r"spec.template.spec.initContainers: Forbidden: must not set the field\(s\)"):
-        admit(kind, service(initContainers=INIT), is_one_machine=True)
-    assert admit(kind, service(), is_one_machine=True)
+def test_one_machine_takes_containers_that_run_before(kind: Kind) -> None:
+    written = service(initContainers=INIT, volumes=[{"name": "v", "emptyDir": {}}])
+    assert admit(kind, written, is_one_machine=True)["spec"]["template"]["spec"]["initContainers"] == INIT
+
+
+@pytest.mark.parametrize(
+    ("container", "problem"),
+    [
+        ({"name": "i"}, r"initContainers\[0\].image: Required value"),
+        ({"image": "x", "name": "user-container"}, r'initContainers\[0\].name: Duplicate value: "user-container"'),
+        ({"image": "x", "name": "A"}, r'initContainers\[0\].name: Invalid value: "A"'),
+        (
+            {"image": "x", "livenessProbe": {"exec": {}}},
+            r"\[0\].livenessProbe: Forbidden: field not allowed in an init",
+        ),
+        ({"image": "x", "restartPolicy": "Always"}, r"\[0\].restartPolicy: Forbidden"),
+        ({"image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}, r'volumeMounts\[0\].name: Not found: "v"'),
+        ({"image": "x", "command": "run"}, r"initContainers\[0\].command in body must be of type array"),
+        ("x", r"initContainers\[0\].*must be of type object"),
+    ],
+)
+def test_what_is_wrong_with_a_container_that_runs_before_is_reported(container: object, problem: str) -> None:
+    with pytest.raises(Invalid, match=rf"spec\.template\.spec\..*{problem}"):
+        admit(SERVING_SERVICE, service(initContainers=[container]), is_one_machine=True)
 
 
 def test_one_machine_refuses_nothing_else() -> None:

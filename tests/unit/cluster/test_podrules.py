@@ -19,6 +19,7 @@ def deployment(**spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
     ("kind", "whole"),
     [
         (POD, {"spec": {"containers": [CONTAINER, {"image": "unnamed"}], "restartPolicy": "Never"}}),
+        (POD, {"spec": {"containers": [CONTAINER], "initContainers": [{"name": "b", "image": "i"}]}}),
         (DEPLOYMENT, deployment()),
         (DEPLOYMENT, deployment(replicas=0)),
         (CONFIG_MAP, {"data": {}}),
@@ -38,6 +39,13 @@ def test_what_can_run_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
         ({"containers": [CONTAINER, CONTAINER]}, 'spec.containers[1].name: Duplicate value: "a"'),
         ({"containers": [{"name": "../x"}]}, 'spec.containers[0].name: Invalid value: "../x": must be a DNS label'),
         ({"containers": [{"name": 1}]}, 'spec.containers[0].name: Invalid value: "1"'),
+        ({"containers": [CONTAINER], "initContainers": "x"}, "spec.initContainers: Invalid value: not a list"),
+        ({"containers": [CONTAINER], "initContainers": 1}, "spec.initContainers: Invalid value: not a list"),
+        ({"containers": [CONTAINER], "initContainers": ["x"]}, "spec.initContainers[0]: Invalid value: not an object"),
+        (
+            {"containers": [CONTAINER], "initContainers": [CONTAINER]},
+            'spec.initContainers[0].name: Duplicate value: "a"',
+        ),
         ({"containers": [CONTAINER], "restartPolicy": "Maybe"}, 'spec.restartPolicy: Unsupported value: "Maybe"'),
     ],
 )

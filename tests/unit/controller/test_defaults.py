@@ -116,3 +116,12 @@ def test_secure_defaults_keep_what_is_stated() -> None:
     assert secured("Enabled", securityContext=stated) == stated
     pod = {"runAsNonRoot": False, "seccompProfile": {"type": "Localhost"}}
     assert secured("Enabled", pod=pod).keys() == {"allowPrivilegeEscalation", "capabilities"}
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [([{}], ["init-container"]), ([{"name": "own"}, {}], ["own", "init-container-1"])],
+)
+def test_init_containers_get_names(given: list[Object], names: list[str]) -> None:
+    spec = {**ONE, "initContainers": [{"image": "i", **one} for one in given]}
+    assert [one["name"] for one in spec_with_defaults(spec, SETTINGS)["initContainers"]] == names

@@ -145,3 +145,21 @@ def test_a_probe_that_has_not_succeeded_is_told_while_there_is_hope() -> None:
 def test_what_is_said_of_every_pod_tells_nothing(reason: str) -> None:
     condition = {"type": "Ready", "status": "False", "reason": reason, "message": "containers with unready status"}
     assert not_ready_because([a_pod(conditions=[condition]), a_pod("other")]) == ""
+
+
+def begun(**status: object) -> Failure | None:
+    return failure_of([a_pod(initContainerStatuses=[container(**status)], containerStatuses=[])])
+
+
+def test_an_init_container_fails_when_it_keeps_failing_and_not_before() -> None:
+    loop = {"waiting": {"reason": "CrashLoopBackOff"}}
+    assert begun(state={"running": {}}, lastState=exited(1), restartCount=7) is None
+    assert begun(state=exited(0)) is None
+    assert begun(state=loop, lastState=exited(1, "no database"), restartCount=2) == Failure(
+        layer=HealthLayer.CONTAINER, reason="ExitCode1", message="Container failed with: no database"
+    )
+
+
+def test_an_image_by_digest_is_not_resolved_before_it_is_pulled() -> None:
+    found = failure_of_container(image="app@sha256:0", state={"waiting": {"reason": "ErrImagePull", "message": "gone"}})
+    assert found == Failure(layer=HealthLayer.RESOURCES, reason="ErrImagePull", message="gone")

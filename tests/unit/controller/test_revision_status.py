@@ -191,3 +191,26 @@ def test_times_of_conditions_stay_while_nothing_changes() -> None:
 
 def test_the_state_is_active_where_it_is_not_said() -> None:
     assert serving_state_of({}) == "Active"
+
+
+def running(name: str, image_id: str) -> Object:
+    return {"name": name, "imageID": image_id, "state": {"running": {}}}
+
+
+def test_the_digests_are_those_that_the_first_pod_runs_and_stay() -> None:
+    revision = a_revision(spec={"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]})
+    pod = a_pod(
+        containerStatuses=[running("a", "docker-pullable://r/a@sha256:1"), running("queue-proxy", "q@sha256:3")],
+        initContainerStatuses=[running("i", "r/i@sha256:2")],
+    )
+    status = status_of(revision, deploying(ready=1), a_pod(), pod)
+    assert status["containerStatuses"] == [{"name": "a", "imageDigest": "r/a@sha256:1"}]
+    assert status["initContainerStatuses"] == [{"name": "i", "imageDigest": "r/i@sha256:2"}]
+    later = status_of(
+        {**revision, "status": status}, deploying(ready=1), a_pod(containerStatuses=[running("a", "x@y")])
+    )
+    assert later["containerStatuses"] == status["containerStatuses"]
+
+
+def test_a_pod_without_digests_says_nothing_about_images() -> None:
+    assert "containerStatuses" not in status_of(a_revision(), deploying(ready=1), a_pod(containerStatuses=[]))

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from serving.cluster.port import Object
-from serving.local.podplan import AppPlan, ContainerState, app_plan, command_words, pod_status, proxy_environment
+from serving.local.podplan import AppPlan, app_plan, command_words, proxy_environment
 from serving.model.errors import InvalidValue
 
 
@@ -84,48 +84,14 @@ def test_the_probe_is_taken_over_at_the_apps_real_port() -> None:
     assert json.loads(found["SERVING_POD_READINESS"]) == {"httpGet": {"path": "/ready", "port": 0}, "periodSeconds": 3}
 
 
-def status(lives: dict[str, ContainerState], *, ready: bool = True, before: Object | None = None) -> Object:
-    one = {**pod({"name": "c", "image": "i"}), "status": before or {}}
-    return pod_status(one, lives, address="127.64.0.9", ready=ready, stamp="now")
-
-
-def ready_of(found: Object) -> str:
-    return str(next(one["status"] for one in found["conditions"] if one["type"] == "Ready"))
-
-
-def test_a_pod_is_ready_when_its_queue_proxy_says_so_and_all_run() -> None:
-    running = ContainerState(is_running=True)
-    assert ready_of(status({"c": running})) == "True"
-    assert ready_of(status({"c": running}, ready=False)) == "False"
-    assert ready_of(status({"c": running, "d": ContainerState()})) == "False"
-
-
-def test_a_container_that_ended_tells_how() -> None:
-    life = ContainerState(
-        restart_count=2, exit_code=3, last_lines="boom", waiting_reason="CrashLoopBackOff", waiting_message="later"
-    )
-    found = status({"c": life})
-    (container,) = found["containerStatuses"]
-    assert found["phase"] == "Pending"
-    assert container["restartCount"] == 2
-    assert container["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "later"}}
-    assert container["lastState"]["terminated"] == {"exitCode": 3, "message": "boom", "reason": "Error"}
-
-
-@pytest.mark.parametrize(("codes", "phase"), [((0, 0), "Succeeded"), ((0, 3), "Failed")])
-def test_a_pod_whose_containers_are_not_started_again_is_over(codes: tuple[int, ...], phase: str) -> None:
-    lives = {str(index): ContainerState(is_over=True, exit_code=code) for index, code in enumerate(codes)}
-    found = status(lives, ready=False)
-    assert found["phase"] == phase
-    assert [one["state"]["terminated"]["exitCode"] for one in found["containerStatuses"]] == list(codes)
-    assert status({**lives, "x": ContainerState(is_running=True)}, ready=False)["phase"] == "Running"
-
-
-def test_a_condition_keeps_the_time_of_its_last_change() -> None:
-    then = [{"type": "Ready", "status": "True", "lastTransitionTime": "then"}]
-    found = status({"c": ContainerState(is_running=True)}, before={"conditions": then})
-    assert then[0] in found["conditions"]
-    assert found["phase"] == "Running"
+def test_only_the_app_gets_the_port_and_the_command_of_the_template() -> None:
+    one = pod({"name": "c", "image": "i"}, **{"serving.dev/command": "run"})
+    first: Object = {"name": "first", "image": "i"}
+    one["spec"]["initContainers"] = [first]
+    assert app_plan(one, one["spec"]["containers"][0], port=1, home="/", given={}).environment["PORT"] == "1"
+    with pytest.raises(InvalidValue):
+        app_plan(one, first, port=1, home="/", given={})
+    assert "PORT" not in app_plan(one, {**first, "command": ["x"]}, port=1, home="/", given={}).environment
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,11 @@ def test_a_value_that_is_no_text_is_printed_as_one() -> None:
     assert cells(CONFIGURATION, status={"latestReadyRevisionName": 5})["LatestReady"] == "5"
 
 
+DONE = {"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+FAILED = {"state": {"terminated": {"exitCode": 3, "reason": "Error"}}}
+CRASHES = "Init:CrashLoopBackOff"
+
+
 def test_a_pod_prints_how_many_containers_are_ready() -> None:
     statuses = [{"ready": True, "restartCount": 2}, {"ready": False, "restartCount": 1}]
     row = cells(
@@ -96,6 +101,11 @@ def test_a_pod_prints_how_many_containers_are_ready() -> None:
         ),
         ({"status": {"containerStatuses": [{}, {"state": {"terminated": {"reason": "OOMKilled"}}}]}}, "OOMKilled"),
         ({"metadata": METADATA | {"deletionTimestamp": "x"}, "status": {"phase": "Running"}}, "Terminating"),
+        ({"status": {"phase": "Pending", "initContainerStatuses": [DONE, {"state": {"running": {}}}]}}, "Init:1/2"),
+        ({"status": {"initContainerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}]}}, "Init:0/1"),
+        ({"status": {"initContainerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}}, CRASHES),
+        ({"status": {"initContainerStatuses": [FAILED], "phase": "Failed"}}, "Init:Error"),
+        ({"status": {"initContainerStatuses": [DONE], "phase": "Running"}}, "Running"),
     ],
 )
 def test_a_pod_is_summed_up_as_kubectl_does(fields: Json, expected: str) -> None:

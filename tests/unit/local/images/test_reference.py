@@ -30,3 +30,7 @@ def test_a_name_has_one_full_form(text: str, full: str, short: str) -> None:
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match="is not an image's name"):
         parse_reference(text)
+
+
+def test_a_pinned_name_has_the_digest_and_no_tag() -> None:
+    assert parse_reference("r.example/x:1").pinned(DIGEST) == f"r.example/x@{DIGEST}"

@@ -92,7 +92,7 @@ SEEDS ?= 1000
 simulate-faults: $(VENV)/.ready  ## The control plane under random faults on virtual time, SEEDS=1000 runs; about 25 minutes
 	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation.run --seeds $(SEEDS)
 
-faults: $(VENV)/.ready  ## The fault contract of docs/faults.md under load; about six minutes
+faults: $(VENV)/.ready  ## The fault contract of docs/faults.md under load; about twelve minutes
 	$(BIN)/python bench/faults.py
 
 soak: $(VENV)/.ready  ## Ten minutes of mixed traffic through the data path; memory flat, nothing left over

@@ -14,36 +14,71 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.system import running_system
+import uvloop
+
+from bench.parts.cpu_account import cpu_seconds, used_between
+from bench.system import System, running_system
 
 __all__ = ["main"]
 
 SLEEPER = Path(__file__).with_name("apps") / "sleeper.py"
-HOST = b"sleeper.default.localhost"
+REQUEST = b"GET / HTTP/1.1\r\nHost: sleeper.default.localhost\r\n\r\n"
 GIVE_UP_S = 60.0
+LOOK_PERIOD_S = 0.5
 
 Worked = list[tuple[float, float]]
 """Between which times each request was worked on, in seconds since the epoch."""
 
 
-async def client(port: int, until_s: float, worked: Worked, errors: list[str]) -> None:
-    """Ask, and ask again, until told to stop."""
-    while time.time() < until_s:
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % HOST)
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            writer.close()
-            if b" 200 " not in head.split(b"\r\n")[0]:
-                errors.append(head.split(b"\r\n")[0].decode() or "no answer")
-                continue
+class Client(asyncio.Protocol):
+    """Asks, and asks again on the same connection, until told to stop; what it costs is CPU that the system does not get."""
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for the first time."""
+        # uvloop's transports are none of asyncio's classes.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(REQUEST)
+
+    def data_received(self, data: bytes) -> None:
+        """Note an answer that is whole, and ask again."""
+        assert self._transport is not None
+        self._received += data
+        head, separator, body = self._received.partition(b"\r\n\r\n")
+        if not separator or not body.endswith(b"\n"):
+            return
+        self._received = b""
+        if b" 200 " in head.split(b"\r\n")[0]:
             begin_s, end_s = map(float, body.split())
-            worked.append((begin_s, end_s))
-        except OSError as error:
-            errors.append(type(error).__name__)
+            self._run.worked.append((begin_s, end_s))
+        else:
+            self._run.errors.append(head.split(b"\r\n")[0].decode())
+        if self._run.is_over:
+            self._transport.abort()
+        else:
+            self._transport.write(REQUEST)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """A connection that ends early is an error."""
+        if not self._run.is_over:
+            self._run.errors.append(type(exc).__name__ if exc else "closed")
+
+
+class Run:
+    """What the clients have seen."""
+
+    def __init__(self) -> None:
+        self.worked: Worked = []
+        self.errors: list[str] = []
+        self.is_over = False
 
 
 def reached_at(worked: Worked, wanted: int) -> float | None:
@@ -57,25 +92,30 @@ def reached_at(worked: Worked, wanted: int) -> float | None:
     return None
 
 
-async def measure(port: int, clients: int) -> dict[str, object]:
+async def measure(system: System, clients: int) -> dict[str, object]:
     """Let all clients go at once; stop when the goal is reached, or in vain."""
-    worked: Worked = []
-    errors: list[str] = []
-    began_s = time.time()
-    tasks = [asyncio.create_task(client(port, began_s + GIVE_UP_S, worked, errors)) for _ in range(clients)]
+    run, loop = Run(), asyncio.get_running_loop()
+    before, began_s = cpu_seconds(system), time.time()
+    transports = [
+        (await loop.create_connection(lambda: Client(run), "127.0.0.1", system.port))[0] for _ in range(clients)
+    ]
     reached_s = None
     while reached_s is None and time.time() < began_s + GIVE_UP_S:
-        await asyncio.sleep(1)
-        reached_s = reached_at(worked, clients)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(LOOK_PERIOD_S)
+        reached_s = reached_at(run.worked, clients)
+    used = used_between(before, cpu_seconds(system))
+    run.is_over = True
+    for transport in transports:
+        transport.abort()
     return {
         "clients": clients,
         "seconds_to_all_at_once": None if reached_s is None else round(reached_s - began_s, 2),
-        "answered": len(worked),
-        "errors": len(errors),
-        "first_error": errors[0] if errors else "",
+        "seconds_to_first": round(min((begin_s for begin_s, _ in run.worked), default=began_s) - began_s, 2),
+        "pods": len(system.pods("sleeper")),
+        "cpu_seconds": used,
+        "answered": len(run.worked),
+        "errors": len(run.errors),
+        "first_error": run.errors[0] if run.errors else "",
     }
 
 
@@ -91,7 +131,7 @@ def main() -> int:
         system.serving("deploy", "sleeper", str(SLEEPER.parent), *command, *window)
         if not system.until_zero("sleeper", GIVE_UP_S):
             raise SystemExit("the service did not come to zero")
-        found = asyncio.run(measure(system.port, options.clients))
+        found = uvloop.run(measure(system, options.clients))
     print(json.dumps(found) if options.json else "\n".join(f"{key}: {value}" for key, value in found.items()))
     return 0 if found["seconds_to_all_at_once"] is not None and not found["errors"] else 1
 

@@ -1,12 +1,11 @@
 """One small service that gets ten times what it can take: what it answers, what is refused, and how fast."""
 
 import asyncio
-import sys
 import time
-from pathlib import Path
 
 import msgspec
 
+from bench.parts.fault_stage import deploy
 from bench.parts.steady import Load, percentile_ms
 from bench.system import System
 
@@ -52,11 +51,10 @@ async def _capacity(load: Load) -> float:
     return capacity
 
 
-async def overload(system: System, app: Path, *, seconds: float) -> Overload:
+async def overload(system: System, *, seconds: float) -> Overload:
     """Send ten times what one small service can take."""
-    scale = ["--concurrency", str(_SLOTS), "--min-scale", "1", "--max-scale", "1", "-e", f"WORK_S={_WORK_S}"]
-    command = f"{sys.executable} {app}"
-    await asyncio.to_thread(system.serving, "deploy", "small", str(app.parent), "--command", command, *scale)
+    one = ("--max-scale", "1")
+    await asyncio.to_thread(deploy, system, *one, name="small", pods=1, slots=_SLOTS, work_s=_WORK_S)
     load = Load(system.port, "small.default.localhost")
     capacity = await _capacity(load)
     begin_s = time.monotonic()

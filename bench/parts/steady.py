@@ -101,6 +101,10 @@ class Load:
         writer.close()
         self._writers.discard(writer)
 
+    async def finish(self) -> None:
+        """Wait for the answers of all requests that are under way."""
+        await asyncio.gather(*self._tasks)
+
     async def close(self) -> None:
         """End the requests that are under way and all connections."""
         for task in self._tasks:

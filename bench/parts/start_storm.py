@@ -1,0 +1,91 @@
+"""Requests at a high rate for a service at zero that starts ten pods at once: how soon they are answered, and who else suffers.
+
+The reference is one start of the same app alone, measured a moment before. Ten pods that start together must not be worse than
+one pod after the other: the n-th pod answers after n such times at the latest.
+"""
+
+import asyncio
+import time
+
+import msgspec
+
+from bench.parts.fault_stage import COLD, FaultStage, deploy
+from bench.parts.steady import Load, percentile_ms
+
+__all__ = ["StartStorm", "start_storm"]
+
+_SERVICE, _PODS, _SLOTS = "storm", 10, 10
+_ZERO_WITHIN_S = 60.0
+# The first pod starts beside as many others as there are cores, and beside the requests.
+_FIRST_FACTOR = 2.0
+# A request that takes longer than this waits.
+_WAITED_S = 0.5
+
+
+class StartStorm(msgspec.Struct, frozen=True, kw_only=True):
+    """One storm, in seconds from its first request. ``pods_s`` is when each pod gave its first answer.
+
+    ``lone_start_s`` is the time of one request from zero without a storm. ``backlog_gone_s`` is when the last request came that
+    had to wait. ``others_p99_ms`` is of the requests for another service meanwhile.
+    """
+
+    rate: float
+    sent: int
+    failed: int
+    lone_start_s: float
+    first_answer_s: float
+    waited_max_s: float
+    backlog_gone_s: float
+    pods_s: tuple[float, ...]
+    others_p99_ms: float
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it went as the contract says."""
+        in_turn = all(at_s <= (number + _FIRST_FACTOR) * self.lone_start_s for number, at_s in enumerate(self.pods_s))
+        return not self.failed and in_turn and self.waited_max_s <= _PODS * self.lone_start_s
+
+
+class _StormLoad(Load):
+    """Requests whose answers name the process that gave them."""
+
+    def __init__(self, port: int, host: str) -> None:
+        super().__init__(port, host)
+        self.first_answers_s: dict[str, float] = {}
+
+    async def ask(self, path: str = "/", *, method: str = "GET") -> tuple[str, str]:
+        """As the base class."""
+        status, body = await super().ask(path, method=method)
+        if status == "200":
+            self.first_answers_s.setdefault(body, time.monotonic())
+        return status, body
+
+
+async def start_storm(stage: FaultStage, *, rate: float, seconds: float) -> StartStorm:
+    """Let the storm come, and look until it is over."""
+    system = stage.system
+    scaling = ("--initial-scale", "0", "--annotate", f"autoscaling.knative.dev/activation-scale={_PODS}")
+    await asyncio.to_thread(deploy, system, *scaling, name=_SERVICE, pods=0, slots=_SLOTS)
+    await asyncio.to_thread(system.until_zero, COLD, _ZERO_WITHIN_S)
+    lone = Load(system.port, f"{COLD}.default.localhost")
+    await lone.request(time.monotonic())
+    load, begin_s = _StormLoad(system.port, f"{_SERVICE}.default.localhost"), time.monotonic()
+    sending = asyncio.create_task(load.requests(rate))
+    await asyncio.sleep(seconds)
+    sending.cancel()
+    await load.finish()
+    others = [one for one in stage.load.since(begin_s) if one.due_s < begin_s + seconds]
+    await asyncio.gather(lone.close(), load.close())
+    waited = [one for one in load.observed if one.took_s > _WAITED_S]
+    answers_s = sorted(at_s - begin_s for at_s in load.first_answers_s.values())
+    return StartStorm(
+        rate=rate,
+        sent=len(load.observed),
+        failed=sum(one.status != "200" for one in load.observed),
+        lone_start_s=round(lone.observed[0].took_s, 2),
+        first_answer_s=round(min(answers_s, default=seconds), 2),
+        waited_max_s=round(max(one.took_s for one in load.observed), 2),
+        backlog_gone_s=round(max((one.due_s - begin_s for one in waited), default=0.0), 2),
+        pods_s=tuple(round(at_s, 2) for at_s in answers_s),
+        others_p99_ms=round(percentile_ms(others, 99)),
+    )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.local.ports import PORTS
+from serving.local.process_lifetime import FORKED_NAMES
 
 __all__ = ["System", "running_system", "running_system_within"]
 
@@ -120,7 +121,7 @@ class System:
             with contextlib.suppress(OSError):
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 command = (entry / "cmdline").read_bytes().decode().split("\0")
-                if parent == self.process.pid and module in command and _name(entry) != "queue-proxy":
+                if parent == self.process.pid and module in command and _name(entry) not in FORKED_NAMES:
                     found.append(int(entry.name))
         return sorted(found)
 

@@ -30,7 +30,7 @@ _STEPS = (
     "template forks the app",
     "app is forked",
     _EXECUTED,
-    "queue-proxy is forked",
+    "process has its order",
     "queue-proxy probes first",
     _ACCEPTED,
     "queue-proxy reports readiness",

@@ -10,7 +10,7 @@ from pathlib import Path
 from serving.cli.checks import Finding
 from serving.cli.connection import ApiRequest, connect
 from serving.local.children import CHILDREN
-from serving.local.process_lifetime import QUEUE_PROXY_NAME, age_s, children_of
+from serving.local.process_lifetime import FORKED_NAMES, age_s, children_of
 from serving.local.state import StateFolder
 from serving.model.errors import ServingError
 
@@ -101,9 +101,9 @@ def _activator_count(state: Path) -> int:
 
 
 def _started_as(pid: int) -> tuple[str, str]:
-    """A daemon's module, and its index if it is an activator; "" for a queue-proxy, which the template forked."""
+    """A daemon's module, and its index if it is an activator; "" for what the template forked."""
     try:
-        if Path(f"/proc/{pid}/comm").read_text().strip() == QUEUE_PROXY_NAME:
+        if Path(f"/proc/{pid}/comm").read_text().strip() in FORKED_NAMES:
             return "", ""
         match = _MODULE.search(Path(f"/proc/{pid}/cmdline").read_bytes())
         index = _INDEX.search(b"\0" + Path(f"/proc/{pid}/environ").read_bytes())

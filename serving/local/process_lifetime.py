@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
+    "FORKED_NAMES",
     "QUEUE_PROXY_NAME",
+    "STANDBY_NAME",
     "adopt_orphans",
     "age_s",
     "can_fork_sibling",
@@ -28,6 +30,10 @@ __all__ = [
 
 QUEUE_PROXY_NAME = "queue-proxy"
 """What ``ps`` shows of a queue-proxy that was forked: its command line is the template's."""
+STANDBY_NAME = "standby"
+"""The same of a process that was forked ahead and belongs to no pod yet."""
+FORKED_NAMES = frozenset({QUEUE_PROXY_NAME, STANDBY_NAME})
+"""Names of processes that have the template's command line and are not the template."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36

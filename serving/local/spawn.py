@@ -4,6 +4,9 @@ The template has no loop and no thread, so a fork is safe, and it has imported w
 fast. A child makes its own loop, randomness and connections after the fork. Every child leads a session of its own, has
 no descriptor but its own, and writes to its log.
 
+A child learns from a socket which process of which pod it is to be. So some are forked ahead (``prepare``), while nothing waits
+for them: a fork, its adoption and the loop of a queue-proxy are half of what a start takes. They end with the template.
+
 The supervisor becomes the parent of each process, so that it outlives the template and dies with the supervisor: an app is forked
 as the supervisor's child (clone(2), CLONE_PARENT), a queue-proxy is forked twice and adopted. It records itself before anything else (``processrecords``).
 
@@ -22,7 +25,7 @@ import socket
 import termios
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 import msgspec
@@ -43,6 +46,7 @@ from serving.local.orders import StartProcess
 from serving.local.orderstreams import open_streams
 from serving.local.process_lifetime import (
     QUEUE_PROXY_NAME,
+    STANDBY_NAME,
     can_fork_sibling,
     die_with_parent,
     fork_sibling,
@@ -51,10 +55,10 @@ from serving.local.process_lifetime import (
     start_ticks,
 )
 from serving.local.processrecords import ProcessRecord, ProcessRecords
-from serving.model.errors import SettingsError
+from serving.local.standby import ProcessAssignment, Standby, Standbys, receive, receive_in_loop, report_waiting
 from serving.queueproxy.io.readiness import PUSH_AGAIN
-from serving.queueproxy.main import run
-from serving.queueproxy.podspec import spec_from_environment
+from serving.queueproxy.main import run_on_call
+from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
 __all__ = ["Spawner", "warm_up"]
 
@@ -62,8 +66,6 @@ _LOG_MODE = 0o600
 _BACKLOG = 4096
 _DESCRIPTORS_MAX = 2**20
 _FIRST_OWN_DESCRIPTOR = 3
-# A shell's exit code for wrong usage; here for an environment that cannot be used.
-_USAGE_EXIT = 2
 # Those for which the template has a handler, and those that Python ignores.
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -103,6 +105,8 @@ class Spawner:
         self._records, self._owner, self._events = records, owner, events
         # In a process that was forked twice: its first parent.
         self._middle = 0
+        self.standbys = Standbys(self._forked)
+        """Processes that are forked ahead."""
 
     def record_of(self, order: StartProcess) -> ProcessRecord:
         """The record of a process that is to be started."""
@@ -119,31 +123,30 @@ class Spawner:
         """Start a process, and return its whole record. Raises ``OSError`` with the reason when it cannot be started."""
         if order.launch is not None:
             return self._launch(order)
+        standby = self.standbys.take(is_app=bool(order.arguments), now_s=time.monotonic())
+        return standby.begin(ProcessAssignment(order=order, record=record))
+
+    def _forked(self, is_app: bool) -> Standby:  # noqa: FBT001 - the shape of a callback
+        """Fork a process that waits for its assignment. Raises ``OSError``."""
         # Before the fork, so that the answer is kept.
         can_mount()
-        mine, its = os.pipe()
-        is_sibling = bool(order.arguments) and can_fork_sibling()
+        mine, its = socket.socketpair()
+        is_sibling = is_app and can_fork_sibling()
         with _signals_blocked():
             try:
                 child = fork_sibling() if is_sibling else os.fork()
                 if child == 0 and is_sibling:
-                    self._be_process(order, record, pipe=its)
+                    self._stand_by(its, is_app=is_app)
                 elif child == 0:
-                    self._fork_again(order, record, its)
+                    self._fork_again(its, is_app=is_app)
             except OSError:
-                os.close(mine)
+                mine.close()
                 raise
             finally:
-                os.close(its)
+                its.close()
             if not is_sibling:
                 os.waitpid(child, 0)
-        with os.fdopen(mine, "rb") as pipe:
-            # The pipe is closed by exec, or by a queue-proxy that begins to run.
-            lines = pipe.read().splitlines()
-        if len(lines) != 1:
-            why = lines[1].decode(errors="replace") if lines else "it ended before it began"
-            raise OSError(why)
-        return msgspec.json.decode(lines[0], type=ProcessRecord)
+        return Standby(mine)
 
     def _launch(self, order: StartProcess) -> ProcessRecord:
         """Start a container. Its launcher ends, so that the supervisor adopts the container."""
@@ -157,72 +160,91 @@ class Spawner:
             self._records.write(record)
         return record
 
-    def _fork_again(self, order: StartProcess, record: ProcessRecord, pipe: int) -> NoReturn:
+    def _fork_again(self, control: socket.socket, *, is_app: bool) -> NoReturn:
         """Run in the first child, which ends at once. The template's frames are never finalized in a child."""
         try:
             self._middle = os.getpid()
             if os.fork() == 0:
-                self._be_process(order, record, pipe=pipe)
+                self._stand_by(control, is_app=is_app)
         finally:
             os._exit(0)
 
-    def _be_process(self, order: StartProcess, record: ProcessRecord, *, pipe: int) -> NoReturn:
+    def _stand_by(self, control: socket.socket, *, is_app: bool) -> NoReturn:
+        """Wait for an assignment, and be that process. Without one, end with the template."""
         code = 1
         try:
             os.setsid()
-            if record.niceness:
-                with contextlib.suppress(OSError):
-                    set_niceness(0, record.niceness)
-            record.pid = os.getpid()
-            record.start_ticks = start_ticks(record.pid) or 0
-            with contextlib.suppress(OSError):
-                # Without a record, on a full disk, the process only lives as long as the template.
-                self._records.write(record)
-            os.write(pipe, msgspec.json.encode(record) + b"\n")
-            _redirect(order)
-            if order.arguments:
-                self._exec_app(order, pipe)
+            self._become_child()
+            name_process(STANDBY_NAME)
+            _close_descriptors({control.fileno()} if is_app else {control.fileno(), self._events})
+            if is_app:
+                code = self._be_app(control)
             else:
-                code = self._run_queue_proxy(order)
-        except (OSError, ValueError) as error:
-            os.write(pipe, _why(order, error).encode())
+                # Until it has a handler of its own.
+                signal.signal(PUSH_AGAIN, signal.SIG_IGN)
+                os.environ.clear()
+                code = run_on_call(lambda: self._be_queue_proxy(control))
         except BaseException:  # noqa: BLE001 - no exception may reach the template's frames
             os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(code)
 
-    def _exec_app(self, order: StartProcess, pipe: int) -> NoReturn:
-        os.closerange(_FIRST_OWN_DESCRIPTOR, pipe)
-        os.closerange(pipe + 1, _DESCRIPTORS_MAX)
+    def _be_app(self, control: socket.socket) -> int:
+        report_waiting(control)
+        assignment = receive(control)
+        if assignment is None:
+            return 0
+        order = assignment.order
+        try:
+            self._take_place(assignment, control)
+            self._exec_app(order)
+        except (OSError, ValueError) as error:
+            control.sendall(_why(order, error).encode())
+        return 1
+
+    async def _be_queue_proxy(self, control: socket.socket) -> PodSpec | None:
+        report_waiting(control)
+        assignment = await receive_in_loop(control)
+        if assignment is None:
+            return None
+        order = assignment.order
+        try:
+            self._take_place(assignment, control)
+            environment = {**order.environment, **_in_network(order), "SERVING_READY_FD": str(self._events)}
+        except (OSError, ValueError) as error:
+            control.sendall(_why(order, error).encode())
+            return None
+        name_process(QUEUE_PROXY_NAME)
+        # It ends the template's wait.
+        control.close()
+        return spec_from_environment(environment)
+
+    def _take_place(self, assignment: ProcessAssignment, control: socket.socket) -> None:
+        """Become the process of an assignment for all others: its weight, its record and its streams."""
+        record = assignment.record
+        if record.niceness:
+            with contextlib.suppress(OSError):
+                set_niceness(0, record.niceness)
+        record.pid = os.getpid()
+        record.start_ticks = start_ticks(record.pid) or 0
+        with contextlib.suppress(OSError):
+            # Without a record, on a full disk, the process only lives as long as the template.
+            self._records.write(record)
+        control.sendall(msgspec.json.encode(record) + b"\n")
+        _redirect(assignment.order)
+
+    def _exec_app(self, order: StartProcess) -> NoReturn:
         take_hostname(order.hostname)
         _enter_network(order)
         _take_mounts(order)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
+        # A new user namespace takes that signal away.
         self._become_child()
         os.execvpe(order.arguments[0], order.arguments, order.environment)  # noqa: S606 - the user's own command
 
-    def _run_queue_proxy(self, order: StartProcess) -> int:
-        # Until it has a handler of its own.
-        signal.signal(PUSH_AGAIN, signal.SIG_IGN)
-        self._become_child()
-        name_process(QUEUE_PROXY_NAME)
-        # The pipe to the template too, which ends the template's wait.
-        os.closerange(_FIRST_OWN_DESCRIPTOR, self._events)
-        os.closerange(self._events + 1, _DESCRIPTORS_MAX)
-        os.environ.clear()
-        try:
-            environment = {**order.environment, **_in_network(order), "SERVING_READY_FD": str(self._events)}
-            return run(spec_from_environment(environment))
-        except SettingsError as error:
-            os.write(2, f"{error}\n".encode())
-            return _USAGE_EXIT
-        except BaseException:  # noqa: BLE001 - as above
-            os.write(2, traceback.format_exc().encode())
-            return 1
-
     def _become_child(self) -> None:
-        """Drop the template's handlers, and die with the owner; last, as a new user namespace takes that signal away."""
+        """Drop the template's handlers, and die with the owner."""
         signal.set_wakeup_fd(-1)
         for number in _HANDLED:
             signal.signal(number, signal.SIG_DFL)
@@ -232,6 +254,15 @@ class Spawner:
         die_with_parent()
         if os.getppid() != self._owner:
             os._exit(1)
+
+
+def _close_descriptors(kept: Iterable[int]) -> None:
+    """Close all but the standard streams and these."""
+    first = _FIRST_OWN_DESCRIPTOR
+    for descriptor in sorted(kept):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, _DESCRIPTORS_MAX)
 
 
 def _take_mounts(order: StartProcess) -> None:

@@ -50,7 +50,7 @@ from serving.local.orders import (
     encode,
     read_order,
 )
-from serving.local.preload.apps import LOOK_PERIOD_S, PreloadedApps
+from serving.local.preload.apps import PreloadedApps
 from serving.local.process_lifetime import children_of, environment_of, expects, kill_group, set_niceness
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.local.spawn import Spawner, warm_up
@@ -113,8 +113,10 @@ class Template:
         self._follow(self._listener, self._connected)
         report_serving()
         while not self._is_stopping:
-            self._turn(None if self._preloaded.is_empty else LOOK_PERIOD_S)
+            waits_s = (self._spawner.standbys.due_in_s(time.monotonic()), self._preloaded.due_in_s)
+            self._turn(min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
             self._preloaded.drop_unused(time.monotonic())
+            self._spawner.standbys.fill(time.monotonic())
         self._preloaded.end()
         if not self._hands_over:
             self._end_all()

@@ -1,4 +1,4 @@
-"""The queue-proxy as a process: ``python -m serving.queueproxy.main``, or ``run(spec)`` right after a fork.
+"""The queue-proxy as a process: ``python -m serving.queueproxy.main``, or ``run(spec)`` or ``run_on_call(...)`` after a fork.
 
 Environment (all of one pod; its parent derives the secrets, see ``serving.wire.tokens``):
 
@@ -36,6 +36,7 @@ import gc
 import os
 import resource
 import sys
+from collections.abc import Callable, Coroutine
 
 from serving.aio.daemon import run_daemon
 from serving.model.errors import SettingsError
@@ -46,7 +47,7 @@ from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe
 from serving.queueproxy.io.requests import PodHandler
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
 
-__all__ = ["main", "run", "serve"]
+__all__ = ["main", "run", "run_on_call", "serve"]
 
 _USAGE_EXIT = 2
 # Requests make few cycles, so that looking for them rarely costs nothing (default: each 700 objects).
@@ -65,13 +66,28 @@ def main() -> int:
 
 def run(spec: PodSpec) -> int:
     """Run one pod's queue-proxy to its end; the exit code. Makes its own loop: there must be none yet."""
+
+    async def known() -> PodSpec:
+        return spec
+
+    return run_on_call(known)
+
+
+def run_on_call(called: Callable[[], Coroutine[object, object, PodSpec | None]]) -> int:
+    """The same for a pod that is not known yet: make the loop, wait for the pod, and run. None ends it with 0."""
     gc.freeze()
     gc.enable()
     gc.set_threshold(_GC_THRESHOLD)
     _raise_descriptor_limit()
 
     async def body(stop: asyncio.Event) -> None:
-        await serve(spec, stop)
+        waiting, stopped = asyncio.ensure_future(called()), asyncio.ensure_future(stop.wait())
+        await asyncio.wait((waiting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not waiting.done():
+            waiting.cancel()
+        elif (spec := waiting.result()) is not None:
+            await serve(spec, stop)
 
     return run_daemon("queueproxy", body)
 

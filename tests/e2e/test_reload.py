@@ -12,6 +12,7 @@ import pytest
 
 from serving.cluster.kinds import POD
 from serving.cluster.kube import KubeCluster
+from serving.local.process_lifetime import FORKED_NAMES
 from tests.e2e.cli_stage import SAMPLE, Stage, staged
 from tests.e2e.test_up import parent_of, processes
 from tests.eventually import until
@@ -41,7 +42,7 @@ def daemons(stage: Stage) -> dict[str, set[int]]:
     for pid, command in processes():
         module = command.partition("-m ")[2].partition(" ")[0]
         # A queue-proxy has the command line of the template that forked it.
-        is_daemon = module.startswith("serving.") and Path(f"/proc/{pid}/comm").read_text().strip() != "queue-proxy"
+        is_daemon = module.startswith("serving.") and Path(f"/proc/{pid}/comm").read_text().strip() not in FORKED_NAMES
         if is_daemon and parent_of(pid) == stage.pid:
             found.setdefault(module, set()).add(pid)
     return found

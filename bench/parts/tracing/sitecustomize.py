@@ -40,7 +40,7 @@ POINTS: dict[str, dict[str, str]] = {
     "serving.local.spawn": {
         "Spawner.start": "template forks the app",
         "Spawner._exec_app": "app is forked",
-        "Spawner._run_queue_proxy": "queue-proxy is forked",
+        "Spawner._take_place": "process has its order",
     },
     "serving.queueproxy.io.readiness": {
         "watch_app": "queue-proxy probes first",

@@ -26,11 +26,10 @@ from serving.local.process_lifetime import die_with_parent
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.model.errors import InvalidValue
 
-__all__ = ["LOOK_PERIOD_S", "PreloadedApps"]
+__all__ = ["PreloadedApps"]
 
-LOOK_PERIOD_S = 10.0
-"""How often the processes are looked through for some to drop."""
-
+# How often the processes are looked through for some to drop.
+_LOOK_PERIOD_S = 10.0
 _IDLE_S = 3600.0
 # Of all memory that is available; below it the kernel begins to swap or to kill.
 _FREE_MEMORY_MIN_RATIO = 0.1
@@ -105,9 +104,9 @@ class PreloadedApps:
         self._looked_s = 0.0
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to drop."""
-        return not self._apps
+    def due_in_s(self) -> float | None:
+        """How long ``drop_unused`` may wait; None while there is nothing to drop."""
+        return _LOOK_PERIOD_S if self._apps else None
 
     def start(self, order: StartProcess, record: ProcessRecord, now_s: float) -> ProcessRecord | None:
         """Fork a pod's process, and return its record; None if it has to be started in the ordinary way."""
@@ -160,7 +159,7 @@ class PreloadedApps:
 
     def drop_unused(self, now_s: float) -> None:
         """Drop what was not used for an hour, and what was used longest ago while memory is short."""
-        if now_s < self._looked_s + LOOK_PERIOD_S:
+        if now_s < self._looked_s + _LOOK_PERIOD_S:
             return
         self._looked_s = now_s
         held = sorted((one for one in self._apps.values() if one.control), key=lambda one: one.used_s)

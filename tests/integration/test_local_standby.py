@@ -1,0 +1,55 @@
+"""Processes that the template forks ahead: pods are made of them, and nothing depends on them."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from serving.local.process_lifetime import STANDBY_NAME, children_of
+from tests.eventually import until
+from tests.integration.local_stage import Template, controlled, manifest, template_process
+
+COUNT = 4
+
+
+def standbys_of(template: Template) -> set[int]:
+    """The processes that wait for a pod."""
+    found = set()
+    for pid in children_of(template.supervisor.pid):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == STANDBY_NAME:
+                found.add(pid)
+    return found
+
+
+async def until_full(template: Template) -> set[int]:
+    await until(lambda: len(standbys_of(template)) == COUNT)
+    return standbys_of(template)
+
+
+async def test_a_pod_is_made_of_processes_that_were_forked_ahead(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            ahead = await until_full(template)
+            await machine.start(manifest())
+            _, body = await machine.get(await machine.ready())
+            app = int(body.rsplit(maxsplit=1)[-1])
+            assert app in ahead
+            assert app not in await until_full(template)
+
+
+async def test_a_pod_starts_when_what_was_forked_ahead_is_gone(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            for pid in await until_full(template):
+                os.kill(pid, signal.SIGKILL)
+            await until(lambda: not standbys_of(template))
+            await machine.start(manifest())
+            assert (await machine.get(await machine.ready()))[0] == 200
+
+
+async def test_what_was_forked_ahead_ends_with_its_template(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        ahead = await until_full(template)
+        template.kill()
+        await until(lambda: not ahead & standbys_of(template))

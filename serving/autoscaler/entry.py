@@ -9,7 +9,9 @@ from serving.autoscaler.path import PublicSlices
 from serving.autoscaler.podstarts import PodStarts
 from serving.autoscaler.podstates import PodStates
 from serving.autoscaler.revision import ScaledDeployment, ScaledPod, ScaledRevision, Trouble, pod_of
-from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, ScalerView
+from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome
+from serving.autoscaler.usage import Usages
+from serving.autoscaler.view import ScalerView
 
 __all__ = ["RevisionEntry"]
 
@@ -24,6 +26,7 @@ class RevisionEntry:
         "history",
         "is_woken",
         "latest",
+        "oom_kill_counts",
         "pod_starts",
         "pod_states",
         "proved_at_s",
@@ -40,6 +43,7 @@ class RevisionEntry:
         self.deployment: ScaledDeployment | None = None
         self.ready_names: set[str] = set()
         self.troubles: dict[str, Trouble] = {}
+        self.oom_kill_counts: dict[str, int] = {}
         self.pod_starts = PodStarts()
         self.pod_states = PodStates()
         self.scaler: Scaler | None = None
@@ -61,8 +65,9 @@ class RevisionEntry:
         return not is_known and not self.ready_names
 
     def take_pod(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> None:
-        """A pod's state, what keeps it from starting, if anything does, and how long its start took."""
+        """A pod's state, what keeps it from starting, how long its start took, and whether it ran out of memory."""
         self.pod_states.take(pod, is_gone=is_gone)
+        self._count_kills(pod, is_gone=is_gone)
         if self.scaler is not None:
             # Pods from before the scaler are seen too late to be measured.
             took_s = self.pod_starts.take(pod, now_s, is_gone=is_gone)
@@ -72,6 +77,25 @@ class RevisionEntry:
             self.troubles.pop(pod.name, None)
         else:
             self.troubles[pod.name] = pod.trouble
+
+    def measured(self, namespace: str, usages: Usages, now_s: float) -> None:
+        """What each pod uses, for the learnt target."""
+        if self.scaler is None or self.revision is None:
+            return
+        for name, stat in self.scaler.pods.items():
+            used = usages.news((namespace, name), now_s).get(self.revision.container.name)
+            if used is not None:
+                self.scaler.target.measure(stat, used)
+
+    def _count_kills(self, pod: ScaledPod, *, is_gone: bool) -> None:
+        if is_gone:
+            self.oom_kill_counts.pop(pod.name, None)
+            return
+        # Of a pod that is seen for the first time, earlier kills are not news.
+        before = self.oom_kill_counts.get(pod.name, pod.oom_kill_count)
+        self.oom_kill_counts[pod.name] = pod.oom_kill_count
+        if pod.oom_kill_count > before and self.scaler is not None:
+            self.scaler.target.killed()
 
     def ready_pods(self, namespace: str, pods: Mapping[tuple[str, str], dict[str, Any]]) -> Iterator[ScaledPod]:
         """The pods that are ready, of all that there are, by name."""

@@ -23,7 +23,7 @@ _MINUTES_FROM_S = 120.0
 
 def explain(outcome: ScalerOutcome) -> str:
     """The whole sentence."""
-    parts = (*_algorithm(outcome), _keep(outcome), *_others(outcome), *_gate(outcome))
+    parts = (*_algorithm(outcome), _learnt(outcome), _keep(outcome), *_others(outcome), *_gate(outcome))
     return f"{headline(outcome)}: {'; '.join(part for part in parts if part)}"
 
 
@@ -100,6 +100,19 @@ _CLASSIC_LIMITS = {
     ClassicLimit.PANIC_HOLD: "panic keeps {detail.desired_count}, the most it asked for",
     ClassicLimit.AT_LEAST_ONE: "1 stays until it is idle for long enough",
 }
+
+
+# The learnt target.
+
+
+def _learnt(outcome: ScalerOutcome) -> str:
+    """What was learnt of the target, unless it says nothing beyond the target that is set."""
+    learnt, spec = outcome.inputs.learnt, outcome.inputs.spec
+    if learnt is None or (learnt.bound is None and (learnt.is_used or learnt.total <= spec.total_value)):
+        return ""
+    why = "nothing bounds it yet" if learnt.bound is None else f"{learnt.bound}-bound above {learnt.above:.3g}"
+    used = "" if learnt.is_used else f", not used: target {spec.total_value:g}"
+    return f"learnt target {learnt.total:.3g} ({why}){used}"
 
 
 # The adaptive policy.

@@ -43,6 +43,7 @@ def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumber
         panic_load=panic_load,
         target_load=target_load,
         excess_burst_capacity=excess,
+        learnt_target=None if outcome.inputs.learnt is None else outcome.inputs.learnt.total,
     )
 
 

@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from serving.autoscaler.path import path_of
+from serving.autoscaler.target.container import ServingContainer, serving_container
 from serving.model.anticipation import AnticipatedPods, anticipated_pods_of
 from serving.model.knative import (
     BECAME_READY_ANNOTATION,
     CONFIGURATION_LABEL,
     LEARNT_ANNOTATION,
+    LEARNT_TARGET_ANNOTATION,
     POD_DELETION_COST_ANNOTATION,
     REVISION_LABEL,
     ROUTING_STATE_LABEL,
@@ -47,6 +49,7 @@ _UNREACHABLE = "reserve"
 # Why a container waits that nothing is wrong with; None of one that does not wait.
 _STARTING = (None, "ContainerCreating", "PodInitializing")
 _CRC_RANGE = 2**32
+_OOM_KILLED = "OOMKilled"
 _OURS = (KPA_CLASS, CLASSIC_CLASS)
 
 
@@ -78,6 +81,12 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
     savings: str = ""
     """What it and Knative's cost by hour, as it was written last; "" for nothing."""
+
+    learnt_target: str = ""
+    """What was learnt of its target and written last; "" for nothing."""
+
+    container: ServingContainer = ServingContainer()
+    """The container that takes requests, and its limits; without a name or limits where the revision has none."""
 
 
 class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +125,9 @@ class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
     trouble: Trouble | None = None
     """What keeps it from starting; None if nothing does, or if it is ready or ending."""
 
+    oom_kill_count: int = 0
+    """Ends of its containers of which the last was a kill for too much memory; 0 if the last was another."""
+
 
 def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:
     """A Revision; None if it goes away, or if another autoscaler (an hpa, say) has it."""
@@ -146,6 +158,8 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
         anticipated=anticipated_pods_of(annotations),
         learnt=annotations.get(LEARNT_ANNOTATION, ""),
         savings=annotations.get(SAVINGS_ANNOTATION, ""),
+        learnt_target=annotations.get(LEARNT_TARGET_ANNOTATION, ""),
+        container=serving_container(spec.get("containers") or ()),
     )
 
 
@@ -185,6 +199,7 @@ def pod_of(found: Mapping[str, Any]) -> ScaledPod | None:
         deletion_cost=(metadata.get("annotations") or {}).get(POD_DELETION_COST_ANNOTATION, ""),
         phase=str((found.get("status") or {}).get("phase") or "Pending"),
         trouble=None if is_ready or is_ending else _trouble(found.get("status") or {}),
+        oom_kill_count=_oom_kill_count(found.get("status") or {}),
     )
 
 
@@ -197,6 +212,18 @@ def _trouble(status: Mapping[str, Any]) -> Trouble | None:
         if waiting.get("reason") not in _STARTING:
             return Trouble.FAILING
     return None
+
+
+def _oom_kill_count(status: Mapping[str, Any]) -> int:
+    """The ends so far of containers that were killed for their memory last: restarts, and an end that none has followed yet."""
+    count = 0
+    for one in status.get("containerStatuses") or ():
+        restarts = int(one.get("restartCount") or 0)
+        for state, ends in (("state", restarts + 1), ("lastState", restarts)):
+            if ((one.get(state) or {}).get("terminated") or {}).get("reason") == _OOM_KILLED:
+                count += ends
+                break
+    return count
 
 
 def turn_ratio(key: RevisionKey) -> float:

@@ -33,6 +33,15 @@ class DecisionSample(msgspec.Struct, frozen=True, kw_only=True):
     target: float
     """What the ready pods should have together, in the unit of the metric."""
 
+    learnt_target: float | None
+    """Requests in flight that one pod should have, as learnt, before the utilisation; None before anything is known."""
+
+    learnt_target_bound: str | None
+    """What bounds it: latency, cpu or memory; None if nothing does."""
+
+    is_learnt_target_used: bool
+    """Whether it is in force."""
+
     desired_count: int | None
     """None without data."""
 
@@ -61,7 +70,7 @@ def sample_of(
         stable, panic = detail.observed_stable_concurrency, detail.observed_panic_concurrency
         target, is_panic = detail.target_concurrency, detail.mode is ClassicMode.PANIC
     running = sum(stat.concurrency for stat in pods.values())
-    merged = outcome.merged
+    merged, learnt = outcome.merged, outcome.inputs.learnt
     return DecisionSample(
         namespace=key[0],
         revision=key[1],
@@ -71,6 +80,9 @@ def sample_of(
         observed_stable=stable,
         observed_panic=panic,
         target=target * outcome.facts.ready_count,
+        learnt_target=None if learnt is None else learnt.total,
+        learnt_target_bound=None if learnt is None else learnt.bound,
+        is_learnt_target_used=learnt is not None and learnt.is_used,
         desired_count=None if isinstance(merged, NoData) else merged.desired_count,
         present_scale=outcome.facts.present_scale,
         ready_count=outcome.facts.ready_count,

@@ -25,6 +25,9 @@ from serving.autoscaler.path import wanted_path
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.sources import Sources
 from serving.autoscaler.starting import decider_of, starting_gate
+from serving.autoscaler.target.learner import LearntTarget
+from serving.autoscaler.target.revision_target import RevisionTarget
+from serving.autoscaler.view import ScalerView
 from serving.autoscaler.zero import GateAction, GateDecision, GateInputs, GatePhase, GateState, step
 from serving.model.knative import ServingState, TrafficPath
 from serving.model.load.requests import CONCURRENCY, RPS
@@ -33,7 +36,7 @@ from serving.model.stat import Stat
 from serving.scaling.spec import KpaQuirks, ScalingSpec
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["DecisionCause", "DecisionInputs", "Scaler", "ScalerOutcome", "ScalerView", "StatSource", "conclude"]
+__all__ = ["DecisionCause", "DecisionInputs", "Scaler", "ScalerOutcome", "StatSource", "conclude"]
 
 _WOKEN = Proposal(decider="activator", desired=1, reason="active at scale 0")
 # What an app reports may be 0 while it works on its last request; the pod stays for it.
@@ -56,31 +59,6 @@ class DecisionCause(enum.StrEnum):
     PROOF = "proof"
 
 
-class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster says of a revision at one time."""
-
-    present_scale: int
-    """Pods that its scale asks for."""
-
-    ready_count: int
-    serving_state: ServingState
-
-    proved_at_s: float | None = None
-    """Last time that the activator was proved to be in the path; None if it never was."""
-
-    has_public: bool = False
-    """Whether it has a public Service, whose slices may name pods; without one the activators are always in the path."""
-
-    proxy_since_s: float | None = None
-    """Time since which those slices name activators only; None while they name pods, or if there are none."""
-
-    path: TrafficPath = TrafficPath.PROXY
-    """The path that was written last."""
-
-    is_woken: bool = False
-    """Whether an activator has taken it out of reserve since the last decision, maybe before its scale was 0."""
-
-
 class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision is made of, but for the windows, which are read only for a record."""
 
@@ -100,6 +78,9 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     advice: Advice = NEUTRAL
     """What the revision's policy said; under ``policy: knative`` nothing."""
+
+    learnt: LearntTarget | None = None
+    """What was learnt of its target, which is in ``spec`` where it is in force; None before anything is known."""
 
 
 class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +158,7 @@ class Scaler:
         """
         self.policy = policy
         self.shadow: KnativeShadow | None = None
+        self.target = RevisionTarget(revision, settings.adaptive)
         self._settings = settings
         self._spec = revision.spec
         self._sources = Sources()
@@ -207,14 +189,10 @@ class Scaler:
 
     def follow(self, revision: ScaledRevision, now_s: float) -> None:
         """Take over numbers of the revision that have changed."""
-        if revision.spec != self._spec:
-            self._advance(now_s)
-            self._spec = revision.spec
-            self._decider.resize(revision.spec, now_s)
-            if self.policy is not None:
-                self.policy.follow(revision.spec)
-            if self.shadow is not None:
-                self.shadow.follow(revision.spec, now_s)
+        is_new = self.target.follow(revision)
+        self._adopt(now_s)
+        if is_new and self.shadow is not None:
+            self.shadow.follow(revision.spec, now_s)
 
     def record(self, stat: Stat, source: StatSource) -> bool:
         """Take a stat, stamped with the time of its receipt; whether there should be a decision at once.
@@ -227,6 +205,7 @@ class Scaler:
             self.shadow.arrive(stat.request_count - stat.proxied_request_count, stat.at_s)
         if source is StatSource.POD:
             self._sources.tell_pod(stat)
+            self.target.take(stat)
             return stat.concurrency > stat.proxied_concurrency and not self._latest_count
         self._sources.tell_activator(stat)
         if not stat.concurrency and not stat.request_count:
@@ -255,6 +234,7 @@ class Scaler:
     ) -> ScalerOutcome:
         """Decide. ``proposals`` are those of deciders beside the algorithm."""
         self._advance(now_s)
+        self._adopt(now_s)
         self._facts = facts
         inputs = DecisionInputs(
             at_s=now_s,
@@ -266,6 +246,7 @@ class Scaler:
             quirks=self._settings.quirks,
             kpa=self._decider.state,
             gate=self._gate,
+            learnt=self.target.learnt,
         )
         decided = self._decider.decide(self._spec, inputs.inside, ready_count=facts.ready_count, now_s=now_s)
         self._latest_count = decided.desired_count
@@ -297,6 +278,18 @@ class Scaler:
     def windows(self) -> WindowContents | None:
         """What the latest decision looked at, in the same turn of the loop; None of the classic algorithm."""
         return self._decider.windows(self._spec)
+
+    def _adopt(self, now_s: float) -> None:
+        """Decide with the numbers in force from now on."""
+        self.target.look(now_s)
+        spec = self.target.spec
+        if spec is self._spec or spec == self._spec:
+            return
+        self._advance(now_s)
+        self._spec = spec
+        self._decider.resize(spec, now_s)
+        if self.policy is not None:
+            self.policy.follow(spec)
 
     def _advance(self, now_s: float) -> None:
         for second in self._sources.complete(now_s):
@@ -346,7 +339,7 @@ def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, Scale
         present_scale=facts.present_scale,
         ready_count=facts.ready_count,
         proxy_since_s=proxy_since_s,
-        proved_at_s=_proof(facts),
+        proved_at_s=facts.proof_s,
         active_min_s=inputs.advice.active_min_s,
     )
     state, gate = step(inputs.gate, gate_facts, spec=spec, now_s=now_s, quirks=inputs.quirks)
@@ -380,14 +373,6 @@ def _proposed(advice: Advice, decided: Decided) -> tuple[Proposal, ...]:
 
 def _earlier(first_s: float | None, second_s: float | None) -> float | None:
     return min((one for one in (first_s, second_s) if one is not None), default=None)
-
-
-def _proof(facts: ScalerView) -> float | None:
-    """When the activators were proved to be in the path; a probe that was answered while pods were there proves nothing."""
-    if not facts.has_public or facts.proved_at_s is None:
-        return facts.proved_at_s
-    since_s = facts.proxy_since_s
-    return facts.proved_at_s if since_s is not None and facts.proved_at_s >= since_s else None
 
 
 def _conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:

@@ -4,16 +4,13 @@ Input: objects of metrics.k8s.io/v1beta1 as a list brings them, and Pods. Output
 measurement that does not change any more is forgotten after a minute: its source is gone. It lists nothing itself.
 """
 
-import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from serving.autoscaler.revision import Trouble
-from serving.model.errors import InvalidValue
-from serving.model.quantity import parse_bytes, parse_millicores
-from serving.model.resources import Resources
+from serving.model.resources import Resources, resources_of
 from serving.model.stat import Stat
 from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 
@@ -63,12 +60,17 @@ class Usages:
         found = self._by_pod.get(pod)
         if found is None or now_s - found.since_s >= _VALID_S:
             return {}
-        return {str(one.get("name", "")): _resources(one.get("usage")) for one in found.containers}
+        return {str(one.get("name", "")): resources_of(one.get("usage")) for one in found.containers}
+
+    def news(self, pod: _PodKey, now_s: float) -> Mapping[str, Resources]:
+        """The same, if the list that came at ``now_s`` brought another measurement than the one before; else empty."""
+        found = self._by_pod.get(pod)
+        return {} if found is None or found.since_s != now_s else self.used(pod, now_s)
 
 
 def requests_of(containers: Iterable[Mapping[str, Any]]) -> dict[str, Resources]:
     """What each container of a pod or revision requests, by name."""
-    return {str(one.get("name", "")): _resources((one.get("resources") or {}).get("requests")) for one in containers}
+    return {str(one.get("name", "")): resources_of((one.get("resources") or {}).get("requests")) for one in containers}
 
 
 def container_uses(requests: Mapping[str, Resources], used: Mapping[str, Resources]) -> tuple[ContainerUse, ...]:
@@ -116,22 +118,3 @@ def _gauges(stats: Iterable[Stat]) -> dict[str, float]:
         for name, value in stat.gauges.items():
             total[name] = total.get(name, 0.0) + value
     return total
-
-
-def _resources(written: Mapping[str, Any] | None) -> Resources:
-    amounts = written or {}
-    cpu, memory = amounts.get("cpu"), amounts.get("memory")
-    return Resources(
-        cpu_m=None if cpu is None else _amount(str(cpu), parse_millicores),
-        memory_bytes=None if memory is None else _amount(str(memory), parse_bytes),
-    )
-
-
-# A thousand pods of one revision request the same.
-@functools.lru_cache(maxsize=4096)
-def _amount(written: str, parse: Callable[[str], int]) -> int | None:
-    try:
-        return parse(written)
-    except InvalidValue:
-        # Admission has refused it; an amount that cannot be read counts as unset.
-        return None

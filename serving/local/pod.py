@@ -119,11 +119,6 @@ class PodRun:
         return self._node.logs / self.key[0] / self.key[1]
 
     @property
-    def labels(self) -> Mapping[str, str]:
-        """Its labels."""
-        return labels_of(self.manifest)
-
-    @property
     def cgroups(self) -> Mapping[str, SessionTotals]:
         """What containers with cgroups have used, by name."""
         return self.box.totals() if self.box is not None else {}
@@ -188,7 +183,7 @@ class PodRun:
             return
         niceness = await begin_turn(
             self._node.pacer if self._note is None else None,
-            f"{self.key[0]}/{self.labels.get(REVISION_LABEL)}",
+            f"{self.key[0]}/{labels_of(self.manifest).get(REVISION_LABEL)}",
             group=group,
             settled=self._is_settled,
             process_ids=lambda: list(self.sessions.values()),

@@ -1,8 +1,8 @@
 """Reports what the pods of this machine use, from /proc, as metrics-server does: PodMetrics and NodeMetrics in the store.
 
 Each container leads a session, so that what an app forks counts too. Cpu is what its processes, and their children that
-have ended, took since the look before; memory is what they hold. Looked at each 2 s while a ScalingPolicy wants to know,
-else as often as metrics-server does, for ``kubectl top``. Nothing of it is journalled.
+have ended, took since the look before; memory is what they hold. Looked at each 2 s while a ScalingPolicy or a learnt
+target wants to know, else as often as metrics-server does, for ``kubectl top``. Nothing of it is journalled.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import Key, Reflector
 from serving.local.machine import Machine, MachineReading, node_metrics
 from serving.model.errors import AlreadyExists, ClusterError, NotFound
+from serving.model.knative import LEARNT_TARGET, TARGET_ANNOTATION
+from serving.model.objects import annotations_of, labels_of
 
 __all__ = [
     "TICKS_PER_S",
@@ -71,8 +73,8 @@ class PodSessions(Protocol):
         ...
 
     @property
-    def labels(self) -> Mapping[str, str]:
-        """Its labels."""
+    def manifest(self) -> Object:
+        """As it was created, with its labels and annotations."""
         ...
 
     @property
@@ -133,7 +135,7 @@ def pod_metrics(pod: PodSessions, used: Mapping[str, SessionUsage], *, at: str, 
     return {
         "apiVersion": POD_METRICS.api_version,
         "kind": POD_METRICS.name,
-        "metadata": {"namespace": pod.key[0], "name": pod.key[1], "labels": dict(pod.labels)},
+        "metadata": {"namespace": pod.key[0], "name": pod.key[1], "labels": labels_of(pod.manifest)},
         "timestamp": at,
         "window": f"{window_s:.3f}s",
         "containers": containers,
@@ -181,6 +183,7 @@ class UsageReporter:
         self._is_node_told = False
         self._policies = Reflector(cluster, SCALING_POLICY)
         self._wanted = asyncio.Event()
+        self._has_learner = False
         self._policies.on_change(lambda _: self._look_at_policies())
         self._at_s = 0.0
         self._sessions: dict[int, SessionTotals] = {}
@@ -231,6 +234,10 @@ class UsageReporter:
             with contextlib.suppress(NotFound):
                 await self._cluster.delete(POD_METRICS, *key)
         self._reported = reported
+        self._has_learner = any(
+            annotations_of(pod.manifest).get(TARGET_ANNOTATION) == LEARNT_TARGET for pod in self._pods()
+        )
+        self._look_at_policies()
         if self._is_per_node:
             await self._report_nodes(by_node, at, window_s)
 
@@ -270,7 +277,7 @@ class UsageReporter:
         return True
 
     def _look_at_policies(self) -> None:
-        is_wanted = any(_looks_at_usage(policy) for policy in self._policies.cache.values())
+        is_wanted = self._has_learner or any(_looks_at_usage(policy) for policy in self._policies.cache.values())
         (self._wanted.set if is_wanted else self._wanted.clear)()
 
 

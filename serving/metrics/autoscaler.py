@@ -97,6 +97,7 @@ class AutoscalerMetrics:
         for state in ("not_ready", "pending", "terminating"):
             name = f"kn_revision_pods_{state}_count"
             yield name, [(_labels(one), getattr(pods[one.namespace, one.revision], state)) for one in latest]
+        yield "serving_learnt_target", _rows(latest, lambda one: one.learnt_target)
         yield "kn_revision_capacity_excess", _rows(latest, lambda one: one.excess_burst_capacity)
 
 

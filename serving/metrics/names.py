@@ -227,6 +227,12 @@ AUTOSCALER_METRICS = (
         "autoscaler_anticipated_writes_total",
         "Times that the pods which a revision will want soon were published, or withdrawn.",
     ),
+    _gauge(
+        "serving_learnt_target",
+        "Requests in flight that a pod should have at once, as learnt, before the utilisation; also where it is not in force.",
+        *REVISION_LABELS,
+    ),
+    _counter("autoscaler_learnt_target_writes_total", "Times that what was learnt of a revision's target was saved."),
     _counter("autoscaler_learnt_writes_total", "Times that what the adaptive policy learnt of a revision was saved."),
     _counter("autoscaler_path_writes_total", "Times that a revision's path of requests was written."),
     _counter(

@@ -29,6 +29,8 @@ __all__ = [
     "LAST_APPLIED_ANNOTATION",
     "LAST_MODIFIER_ANNOTATION",
     "LEARNT_ANNOTATION",
+    "LEARNT_TARGET",
+    "LEARNT_TARGET_ANNOTATION",
     "METRIC_ANNOTATION",
     "MIRROR_POD_ANNOTATION",
     "NETWORKING_GROUP",
@@ -60,6 +62,7 @@ __all__ = [
     "SERVING_GROUP",
     "SESSION_AFFINITY_ANNOTATION",
     "SNAPSHOT_ANNOTATION",
+    "TARGET_ANNOTATION",
     "TEMPLATE_ANNOTATION",
     "TRAFFIC_PATH_ANNOTATION",
     "VISIBILITY_LABEL",
@@ -122,6 +125,11 @@ LEARNT_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt"
 """What the adaptive policy has learnt of a revision, written by the autoscaler only."""
 SAVINGS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/savings"
 """What it and Knative's policy cost, by hour of the last day, written by the autoscaler only."""
+TARGET_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/target"
+"""On a revision: ``LEARNT_TARGET`` makes the learnt target the one that it is scaled by. Knative's "target" is a number."""
+LEARNT_TARGET = "learnt"
+LEARNT_TARGET_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/learnt-target"
+"""What was learnt of the requests that a pod of a revision should have at once, written by the autoscaler only."""
 ANTICIPATED_PODS_ANNOTATION = f"{OWN_AUTOSCALING_GROUP}/anticipated-pods"
 """Pods that a revision will want within the time that a node takes to boot (``model/anticipation.py``), by the autoscaler."""
 CLAIMED_TAGS_ANNOTATION = f"{OWN_GROUP}/claimed-tags"

@@ -62,3 +62,6 @@ class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
 
     excess_burst_capacity: int | None = None
     """Requests that may still arrive at once; below 0 there is too little room."""
+
+    learnt_target: float | None = None
+    """Requests in flight that a pod should have, as learnt, also where that is not in force."""

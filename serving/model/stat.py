@@ -16,8 +16,9 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     ``at_s`` is the time of the report in seconds, stamped by the autoscaler on receipt: clocks of pods are not trusted.
     ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count`` the
     number that arrived in it. The ``proxied_`` pair is the part of both that came through an activator, which
-    reports it too; load is summed without that part, so that each request counts once. ``gauges`` are numbers that the
-    app reports of itself, by name.
+    reports it too; load is summed without that part, so that each request counts once. ``ended_count`` is the number of
+    requests that a pod answered in the period without a server error, and ``response_time_s`` their mean response time in
+    seconds, 0 without any. ``gauges`` are numbers that the app reports of itself, by name.
     """
 
     pod: str = ""
@@ -26,4 +27,6 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     request_count: float = 0.0
     proxied_concurrency: float = 0.0
     proxied_request_count: float = 0.0
+    ended_count: float = 0.0
+    response_time_s: float = 0.0
     gauges: Mapping[str, float] = msgspec.field(default_factory=dict)

@@ -8,7 +8,9 @@ sidecar needs no library for it. Buckets are cumulated when the page is asked fo
 from bisect import bisect_left
 from itertools import accumulate
 
-__all__ = ["BOUNDS_S", "RequestMetrics", "series"]
+import msgspec
+
+__all__ = ["BOUNDS_S", "Answered", "RequestMetrics", "series"]
 
 # From a fast app behind a fast proxy to Knative's longest timeout; each step is about double the one before.
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
@@ -17,14 +19,27 @@ _DURATION = "kn_serving_invocation_duration_seconds"
 _CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 
+# Hundreds of the statuses that say how fast an app is: not the client's leaving, and not a failure, which may be fast.
+_RIGHT = slice(1, 5)
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that were answered without a server error, and their mean duration; 0.0 without any."""
+
+    count: int
+    mean_s: float
+
+
 class RequestMetrics:
     """Requests that ended."""
 
-    __slots__ = ("_buckets", "_sums_s")
+    __slots__ = ("_answered_count", "_answered_s", "_buckets", "_sums_s")
 
     def __init__(self) -> None:
         self._buckets = [[0] * (len(BOUNDS_S) + 1) for _ in range(10)]
         self._sums_s = [0.0] * len(self._buckets)
+        # As of the last call of ``answered_since``.
+        self._answered_count, self._answered_s = 0, 0.0
 
     def __repr__(self) -> str:
         return f"RequestMetrics({', '.join(f'{name} {count}' for name, count in self.counts().items())})"
@@ -34,6 +49,14 @@ class RequestMetrics:
         hundreds = status // 100
         self._buckets[hundreds][bisect_left(BOUNDS_S, took_s)] += 1
         self._sums_s[hundreds] += took_s
+
+    def answered_since(self) -> Answered:
+        """What was answered since the last call."""
+        before, before_s = self._answered_count, self._answered_s
+        self._answered_count = sum(map(sum, self._buckets[_RIGHT]))
+        self._answered_s = sum(self._sums_s[_RIGHT])
+        count = self._answered_count - before
+        return Answered(count=count, mean_s=max(0.0, self._answered_s - before_s) / count if count else 0.0)
 
     def counts(self) -> dict[str, int]:
         """How many ended, by the class of their status; "none" for those whose client left before an answer."""

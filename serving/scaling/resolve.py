@@ -11,12 +11,13 @@ import functools
 from collections.abc import Mapping
 from typing import TypeVar
 
+from serving.model.knative import LEARNT_TARGET
 from serving.model.load.metric import LoadMetric
 from serving.model.load.requests import CONCURRENCY
 from serving.model.load.table import LOAD_METRICS
 from serving.scaling.spec import ScalingSpec, WindowKind, panic_window_s
 from serving.settings.annotations import ScalingAnnotations, read_annotations
-from serving.settings.autoscaler import KNATIVE_POLICY, TARGET_MIN, AutoscalerSettings
+from serving.settings.autoscaler import KNATIVE_POLICY, KPA_CLASS, TARGET_MIN, AutoscalerSettings
 
 __all__ = ["classic_target", "resolve", "resolve_annotations"]
 
@@ -47,10 +48,11 @@ def resolve(
     metric = LOAD_METRICS.get(scaling.metric or "", CONCURRENCY)
     total_value = _total_value(settings, scaling, metric, container_concurrency=container_concurrency)
     usual_ratio = settings.container_concurrency_target_ratio if metric is CONCURRENCY else OTHER_TARGET_RATIO
+    class_name = scaling.class_name or settings.pod_autoscaler_class
     stable_window_s = _or(scaling.stable_window_s, settings.stable_window_s)
     panic_ratio = _or(scaling.panic_window_ratio, settings.panic_window_ratio)
     return ScalingSpec(
-        class_name=scaling.class_name or settings.pod_autoscaler_class,
+        class_name=class_name,
         metric=metric.name,
         # 100 requests at once per pod, held to 70 %: 70 is aimed at, 100 is what a burst may fill.
         target_value=max(TARGET_MIN, total_value * _or(scaling.target_utilization_ratio, usual_ratio)),
@@ -79,6 +81,8 @@ def resolve(
         ),
         container_concurrency=container_concurrency,
         policy=scaling.policy or _usual_policy(settings, scaling),
+        # The learner counts requests in flight; another metric, and the classic algorithm, keep the target that is set.
+        learns_target=scaling.target_source == LEARNT_TARGET and metric is CONCURRENCY and class_name == KPA_CLASS,
         cold_start_worth_s=_or(scaling.cold_start_worth_s, settings.cold_start_worth_s),
     )
 

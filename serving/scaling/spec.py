@@ -114,6 +114,9 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = KNATIVE_POLICY
     """Who decides on the last pod and on the room of the others. Source: annotation ``policy``."""
 
+    learns_target: bool = False
+    """Whether the learnt target is in force, rather than shown only. Source: annotation ``autoscaling.serving.dev/target``."""
+
     cold_start_worth_s: float = 60.0
     """What a cold start is worth under ``policy: adaptive``, in pod-seconds. At least 1."""
 

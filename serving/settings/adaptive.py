@@ -1,13 +1,13 @@
-"""Settings of the adaptive policy, under ``adaptive.`` in config-autoscaler: which pieces act, and their bounds.
+"""Settings of what is learnt, under ``adaptive.`` in config-autoscaler: which pieces act, and their bounds.
 
 Which policy a revision has is ``policy`` in ``serving/settings/autoscaler.py``, and how generous it is ``cold-start-worth``
-there. Under ``policy: knative`` nothing here has an effect.
+there. Under ``policy: knative`` only what is said of the learnt target has an effect.
 """
 
 from collections.abc import Iterator
 from typing import Annotated
 
-from serving.settings.knob import COUNT, DURATION, FLAG, Knob
+from serving.settings.knob import COUNT, DURATION, FLAG, NUMBER, Knob
 from serving.settings.record import Clash, SettingsRecord
 
 __all__ = ["AdaptiveSettings"]
@@ -41,6 +41,19 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     forecast: Annotated[bool, Knob(key="forecast", unit=FLAG)] = True
     """Whether pods with a hard limit get room for the load that is expected when a new pod is ready, with a margin of standard
     deviations, rather than for the mean of the stable window over the utilisation. Default: ours, true."""
+
+    learnt_target: Annotated[bool, Knob(key="learnt-target", unit=FLAG)] = True
+    """Whether the autoscaler learns how many requests at once a pod should have, from response times, cpu and memory. The
+    target is shown; it is in force only where a revision has the annotation ``autoscaling.serving.dev/target: learnt``.
+    Default: ours, true."""
+
+    learnt_target_period_s: Annotated[float, Knob(key="learnt-target-period", unit=DURATION, low=1, high=3600)] = 30.0
+    """Time between two changes of the learnt target, in seconds; one halves it at most, or adds a quarter. Range: 1s to 1h.
+    Default: ours, 30s, half of the stable window: from 100 to 3 it takes five changes."""
+
+    learnt_target_max: Annotated[float, Knob(key="learnt-target-max", unit=NUMBER, low=1, high=100_000)] = 1000.0
+    """Largest learnt target, in requests in flight; containerConcurrency bounds it too. Range: 1 to 100000. Default: ours,
+    1000, ten times Knative's default target."""
 
     def check(self) -> Iterator[Clash]:
         """The shortest time is not above the longest."""

@@ -14,9 +14,11 @@ import msgspec
 from serving.model.errors import InvalidValue, Problem
 from serving.model.knative import (
     AUTOSCALING_GROUP,
+    LEARNT_TARGET,
     OWN_AUTOSCALING_GROUP,
     PROGRESS_DEADLINE_ANNOTATION,
     ROLLOUT_DURATION_ANNOTATION,
+    TARGET_ANNOTATION,
 )
 from serving.model.load.table import LOAD_METRICS
 from serving.settings.autoscaler import HPA_CLASS, KPA_CLASS, POLICIES, TARGET_MIN, AutoscalerSettings
@@ -110,6 +112,9 @@ class ScalingAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: Annotated[str | None, Knob(key=f"{OWN_AUTOSCALING_GROUP}/policy", unit=TEXT, choices=POLICIES)] = None
     """Policy of the revision: knative or adaptive."""
+
+    target_source: Annotated[str | None, Knob(key=TARGET_ANNOTATION, unit=TEXT, choices=(LEARNT_TARGET,))] = None
+    """"learnt": the target that is learnt from response times, cpu and memory is in force; ``target`` is where it starts."""
 
     cold_start_worth_s: Annotated[
         float | None, Knob(key=f"{OWN_AUTOSCALING_GROUP}/cold-start-worth", unit=NUMBER, low=1, high=1_000_000)

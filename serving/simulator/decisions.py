@@ -13,7 +13,8 @@ import msgspec
 
 from serving.autoscaler.adaptive.policy import policy_of
 from serving.autoscaler.deciders import Inside, KpaDecider
-from serving.autoscaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, ScalerView, conclude
+from serving.autoscaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
+from serving.autoscaler.view import ScalerView
 from serving.autoscaler.zero import GatePhase, GateReason, GateState, InactiveReason
 from serving.model.knative import ServingState, TrafficPath
 from serving.model.nodata import NoData

@@ -48,6 +48,12 @@ class PodStat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     proxied_concurrency: Amount = 0.0
     request_count: Amount = 0.0
     proxied_request_count: Amount = 0.0
+    ended_count: Amount = 0.0
+    """Requests that were answered per second, without those that failed in the server."""
+
+    response_time_s: Amount = 0.0
+    """Their mean response time in seconds; 0 without any."""
+
     gauges: Gauges = {}
     """Numbers that the app reports of itself, by name."""
 
@@ -80,6 +86,8 @@ class RelayedStat(msgspec.Struct, frozen=True, kw_only=True):
     request_count: Amount = 0.0
     proxied_concurrency: Amount = 0.0
     proxied_request_count: Amount = 0.0
+    ended_count: Amount = 0.0
+    response_time_s: Amount = 0.0
     gauges: Gauges = {}
 
 

@@ -14,7 +14,7 @@ from serving.autoscaler.decision_history import HistoryEntry
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.groups import Group, group_of
 from serving.autoscaler.io.decision_loop import DecisionLoop
-from serving.autoscaler.io.policies import PolicyClient
+from serving.autoscaler.io.policies import PolicyClient, UsageLearning
 from serving.autoscaler.io.revision_watch import RevisionWatch
 from serving.autoscaler.io.scale_writes import ScaleClient
 from serving.autoscaler.io.sharing import Sharing
@@ -55,7 +55,12 @@ class Autoscaler:
         self._on_gone = on_gone
         self._watch = RevisionWatch(cluster, settings=settings, listener=self)
         self._policies = PolicyClient(
-            cluster, settings, requests=self._watch.requests, sharing=self._sharing, group=self.group
+            cluster,
+            settings,
+            requests=self._watch.requests,
+            sharing=self._sharing,
+            group=self.group,
+            learning=UsageLearning(is_urgent=self._watch.learns_target, take=self._watch.measured),
         )
         self._decisions = DecisionLoop(
             watch=self._watch,

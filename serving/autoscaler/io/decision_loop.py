@@ -40,7 +40,13 @@ from serving.autoscaler.writer import (
 )
 from serving.cluster.workqueue import WorkQueue, WorkQueueSettings
 from serving.model.errors import ClusterError, InvalidValue
-from serving.model.knative import ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, SAVINGS_ANNOTATION, RevisionKey
+from serving.model.knative import (
+    ANTICIPATED_PODS_ANNOTATION,
+    LEARNT_ANNOTATION,
+    LEARNT_TARGET_ANNOTATION,
+    SAVINGS_ANNOTATION,
+    RevisionKey,
+)
 from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["DecisionLoop"]
@@ -123,6 +129,7 @@ class DecisionLoop:
             _load(key, shadow.load, entry.revision.savings)
         entry.scaler = Scaler(entry.revision, facts, self.settings, is_restart=is_restart, now_s=at_s, policy=policy)
         entry.scaler.shadow = shadow
+        _load(key, entry.scaler.target.load, entry.revision.learnt_target)
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
     def stop(self, key: RevisionKey) -> None:
@@ -194,6 +201,9 @@ class DecisionLoop:
         savings = None if scaler.shadow is None else scaler.shadow.due_save(is_now=learnt is not None)
         if savings is not None:
             self._note(key, SAVINGS_ANNOTATION, savings)
+        learnt_target = scaler.target.due_save(outcome.at_s)
+        if learnt_target is not None:
+            self._note(key, LEARNT_TARGET_ANNOTATION, learnt_target)
         publication = self._publication(entry, outcome, at_wall_s=at_wall_s)
         if publication is not None:
             pods = publication.pods

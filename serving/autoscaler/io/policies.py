@@ -5,15 +5,17 @@ import logging
 import math
 from collections.abc import Callable
 
+import msgspec
+
 from serving.aio.clock import now_s, stamp, wall_s
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.groups import Group
 from serving.autoscaler.io.sharing import Sharing
 from serving.autoscaler.merge import Proposal
-from serving.autoscaler.scaler import ScalerView
 from serving.autoscaler.triggers.engine import Requests, Triggers
 from serving.autoscaler.triggers.index import PolicyKey, policy_of
 from serving.autoscaler.usage import Usages, container_uses, observed_pods, requests_of
+from serving.autoscaler.view import ScalerView
 from serving.cluster.kinds import POD_METRICS, SCALING_POLICY
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
@@ -28,15 +30,24 @@ from serving.model.scalingpolicy import TargetRef
 from serving.scaling.triggertypes.observation import ContainerUse, ObservedPods
 from serving.settings.autoscaler import AutoscalerSettings
 
-__all__ = ["PolicyClient"]
+__all__ = ["PolicyClient", "UsageLearning"]
 
 _log = logging.getLogger("autoscaler")
 
 _REVISION = "Revision"
+# Pace of metrics-server, in seconds.
+_MEASURED_PERIOD_S = 15.0
 # Changes that come together are written together.
 _NEWS_LAG_S = 0.1
 # Least time between two writes of one status, in periods of evaluation; a bit less than one, so that none is left out.
 _STATUS_PERIODS = 0.9
+
+
+class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
+    """What learns from usage. ``is_urgent`` says that decisions depend on it, and ``take`` gets each list of measurements."""
+
+    is_urgent: Callable[[], bool]
+    take: Callable[[Usages, float], None]
 
 
 class PolicyClient:
@@ -53,6 +64,7 @@ class PolicyClient:
         requests: Requests,
         sharing: Sharing,
         group: Callable[[RevisionKey], Group],
+        learning: UsageLearning,
     ) -> None:
         self.triggers = Triggers(settings.triggers, requests=requests, on_news=self._news, state_at=schedule_state)
         self.usages = Usages()
@@ -65,6 +77,7 @@ class PolicyClient:
         self._sharing, self._group = sharing, group
         self._written: dict[PolicyKey, tuple[float, Object]] = {}
         self._is_usage_told = False
+        self._learning = learning
         self.policies.on_change(self._changed)
 
     def proposals(
@@ -151,20 +164,24 @@ class PolicyClient:
         return self._group(key) if target.kind == _REVISION else key
 
     async def _look(self) -> None:
-        """List what all pods use while a policy wants to know."""
+        """List what all pods use: soon while a policy or a learnt target wants to know, else as often as it is measured."""
+        due_s = -math.inf
         while True:
-            if self.triggers.wants_usage:
+            if self.triggers.wants_usage or self._learning.is_urgent() or now_s() >= due_s:
+                due_s = now_s() + _MEASURED_PERIOD_S
                 try:
                     listing = await self._cluster.list(POD_METRICS, label_selector=REVISION_LABEL)
                 except ClusterError as error:
                     self._tell_unknown(error)
                 else:
-                    self.usages.take(listing.items, now_s())
+                    at_s = now_s()
+                    self.usages.take(listing.items, at_s)
+                    self._learning.take(self.usages, at_s)
                     self._is_usage_told = False
             await asyncio.sleep(self._settings.triggers.usage_period_s)
 
     def _tell_unknown(self, error: ClusterError) -> None:
-        """Log once that usage is not measured; triggers then have no data and remove nothing."""
+        """Log once that usage is not measured; triggers then have no data, and targets are learnt from response times."""
         self.failure_count += 1
         if not self._is_usage_told:
             _log.warning("usage.unknown", extra={"error": str(error)})

@@ -11,7 +11,7 @@ from serving.aio.clock import now_s
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.path import PUBLIC_SLICES, public_slice_of
 from serving.autoscaler.revision import ScaledPod, ScaledRevision, deployment_of, is_older, pod_of, revision_of
-from serving.autoscaler.usage import requests_of
+from serving.autoscaler.usage import Usages, requests_of
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
@@ -97,6 +97,18 @@ class RevisionWatch:
         """What the containers of a revision request."""
         found = self._revisions.cache.get(key)
         return {} if found is None else requests_of((found.get("spec") or {}).get("containers") or ())
+
+    def learns_target(self) -> bool:
+        """Whether decisions about a revision with pods depend on what is learnt of its target."""
+        return any(
+            entry.ready_names and entry.revision is not None and entry.revision.spec.learns_target
+            for entry in self.entries.values()
+        )
+
+    def measured(self, usages: Usages, now_s: float) -> None:
+        """What the pods of all revisions use, for the learnt targets."""
+        for key, entry in self.entries.items():
+            entry.measured(key[0], usages, now_s)
 
     def written(self, key: RevisionKey, found: Object) -> None:
         """The Revision as a call has answered it; one of another uid is ignored."""

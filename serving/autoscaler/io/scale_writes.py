@@ -1,6 +1,6 @@
 """The only writes that scale: a revision into or out of reserve, its path, a Deployment's scale, and `pod-deletion-cost`.
 
-Beside them, annotations of a revision: what the adaptive policy has learnt of it, and the pods it will want soon.
+Beside them, annotations of a revision: what was learnt of it, and the pods it will want soon.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
     LEARNT_ANNOTATION,
+    LEARNT_TARGET_ANNOTATION,
     POD_DELETION_COST_ANNOTATION,
     TRAFFIC_PATH_ANNOTATION,
     ServingState,
@@ -44,6 +45,7 @@ class WriteCounts(msgspec.Struct, kw_only=True):
     victim_writes: int = 0
     path_writes: int = 0
     learnt_writes: int = 0
+    learnt_target_writes: int = 0
     anticipated_writes: int = 0
 
 
@@ -104,6 +106,7 @@ class ScaleClient:
         except (Conflict, NotFound):
             return None
         self.counts.learnt_writes += LEARNT_ANNOTATION in notes
+        self.counts.learnt_target_writes += LEARNT_TARGET_ANNOTATION in notes
         self.counts.anticipated_writes += ANTICIPATED_PODS_ANNOTATION in notes
         return written
 

@@ -21,7 +21,7 @@ __all__ = ["ActivatorSender", "AutoscalerSender", "PodSender", "Record", "Sender
 
 _log = logging.getLogger("autoscaler")
 
-# The largest frame of a pod: 16 gauges with names of 63 bytes, and five numbers.
+# The largest frame of a pod: 16 gauges with names of 63 bytes, and seven numbers.
 _POD_FRAME_BYTES_MAX = 2048
 # Frames of one connection that count within one second: an activator pokes each 50 ms for each of its revisions.
 _POD_FRAMES_PER_S_MAX = 10
@@ -101,6 +101,8 @@ class PodSender(Sender):
             request_count=told.request_count,
             proxied_concurrency=min(told.proxied_concurrency, told.concurrency),
             proxied_request_count=min(told.proxied_request_count, told.request_count),
+            ended_count=told.ended_count,
+            response_time_s=told.response_time_s,
             gauges=told.gauges,
         )
         self._record(self._revision, stat, StatSource.POD)
@@ -138,6 +140,8 @@ class AutoscalerSender(Sender):
                 request_count=told.request_count,
                 proxied_concurrency=told.proxied_concurrency,
                 proxied_request_count=told.proxied_request_count,
+                ended_count=told.ended_count,
+                response_time_s=told.response_time_s,
                 gauges=told.gauges,
             )
             self._counts.relayed_stats += 1

@@ -156,6 +156,8 @@ def _relayed(key: RevisionKey, stat: Stat, source: StatSource) -> RelayedStat:
         request_count=stat.request_count,
         proxied_concurrency=stat.proxied_concurrency,
         proxied_request_count=stat.proxied_request_count,
+        ended_count=stat.ended_count,
+        response_time_s=stat.response_time_s,
         gauges=dict(stat.gauges),
     )
 

@@ -4,7 +4,8 @@ import msgspec
 
 from serving.autoscaler.adaptive.policy import RevisionPolicy
 from serving.autoscaler.revision import ScaledRevision
-from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, ScalerView, StatSource
+from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
+from serving.autoscaler.view import ScalerView
 from serving.model.knative import ServingState
 from serving.model.stat import Stat
 from serving.scaling.spec import ScalingSpec

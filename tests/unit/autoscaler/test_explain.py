@@ -15,7 +15,8 @@ from serving.autoscaler.delay import DelayWindow
 from serving.autoscaler.explain import _BOUNDS, _CLASSIC_LIMITS, _GATE, _LIMITS, explain
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.metric_windows import Observation
-from serving.autoscaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, ScalerView, conclude
+from serving.autoscaler.scaler import DecisionCause, DecisionInputs, ScalerOutcome, conclude
+from serving.autoscaler.view import ScalerView
 from serving.autoscaler.zero import GatePhase, GateReason, GateState
 from serving.model.knative import ServingState
 from serving.model.nodata import NoData

@@ -190,3 +190,32 @@ def test_a_revision_says_whose_it_is() -> None:
     found = revision_of(revision(labels=labels), SETTINGS)
     assert found is not None
     assert (found.configuration, found.service) == ("c", "s")
+
+
+def test_a_revision_says_what_its_container_may_use_and_what_was_learnt_of_its_target() -> None:
+    container = {"name": "c", "resources": {"limits": {"memory": "1Ki"}}}
+    learnt = '{"total":7.2}'
+    annotations = {"autoscaling.serving.dev/learnt-target": learnt, "autoscaling.serving.dev/target": "learnt"}
+    found = revision_of(revision({"containers": [container]}, annotations=annotations), SETTINGS)
+    assert found is not None
+    assert (found.container.name, found.container.limits.memory_bytes) == ("c", 1024)
+    assert (found.learnt_target, found.spec.learns_target) == (learnt, True)
+
+
+KILLED = {"terminated": {"reason": "OOMKilled"}}
+
+
+@pytest.mark.parametrize(
+    ("status", "count"),
+    [
+        ({"restartCount": 3}, 0),
+        ({"state": KILLED}, 1),
+        ({"state": {"waiting": {}}, "lastState": KILLED, "restartCount": 1}, 1),
+        ({"state": KILLED, "lastState": KILLED, "restartCount": 1}, 2),
+        ({"state": {"running": {}}, "lastState": {"terminated": {"reason": "Error"}}, "restartCount": 2}, 0),
+    ],
+)
+def test_a_pod_says_how_often_it_ran_out_of_memory(status: dict[str, Any], count: int) -> None:
+    found = pod_of({"metadata": {"name": "p", "labels": LABEL}, "status": {"containerStatuses": [status]}})
+    assert found is not None
+    assert found.oom_kill_count == count

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from serving.autoscaler.scaler import DecisionCause, ScalerOutcome, ScalerView, StatSource
+from serving.autoscaler.scaler import DecisionCause, ScalerOutcome, StatSource
+from serving.autoscaler.view import ScalerView
 from serving.autoscaler.zero import GateAction, GatePhase
 from serving.model.knative import TrafficPath
 from tests.unit.autoscaler.kpa_builders import DEFAULTS

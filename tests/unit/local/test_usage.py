@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +28,7 @@ class Pod(msgspec.Struct):
     key: tuple[str, str]
     sessions: Mapping[str, int]
     node_name: str = "local"
-    labels: Mapping[str, str] = msgspec.field(default_factory=lambda: {"app": "a"})
+    manifest: dict[str, Any] = msgspec.field(default_factory=lambda: {"metadata": {"labels": {"app": "a"}}})
     cgroups: Mapping[str, SessionTotals] = {}
 
 
@@ -164,3 +165,15 @@ async def test_it_is_looked_at_more_often_while_a_policy_wants_to_know(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def test_it_is_looked_at_more_often_while_a_pod_has_a_learnt_target(cluster: MemoryCluster) -> None:
+    pods = [
+        Pod(("default", "p"), {}, manifest={"metadata": {"annotations": {"autoscaling.serving.dev/target": "learnt"}}})
+    ]
+    reporter = UsageReporter(cluster, lambda: pods)
+    await reporter.look()
+    assert repr(reporter) == "UsageReporter(0 pods, wanted)"
+    pods.clear()
+    await reporter.look()
+    assert repr(reporter) == "UsageReporter(0 pods, idle)"

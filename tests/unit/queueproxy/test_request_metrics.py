@@ -1,6 +1,6 @@
 """Counts and durations of a pod's requests, as text."""
 
-from serving.queueproxy.request_metrics import BOUNDS_S, RequestMetrics, series
+from serving.queueproxy.request_metrics import BOUNDS_S, Answered, RequestMetrics, series
 
 
 def test_requests_count_by_the_hundreds_of_their_status() -> None:
@@ -38,3 +38,21 @@ def test_what_is_beyond_599_is_in_the_histogram_of_5xx() -> None:
 
 def test_a_series_has_only_the_labels_that_it_has() -> None:
     assert series("a_total", 3, revision="r") == 'a_total{kn_revision_name="r"} 3'
+
+
+def test_what_was_answered_since_the_last_look_has_a_mean_duration() -> None:
+    metrics = RequestMetrics()
+    assert metrics.answered_since() == Answered(count=0, mean_s=0.0)
+    metrics.note(200, 0.25)
+    metrics.note(404, 0.75)
+    assert metrics.answered_since() == Answered(count=2, mean_s=0.5)
+    metrics.note(200, 2.0)
+    assert metrics.answered_since() == Answered(count=1, mean_s=2.0)
+    assert metrics.answered_since() == Answered(count=0, mean_s=0.0)
+
+
+def test_failures_and_clients_that_left_say_nothing_of_how_fast_an_app_is() -> None:
+    metrics = RequestMetrics()
+    for status in (500, 503, 0):
+        metrics.note(status, 0.001)
+    assert metrics.answered_since() == Answered(count=0, mean_s=0.0)

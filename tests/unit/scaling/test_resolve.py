@@ -3,7 +3,7 @@ import pytest
 from serving.scaling.resolve import classic_target, resolve
 from serving.scaling.spec import ScalingSpec, WindowKind
 from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import HPA_CLASS, AutoscalerSettings
+from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, AutoscalerSettings
 
 SETTINGS = AutoscalerSettings()
 
@@ -91,3 +91,10 @@ def test_a_metric_of_an_hpa_is_not_measured() -> None:
     asked = ScalingAnnotations(metric="cpu", class_name=HPA_CLASS)
     found = resolve(SETTINGS, asked, container_concurrency=0, reachable=True)
     assert (found.class_name, found.metric) == (HPA_CLASS, "concurrency")
+
+
+def test_a_learnt_target_is_in_force_where_requests_in_flight_are_counted() -> None:
+    assert spec(ScalingAnnotations(target_source="learnt")).learns_target
+    assert not spec().learns_target
+    assert not spec(ScalingAnnotations(target_source="learnt", metric="rps")).learns_target
+    assert not spec(ScalingAnnotations(target_source="learnt", class_name=CLASSIC_CLASS)).learns_target

@@ -146,3 +146,11 @@ def test_a_rollout_duration_is_read_in_both_spellings() -> None:
         "annotation serving.knative.dev/rollout-duration",
         "'soon' is not right",
     )
+
+
+def test_a_target_of_ours_is_learnt_or_wrong() -> None:
+    key = "autoscaling.serving.dev/target"
+    assert read_annotations({key: "learnt"}, AutoscalerSettings()).scaling.target_source == "learnt"
+    (problem,) = read_annotations({key: "50"}, AutoscalerSettings()).problems
+    assert key in problem.where
+    assert "learnt" in problem.expected

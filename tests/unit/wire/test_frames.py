@@ -62,3 +62,17 @@ def test_what_is_no_frame_of_a_pod_is_refused_with_its_start(frame: bytes) -> No
 def test_what_is_no_frame_of_an_activator_is_refused(frame: bytes) -> None:
     with pytest.raises(InvalidValue, match="statistics of an activator"):
         decode_activator_stats(frame)
+
+
+def test_a_pod_that_is_older_reports_no_response_times() -> None:
+    found = decode_pod_stat(msgspec.msgpack.encode({"at_s": 1, "concurrency": 2, "request_count": 3}))
+    assert (found.ended_count, found.response_time_s) == (0.0, 0.0)
+
+
+def test_response_times_reach_the_autoscaler_that_decides() -> None:
+    pod = msgspec.structs.replace(POD, ended_count=8.0, response_time_s=0.25)
+    assert decode_pod_stat(encode_pod_stat(pod)) == pod
+    stat = RelayedStat(
+        namespace="default", revision="r", sender="p", concurrency=1.0, ended_count=8.0, response_time_s=0.25
+    )
+    assert decode_relayed_stats(encode_relayed_stats(RelayedStats(stats=[stat]))).stats == [stat]

@@ -6,7 +6,8 @@ import pytest
 from serving.autoscaler.adaptive.advice import Advice, KeepReason
 from serving.autoscaler.adaptive.policy import policy_of
 from serving.autoscaler.explain import explain
-from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, ScalerView, StatSource
+from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
+from serving.autoscaler.view import ScalerView
 from serving.model.knative import ServingState
 from serving.model.stat import Stat
 from serving.settings.adaptive import AdaptiveSettings

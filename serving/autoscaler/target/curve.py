@@ -1,0 +1,113 @@
+"""The response time of one pod by its concurrency, and the knee from which on more requests at once only wait longer.
+
+Input: seconds of pods, each with the mean concurrency and the requests that ended in it. Output: a ``Knee``. Seconds fall into
+bins of concurrency, two for each factor of 2; old ones count for less. The response time of the bins is made monotone (isotonic
+regression, pool adjacent violators): more requests at once never take less time, so what falls is noise.
+
+Source of the knee: operational analysis, "asymptotic bounds" (Denning and Buzen 1978; Lazowska et al., Quantitative System
+Performance, 1984, chapter 5). Throughput is at most N / R and at most its maximum X, so that they cross at N* = R x X, with the
+response time R of an idle pod: 20 ms and 200 requests a second make 4 in flight. It is the bandwidth-delay product that BBR holds a connection to.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+__all__ = ["Knee", "LatencyCurve"]
+
+# Lower edges of the bins, in requests in flight; the first bin begins at 0. The last one has all from 724 on.
+_EDGES = tuple(2.0 ** (half / 2) for half in range(20))
+_BINS = len(_EDGES) + 1
+# Rows of the state: seconds, in flight x seconds, requests that ended, their response times in seconds.
+_SECONDS, _IN_FLIGHT, _ENDED, _RESPONSE = (row * _BINS for row in range(4))
+# Least seconds and requests of a bin that says anything.
+_SECONDS_MIN, _ENDED_MIN = 3.0, 10.0
+
+
+class Knee(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bins say. Concurrencies are requests in flight of one pod, times seconds."""
+
+    response_s: float
+    """Response time at the least concurrency seen."""
+
+    throughput_max: float
+    """Most requests a second of a pod."""
+
+    bottom: float
+    """Least concurrency seen."""
+
+    top: float
+    """Largest concurrency seen."""
+
+    top_response_s: float
+    """Response time there."""
+
+    @property
+    def slowdown(self) -> float:
+        """Response time at the largest concurrency over that at the least; 1 while nothing waits."""
+        return self.top_response_s / self.response_s
+
+
+class LatencyCurve:
+    """The bins of one revision."""
+
+    __slots__ = ("_sums",)
+
+    def __init__(self) -> None:
+        self._sums = array("f", bytes(4 * 4 * _BINS))
+
+    def __repr__(self) -> str:
+        return f"LatencyCurve({sum(self._sums[_SECONDS : _SECONDS + _BINS]):.0f} s)"
+
+    def take(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
+        """One second of one pod: ``response_time_s`` is the mean of the requests that ended."""
+        sums, at = self._sums, bisect_right(_EDGES, concurrency)
+        sums[at] += 1.0
+        sums[_IN_FLIGHT + at] += concurrency
+        sums[_ENDED + at] += ended_count
+        sums[_RESPONSE + at] += ended_count * response_time_s
+
+    def fade(self, ratio: float) -> None:
+        """Let all that was seen count for less."""
+        self._sums = array("f", [one * ratio for one in self._sums])
+
+    def knee(self) -> Knee | None:
+        """The knee so far; None while no bin has enough seconds and requests."""
+        points = list(self._points())
+        if not points:
+            return None
+        blocks = _monotone(points)
+        return Knee(
+            bottom=points[0][0],
+            response_s=blocks[0][1],
+            throughput_max=max(in_flight / response_s for in_flight, response_s in blocks),
+            top=blocks[-1][0],
+            top_response_s=blocks[-1][1],
+        )
+
+    def _points(self) -> Iterator[tuple[float, float, float]]:
+        """Mean concurrency, mean response time and weight of each bin that has enough of both."""
+        sums = self._sums
+        for at in range(_BINS):
+            seconds, ended, response = sums[at], sums[_ENDED + at], sums[_RESPONSE + at]
+            if seconds >= _SECONDS_MIN and ended >= _ENDED_MIN and response > 0:
+                yield sums[_IN_FLIGHT + at] / seconds, response / ended, ended
+
+
+def _monotone(points: Iterable[tuple[float, float, float]]) -> list[tuple[float, float]]:
+    """Pairs of concurrency and response time, where neither falls: neighbours that do are one block with their mean.
+
+    Each block stands at the largest concurrency in it. Source: Barlow et al., Statistical Inference under Order
+    Restrictions, 1972.
+    """
+    blocks: list[tuple[float, float, float]] = []
+    for point in points:
+        in_flight, response_s, weight = point
+        while blocks and blocks[-1][1] >= response_s:
+            _, before_s, before = blocks.pop()
+            response_s = (before_s * before + response_s * weight) / (before + weight)
+            weight += before
+        blocks.append((in_flight, response_s, weight))
+    return [(in_flight, response_s) for in_flight, response_s, _ in blocks]

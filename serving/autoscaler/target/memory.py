@@ -1,0 +1,69 @@
+"""How much memory a pod holds by its requests in flight, and how many fit below its limit.
+
+Input: measurements of pods, each with the requests in flight at that time. Output: the requests in flight at which a pod
+reaches its limit. It is a line, by least squares over measurements of which old ones count for less: what the pod holds
+without requests, and what each request adds.
+"""
+
+import math
+from array import array
+
+__all__ = ["MemoryLine"]
+
+# Positions in the state: weight, means, and sums of squared and multiplied deviations from them.
+_WEIGHT, _MEAN_LOAD, _MEAN_BYTES, _LOADS, _BOTH, _BYTES = range(6)
+# Least measurements of a line, and least standard deviation of the requests in flight in them.
+_WEIGHT_MIN, _SPREAD_MIN = 4.0, 0.4
+# Least share of the variance of the memory that the requests explain.
+_EXPLAINED_MIN = 0.3
+# Share of the limit that is used at most: what is measured is seconds old, and an allocator keeps some of what was freed.
+_USED_RATIO = 0.9
+# Deviations from the line for which there is room.
+_DEVIATIONS = 2.0
+
+
+class MemoryLine:
+    """The measurements of one revision."""
+
+    __slots__ = ("_sums",)
+
+    def __init__(self) -> None:
+        self._sums = array("d", bytes(8 * 6))
+
+    def __repr__(self) -> str:
+        return f"MemoryLine({self._sums[_WEIGHT]:.0f} measurements)"
+
+    def take(self, concurrency: float, used_bytes: float) -> None:
+        """One pod, measured once."""
+        sums = self._sums
+        sums[_WEIGHT] += 1.0
+        load_off, bytes_off = concurrency - sums[_MEAN_LOAD], used_bytes - sums[_MEAN_BYTES]
+        sums[_MEAN_LOAD] += load_off / sums[_WEIGHT]
+        sums[_MEAN_BYTES] += bytes_off / sums[_WEIGHT]
+        sums[_LOADS] += load_off * (concurrency - sums[_MEAN_LOAD])
+        sums[_BOTH] += load_off * (used_bytes - sums[_MEAN_BYTES])
+        sums[_BYTES] += bytes_off * (used_bytes - sums[_MEAN_BYTES])
+
+    def fade(self, ratio: float) -> None:
+        """Let all that was measured count for less."""
+        for at in (_WEIGHT, _LOADS, _BOTH, _BYTES):
+            self._sums[at] *= ratio
+
+    def in_flight_max(self, limit_bytes: float) -> float | None:
+        """Requests in flight that fit; None while the measurements do not tell, or requests add nothing.
+
+        Above 90 % of the limit the answer is at most what was in flight. A pod of 24 MB, to which each request adds
+        12 MB, and a limit of 160 MB: (0.9 x 160 - 24) / 12 = 10.
+        """
+        weight, mean_load, mean_bytes, loads, both, squares = self._sums
+        if weight < _WEIGHT_MIN:
+            return None
+        room = _USED_RATIO * limit_bytes
+        present = mean_load if mean_bytes > room else None
+        if loads < weight * _SPREAD_MIN**2 or both <= 0 or both * both < _EXPLAINED_MIN * loads * squares:
+            return present
+        each = both / loads
+        base = mean_bytes - each * mean_load
+        deviation = math.sqrt(max(0.0, squares - each * both) / weight)
+        fitting = max(0.0, (room - base - _DEVIATIONS * deviation) / each)
+        return fitting if present is None else min(fitting, present)

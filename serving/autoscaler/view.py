@@ -1,0 +1,40 @@
+"""What a decision about a revision sees of the cluster."""
+
+import msgspec
+
+from serving.model.knative import ServingState, TrafficPath
+
+__all__ = ["ScalerView"]
+
+
+class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cluster says of a revision at one time."""
+
+    present_scale: int
+    """Pods that its scale asks for."""
+
+    ready_count: int
+    serving_state: ServingState
+
+    proved_at_s: float | None = None
+    """Last time that the activator was proved to be in the path; None if it never was."""
+
+    has_public: bool = False
+    """Whether it has a public Service, whose slices may name pods; without one the activators are always in the path."""
+
+    proxy_since_s: float | None = None
+    """Time since which those slices name activators only; None while they name pods, or if there are none."""
+
+    path: TrafficPath = TrafficPath.PROXY
+    """The path that was written last."""
+
+    is_woken: bool = False
+    """Whether an activator has taken it out of reserve since the last decision, maybe before its scale was 0."""
+
+    @property
+    def proof_s(self) -> float | None:
+        """When the activators were proved to be in the path; a probe that was answered while pods were there proves nothing."""
+        if not self.has_public or self.proved_at_s is None:
+            return self.proved_at_s
+        since_s = self.proxy_since_s
+        return self.proved_at_s if since_s is not None and self.proved_at_s >= since_s else None

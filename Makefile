@@ -10,6 +10,9 @@ DEBIAN_PACKAGES := chromium chromium-driver prometheus crun runc iproute2 busybo
 # boto3 asks for a python-dateutil below 3, kubernetes for one from 3 on; both work with it, so these come without what they ask for.
 AWS_PACKAGES := boto3 botocore jmespath s3transfer moto responses xmltodict Werkzeug Flask flask-cors blinker itsdangerous Jinja2 MarkupSafe
 
+# Tests start hundreds of processes: without bytecode each of them compiles its modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup system-packages lock run demo demo-nodes demo-anticipation test test-all check format config bench simulate-faults soak fuzz faults clean
 

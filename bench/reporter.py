@@ -68,7 +68,9 @@ def main() -> None:
     module._Views.export = no_export  # type: ignore[method-assign] # noqa: SLF001 - as it was
     print(f"the same with opencensus's export step: {naive_us:.0f} us, {naive_us / report_us:.0f} times as much")
 
-    scaler = AutoscalerMetrics(keys=lambda: keys, counts=lambda: {"revisions": REVISIONS}, pods=lambda _: PodCounts())
+    scaler = AutoscalerMetrics(
+        keys=lambda: keys, counts=lambda: {"revisions": REVISIONS}, pods=lambda _: PodCounts(), costs=lambda _: None
+    )
     for one in every:
         scaler.decided(one)
     print(f"a decision, all of its numbers: {per_call_us(lambda: scaler.decided(every[7]), 2000):.1f} us")

@@ -13,6 +13,7 @@ from serving.autoscaler.decision_history import DecisionRecord, HistoryEntry
 from serving.autoscaler.decision_lines import DecisionLine
 from serving.autoscaler.explain import explain
 from serving.autoscaler.follow import Followers, Write, event_bytes, wish_of
+from serving.autoscaler.policy_book import PolicyBook
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.sample import sample_of
 from serving.autoscaler.scaler import Scaler, ScalerOutcome
@@ -82,7 +83,7 @@ class DecisionPublisher:
 
 
 class DecisionBook:
-    """What people are entry of decisions: those that are remembered, and those to come."""
+    """What people ask of decisions: those that are remembered, and those to come; beside them what ``policies`` save."""
 
     def __init__(
         self,
@@ -90,10 +91,12 @@ class DecisionBook:
         *,
         keys: Callable[[], Iterable[RevisionKey]],
         decisions: Callable[[RevisionKey], Iterable[HistoryEntry]],
+        policies: PolicyBook,
     ) -> None:
         self._followers = followers
         self._keys = keys
         self._decisions = decisions
+        self.policies = policies
 
     def __repr__(self) -> str:
         """One line."""

@@ -28,6 +28,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from serving.aio.clock import now_s
 from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.linefile import LineFile
@@ -42,7 +43,9 @@ from serving.autoscaler.io.sharing import Relay, Sharing, sharing_out
 from serving.autoscaler.io.stats_server import SharedStats, StatsServer
 from serving.autoscaler.io.token_reviewer import TokenReviewer
 from serving.autoscaler.measured import measured
+from serving.autoscaler.policy_book import PolicyBook
 from serving.autoscaler.revision import ScaledRevision
+from serving.autoscaler.scaler import Scaler
 from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
 from serving.cluster.identity import lease_times, new_identity, system_namespace
@@ -54,6 +57,8 @@ from serving.metrics.hosts import host_names_of
 from serving.metrics.lag import watch_lag
 from serving.metrics.page import wanted_type
 from serving.model.errors import InvalidValue, SettingsError
+from serving.model.knative import RevisionKey
+from serving.model.revisionnumbers import PodCounts
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.daemons import AUTOSCALER, DAEMONS, ELECTION
 from serving.settings.election import ElectionSettings
@@ -98,16 +103,23 @@ class AutoscalerDaemon:
         self.relay = Relay(self._sharing, group=self.autoscaler.group, record=self.autoscaler.record)
         audience = settings.stats_audience
         reviewer = TokenReviewer(cluster, audience=audience, pod=self.autoscaler.pod) if audience else None
+        policies = PolicyBook(keys=lambda: self.autoscaler.keys, scaler=self._scaler)
         self.metrics = AutoscalerMetrics(
             keys=lambda: self.autoscaler.keys,
             counts=lambda: self.server.numbers | self.autoscaler.numbers() | self.relay.numbers,
-            pods=self.autoscaler.pod_counts,
+            pods=self._pods,
+            costs=lambda key: policies.costs(key, now_s()),
             has_old_names=settings.metrics_old_names,
         )
         self.server = StatsServer(
             key=key,
             record=self.relay.take,
-            decisions=DecisionBook(followers, keys=lambda: self.autoscaler.keys, decisions=self.autoscaler.decisions),
+            decisions=DecisionBook(
+                followers,
+                keys=lambda: self.autoscaler.keys,
+                decisions=self.autoscaler.decisions,
+                policies=policies,
+            ),
             page=lambda accept: (self.metrics.page.text(accept), wanted_type(accept)),
             is_well=lambda: self.autoscaler.is_synced,
             connections_max=settings.stats_connections_max,
@@ -166,6 +178,14 @@ class AutoscalerDaemon:
     async def _lost(self, shard: int) -> None:
         await self.autoscaler.lost(shard)
         self.server.end_followers()
+
+    def _pods(self, key: RevisionKey) -> PodCounts:
+        entry = self.autoscaler.entry(key)
+        return PodCounts() if entry is None else entry.pod_states.counts()
+
+    def _scaler(self, key: RevisionKey) -> Scaler | None:
+        entry = self.autoscaler.entry(key)
+        return None if entry is None else entry.scaler
 
     def _decided(self, event: DecisionEvent) -> None:
         self._publisher.publish(event)

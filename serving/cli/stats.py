@@ -1,4 +1,4 @@
-"""How the CLI speaks to the autoscaler: its decisions as lists and as events, by plain HTTP on the stats port.
+"""How the CLI speaks to the autoscaler: its decisions as lists and as events, and its policies, by plain HTTP on the stats port.
 
 On one machine the port stands in the state folder; of a cluster, say where a port-forward listens (``--autoscaler``).
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from serving.autoscaler.policy_story import PolicyStory
 from serving.cli.api import fail
 from serving.local.state import default_state_path
 
@@ -38,12 +39,17 @@ class Stats:
 
     def decisions(self, **names: str) -> list[bytes]:
         """Those that are remembered, oldest first, each as JSON."""
-        with self._get(names, timeout_s=_TIMEOUT_S) as answer:
+        with self._get("decisions", names, timeout_s=_TIMEOUT_S) as answer:
             return [bytes(one) for one in msgspec.json.decode(answer.read(), type=list[msgspec.Raw])]
+
+    def policies(self, **names: str) -> list[PolicyStory]:
+        """What the adaptive policy saves, for each revision that has it."""
+        with self._get("policies", names, timeout_s=_TIMEOUT_S) as answer:
+            return msgspec.json.decode(answer.read(), type=list[PolicyStory])
 
     def events(self, **names: str) -> Iterator[tuple[str, bytes]]:
         """Kind and body of each event, until the autoscaler ends."""
-        with self._get({"follow": "", **names}, timeout_s=None) as answer:
+        with self._get("decisions", {"follow": "", **names}, timeout_s=None) as answer:
             event = ""
             for line in answer:
                 name, _, value = line.rstrip(b"\n").partition(b": ")
@@ -52,8 +58,8 @@ class Stats:
                 elif name == b"data":
                     yield event, value
 
-    def _get(self, names: Mapping[str, str], *, timeout_s: float | None) -> http.client.HTTPResponse:
-        url = f"{self._url}/decisions?{urllib.parse.urlencode(names)}"
+    def _get(self, path: str, names: Mapping[str, str], *, timeout_s: float | None) -> http.client.HTTPResponse:
+        url = f"{self._url}/{path}?{urllib.parse.urlencode(names)}"
         try:
             return _opened(url, timeout_s)
         except urllib.error.HTTPError as error:

@@ -65,7 +65,7 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
         said += _logged(api.state_path, ours, forgotten(one.line for one in said), since_s=since_s)
     said.sort(key=lambda one: one.line.entry.since_wall_s)
     _print((one for one in said if one.line.entry.at_wall_s >= since_s), output)
-    now = unready_lines(api, name)
+    now = [*(_saved(stats, api.namespace, ours) if said else ()), *unready_lines(api, name)]
     if api.state_path is not None:
         now += ejected_lines(api.state_path, api.namespace, ours.__contains__)
     now += node_story(api, ours.__contains__, since_s=since_s)
@@ -176,6 +176,13 @@ def _tell_by_events(api: ApiClient, ours: _Ours, *, since_s: float, follow: bool
 
 def _event_line(one: ScaleEvent) -> str:
     return f"{clock_text(one.at_s)} {one.revision} {one.sentence}"
+
+
+def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
+    """What the policy of each revision saved."""
+    for one in stats.policies(namespace=namespace):
+        if one.sentence and one.revision in ours:
+            yield f"{one.revision} {one.sentence}"
 
 
 def _logged(

@@ -19,7 +19,8 @@ from serving.metrics.names import (
 from serving.metrics.page import MetricsPage, family_of
 from serving.metrics.reporter import Row, StatsReporter
 from serving.model.load.table import LOAD_METRICS
-from serving.model.revisionnumbers import PodCounts, RevisionNumbers
+from serving.model.revisionnumbers import PodCounts, PolicyCosts, RevisionNumbers
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 
 __all__ = ["AutoscalerMetrics"]
 
@@ -33,7 +34,7 @@ _TOTAL = "_total"
 class AutoscalerMetrics:
     """``keys`` gives the revisions that there are; ``counts`` all counts of the daemon, those that only grow end in _total.
 
-    ``pods`` tells how many pods of a revision are not ready, and why. ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
+    ``pods`` tells how many pods of a revision are not ready, and why; ``costs`` what its policy costs, None under Knative's. ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
     """
 
     def __init__(
@@ -42,12 +43,13 @@ class AutoscalerMetrics:
         keys: Callable[[], Collection[tuple[str, str]]],
         counts: Callable[[], Mapping[str, int]],
         pods: Callable[[tuple[str, str]], PodCounts],
+        costs: Callable[[tuple[str, str]], PolicyCosts | None],
         has_old_names: bool = False,
     ) -> None:
         self.page = MetricsPage(AUTOSCALER_METRICS)
         self._keys = keys
         self._counts = counts
-        self._pods = pods
+        self._pods, self._costs = pods, costs
         self._has_old_names = has_old_names
         self._reporter = StatsReporter()
         self._latest: dict[tuple[str, str], RevisionNumbers] = {}
@@ -77,8 +79,25 @@ class AutoscalerMetrics:
         self._keep()
         for name, rows in (*self._reporter.pull(), *self._loads()):
             yield from self._families(_BY_NAME[name], rows)
+        yield from self._of_policies()
         for name, value in self._counts().items():
             yield _counted(_PREFIX + name, value)
+
+    def _of_policies(self) -> Iterator[Family]:
+        """What the policy of each revision cost over the last day, and what Knative's would have."""
+        pods, cold = (family_of(_BY_NAME[f"serving_policy_day_{what}"]) for what in ("pod_seconds", "cold_requests"))
+        for one in self._latest.values():
+            costs = self._costs((one.namespace, one.revision))
+            if costs is None:
+                continue
+            labels = dict(zip(REVISION_LABELS, _labels(one), strict=True))
+            for policy, pod_seconds, cold_requests in (
+                (ADAPTIVE_POLICY, costs.pod_seconds, costs.cold_requests),
+                (KNATIVE_POLICY, costs.knative_pod_seconds, costs.knative_cold_requests),
+            ):
+                pods.add_sample(pods.name, labels | {"policy": policy}, pod_seconds)
+                cold.add_sample(cold.name, labels | {"policy": policy}, cold_requests)
+        yield from (pods, cold)
 
     def _families(self, metric: MetricSpec, rows: list[Row]) -> Iterator[Family]:
         yield _family(metric, rows, is_old=False)

@@ -209,6 +209,18 @@ AUTOSCALER_METRICS = (
         *REVISION_LABELS,
         old_name="autoscaler_excess_burst_capacity",
     ),
+    _gauge(
+        "serving_policy_day_pod_seconds",
+        "Pod-seconds over the last day: of the adaptive policy, and what Knative's would have taken (estimated).",
+        *REVISION_LABELS,
+        "policy",
+    ),
+    _gauge(
+        "serving_policy_day_cold_requests",
+        "Requests over the last day that came while no pod was ready: the same two.",
+        *REVISION_LABELS,
+        "policy",
+    ),
     _counter("serving_decisions_total", "Decisions by the rule that had the last word on the count.", "rule"),
     _gauge("autoscaler_revisions", "Revisions that are scaled."),
     _gauge("autoscaler_shards", "Shards of the revisions that this autoscaler has; 0 where they are not shared out."),

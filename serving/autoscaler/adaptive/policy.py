@@ -12,10 +12,12 @@ import numpy as np
 
 from serving.autoscaler.adaptive.advice import NEUTRAL, Advice, KeepReason
 from serving.autoscaler.adaptive.budget import PreWarmBudget
+from serving.autoscaler.adaptive.curve import curve_of
 from serving.autoscaler.adaptive.gaps import BIN_STARTS_S, SHIPPED_PRIOR, Array, GapHistory, GapPrior
 from serving.autoscaler.adaptive.room import PodRoom, quiet_load
 from serving.autoscaler.adaptive.windows import KeepBounds, KeepWindow, keep_windows
 from serving.autoscaler.merge import Proposal
+from serving.autoscaler.policy_story import HazardCurve
 from serving.model.errors import InvalidValue
 from serving.model.load.requests import CONCURRENCY
 from serving.model.nodata import NoData
@@ -49,14 +51,18 @@ _RECHECK_MIN_S = 0.05
 
 
 class _Idle(msgspec.Struct, frozen=True):
-    """What is to be done during one gap: the windows, and the rate of requests by bin."""
+    """What is to be done during one gap: the windows, the rate of requests by bin, and what a start is worth."""
 
     windows: tuple[KeepWindow, ...]
     hazard: Array
+    worth_s: float
 
 
 class RevisionPolicy:
-    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler; ``start_s`` is what a start takes."""
+    """One revision. ``budget`` and ``prior`` are shared by all revisions of an autoscaler; ``start_s`` is what a start takes.
+
+    ``idle_since_s`` is when the last request ended; None if there was none.
+    """
 
     __slots__ = (
         "_arrivals_per_start",
@@ -65,7 +71,6 @@ class RevisionPolicy:
         "_explains",
         "_gaps",
         "_idle",
-        "_idle_since_s",
         "_prior",
         "_room",
         "_said",
@@ -76,6 +81,7 @@ class RevisionPolicy:
         "_warmed_window",
         "_woken_count",
         "_woken_second",
+        "idle_since_s",
         "start_s",
     )
 
@@ -95,7 +101,7 @@ class RevisionPolicy:
         self._gaps = GapHistory()
         self._room = PodRoom()
         self._counts_pods = False
-        self._idle_since_s: float | None = None
+        self.idle_since_s: float | None = None
         self._idle: _Idle | None = None
         self.start_s = _START_S
         # Requests that would have waited for one cold start, and those of the last gap's end so far.
@@ -109,11 +115,6 @@ class RevisionPolicy:
 
     def __repr__(self) -> str:
         return f"RevisionPolicy({self._gaps})"
-
-    @property
-    def gap_count(self) -> int:
-        """Gaps that were recorded, and so how often what ``dump`` gives has changed."""
-        return self._gaps.gap_count
 
     @property
     def has_room(self) -> bool:
@@ -140,7 +141,7 @@ class RevisionPolicy:
         if concurrency <= 0 and request_count <= 0:
             return
         self._room.take(second, concurrency, request_count)
-        since_s = self._idle_since_s
+        since_s = self.idle_since_s
         if since_s is not None and second - since_s >= 1.0:
             gap_s = second - since_s
             if gap_s >= self._settings.keep_alive_min_s:
@@ -152,7 +153,7 @@ class RevisionPolicy:
             self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
         if self._woken_second is not None and second - self._woken_second < self.start_s:
             self._woken_count += request_count
-        self._idle_since_s = max(second + 1.0, since_s or 0.0) if since_s is None or second >= since_s else since_s
+        self.idle_since_s = max(second + 1.0, since_s or 0.0) if since_s is None or second >= since_s else since_s
         self._idle = self._warmed_window = self._said = None
 
     def started(self, took_s: float) -> None:
@@ -170,8 +171,8 @@ class RevisionPolicy:
         now_s: float,
     ) -> Advice:
         """Advice beside what the algorithm wants. ``in_flight`` counts queued requests too; None if it is not known."""
-        if self._idle_since_s is None:
-            self._idle_since_s = now_s
+        if self.idle_since_s is None:
+            self.idle_since_s = now_s
         if in_flight is None:
             return NEUTRAL
         room = None
@@ -184,12 +185,12 @@ class RevisionPolicy:
             if room is not None:
                 self._counts_pods = True
                 # A pause of the load ends soon, mostly; after a window the forecast keeps nothing for longer than Knative would.
-                is_pause = in_flight > 0 or now_s - self._idle_since_s < self._spec.stable_window_s
+                is_pause = in_flight > 0 or now_s - self.idle_since_s < self._spec.stable_window_s
                 count = room.count if is_pause else min(room.count, wanted)
                 algorithm = Proposal(decider=FORECAST, desired=count, reason="expected load")
         if in_flight > 0 or not self._gaps.gap_count or not self._settings.keep_alive:
             return NEUTRAL if room is None else Advice(proposals=(algorithm,), room=room)
-        age_s = max(0.0, now_s - self._idle_since_s)
+        age_s = max(0.0, now_s - self.idle_since_s)
         min_s = self._settings.keep_alive_min_s
         if age_s < min_s:
             # Most gaps end before a plan is needed, which costs more than all the rest.
@@ -213,9 +214,9 @@ class RevisionPolicy:
         count = self._room.expected_count(
             self._spec, capacity=self.pod_capacity, has_margin=self._counts_pods, ahead_s=ahead_s, now_s=now_s
         )
-        if count or self._idle is None or self._idle_since_s is None:
+        if count or self._idle is None or self.idle_since_s is None:
             return count
-        age_s = now_s - self._idle_since_s
+        age_s = now_s - self.idle_since_s
         return int(any(one.from_s - self.start_s - ahead_s <= age_s < one.to_s for one in self._idle.windows))
 
     def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
@@ -224,9 +225,9 @@ class RevisionPolicy:
         It holds while the algorithm wants one pod too, as long as each second of its windows had a load. With requests in
         flight the answer is infinite: only another load changes the advice then.
         """
-        if self._idle_since_s is None:
+        if self.idle_since_s is None:
             return None
-        age_s = now_s - self._idle_since_s
+        age_s = now_s - self.idle_since_s
         is_in_window = age_s < self._spec.stable_window_s - _WINDOW_SLACK_S
         if (
             self.has_room
@@ -274,6 +275,15 @@ class RevisionPolicy:
         self._saved_count = self._gaps.gap_count
         self._idle = self._said = None
 
+    def curve(self) -> HazardCurve | None:
+        """The rates that pods are kept by, for people; None before the first gap."""
+        if not self._gaps.gap_count:
+            return None
+        if self._idle is None:
+            self._idle = self._plan()
+        idle = self._idle
+        return curve_of(idle.hazard, idle.windows, worth_s=idle.worth_s, gap_count=self._gaps.gap_count)
+
     def _plan(self) -> _Idle:
         hazard = self._gaps.hazard(self._prior)
         settings = self._settings
@@ -286,7 +296,7 @@ class RevisionPolicy:
             start_s=self.start_s,
             pre_warms=settings.pre_warming,
         )
-        return _Idle(keep_windows(hazard, bounds), hazard)
+        return _Idle(keep_windows(hazard, bounds), hazard, bounds.worth_s)
 
     def _look(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
         """The window in which a pod should be there, or on its way, now; and when that changes."""

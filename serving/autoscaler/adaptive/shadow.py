@@ -51,8 +51,8 @@ class KnativeShadow:
         "_spec",
         "_start_s",
         "_starting",
-        "_wall_offset_s",
         "_windows",
+        "wall_offset_s",
     )
 
     def __init__(
@@ -60,7 +60,7 @@ class KnativeShadow:
     ) -> None:
         """The shadow begins with the pods that there are."""
         self._spec, self._quirks, self._period_s = spec, settings.quirks, settings.decision_period_s
-        self._wall_offset_s = wall_offset_s
+        self.wall_offset_s = wall_offset_s
         quirks = settings.quirks
         self._windows = MetricWindows(
             stable_window_s=spec.stable_window_s,
@@ -113,7 +113,7 @@ class KnativeShadow:
         knative_ready_count = self._ready(now_s)
         if not self._ready_count or not knative_ready_count:
             cold, knative_cold = request_count * (not self._ready_count), request_count * (not knative_ready_count)
-            self._costs.add_cold(cold, knative_cold, wall_s=now_s + self._wall_offset_s)
+            self._costs.add_cold(cold, knative_cold, wall_s=now_s + self.wall_offset_s)
         if not self._scale:
             self._count(now_s)
             self._step(bounded(1, spec=self._spec, is_initialized=True).count, ready_count=0, now_s=now_s)
@@ -133,7 +133,7 @@ class KnativeShadow:
 
     def costs(self, now_s: float) -> PolicyCosts:
         """The last day."""
-        return self._costs.total(now_s + self._wall_offset_s)
+        return self._costs.total(now_s + self.wall_offset_s)
 
     def due_save(self, *, is_now: bool) -> str | None:
         """The costs as text for ``load``, once an hour and when ``is_now``; None in between."""
@@ -151,7 +151,7 @@ class KnativeShadow:
         step_s = min(max(0.0, now_s - self._at_s), _STEP_MAX_S)
         self._at_s = now_s
         if step_s and (self._present_scale or self._scale):
-            self._costs.add_pods(step_s * self._present_scale, step_s * self._scale, wall_s=now_s + self._wall_offset_s)
+            self._costs.add_pods(step_s * self._present_scale, step_s * self._scale, wall_s=now_s + self.wall_offset_s)
 
     def _decide(self, beside: Sequence[Proposal], now_s: float) -> None:
         ready_count, over = self._ready(now_s), math.floor(now_s) - 1

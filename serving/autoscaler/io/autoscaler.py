@@ -22,7 +22,6 @@ from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.scaler import DecisionCause, StatSource
 from serving.cluster.port import Cluster, Object
 from serving.model.knative import RevisionKey
-from serving.model.revisionnumbers import PodCounts
 from serving.model.stat import Stat
 from serving.settings.autoscaler import AutoscalerSettings
 
@@ -149,10 +148,9 @@ class Autoscaler:
         entry = self._watch.entries.get(key)
         return entry.history.entries() if entry else []
 
-    def pod_counts(self, key: RevisionKey) -> PodCounts:
-        """How many pods of a revision are not ready, and why."""
-        entry = self._watch.entries.get(key)
-        return PodCounts() if entry is None else entry.pod_states.counts()
+    def entry(self, key: RevisionKey) -> RevisionEntry | None:
+        """What is known of a revision; None of one that is not followed."""
+        return self._watch.entries.get(key)
 
     def pod(self, namespace: str, name: str) -> Object | None:
         """A pod of a revision as it was seen last."""

@@ -7,7 +7,7 @@ decode, is out of bounds, comes too late or too often is counted and dropped; th
 one pod one second. A new connection of the same pod takes the place of the old one.
 
 ``/healthz`` says whether the cluster has been seen, ``/metrics`` the counts, ``/decisions?namespace=&revision=`` why; with
-``&follow`` as events while it happens.
+``&follow`` as events while it happens. ``/policies?namespace=&revision=`` says what the adaptive policy saves, ``&curve`` by what.
 """
 
 import asyncio
@@ -149,9 +149,11 @@ class StatsServer:
             case "/healthz":
                 status = http.HTTPStatus.OK if self._is_well() else http.HTTPStatus.SERVICE_UNAVAILABLE
                 return protocol.reject(status, "ok\n" if status == http.HTTPStatus.OK else "not synced yet\n")
-            case "/metrics" | "/decisions":
+            case "/metrics" | "/decisions" | "/policies":
                 return self._told(protocol, request, connection, path=path)
-        return protocol.reject(http.HTTPStatus.NOT_FOUND, "there are /stats, /healthz, /metrics and /decisions\n")
+        return protocol.reject(
+            http.HTTPStatus.NOT_FOUND, "there are /stats, /healthz, /metrics, /decisions and /policies\n"
+        )
 
     def _told(self, protocol: ServerProtocol, request: Request, connection: StatsConnection, *, path: str) -> Response:
         """Answer a query, unless the Host shows that another site rebound its name to this address."""
@@ -164,6 +166,8 @@ class StatsServer:
             response = protocol.reject(http.HTTPStatus.TEMPORARY_REDIRECT, f"ask {address}\n")
             response.headers["Location"] = f"http://{address}{request.path}"
             return response
+        if path == "/policies":
+            return _typed(protocol, self._decisions.policies.encoded(names, now_s=now_s()).decode(), "application/json")
         if "follow" not in names:
             return _typed(protocol, self._decisions.encoded(names).decode(), "application/json")
         connection.follow(lambda: self._decisions.follow(names, connection.write))

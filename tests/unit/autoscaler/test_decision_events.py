@@ -6,6 +6,7 @@ import pytest
 from serving.autoscaler.decision_events import DecisionBook, DecisionEvent, DecisionPublisher
 from serving.autoscaler.decision_history import DecisionHistory
 from serving.autoscaler.follow import Followers, FollowRequest
+from serving.autoscaler.policy_book import PolicyBook
 from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.scaler import DecisionCause
 from serving.settings.autoscaler import CLASSIC_CLASS
@@ -117,7 +118,10 @@ def test_the_book_narrows_down_and_lets_people_follow_from_a_time_on() -> None:
     told.world.live(60, load=5.0)
     told.decide()
     book = DecisionBook(
-        told.followers, keys=lambda: [KEY], decisions=lambda key: told.story.entries() if key == KEY else []
+        told.followers,
+        keys=lambda: [KEY],
+        decisions=lambda key: told.story.entries() if key == KEY else [],
+        policies=PolicyBook(keys=lambda: [KEY], scaler=lambda _: None),
     )
     since = str(told.world.now_s)
     assert len(json.loads(book.encoded({}))) == 2

@@ -1,9 +1,14 @@
 from serving.metrics.autoscaler import AutoscalerMetrics
-from serving.model.revisionnumbers import PodCounts
+from serving.model.revisionnumbers import PodCounts, PolicyCosts
 from tests.unit.metrics.builders import numbers
 
 LABELS = '{k8s_namespace_name="default",kn_configuration_name="hello",kn_revision_name="hello-00001"}'
 KEY = ("default", "hello-00001")
+COSTS = {
+    KEY: PolicyCosts(
+        pod_seconds=600.0, cold_requests=3.0, knative_pod_seconds=900.0, knative_cold_requests=5.0, covered_s=3600.0
+    )
+}
 
 
 def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> AutoscalerMetrics:
@@ -11,6 +16,7 @@ def metrics(*keys: tuple[str, str], has_old_names: bool = False) -> AutoscalerMe
         keys=lambda: keys,
         counts=lambda: {"revisions": 1, "odd_total": 2},
         pods=lambda _: PodCounts(not_ready=4, pending=5, terminating=6),
+        costs=COSTS.get,
         has_old_names=has_old_names,
     )
 
@@ -31,6 +37,10 @@ def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
         "# TYPE autoscaler_odd_total counter",
     ):
         assert line in page
+    for policy, pod_seconds, cold in (("adaptive", 600.0, 3.0), ("knative", 900.0, 5.0)):
+        labels = LABELS.replace("}", f',policy="{policy}"}}')
+        assert f"serving_policy_day_pod_seconds{labels} {pod_seconds}" in page
+        assert f"serving_policy_day_cold_requests{labels} {cold}" in page
     assert "kn_revision_rps_stable{" not in page
     assert "autoscaler_desired_pods" not in page
 

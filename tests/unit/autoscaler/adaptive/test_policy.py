@@ -140,7 +140,7 @@ def test_seconds_without_load_and_of_the_past_are_no_requests() -> None:
     policy.take(90, 0.5, 1.0)
     policy.take(101, 0.5, 0.0)
 
-    assert policy.gap_count == 0
+    assert policy.curve() is None
     assert repr(policy) == "RevisionPolicy(GapHistory(0 gaps))"
 
 
@@ -300,3 +300,22 @@ def test_the_advice_has_to_be_asked_for_while_the_forecast_wants_more_than_one_p
         policy.take(second, 20.0, 1.0)
     assert (policy.unchanged_for_s(in_flight=1.0, now_s=130.0), policy.is_small) == (None, False)
     assert made().is_small
+
+
+def test_the_curve_shows_the_rates_that_the_windows_follow_from() -> None:
+    policy = made()
+    called_every(600, policy)
+    curve = policy.curve()
+
+    assert curve is not None
+    assert curve == policy.curve()
+    assert curve.gap_count == 39
+    assert curve.threshold == pytest.approx(1 / 120)
+    # Calls each ten minutes: the pod goes, and is started ahead of the next one.
+    assert len(curve.windows) == 2
+    first, second = curve.windows
+    assert first[1] < 120.0 < second[0] <= 599.0 <= second[1]
+    rates = dict(zip(curve.ages_s, curve.rates, strict=True))
+    above = [age_s for age_s, rate in rates.items() if rate >= curve.threshold and age_s > 120.0]
+    assert min(above) == pytest.approx(second[0], rel=0.05)
+    assert max(above) < second[1] <= max(rates)

@@ -1,0 +1,59 @@
+"""What the adaptive policy has to say of each revision to those who ask: savings, and the curve that it keeps pods by.
+
+Input: scalers, and a query. Output: ``PolicyStory`` records as JSON. Revisions that are decided on as by Knative are left out.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from serving.autoscaler.follow import wish_of
+from serving.autoscaler.policy_story import PolicyStory, savings_sentence
+from serving.autoscaler.scaler import Scaler
+from serving.model.knative import RevisionKey
+from serving.model.revisionnumbers import PolicyCosts
+
+__all__ = ["PolicyBook"]
+
+
+class PolicyBook:
+    """All revisions. ``scaler`` gives the scaler of one, None while it has none."""
+
+    def __init__(
+        self, *, keys: Callable[[], Iterable[RevisionKey]], scaler: Callable[[RevisionKey], Scaler | None]
+    ) -> None:
+        self._keys, self._scaler = keys, scaler
+
+    def __repr__(self) -> str:
+        """One line."""
+        return f"PolicyBook({len(list(self._keys()))} revisions)"
+
+    def costs(self, key: RevisionKey, now_s: float) -> PolicyCosts | None:
+        """What a revision's policy costs beside Knative's; None under Knative's."""
+        scaler = self._scaler(key)
+        return None if scaler is None or scaler.shadow is None else scaler.shadow.costs(now_s)
+
+    def encoded(self, names: Mapping[str, str], *, now_s: float) -> bytes:
+        """A JSON list; ``namespace`` and ``revision`` narrow it down, ``curve`` adds the curves."""
+        wish = wish_of(names)
+        stories = (
+            self._story(key, has_curve="curve" in names, now_s=now_s)
+            for key in self._keys()
+            if wish.lets_through("decision", key)
+        )
+        return msgspec.json.encode([one for one in stories if one is not None])
+
+    def _story(self, key: RevisionKey, *, has_curve: bool, now_s: float) -> PolicyStory | None:
+        scaler = self._scaler(key)
+        if scaler is None or scaler.shadow is None or scaler.policy is None:
+            return None
+        costs = scaler.shadow.costs(now_s)
+        since_s = scaler.policy.idle_since_s
+        return PolicyStory(
+            namespace=key[0],
+            revision=key[1],
+            costs=costs,
+            sentence=savings_sentence(costs),
+            idle_since_wall_s=None if since_s is None else since_s + scaler.shadow.wall_offset_s,
+            curve=scaler.policy.curve() if has_curve else None,
+        )

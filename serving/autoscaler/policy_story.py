@@ -1,0 +1,82 @@
+"""What the adaptive policy has learnt of a revision and what it saves against Knative's, as records and as a sentence.
+
+Input: costs of both policies. Output: "over the last day: 12 cold requests instead of 31, 40 pod-minutes less than under Knative's
+policy, estimated". This module imports no decider, so that a command that only prints sentences starts without numpy.
+"""
+
+import msgspec
+
+from serving.model.revisionnumbers import PolicyCosts
+
+__all__ = ["HazardCurve", "PolicyStory", "savings_sentence"]
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
+# Less is not said: nothing has happened yet.
+_COVERED_MIN_S = 60.0
+# A difference of fewer pod-seconds, and of a smaller share, is none.
+_SAVED_MIN_S, _SAVED_MIN_RATIO = 30.0, 0.005
+
+
+class HazardCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """The rate at which the next request comes, by the age of a gap. Ages are seconds since the last request ended."""
+
+    ages_s: tuple[float, ...]
+    rates: tuple[float, ...]
+    """Requests per second of idleness, from each age to the next."""
+
+    threshold: float
+    """Rate from which on a pod is kept: 1 over what a cold start is worth."""
+
+    windows: tuple[tuple[float, float], ...]
+    """Ages between which a pod is there; from the second one on it is started ahead of a request."""
+
+    gap_count: int
+    """Gaps that were seen."""
+
+
+class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
+    """One revision under ``policy: adaptive``."""
+
+    namespace: str
+    revision: str
+    costs: PolicyCosts
+    sentence: str
+    """What was saved; "" while there is nothing to say."""
+
+    idle_since_wall_s: float | None
+    """When the last request ended, in seconds since the epoch; None if there was none."""
+
+    curve: HazardCurve | None
+    """None before the first gap, and where it was not asked for."""
+
+
+def savings_sentence(costs: PolicyCosts) -> str:
+    """What a policy cost, and what Knative's would have cost; "" in the first minute and while there was no pod."""
+    if costs.covered_s < _COVERED_MIN_S or not costs.pod_seconds + costs.knative_pod_seconds:
+        return ""
+    return f"over the last {_span(costs.covered_s)}: {_cold(costs)}, {_pods(costs)} under Knative's policy, estimated"
+
+
+def _span(span_s: float) -> str:
+    if span_s >= _DAY_S - _HOUR_S:
+        return "day"
+    if span_s >= 2 * _HOUR_S:
+        return f"{span_s / _HOUR_S:.0f} hours"
+    return f"{span_s / _MINUTE_S:.0f} minutes" if span_s >= 2 * _MINUTE_S else "minute"
+
+
+def _cold(costs: PolicyCosts) -> str:
+    cold, other = round(costs.cold_requests), round(costs.knative_cold_requests)
+    requests = f"{cold:,} cold request{'' if cold == 1 else 's'}"
+    return f"{requests} in both cases" if cold == other else f"{requests} instead of {other:,}"
+
+
+def _pods(costs: PolicyCosts) -> str:
+    saved_s = costs.knative_pod_seconds - costs.pod_seconds
+    if abs(saved_s) < max(_SAVED_MIN_S, _SAVED_MIN_RATIO * costs.knative_pod_seconds):
+        return "as many pod-seconds as"
+    size_s = abs(saved_s)
+    amount = f"{size_s / _HOUR_S:,.1f} pod-hours" if size_s >= 2 * _HOUR_S else f"{size_s / _MINUTE_S:.0f} pod-minutes"
+    if size_s < 2 * _MINUTE_S:
+        amount = f"{size_s:.0f} pod-seconds"
+    return f"{amount} {'less' if saved_s > 0 else 'more'} than"

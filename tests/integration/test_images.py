@@ -1,13 +1,9 @@
 """Images from a registry and from the archives of other tools, into the store."""
 
+import asyncio
 import gzip
 import hashlib
 import io
-import json
-import shutil
-import socket
-import subprocess
-import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,54 +12,27 @@ import pytest
 from serving.local.images.layers import Unpacker
 from serving.local.images.pins import ImagePins
 from serving.local.images.pullers import pull_from_registry
+from serving.local.images.pullsecrets import credentials_of
 from serving.local.images.reference import parse_reference
 from serving.local.images.source import ImageSource
 from serving.local.images.store import ImageStore, ImageUnavailable
 from serving.model.errors import InvalidValue
-from tests.eventually import until
 from tests.integration.image_stage import oci_archive, tar_of
-
-REGISTRY, SKOPEO = shutil.which("docker-registry"), shutil.which("skopeo")
+from tests.integration.registry_stage import a_registry, login, push
 
 
 @pytest.fixture
 async def registry(tmp_path: Path) -> AsyncIterator[str]:
     """The address of a registry on this machine."""
-    if not REGISTRY or not SKOPEO:
-        pytest.skip("needs docker-registry and skopeo (apt-get install docker-registry skopeo)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    config = tmp_path / "registry.yml"
-    storage = {"filesystem": {"rootdirectory": str(tmp_path / "registry")}}
-    config.write_text(
-        json.dumps({"version": 0.1, "log": {"level": "error"}, "storage": storage, "http": {"addr": address}})
-    )
-    process = started(config)
-    try:
-        await until(lambda: is_up(address))
+    async with a_registry(tmp_path) as address:
         yield address
-    finally:
-        process.terminate()
-        process.wait()
 
 
-def started(config: Path) -> subprocess.Popen[bytes]:
-    assert REGISTRY is not None
-    return subprocess.Popen([REGISTRY, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def is_up(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{address}/v2/", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def push(archive: Path, name: str) -> None:
-    command = ["skopeo", "copy", "-q", "--dest-tls-verify=false", f"oci-archive:{archive}", f"docker://{name}"]
-    subprocess.run(command, check=True)
+@pytest.fixture
+async def closed_registry(tmp_path: Path) -> AsyncIterator[str]:
+    """The address of a registry that wants a name and a password."""
+    async with a_registry(tmp_path, is_open=False) as address:
+        yield address
 
 
 def image(path: Path, content: str) -> Path:
@@ -95,6 +64,32 @@ async def test_a_revision_keeps_its_image_when_the_tag_moves(registry: str, tmp_
 async def test_an_image_that_a_registry_does_not_have_is_named(registry: str, tmp_path: Path) -> None:
     with pytest.raises(ImageUnavailable, match=f"image {registry}/none:latest: skopeo: (?!time=).*manifest unknown"):
         await ImageSource(ImageStore(tmp_path / "images"), (pull_from_registry,)).ensure(f"{registry}/none")
+
+
+async def test_an_image_is_pulled_with_the_credentials_of_its_pod(closed_registry: str, tmp_path: Path) -> None:
+    name = f"{closed_registry}/app"
+    push(image(tmp_path / "1.tar", "one"), name)
+    source = ImageSource(ImageStore(tmp_path / "images"), (pull_from_registry,))
+    with pytest.raises(ImageUnavailable, match="authentication required"):
+        await source.ensure(name)
+    with pytest.raises(ImageUnavailable, match=r"\(with imagePullSecrets\)"):
+        await source.ensure(name, credentials=credentials_of([login(closed_registry, word="wrong")]))
+    refused, found = await asyncio.gather(
+        source.ensure(name),
+        source.ensure(name, credentials=credentials_of([login(closed_registry)])),
+        return_exceptions=True,
+    )
+    assert isinstance(refused, ImageUnavailable), "a pull without credentials is not one with them"
+    assert not isinstance(found, BaseException)
+    assert await source.ensure(name) == found
+
+
+async def test_a_registry_that_wants_no_credentials_is_pulled_from_with_some_of_another(
+    registry: str, tmp_path: Path
+) -> None:
+    push(image(tmp_path / "1.tar", "one"), f"{registry}/app")
+    source = ImageSource(ImageStore(tmp_path / "images"), (pull_from_registry,))
+    await source.ensure(f"{registry}/app", credentials=credentials_of([login("r.example")]))
 
 
 async def test_an_image_with_the_policy_never_is_not_pulled(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import CONFIG_MAP, POD
+from serving.cluster.kinds import CONFIG_MAP, EVENT, POD, SECRET
 from serving.cluster.port import Object
 from serving.local.containers.cgroups import Limits
 from serving.local.containers.host import container_host
@@ -15,6 +15,7 @@ from serving.local.containers.leftovers import remove_leftovers
 from serving.local.containers.podbox import ContainerHost
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
+from tests.integration.registry_stage import a_registry, login, push
 
 pytestmark = [needs_containers()]
 IMAGE = "test.local/web:1"
@@ -79,6 +80,21 @@ async def test_an_image_answers_with_its_own_environment_at_the_default_port(mac
     status, page = await machine.get(pod, "/me")
     assert (status, page.strip()) == (200, "TARGET=image PORT=8080 user=0:0 host=p pid=1 home=/root")
     assert "started" in machine.log("p")
+
+
+async def test_a_pod_pulls_its_image_with_the_credentials_of_its_secrets(machine: Machine, tmp_path: Path) -> None:
+    app_image(tmp_path / "pulled.tar", Env=["TARGET=pulled"])
+    async with a_registry(tmp_path, is_open=False) as registry:
+        push(tmp_path / "pulled.tar", f"{registry}/web:1")
+        await machine.cluster.create(SECRET, login(registry))
+        made = boxed(image=f"{registry}/web:1")
+        made["spec"]["imagePullSecrets"] = [{"name": "absent"}, {"name": "login"}]
+        await machine.start(made)
+        pod = await machine.ready()
+    assert "TARGET=pulled" in (await machine.get(pod, "/me"))[1]
+    assert status_of(pod)["imageID"].startswith(f"{registry}/web@sha256:")
+    events = [one for one in (await machine.cluster.list(EVENT)).items if one["reason"].endswith("ImagePullSecret")]
+    assert ["absent" in one["message"] for one in events] == [True]
 
 
 async def test_a_pod_with_a_long_name_has_its_beginning_as_hostname(machine: Machine) -> None:

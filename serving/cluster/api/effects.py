@@ -30,7 +30,7 @@ _POD_FIELDS = {
     "dnsPolicy": "names are resolved as on this machine",
     "enableServiceLinks": "no variables are made for services",
     "hostAliases": "names are resolved as on this machine",
-    "imagePullSecrets": "images are pulled with the credentials of this machine's user",
+    "imagePullSecrets": _NO_IMAGES,
     "priorityClassName": _ONE_NODE,
     "runtimeClassName": "pods are processes",
     "schedulerName": _ONE_NODE,
@@ -50,7 +50,9 @@ _POD_FIELDS = {
     "volumes[*].persistentVolumeClaim": _NO_VOLUME,
 }
 # What containers of images honour, and processes do not.
-_OF_CONTAINERS = frozenset({"securityContext", "containers[*].securityContext", "containers[*].imagePullPolicy"})
+_OF_CONTAINERS = frozenset(
+    {"imagePullSecrets", "securityContext", "containers[*].securityContext", "containers[*].imagePullPolicy"}
+)
 _POD_SPECS = {SERVING_SERVICE: "spec.template.spec", CONFIGURATION: "spec.template.spec", REVISION: "spec"}
 _ANNOTATED = ("metadata.annotations", "spec.template.metadata.annotations")
 # The path of the template of pods, "" where the object is the pod.

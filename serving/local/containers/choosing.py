@@ -12,13 +12,16 @@ from collections.abc import Awaitable, Callable
 
 from serving.aio.clock import now_s
 from serving.aio.periodic import wait_for
+from serving.cluster.kinds import SECRET
 from serving.cluster.port import Object
 from serving.local.containers.podbox import PodBox
+from serving.local.images.pullsecrets import credentials_of
 from serving.local.images.store import ImageUnavailable, StoredImage
 from serving.local.podplan import ContainerState, all_containers, container_name_of
 from serving.local.podsetup import PodSetup
+from serving.model.errors import InvalidValue, NotFound
 from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, NETWORK_ANNOTATION, REVISION_UID_LABEL
-from serving.model.objects import annotations_of, labels_of
+from serving.model.objects import annotations_of, labels_of, namespace_of
 
 __all__ = ["box_of", "has_own_network", "names_commands", "runs_images"]
 
@@ -67,10 +70,13 @@ async def box_of(
         name = ""
         images: dict[str, StoredImage] = {}
         try:
+            credentials = b"" if has_network else await _credentials(setup, warn)
             for container in () if has_network else all_containers(pod):
                 name, policy = container_name_of(container), container.get("imagePullPolicy", "")
                 key = f"{revision}/{name}" if revision else ""
-                images[name] = await host.images.ensure(container.get("image", ""), policy=policy, key=key)
+                images[name] = await host.images.ensure(
+                    container.get("image", ""), policy=policy, key=key, credentials=credentials
+                )
             box = setup.box(host, images)
             await box.prepare()
         except ImageUnavailable as error:
@@ -88,3 +94,18 @@ async def box_of(
         if await wait_for(stop, until_s=now_s() + pause_s):
             return None
         pause_s = min(pause_s * _PAUSE_FACTOR, _PAUSE_MAX_S)
+
+
+async def _credentials(setup: PodSetup, warn: Callable[[str, str], Awaitable[None]]) -> bytes:
+    """The credentials of registries that the pod's Secrets have. One that has none is reported, and the pull is tried all the same."""
+    found = []
+    for name in dict.fromkeys(one.get("name", "") for one in setup.manifest["spec"].get("imagePullSecrets") or ()):
+        try:
+            secret = await setup.node.cluster.get(SECRET, namespace_of(setup.manifest), name)
+            credentials_of([secret])
+        except (NotFound, InvalidValue) as error:
+            why = f"expected {error.expected}" if isinstance(error, InvalidValue) else str(error)
+            await warn("FailedToRetrieveImagePullSecret", f"imagePullSecrets: {name}: {why}")
+        else:
+            found.append(secret)
+    return credentials_of(found)

@@ -1,7 +1,7 @@
 """Brings images from elsewhere into the store: from podman, buildah or docker on this machine, and from registries by skopeo.
 
 Each tool is used as it is installed: storage, mirrors and trust are configured where the tool's own users configure them, and
-credentials come from the usual files (``podman login``, ``docker login``). Everything here blocks.
+credentials come from a pod's Secrets, or from the usual files (``podman login``, ``docker login``). Everything here blocks.
 """
 
 import os
@@ -40,7 +40,7 @@ def installed_pullers() -> tuple[Puller, ...]:
     return (*engines, pull_from_registry)
 
 
-def _from_podman(reference: ImageReference, store: ImageStore) -> StoredImage:
+def _from_podman(reference: ImageReference, store: ImageStore, _credentials: bytes) -> StoredImage:
     name = str(reference)
     _run(name, ["podman", "image", "exists", name], within_s=_LOOK_MAX_S, missing="is not in podman's storage")
     return _saved(
@@ -48,26 +48,29 @@ def _from_podman(reference: ImageReference, store: ImageStore) -> StoredImage:
     )
 
 
-def _from_buildah(reference: ImageReference, store: ImageStore) -> StoredImage:
+def _from_buildah(reference: ImageReference, store: ImageStore, _credentials: bytes) -> StoredImage:
     name = str(reference)
     inspect = ["buildah", "inspect", "--type", "image", name]
     _run(name, inspect, within_s=_LOOK_MAX_S, missing="is not in buildah's storage")
     return _saved(reference, store, lambda path: ["buildah", "push", "-q", name, f"oci-archive:{path}"])
 
 
-def _from_docker(reference: ImageReference, store: ImageStore) -> StoredImage:
+def _from_docker(reference: ImageReference, store: ImageStore, _credentials: bytes) -> StoredImage:
     name = reference.short
     _run(name, ["docker", "image", "inspect", name], within_s=_LOOK_MAX_S, missing="is not in docker's storage")
     return _saved(reference, store, lambda path: ["docker", "image", "save", "-o", path, name])
 
 
-def pull_from_registry(reference: ImageReference, store: ImageStore, *, is_kept: bool = False) -> StoredImage:
+def pull_from_registry(
+    reference: ImageReference, store: ImageStore, credentials: bytes = b"", *, is_kept: bool = False
+) -> StoredImage:
     """Pull an image with skopeo; its digest is that of the registry. A registry on this machine may have no TLS.
+
+    ``credentials`` are tried first, as in a file of containers-auth.json(5); then those of this machine's user.
 
     Raises:
         ImageUnavailable: when there is no skopeo, or the registry does not give it.
     """
-    name = str(reference)
     if reference.registry in _NEVER_PULLED:
         raise ImageUnavailable(
             reference.short, f"is not on this machine, and nothing is pulled from {reference.registry}"
@@ -75,17 +78,35 @@ def pull_from_registry(reference: ImageReference, store: ImageStore, *, is_kept:
     if shutil.which("skopeo") is None:
         why = "is not on this machine, and a registry needs skopeo (apt-get install skopeo)"
         raise ImageUnavailable(reference.short, why)
+    if credentials:
+        try:
+            with tempfile.NamedTemporaryFile(prefix="serving-auth-") as file:
+                file.write(credentials)
+                file.flush()
+                return _pull(reference, store, is_kept=is_kept, options=["--authfile", file.name])
+        except ImageUnavailable as error:
+            refused = error
+        try:
+            return _pull(reference, store, is_kept=is_kept)
+        except ImageUnavailable:
+            raise ImageUnavailable(reference.short, f"{refused.why} (with imagePullSecrets)") from refused
+    return _pull(reference, store, is_kept=is_kept)
+
+
+def _pull(reference: ImageReference, store: ImageStore, *, is_kept: bool, options: Sequence[str] = ()) -> StoredImage:
+    """Pull an image with skopeo, called with these options."""
+    name = str(reference)
     # skopeo takes a tag or a digest, and the digest says more.
     source = f"docker://{name.replace(':' + reference.tag + '@', '@')}" if reference.digest else f"docker://{name}"
     is_local = reference.registry.startswith(_LOCAL)
     verify = ["--tls-verify=false"] if is_local else []
-    inspect = ["skopeo", "inspect", "--no-tags", "--format", "{{.Digest}}", *verify, source]
+    inspect = ["skopeo", "inspect", "--no-tags", "--format", "{{.Digest}}", *options, *verify, source]
     digest = reference.digest or _run(name, inspect, within_s=_LOOK_MAX_S * 3).strip()
     pinned = source.partition("@")[0].removesuffix(f":{reference.tag}") if reference.tag else source.partition("@")[0]
     verify = ["--src-tls-verify=false"] if is_local else []
 
     def command(path: str) -> list[str]:
-        return ["skopeo", "copy", "-q", *verify, f"{pinned}@{digest}", f"oci-archive:{path}"]
+        return ["skopeo", "copy", "-q", *options, *verify, f"{pinned}@{digest}", f"oci-archive:{path}"]
 
     return _saved(reference, store, command, digest=digest, is_kept=is_kept)
 

@@ -22,13 +22,15 @@ class ImageSource:
     def __init__(self, store: ImageStore, pullers: tuple[Puller, ...] = ()) -> None:
         self.store, self._pins = store, ImagePins(store.folder)
         self._pullers = pullers
-        self._pulling: dict[str, asyncio.Task[StoredImage]] = {}
+        self._pulling: dict[tuple[str, bytes], asyncio.Task[StoredImage]] = {}
 
     def __repr__(self) -> str:
         return f"ImageSource({self.store}, {len(self._pulling)} being pulled)"
 
-    async def ensure(self, image: str, *, policy: str = "", key: str = "") -> StoredImage:
+    async def ensure(self, image: str, *, policy: str = "", key: str = "", credentials: bytes = b"") -> StoredImage:
         """The image, pulled if it is not there. ``policy`` is a container's ``imagePullPolicy``.
+
+        ``credentials`` are those of its pod, as ``credentials_of`` makes them.
 
         All calls with one ``key``, such as a container of a revision, get the image that the first one got.
 
@@ -44,10 +46,12 @@ class ImageSource:
             return await self._pinned(key, found)
         if policy == _NEVER:
             raise ImageUnavailable(image, "is not on this machine (imagePullPolicy: Never)", reason="ErrImageNeverPull")
-        task = self._pulling.get(str(reference))
+        # A pull with other credentials may have another result.
+        pull = (str(reference), credentials)
+        task = self._pulling.get(pull)
         if task is None:
-            task = self._pulling[str(reference)] = asyncio.create_task(self._pull(reference), name=f"pull {image}")
-            task.add_done_callback(lambda _: self._pulling.pop(str(reference), None))
+            task = self._pulling[pull] = asyncio.create_task(self._pull(reference, credentials), name=f"pull {image}")
+            task.add_done_callback(lambda _: self._pulling.pop(pull, None))
         return await self._pinned(key, await asyncio.shield(task))
 
     def _find(self, image: str, key: str) -> StoredImage | None:
@@ -59,11 +63,11 @@ class ImageSource:
             await asyncio.to_thread(self._pins.pin, key, found)
         return found
 
-    async def _pull(self, reference: ImageReference) -> StoredImage:
+    async def _pull(self, reference: ImageReference, credentials: bytes) -> StoredImage:
         failures: list[str] = []
         for puller in self._pullers:
             try:
-                return await asyncio.to_thread(puller, reference, self.store)
+                return await asyncio.to_thread(puller, reference, self.store, credentials)
             except ImageUnavailable as error:
                 failures.append(error.why)
         why = "; ".join(failures) or "is not on this machine; `serving image import FILE` brings one"

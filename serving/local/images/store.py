@@ -208,7 +208,7 @@ class ImageStore:
         replace_file(folder / "image.json", msgspec.json.encode(image))
 
 
-Puller = Callable[[ImageReference, ImageStore], StoredImage]
+Puller = Callable[[ImageReference, ImageStore, bytes], StoredImage]
 """Brings an image into the store; blocks. Raises ``ImageUnavailable``."""
 
 

@@ -13,11 +13,9 @@ from typing import Any
 
 from kubernetes.client import models
 
-from serving.cluster.admission import admit
 from serving.cluster.api.effects import effectless
 from serving.cluster.crds import crds
 from serving.cluster.kinds import REVISION
-from serving.model.errors import Invalid
 from serving.settings.annotations import GROUP, ScalingAnnotations
 from serving.settings.knob import fields_of
 
@@ -57,8 +55,6 @@ def _of_kubernetes(prefix: str, model: Any, schema: Mapping[str, Any]) -> Iterat
     for name in known:
         if not prefix and name in _refused():
             yield f"`{prefix}{name}`", "refused", "refused"
-        elif not prefix and _is_refused_here(name):
-            yield f"`{name}`", "refused", "honoured"
         else:
             reason = _without_effect(prefix, name)
             yield f"`{prefix}{name}`", f"ignored aloud: {reason}" if reason else "honoured", "honoured"
@@ -74,17 +70,6 @@ def _refused() -> set[str]:
         for name, schema in _SPEC["properties"].items()
         if forbidden in [rule.get("reason") for rule in schema.get("x-kubernetes-validations", ())]
     }
-
-
-def _is_refused_here(name: str) -> bool:
-    """Whether a machine without containers refuses a field that the definition has."""
-    spec = {"containers": [{"image": "a"}], name: [{"name": "a"}]}
-    revision = {"metadata": {"name": "a"}, "spec": spec}
-    try:
-        admit(REVISION, revision, is_one_machine=True)
-    except Invalid as error:
-        return any("one machine" in one.expected for one in error.problems)
-    return False
 
 
 def _without_effect(prefix: str, name: str) -> str:

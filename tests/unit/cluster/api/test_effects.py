@@ -77,3 +77,9 @@ def test_what_has_a_command_can_run() -> None:
     assert unrunnable(SERVING_SERVICE, body) == []
     assert unrunnable(SERVING_SERVICE, service({"containers": [{"args": ["true"]}]})) == []
     assert unrunnable(CONFIG_MAP, {}) == []
+
+
+def test_what_containers_of_images_honour_is_reported_for_processes_only() -> None:
+    body = service({"imagePullSecrets": [{"name": "s"}]})
+    assert len(effectless(SERVING_SERVICE, body)) == 1
+    assert effectless(SERVING_SERVICE, body, runs_images=True) == []

@@ -12,14 +12,25 @@ from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.cluster.workqueue import WorkQueue
 from serving.local.scheduler import PodScheduler
-from serving.local.workloads import adoptable, deployment_status, desired_slice, new_pod, owner_of_pods, plan_pods
+from serving.local.workloads import (
+    adoptable,
+    deployment_status,
+    desired_slice,
+    is_ready,
+    new_pod,
+    owner_of_pods,
+    plan_pods,
+)
 from serving.model.errors import NotFound
+from serving.model.objects import nested
 
 __all__ = ["Manager"]
 
 _WORKERS = 8
 # A pod that the watch has not brought after this time has come and gone unseen.
 _WATCH_LAG_MAX_S = 5.0
+# A slice that changes by pods that are not ready waits for the next change: it names all pods, and many start at once.
+_UNREADY_LAG_S = 0.1
 _DEPLOYMENT, _SERVICE = "deployment", "service"
 
 WorkKey = tuple[str, str, str]
@@ -74,17 +85,22 @@ class Manager:
     def _pod_changed(self, change: CacheChange) -> None:
         is_here = change.key in self._pods.cache
         metadata = change.new["metadata"]
+        is_counted = not is_here or change.old is None or _counted(change.old) != _counted(change.new)
         for owner in metadata.get("ownerReferences") or ():
             _keep(self._pods_of.setdefault(owner["uid"], set()), change.key, is_here=is_here)
             self._made.get(owner["uid"], {}).pop(change.key, None)
-            if owner["kind"] == DEPLOYMENT.name:
+            if owner["kind"] == DEPLOYMENT.name and is_counted:
                 self._queue.add((_DEPLOYMENT, change.key[0], owner["name"]))
-        # One that has no address yet is in no slice.
-        is_news = _address_of(change.old) != _address_of(change.new) or not is_here
+        # One that has no address yet is in no slice, and one that is not ready takes no requests.
+        before, after = _address_of(change.old), _address_of(change.new)
+        is_urgent = not is_here or (is_counted and (after or before) is not None)
         for label in _selectors(change.key[0], metadata.get("labels") or {}):
             _keep(self._pods_with.setdefault(label, set()), change.key, is_here=is_here)
-            for namespace, name in self._services_with.get(label, ()) if is_news else ():
-                self._queue.add((_SERVICE, namespace, name))
+            for namespace, name in self._services_with.get(label, ()):
+                if is_urgent:
+                    self._queue.add((_SERVICE, namespace, name))
+                elif before != after:
+                    self._queue.add_after((_SERVICE, namespace, name), _UNREADY_LAG_S)
 
     async def _work(self, key: WorkKey) -> None:
         what, namespace, name = key
@@ -188,12 +204,16 @@ def _asked(deployment: Object) -> tuple[object, ...]:
     return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp")
 
 
-def _address_of(pod: Object | None) -> tuple[object, ...] | None:
-    """What of a pod stands in slices; None if it is in none."""
-    if pod is None or not (pod.get("status") or {}).get("podIP"):
-        return None
+def _counted(pod: Object) -> tuple[object, ...]:
+    """What of a pod counts for its Deployment: to whom it belongs, what chooses it, and whether it goes or is ready."""
     metadata = pod["metadata"]
-    return pod["status"], metadata.get("labels"), metadata.get("deletionTimestamp")
+    described = (metadata.get(key) for key in ("ownerReferences", "labels", "annotations", "deletionTimestamp"))
+    return (*described, is_ready(pod))
+
+
+def _address_of(pod: Object | None) -> str | None:
+    """Where a pod is reached; None before it has an address."""
+    return None if pod is None else nested(pod, "status", "podIP") or None
 
 
 def _keep(found: set[Key], key: Key, *, is_here: bool) -> None:

@@ -90,3 +90,38 @@ async def test_a_deployment_whose_status_alone_changes_is_left_alone() -> None:
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 2}})
         assert "deployments.apps" in await rest(cluster)
         assert len((await cluster.list(POD)).items) == 2
+
+
+async def test_a_status_that_changes_neither_address_nor_readiness_is_left_alone() -> None:
+    async with managed() as cluster:
+        name = await the_pod(cluster)
+        await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
+        await rest(cluster)
+        await cluster.patch(POD, "default", name, patch={"status": {"message": "restarted"}}, subresource="status")
+        assert await rest(cluster) == ["pods"]
+
+
+async def test_addresses_of_pods_that_are_not_ready_reach_slices_together_with_the_next_that_is() -> None:
+    async with managed() as cluster:
+        await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 3}}, subresource="scale")
+        await rest(cluster)
+        first, *others = [one["metadata"]["name"] for one in (await cluster.list(POD)).items]
+        for number, name in enumerate(others, 2):
+            starting = {"podIP": f"127.64.0.{number}", "conditions": []}
+            await cluster.patch(POD, "default", name, patch={"status": starting}, subresource="status")
+        assert await rest(cluster) == ["pods"] * len(others)
+        await cluster.patch(POD, "default", first, patch={"status": READY}, subresource="status")
+        assert (await rest(cluster)).count("endpointslices.discovery.k8s.io") == 1
+        (found,) = (await cluster.list(ENDPOINT_SLICE)).items
+        assert [one["conditions"]["ready"] for one in found["endpoints"]].count(False) == len(others)
+
+
+async def test_the_address_of_a_pod_that_is_never_ready_reaches_its_slice() -> None:
+    async with managed() as cluster:
+        name = await the_pod(cluster)
+        await rest(cluster)
+        await cluster.patch(POD, "default", name, patch={"status": {"podIP": "127.64.0.1"}}, subresource="status")
+        async with cluster.watch(ENDPOINT_SLICE, resource_version="0") as events, asyncio.timeout(60):
+            async for event in events:
+                if event.object["endpoints"]:
+                    break

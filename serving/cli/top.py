@@ -13,9 +13,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from serving.autoscaler.policy_story import savings_sentence
 from serving.cli.api import fail, state_option
 from serving.cli.stats import url_of
 from serving.cli.topnodes import node_lines, node_table
+from serving.model.revisionnumbers import PolicyCosts
 
 __all__ = ["screen_of", "top"]
 
@@ -75,7 +77,13 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
         node_max = min(len(nodes), max(_NODES_LEAST, room - count))
         row_max = max(1, room - node_max)
     shown, nodes_shown = rows[:row_max], nodes[:node_max]
-    parts: list[Text | Table] = [title, Text(), _revisions(shown, width=width)]
+    saved = _saved(state, namespace)
+    parts: list[Text | Table] = [
+        title,
+        *([Text(saved, style="dim")] if saved else []),
+        Text(),
+        _revisions(shown, width=width),
+    ]
     if len(shown) < count:
         parts.append(Text(f"and {count - len(shown)} more", style="dim"))
     if not is_wide:
@@ -89,6 +97,16 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
         if left:
             parts.append(Text(f"and {left} more", style="dim"))
     return Group(*parts)
+
+
+def _saved(state: Mapping[str, Any], namespace: str) -> str:
+    """What the policies of all revisions saved together; "" for nothing."""
+    found = [one["costs"] for one in state.get("policies") or () if namespace in {"", one["namespace"]}]
+    if not found:
+        return ""
+    total = {name: sum(one[name] for one in found) for name in PolicyCosts.__struct_fields__}
+    sentence = savings_sentence(PolicyCosts(**total | {"covered_s": max(one["covered_s"] for one in found)}))
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _revisions(rows: list["_Row"], *, width: int) -> Table:

@@ -26,6 +26,7 @@ _RETRY_S = 1.0
 # How often the name is resolved again.
 _LOOK_S = 5.0
 _TEMPORARY_REDIRECT = 307
+_ANSWER_WITHIN_S = 1.5
 
 
 class Deciders:
@@ -52,6 +53,26 @@ class Deciders:
             while True:
                 self._keep(await self._places(), group)
                 await asyncio.sleep(_LOOK_S if self._followed else _RETRY_S)
+
+    async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        """What the policies of revisions save, of each autoscaler that answers soon; ``names`` narrow it down."""
+        answers = await asyncio.gather(*(self._policies_of(place, names) for place in list(self._followed)))
+        return [story for stories in answers for story in stories]
+
+    async def _policies_of(self, place: "_DecisionSource", names: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        try:
+            async with self._session.get(
+                place.url.with_name("policies"),
+                params=names,
+                headers={"Host": place.host},
+                allow_redirects=place.is_alone,
+                timeout=aiohttp.ClientTimeout(total=_ANSWER_WITHIN_S),
+            ) as answer:
+                found: list[Mapping[str, Any]] = json.loads(await answer.read()) if answer.ok else []
+                return found
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            _log.debug("policies.unread", extra={"url": str(place.url), "error": str(error)})
+            return []
 
     async def _places(self) -> set["_DecisionSource"]:
         found: list[tuple[URL, str]] = []

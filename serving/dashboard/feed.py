@@ -81,6 +81,7 @@ class Feed:
         self._on_tick = on_tick
         self._on_decision = on_decision
         self._requests = Requests()
+        self._deciders: Deciders | None = None
         self._reflectors = [self._reflector(cluster, kind) for kind in _FOLLOWED]
 
     def __repr__(self) -> str:
@@ -91,6 +92,10 @@ class Feed:
         """Whether all objects have been seen once."""
         return all(one.synced.is_set() for one in self._reflectors)
 
+    async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        """What the policies of revisions save, as the autoscalers say now; ``names`` narrow it down."""
+        return [] if self._deciders is None else await self._deciders.policies(names)
+
     async def run(self, stop: asyncio.Event) -> None:
         """Follow everything until ``stop`` is set."""
         limits = aiohttp.ClientTimeout(total=None, connect=5)
@@ -100,7 +105,9 @@ class Feed:
         ):
             tasks = [group.create_task(one.run(), name=f"dashboard {one.kind.plural}") for one in self._reflectors]
             since_s = wall_s() - _PAST_S
-            deciders = Deciders(session, self._settings.autoscaler_url, since_s=since_s, on_event=self._take_event)
+            deciders = self._deciders = Deciders(
+                session, self._settings.autoscaler_url, since_s=since_s, on_event=self._take_event
+            )
             tasks.append(group.create_task(deciders.run(), name="dashboard decisions"))
             tasks.append(group.create_task(self._look_at_nodes(), name="dashboard node use"))
             tasks.append(group.create_task(self._look_at_groups(), name="dashboard node groups"))

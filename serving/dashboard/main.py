@@ -62,7 +62,13 @@ class Dashboard:
         self._settings = settings
         self._board = Board(int(_HISTORY_S / PERIOD_S), placement)
         actions = DashboardActions(cluster, Gate(token), activator_address=settings.activator_address)
-        self._pages = Pages(self._board, settings, is_well=lambda: self._feed.is_synced, actions=actions)
+        self._pages = Pages(
+            self._board,
+            settings,
+            is_well=lambda: self._feed.is_synced,
+            policies=lambda names: self._feed.policies(names),  # noqa: PLW0108 - it is made below
+            actions=actions,
+        )
         self._feed = Feed(
             cluster, self._board, settings=settings, on_tick=self._pages.tick, on_decision=self._pages.decide
         )

@@ -1,8 +1,8 @@
 """HTTP server of the page: static files, the history of a revision, and server-sent events.
 
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
-revision; ``/history?revision=`` returns its last hour; ``/state`` returns everything once as JSON, for the terminal;
-``/healthz``.
+revision; ``/history?revision=`` returns its last hour; ``/policy?revision=`` by which rates its pods are kept and what that saves;
+``/state`` returns everything once as JSON, for the terminal; ``/healthz``.
 
 Only the holder of the token can change anything (``actions``). The server refuses a request for an unknown Host, so another
 site cannot read the page by DNS rebinding. It sets no cookies, and the page loads only its own files.
@@ -10,7 +10,8 @@ site cannot read the page by DNS rebinding. It sets no cookies, and the page loa
 
 import asyncio
 import importlib.resources
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -70,11 +71,13 @@ class Pages:
         settings: DashboardSettings,
         *,
         is_well: Callable[[], bool],
+        policies: Callable[[Mapping[str, str]], Awaitable[list[Mapping[str, Any]]]],
         actions: DashboardActions | None = None,
     ) -> None:
         self._board = board
         self._actions = actions if actions is not None and actions.is_open else None
         self._is_well = is_well
+        self._policies = policies
         self._hosts = _LOCAL | {name.strip().lower() for name in settings.host_names.split(",") if name.strip()}
         self._pages_max = settings.connections_max
         self._pages: set[_OpenPage] = set()
@@ -91,6 +94,7 @@ class Pages:
         app.router.add_get("/", self._file)
         app.router.add_get("/events", self._events)
         app.router.add_get("/history", self._history)
+        app.router.add_get("/policy", self._policy)
         app.router.add_get("/state", self._state)
         app.router.add_get("/healthz", self._health)
         if self._actions is not None:
@@ -149,8 +153,17 @@ class Pages:
         body = {**self._board.history.read(revision), "decisions": self._board.decisions(revision)}
         return web.Response(body=_encode(body), content_type="application/json")
 
+    async def _policy(self, request: web.Request) -> web.StreamResponse:
+        namespace, _, name = request.query.get("revision", "").partition("/")
+        found = await self._policies({"namespace": namespace, "revision": name, "curve": ""}) if name else []
+        return web.Response(body=_encode(found[0] if found else None), content_type="application/json")
+
     async def _state(self, request: web.Request) -> web.StreamResponse:
-        body = {**self._all(request.query.get("revision", "")), "decisions": self._board.last_decisions()}
+        body = {
+            **self._all(request.query.get("revision", "")),
+            "decisions": self._board.last_decisions(),
+            "policies": await self._policies({}),
+        }
         return web.Response(body=_encode(body), content_type="application/json")
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

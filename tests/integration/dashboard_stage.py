@@ -27,6 +27,7 @@ class DashboardStage:
         self.cluster = cluster
         self.url = ""
         self.asked: list[str] = []
+        self.policies: list[dict[str, Any]] = []
 
     async def fill(self) -> None:
         template = {"metadata": {"annotations": {f"{SCALE}max-scale": "9"}}, "spec": {"containers": [{"image": "x"}]}}
@@ -70,6 +71,11 @@ class DashboardStage:
         return [(one["reason"], one["message"]) for one in (await self.cluster.list(EVENT, "default")).items]
 
     async def activator(self, request: web.Request) -> web.Response:
+        if request.path.endswith("/policies"):
+            # The autoscaler's, at the same address.
+            return web.json_response(
+                [one for one in self.policies if request.query.get("revision") in {None, one["revision"]}]
+            )
         self.asked.append(f"{request.method} {request.path} {request.host}")
         headers = {"X-Serving-Revision": "hello-00002", "X-Serving-Cold-Start": "true"}
         return web.Response(text="hello", headers=headers)
@@ -95,7 +101,7 @@ async def staged(token: str = TOKEN, *, is_empty: bool = False) -> AsyncIterator
     async with served(stage.activator) as activator, asyncio.TaskGroup() as group:
         settings = DashboardSettings(
             address="127.0.0.1:0",
-            # No autoscaler: its absence must not matter here.
+            # No decisions: their absence must not matter here.
             autoscaler_url=f"http://{activator}/nothing",
             activator_metrics_url="",
             activator_address=activator,

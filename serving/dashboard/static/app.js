@@ -2,6 +2,7 @@
 import { Actions } from "./actions.js";
 import { Charts, clock, make, number } from "./charts.js";
 import { Nodes } from "./nodes.js";
+import { Policy } from "./policy.js";
 
 const by = (id) => document.getElementById(id);
 const ROWS_MAX = 1800;
@@ -10,6 +11,7 @@ let columns = [], rows = {}, pods = [], nodes = null, decisions = [], history = 
 const charts = new Charts(by("charts"), by("spoken"));
 const actions = new Actions();
 const nodeList = new Nodes(by("nodes-part"), keyed);
+const policy = new Policy(by("policy-part"));
 
 // What comes in.
 
@@ -150,6 +152,7 @@ function show() {
   showDetail();
   showPods();
   nodeList.show(nodes);
+  policy.show(objects.revision.has(selected) ? selected : "", loadOf(selected) > 0);
   const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
   const many = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   write(by("list-title"), `Services and revisions (${objects.service.size})`);

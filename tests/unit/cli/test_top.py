@@ -15,6 +15,7 @@ def revision(name: str, row: dict[str, float], **view: str) -> tuple[dict[str, A
 def screen(
     *revisions: tuple[dict[str, Any], list[float | None]],
     nodes: dict[str, Any] | None = None,
+    policies: list[dict[str, Any]] | None = None,
     width: int = 160,
     height: int | None = None,
 ) -> list[str]:
@@ -24,6 +25,7 @@ def screen(
         "rows": {one["key"]: row for one, row in revisions},
         "decisions": {"default/busy-00001": {"at_s": 0.0, "sentence": "3 → 8: panic", "wanted": 8}},
         "nodes": nodes,
+        "policies": policies or [],
     }
     console = Console(width=width, record=True, force_terminal=False)
     with console.capture() as caught:
@@ -91,3 +93,14 @@ def test_a_narrow_and_low_screen_is_not_overrun() -> None:
     shown = screen(*many, nodes={"count": 1, "lines": [node("n")]}, width=80, height=24)
     assert len(shown) <= 24
     assert shown[-1].startswith("n ")
+
+
+def test_the_savings_of_all_revisions_are_one_line() -> None:
+    def policy(cold: float, covered_s: float) -> dict[str, Any]:
+        costs = {"pod_seconds": 600.0, "cold_requests": cold, "knative_pod_seconds": 1800.0}
+        return {"namespace": "default", "costs": {**costs, "knative_cold_requests": 5.0, "covered_s": covered_s}}
+
+    lines = screen(BUSY, policies=[policy(1.0, 600.0), policy(2.0, 86_400.0)])
+    assert lines[1] == (
+        "Over the last day: 3 cold requests instead of 10, 40 pod-minutes less than under Knative's policy, estimated"
+    )

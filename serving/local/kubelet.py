@@ -13,9 +13,12 @@ from pathlib import Path
 import msgspec
 
 from serving.cluster.kinds import POD, REVISION
+from serving.cluster.port import Object
 from serving.cluster.reflector import CacheChange, Key, Reflector
+from serving.local.containers.aheadnetworks import AheadNetworks
+from serving.local.containers.choosing import has_own_network, runs_images
 from serving.local.localnodes import LocalNodes
-from serving.local.locations import PodLocations
+from serving.local.locations import PodLocation, PodLocations
 from serving.local.machine import read_machine
 from serving.local.nodecontext import NodeContext
 from serving.local.orders import HeldPod
@@ -47,6 +50,7 @@ class Kubelet:
         bound = "spec.nodeName!=" if node.virtual else f"spec.nodeName={node.name}"
         self._pods = Reflector(node.cluster, POD, field_selector=bound)
         self._pods.on_change(self._changed)
+        self._ahead = AheadNetworks(self._locations, node.containers.networks if node.containers else None)
         self._running: dict[str, PodRun] = {}
         self._machine = read_machine()
         self._usage = UsageReporter(
@@ -109,6 +113,7 @@ class Kubelet:
             group.create_task(self._watch_memory(), name="memory")
             group.create_task(self._rotate_logs(), name="logs")
             group.create_task(self._usage.run(), name="usage")
+            group.create_task(self._ahead.run(), name="networks")
             await self._pods.run()
 
     def _changed(self, change: CacheChange) -> None:
@@ -119,18 +124,19 @@ class Kubelet:
         is_there = key in self._pods.cache
         if pod is None and is_there:
             assert self._group is not None, "changes come while it runs"
-            pod = PodRun(
-                self._node,
-                change.new,
-                pod_id=uid,
-                location=self._locations.take(network_of(change.new["spec"]["nodeName"])),
-            )
+            pod = PodRun(self._node, change.new, pod_id=uid, location=self._location_for(change.new))
             self._running[uid] = pod
             self._group.create_task(self._run_pod(uid, pod), name=f"pod {key[0]}/{key[1]}")
         if pod is not None and (metadata.get("deletionTimestamp") or not is_there):
             # An object that is gone already was deleted by force.
             pod.grace_s = float(metadata.get("deletionGracePeriodSeconds") or 0) if is_there else 0.0
             pod.stop.set()
+
+    def _location_for(self, pod: Object) -> PodLocation:
+        is_boxed = self._node.containers is not None and (runs_images(pod) or has_own_network(pod))
+        if is_boxed and self._node.virtual is None:
+            return self._ahead.take()
+        return self._locations.take(network_of(pod["spec"]["nodeName"]))
 
     def _forget_others(self, key: Key, uid: str) -> None:
         """Stop a pod of the same name with another uid: its deletion was missed."""

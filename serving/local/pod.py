@@ -198,9 +198,11 @@ class PodRun:
         )
         if not is_initialized:
             return
-        # First what takes longer, so that the other starts in the meantime: an app, unless it is forked from a warm process.
+        # First what takes longer, so that the other starts in the meantime: an app, unless a warm process or a container runtime
+        # starts it, which takes the template longer than a queue-proxy.
         proxies = [self._proxy(revision, warnings)] if self._has_proxy else []
-        for spec in (*proxies, *apps) if any(app.start.preload for app in apps) else (*apps, *proxies):
+        is_proxy_first = any(app.start.preload or app.start.launch for app in apps)
+        for spec in (*proxies, *apps) if is_proxy_first else (*apps, *proxies):
             keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness)
             self.keepers[spec.start.name] = keeper
             if self._note is not None:

@@ -32,7 +32,6 @@ import msgspec
 
 import serving.wire.websocket  # noqa: F401 - as above
 from serving.aio.netns import enter
-from serving.local.containers.launch import launch_container
 from serving.local.mounts import (
     HOSTS_PATH,
     RESOLVER_PATH,
@@ -121,8 +120,6 @@ class Spawner:
 
     def start(self, order: StartProcess, record: ProcessRecord) -> ProcessRecord:
         """Start a process, and return its whole record. Raises ``OSError`` with the reason when it cannot be started."""
-        if order.launch is not None:
-            return self._launch(order)
         standby = self.standbys.take(is_app=bool(order.arguments), now_s=time.monotonic())
         return standby.begin(ProcessAssignment(order=order, record=record))
 
@@ -147,18 +144,6 @@ class Spawner:
             if not is_sibling:
                 os.waitpid(child, 0)
         return Standby(mine)
-
-    def _launch(self, order: StartProcess) -> ProcessRecord:
-        """Start a container. Its launcher ends, so that the supervisor adopts the container."""
-        pid = launch_container(order)
-        ticks = start_ticks(pid) or 0
-        record = ProcessRecord(
-            pod=order.pod, name=order.name, is_app=True, is_exec=order.is_exec, pid=pid, start_ticks=ticks
-        )
-        record.stop_signal = order.launch.stop_signal if order.launch else 0
-        with contextlib.suppress(OSError):
-            self._records.write(record)
-        return record
 
     def _fork_again(self, control: socket.socket, *, is_app: bool) -> NoReturn:
         """Run in the first child, which ends at once. The template's frames are never finalized in a child."""

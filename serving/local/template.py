@@ -25,12 +25,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from serving.aio.startup import READY_VARIABLE, report_serving
+from serving.local.launches import Launches
 from serving.local.orders import (
     ForgetPod,
     HeldPod,
@@ -91,6 +92,9 @@ class Template:
                 Warned(pod=order.pod, name=order.name, reason=reason, message=message)
             ),
         )
+        self._launches = Launches(
+            records, follow=self._follow, unfollow=self._selector.unregister, started=self._started
+        )
         self._client: socket.socket | None = None
         self._lines = Lines()
         self._unsent = b""
@@ -113,10 +117,17 @@ class Template:
         self._follow(self._listener, self._connected)
         report_serving()
         while not self._is_stopping:
-            waits_s = (self._spawner.standbys.due_in_s(time.monotonic()), self._preloaded.due_in_s)
+            now_s = time.monotonic()
+            waits_s = (
+                self._spawner.standbys.due_in_s(now_s),
+                self._preloaded.due_in_s,
+                self._launches.due_in_s(now_s),
+            )
             self._turn(min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
             self._preloaded.drop_unused(time.monotonic())
             self._spawner.standbys.fill(time.monotonic())
+            self._launches.finish(is_all=False)
+        self._launches.finish(is_all=True)
         self._preloaded.end()
         if not self._hands_over:
             self._end_all()
@@ -158,10 +169,14 @@ class Template:
             piece = os.read(self._events, _PIECE_BYTES)
         except BlockingIOError:
             return
+        # What has started is known before its end is.
+        self._launches.finish(is_all=False)
         for line in self._event_lines.feed(piece):
             event = json.loads(line)
             process = self._running.get(event["pid"])
             if process is None:
+                if "exit" in event:
+                    self._launches.note_exit(event["pid"], event["exit"])
                 continue
             if "exit" in event:
                 self._ended(process, event["exit"])
@@ -198,6 +213,7 @@ class Template:
     def _connected(self) -> None:
         if self._client is not None:
             self._disconnected()
+        self._launches.finish(is_all=True)
         for process in [one for one in self._processes.values() if one.is_exec]:
             # The other end of its streams is gone.
             _signal(process, signal.SIGKILL)
@@ -206,26 +222,13 @@ class Template:
         self._client.setblocking(False)
         self._lines, self._unsent = Lines(), b""
         self._follow(self._client, self._received)
-        self._report(Inventory(pods=self._held()))
+        self._report(Inventory(pods=_held_pods(self._notes, self._processes.values())))
 
     def _disconnected(self) -> None:
         assert self._client is not None
         self._selector.unregister(self._client)
         self._client.close()
         self._client = None
-
-    def _held(self) -> list[HeldPod]:
-        pods: dict[str, list[HeldProcess]] = {pod: [] for pod in self._notes}
-        for one in self._processes.values():
-            held = HeldProcess(
-                name=one.name,
-                pid=one.pid,
-                exit_code=one.exit_code,
-                is_ready=one.is_ready,
-                is_drained=one.is_drained,
-            )
-            pods.setdefault(one.pod, []).append(held)
-        return [HeldPod(pod=pod, note=self._notes.get(pod, {}), processes=them) for pod, them in pods.items()]
 
     def _received(self) -> None:
         assert self._client is not None
@@ -243,6 +246,8 @@ class Template:
             self._disconnected()
 
     def _obey(self, order: Order) -> None:
+        if self._launches.defers(order):
+            return
         match order:
             case StartProcess():
                 self._start(order)
@@ -258,17 +263,32 @@ class Template:
     def _start(self, order: StartProcess) -> None:
         key = (order.pod, order.name)
         before = self._processes.get(key)
-        if before is not None and before.exit_code is None:
+        if key in self._launches or (before is not None and before.exit_code is None):
             self._report(StartFailed(pod=order.pod, name=order.name, why="it runs already"))
             return
         try:
+            if order.launch is not None:
+                self._launches.start(order)
+                return
             record = self._spawner.record_of(order)
             process = self._preloaded.start(order, record, time.monotonic()) or self._spawner.start(order, record)
         except OSError as error:
-            self._report(StartFailed(pod=order.pod, name=order.name, why=_why(error)))
-            return
-        self._processes[key] = self._running[process.pid] = process
-        self._report(ProcessStarted(pod=order.pod, name=order.name, pid=process.pid))
+            self._started(order, error)
+        else:
+            self._started(order, process)
+
+    def _started(self, order: StartProcess, outcome: ProcessRecord | OSError) -> None:
+        """Report a process that has started, or why there is none, and do what had to wait for it."""
+        if isinstance(outcome, OSError):
+            self._report(StartFailed(pod=order.pod, name=order.name, why=_why(outcome)))
+        else:
+            self._processes[order.pod, order.name] = self._running[outcome.pid] = outcome
+            self._report(ProcessStarted(pod=order.pod, name=order.name, pid=outcome.pid))
+            exit_code = self._launches.take_exit(outcome.pid)
+            if exit_code is not None:
+                self._ended(outcome, exit_code)
+        for deferred in self._launches.take_deferred():
+            self._obey(deferred)
 
     def _keep(self, order: KeepNote) -> None:
         self._notes[order.pod] = order.note
@@ -316,6 +336,16 @@ class Template:
         # The supervisor kills what is left.
         for process in self._running.values():
             _signal(process, signal.SIGKILL)
+
+
+def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[ProcessRecord]) -> list[HeldPod]:
+    pods: dict[str, list[HeldProcess]] = {pod: [] for pod in notes}
+    for one in processes:
+        held = HeldProcess(
+            name=one.name, pid=one.pid, exit_code=one.exit_code, is_ready=one.is_ready, is_drained=one.is_drained
+        )
+        pods.setdefault(one.pod, []).append(held)
+    return [HeldPod(pod=pod, note=notes.get(pod, {}), processes=them) for pod, them in pods.items()]
 
 
 def _why(error: OSError) -> str:

@@ -13,6 +13,7 @@ from serving.local.containers.cgroups import Limits
 from serving.local.containers.host import container_host
 from serving.local.containers.leftovers import remove_leftovers
 from serving.local.containers.podbox import ContainerHost
+from tests.eventually import until
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
 from tests.integration.registry_stage import a_registry, login, push
@@ -144,7 +145,34 @@ async def test_a_container_goes_on_under_the_next_control_process(tmp_path: Path
             assert again["status"]["podIP"] == pod["status"]["podIP"]
             await machine.cluster.delete(POD, "default", "p")
             await machine.until_gone()
-        assert not list((tmp_path / "state" / "networks").iterdir())
+        left = [path.name for path in (tmp_path / "state" / "networks").iterdir()]
+        assert [name for name in left if not name.startswith("ahead-")] == []
+    remove_leftovers(tmp_path / "state")
+
+
+async def test_later_containers_find_their_network_ready(machine: Machine) -> None:
+    await machine.start(boxed())
+    await machine.ready()
+    folder = machine.state.path / "networks"
+    await until(lambda: repr(machine.kubelet._ahead) == "AheadNetworks(2 ready)")
+    ahead = {path.stat().st_ino for path in folder.glob("ahead-*")}
+    second = boxed()
+    second["metadata"]["name"] = "q"
+    made = await machine.start(second)
+    page = (await machine.get(await machine.ready("q"), "/me"))[1]
+    assert "host=q" in page
+    assert (folder / made["metadata"]["uid"]).stat().st_ino in ahead
+    assert (await machine.get(await machine.ready("p"), "/me"))[0] == 200
+
+
+async def test_a_pod_that_goes_while_its_container_is_started_leaves_nothing(machine: Machine) -> None:
+    for _ in range(3):
+        await machine.start(boxed())
+        await machine.cluster.delete(POD, "default", "p", grace_s=0)
+        await machine.until_gone()
+    assert not list((machine.state.path / "pods").iterdir())
+    left = [path.name for path in (machine.state.path / "networks").iterdir()]
+    assert [name for name in left if not name.startswith("ahead-")] == []
 
 
 async def test_a_container_is_the_user_of_its_image_or_of_its_manifest(machine: Machine) -> None:

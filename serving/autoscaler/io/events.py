@@ -18,6 +18,8 @@ _log = logging.getLogger("autoscaler")
 
 # Events that wait to be written; more than that are changes of hundreds of revisions in a second.
 _EVENTS_WAITING_MAX = 500
+# Requests wait for the change itself, and for the first pod that it makes: those are written meanwhile.
+_LAG_S = 0.1
 
 
 class ScaleEventWriter:
@@ -28,7 +30,7 @@ class ScaleEventWriter:
         self._cluster = cluster
         self._sharing = sharing or Sharing()
         self._budget = EventBudget()
-        self._waiting: asyncio.Queue[tuple[Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
+        self._waiting: asyncio.Queue[tuple[float, Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
 
     def __repr__(self) -> str:
         return f"ScaleEventWriter({self._budget})"
@@ -40,7 +42,7 @@ class ScaleEventWriter:
             self.left_out_count += 1
             return
         event = scale_event(revision, sentence, leave=leave, now=stamp())
-        self._waiting.put_nowait((group_of(revision.key, revision), event))
+        self._waiting.put_nowait((now_s() + _LAG_S, group_of(revision.key, revision), event))
 
     def forget(self, revision: ScaledRevision) -> None:
         """A revision is gone, and with it what it may still say."""
@@ -49,7 +51,8 @@ class ScaleEventWriter:
     async def run(self) -> None:
         """Write until cancelled. An Event that cannot be written is no reason for anything."""
         while True:
-            group, event = await self._waiting.get()
+            due_s, group, event = await self._waiting.get()
+            await asyncio.sleep(max(0.0, due_s - now_s()))
             try:
                 with self._sharing.writing(group):
                     try:

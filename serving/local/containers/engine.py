@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from serving.local.containers.bundle import ContainerBox, bundle_config
-from serving.local.containers.launch import launch_container
+from serving.local.containers.launch import ContainerLaunch
 from serving.local.containers.users import ContainerUser
 from serving.local.mounts import MountPoint, OverlayMount
 from serving.local.orders import Launch, StartProcess
@@ -112,7 +112,7 @@ def _probe(runtime: str, *, is_rootless: bool) -> str:
             launch=Launch(pid_file=pid_file, error_log=errors, state=state, root=root, is_rootless=is_rootless),
         )
         try:
-            launch_container(order)
+            ContainerLaunch(order).finish()
         except (OSError, subprocess.SubprocessError) as error:
             return str(error.strerror if isinstance(error, OSError) else error)
     return ""

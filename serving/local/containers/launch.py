@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from serving.local.mounts import hide, join_user, mount_overlay, own_mounts, own_user_and_mounts, unmount
@@ -17,7 +18,7 @@ from serving.local.orders import Launch, StartProcess
 from serving.local.orderstreams import open_streams
 from serving.local.process_lifetime import die_with_parent
 
-__all__ = ["launch_container"]
+__all__ = ["ContainerLaunch"]
 
 # crun refuses a machine that has cgroups of both versions, though it is not to manage them.
 _HYBRID_CGROUPS = Path("/sys/fs/cgroup/unified")
@@ -25,41 +26,58 @@ _LAUNCH_MAX_S = 30.0
 _ERROR_CHARACTERS_MAX = 500
 
 
-def launch_container(order: StartProcess) -> int:
-    """Start the container of an order; the process id of its first process.
+class ContainerLaunch:
+    """A runtime that starts the container of an order. ``descriptor`` can be read when ``finish`` need not wait.
 
-    Raises:
-        OSError: when it cannot be started; the text is the runtime's own.
+    Raises ``OSError`` when the runtime cannot be executed.
     """
-    launch = order.launch
-    assert launch is not None, "the order of a container"
-    pid_file, errors = Path(launch.pid_file), Path(launch.error_log)
-    pid_file.unlink(missing_ok=True)
-    errors.unlink(missing_ok=True)
-    streams = open_streams(order)
-    try:
-        process = subprocess.Popen(  # noqa: S603 - the runtime that was found at the start
-            order.arguments,
-            env={"PATH": os.environ.get("PATH", os.defpath)},
-            cwd="/",
-            stdin=streams[0],
-            stdout=streams[1],
-            stderr=streams[2],
-            start_new_session=True,
-            preexec_fn=lambda: _prepare(launch),  # noqa: PLW1509 - one thread, by design
-        )
-    finally:
-        for descriptor in streams:
-            os.close(descriptor)
-    try:
-        exit_code = process.wait(_LAUNCH_MAX_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise TimeoutError(0, f"no container within {_LAUNCH_MAX_S:g} s", order.arguments[0]) from None
-    if exit_code != 0 or not pid_file.exists():
-        raise OSError(0, _error_of(errors) or f"exit code {exit_code}", Path(order.arguments[0]).name)
-    return int(pid_file.read_text())
+
+    def __init__(self, order: StartProcess) -> None:
+        launch = order.launch
+        assert launch is not None, "the order of a container"
+        self.order = order
+        self.end_s = time.monotonic() + _LAUNCH_MAX_S
+        self._pid_file, self._errors = Path(launch.pid_file), Path(launch.error_log)
+        self._pid_file.unlink(missing_ok=True)
+        self._errors.unlink(missing_ok=True)
+        streams = open_streams(order)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the runtime that was found at the start
+                order.arguments,
+                env={"PATH": os.environ.get("PATH", os.defpath)},
+                cwd="/",
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
+                start_new_session=True,
+                preexec_fn=lambda: _prepare(launch),  # noqa: PLW1509 - one thread, by design
+            )
+        finally:
+            for descriptor in streams:
+                os.close(descriptor)
+        self.descriptor = os.pidfd_open(self._process.pid)
+
+    def __repr__(self) -> str:
+        return f"ContainerLaunch({self.order.pod}/{self.order.name}, pid {self._process.pid})"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether ``finish`` need not wait."""
+        return self._process.poll() is not None
+
+    def finish(self) -> int:
+        """Wait until the container runs; the process id of its first process. Raises ``OSError`` with the runtime's own text."""
+        os.close(self.descriptor)
+        try:
+            exit_code = self._process.wait(max(0.0, self.end_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise TimeoutError(0, f"no container within {_LAUNCH_MAX_S:g} s", self.order.arguments[0]) from None
+        if exit_code != 0 or not self._pid_file.exists():
+            reason = _error_of(self._errors) or f"exit code {exit_code}"
+            raise OSError(0, reason, Path(self.order.arguments[0]).name)
+        return int(self._pid_file.read_text())
 
 
 def _prepare(launch: Launch) -> None:

@@ -42,6 +42,21 @@ class PodNetworks:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _ip("".join(f"address replace {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
 
+    def make_ahead(self, address: str) -> None:
+        """Make the namespace of the pod that will have an address. Blocks for some milliseconds. Raises ``OSError``."""
+        self.make(_ahead(address), address)
+
+    def claim(self, pod: str, address: str) -> bool:
+        """Give a pod the namespace that was made ahead for its address; whether there is one."""
+        ahead, path = self.path_of(_ahead(address)), self.path_of(pod)
+        if not os.path.ismount(ahead):
+            return False
+        path.touch(mode=0o600)
+        if _LIBC.mount(str(ahead).encode(), str(path).encode(), b"none", ctypes.c_ulong(_MS_BIND), None) != 0:
+            return False
+        self.remove(ahead.name)
+        return True
+
     def make(self, pod: str, address: str) -> Path:
         """Make a pod's namespace, or find it; its file. Blocks for some milliseconds. Raises ``OSError``."""
         path = self.path_of(pod)
@@ -98,6 +113,11 @@ class PodNetworks:
         self.sweep(())
         with contextlib.suppress(OSError):
             _ip("".join(f"address del {one}/32 dev lo\n" for one in (self.gateway.inner, self.gateway.public)))
+
+
+def _ahead(address: str) -> str:
+    """The file of a namespace that no pod has yet."""
+    return f"ahead-{address}"
 
 
 def _routed(address: str) -> str:

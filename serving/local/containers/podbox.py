@@ -129,7 +129,8 @@ class PodBox:
         (shared / "hostname").write_text(f"{name}\n")
         if networks is None:
             return
-        await asyncio.to_thread(networks.make, self._pod_id, self._location.address)
+        if not networks.claim(self._pod_id, self._location.address):
+            await asyncio.to_thread(networks.make, self._pod_id, self._location.address)
         (shared / "hosts").write_text(f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.0.1\t{name}\n")
         domain = "svc.cluster.local"
         search = f"{namespace_of(self._manifest)}.{domain} {domain} cluster.local"

@@ -24,6 +24,9 @@ __all__ = [
 ]
 
 _PERIOD_DEFAULT_S = 10.0
+# Kubernetes' kubelet notices within a second that a container runs, and probes it then; manifests with a failureThreshold of 1
+# depend on it.
+_LIVENESS_DELAY_MIN_S = 1.0
 
 
 class ProbeKind(enum.StrEnum):
@@ -99,12 +102,13 @@ def listening_probe(container: Object) -> Probe:
 def _plan(kind: ProbeKind, probe: Object) -> ProbePlan:
     # The manifest's port is not the one that the app was given here.
     own = {handler: {**probe[handler], "port": 0} for handler in ("httpGet", "tcpSocket") if handler in probe}
+    delay_s = float(probe.get("initialDelaySeconds") or 0)
     numbers: dict[str, Any] = {key: value for key, value in probe.items() if isinstance(value, int | float)}
     return ProbePlan(
         kind=kind,
         probe=read_probe(msgspec.json.encode({**numbers, **own}).decode()),
         command=tuple((probe.get("exec") or {}).get("command", ())),
-        initial_delay_s=probe.get("initialDelaySeconds") or 0.0,
+        initial_delay_s=max(delay_s, _LIVENESS_DELAY_MIN_S) if kind is ProbeKind.LIVENESS else delay_s,
         period_s=probe.get("periodSeconds") or _PERIOD_DEFAULT_S,
         success_min=probe.get("successThreshold") or 1,
         failure_max=probe.get("failureThreshold") or 3,

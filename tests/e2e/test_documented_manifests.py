@@ -69,6 +69,27 @@ RUNNING = [
         container={"resources": {"requests": {"cpu": "100m", "memory": "64M"}, "limits": {"cpu": 1, "memory": "128M"}}},
     ),
     service("probes", container={"readinessProbe": _PAGE, "livenessProbe": _PAGE, "startupProbe": _PAGE}),
+    # An app that listens a moment after its start.
+    service(
+        "strict-liveness",
+        container={
+            "command": ["/bin/sh", "-c", "sleep 0.1; exec /server"],
+            "livenessProbe": {"httpGet": {"path": "/me"}, "periodSeconds": 1, "failureThreshold": 1},
+        },
+    ),
+    service("delayed-probe", container={"readinessProbe": {"httpGet": {"path": "/me"}, "initialDelaySeconds": 1}}),
+    service(
+        "one-long-probe",
+        container={
+            "startupProbe": {
+                "tcpSocket": {"port": 8080},
+                "timeoutSeconds": 240,
+                "periodSeconds": 240,
+                "failureThreshold": 1,
+            }
+        },
+    ),
+    service("redirected", metadata={"annotations": {"networking.knative.dev/http-protocol": "redirected"}}),
     service("secret-env", container={"envFrom": [{"secretRef": {"name": "hidden"}}]}),
     service("secret-file", container=mounted("s", "/etc/hidden"), spec=volume("s", secret={"secretName": "hidden"})),
     service("config-file", container=mounted("c", "/etc/words"), spec=volume("c", configMap={"name": "words"})),
@@ -119,7 +140,7 @@ RUNNING = [
             }
         },
     ),
-    service("account", spec={"serviceAccountName": "default", "imagePullSecrets": [{"name": "hidden"}]}),
+    service("account", spec={"serviceAccountName": "default", "imagePullSecrets": [{"name": "absent"}]}),
     service("tagged", traffic=[{"latestRevision": True, "percent": 100, "tag": "current"}]),
     service("rollout", metadata={"annotations": {"serving.knative.dev/rollout-duration": "10s"}}),
     {

@@ -1,3 +1,6 @@
+import pytest
+
+from serving.cluster.port import Object
 from serving.local.probeplan import (
     ProbeKind,
     ProbePlan,
@@ -33,7 +36,7 @@ def test_a_command_that_asks_for_readiness_is_ours() -> None:
 
 def test_kubernetes_defaults_hold() -> None:
     (plan,) = probe_plans({"livenessProbe": GET})
-    assert (plan.initial_delay_s, plan.period_s, plan.success_min, plan.failure_max) == (0, 10, 1, 3)
+    assert (plan.initial_delay_s, plan.period_s, plan.success_min, plan.failure_max) == (1, 10, 1, 3)
 
 
 def test_the_port_is_the_apps_real_one() -> None:
@@ -84,3 +87,10 @@ def test_a_sidecar_without_probes_or_with_a_command_has_no_port() -> None:
     assert sidecar_probe_plans({}) == []
     (plan,) = sidecar_probe_plans({"readinessProbe": {"exec": {"command": ["true"]}}})
     assert (plan.command, plan.port) == (("true",), 0)
+
+
+@pytest.mark.parametrize(("given", "delay_s"), [({}, 1), ({"initialDelaySeconds": 5}, 5)])
+def test_a_container_is_not_asked_whether_it_lives_before_it_can_answer(given: Object, delay_s: float) -> None:
+    strict = {**GET, "periodSeconds": 1, "failureThreshold": 1, **given}
+    delays = [plan.initial_delay_s for plan in probe_plans({"startupProbe": GET, "livenessProbe": strict})]
+    assert delays == [0, delay_s]

@@ -14,6 +14,8 @@ from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.autoscaler.adaptive.policy import RevisionPolicy
 from serving.autoscaler.adaptive.shadow import KnativeShadow, shadow_of
 from serving.autoscaler.merge import Proposal
+from serving.autoscaler.target.learner import TargetLearner
+from serving.model.resources import Resources
 from serving.model.stat import Stat
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
@@ -24,6 +26,10 @@ __all__ = ["main"]
 _DECISIONS = 20_000
 _REVISIONS = 500
 _ROUNDS = 5
+# Pods of the revision whose target is learnt.
+_PODS = 4
+_LIMITS = Resources(cpu_m=1000, memory_bytes=200_000_000)
+_SPEC = resolve(AutoscalerSettings(), ScalingAnnotations(), container_concurrency=0, reachable=True)
 _ONE = Proposal(decider="kpa", desired=1, reason="stable")
 
 
@@ -55,6 +61,17 @@ def _report(shadow: KnativeShadow, second: int, *, load: float) -> None:
     shadow.take(second, Stat(concurrency=load, request_count=100.0))
 
 
+def _learner() -> TargetLearner:
+    """A learner that has seen some minutes of four pods."""
+    learner = TargetLearner()
+    for second in range(300):
+        for pod in range(_PODS):
+            learner.take((second % 40) / 2 + pod, 40.0, 0.1 + second % 40 / 100)
+        learner.measure(second % 40 / 2, 40.0, used=Resources(cpu_m=400, memory_bytes=90_000_000), limits=_LIMITS)
+        learner.look(_SPEC, _LIMITS, period_s=30.0, total_max=1000.0, now_s=float(second))
+    return learner
+
+
 def _us(call: Callable[[int], object], count: int) -> float:
     """Microseconds of a call, the best of some rounds."""
     best_s = float("inf")
@@ -64,6 +81,19 @@ def _us(call: Callable[[int], object], count: int) -> float:
             call(index)
         best_s = min(best_s, time.perf_counter() - begin_s)
     return best_s / count * 1e6
+
+
+def _learning_us(start: int) -> float:
+    """Two seconds of reports of each pod, a measurement and a look."""
+    learner = _learner()
+
+    def learn_under_load(index: int) -> None:
+        for pod in range(2 * _PODS):
+            learner.take(7.0 + (index + pod) % 3, 40.0, 0.2)
+        learner.measure(8.0, 40.0, used=Resources(cpu_m=400, memory_bytes=90_000_000 + index % 7), limits=_LIMITS)
+        learner.look(_SPEC, _LIMITS, period_s=30.0, total_max=1000.0, now_s=start + 2.0 * index + 2.0)
+
+    return _us(learn_under_load, _DECISIONS)
 
 
 def main() -> None:
@@ -99,6 +129,7 @@ def main() -> None:
     print(f"the first decision of a gap:        {_us(new_gap, _DECISIONS // 10):.1f} us")
     print(f"beside it, Knative in shadow: under load {_us(shadow_under_load, _DECISIONS):.1f} us, ", end="")
     print(f"idle {_us(shadow_while_idle, _DECISIONS):.1f} us")
+    print(f"beside it, the learnt target of {_PODS} pods: under load {_learning_us(start):.1f} us")
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     kept = [_policy(prior, gaps=100) for _ in range(_REVISIONS)]
@@ -109,6 +140,11 @@ def main() -> None:
     shadows = [_shadow() for _ in range(_REVISIONS)]
     print(
         f"and of its shadow:                  {(tracemalloc.get_traced_memory()[0] - after) / len(shadows):.0f} bytes"
+    )
+    before, _ = tracemalloc.get_traced_memory()
+    learners = [_learner() for _ in range(_REVISIONS)]
+    print(
+        f"and of its learnt target:           {(tracemalloc.get_traced_memory()[0] - before) / len(learners):.0f} bytes"
     )
 
 

@@ -106,9 +106,11 @@ _CLASSIC_LIMITS = {
 
 
 def _learnt(outcome: ScalerOutcome) -> str:
-    """What was learnt of the target, unless it says nothing beyond the target that is set."""
+    """What was learnt of the target; nothing where that is not in force and says no more than the target that is."""
     learnt, spec = outcome.inputs.learnt, outcome.inputs.spec
-    if learnt is None or (learnt.bound is None and (learnt.is_used or learnt.total <= spec.total_value)):
+    if learnt is None:
+        return f"no target is learnt yet: {spec.total_value:g}" if spec.learns_target else ""
+    if learnt.bound is None and not learnt.is_used and learnt.total <= spec.total_value:
         return ""
     why = "nothing bounds it yet" if learnt.bound is None else f"{learnt.bound}-bound above {learnt.above:.3g}"
     used = "" if learnt.is_used else f", not used: target {spec.total_value:g}"

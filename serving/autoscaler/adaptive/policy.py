@@ -6,6 +6,7 @@ Knative would. It sees neither pods nor clocks: what a pod costs is counted in s
 """
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from serving.autoscaler.adaptive.advice import NEUTRAL, Advice, KeepReason
 from serving.autoscaler.adaptive.budget import PreWarmBudget
 from serving.autoscaler.adaptive.curve import curve_of
-from serving.autoscaler.adaptive.gaps import BIN_STARTS_S, SHIPPED_PRIOR, Array, GapHistory, GapPrior
+from serving.autoscaler.adaptive.gaps import BIN_STARTS_S, SHIPPED_PRIOR, GapHistory, GapPrior
 from serving.autoscaler.adaptive.room import PodRoom, quiet_load
 from serving.autoscaler.adaptive.windows import KeepBounds, KeepWindow, keep_windows
 from serving.autoscaler.merge import Proposal
@@ -51,10 +52,13 @@ _RECHECK_MIN_S = 0.05
 
 
 class _Idle(msgspec.Struct, frozen=True):
-    """What is to be done during one gap: the windows, the rate of requests by bin, and what a start is worth."""
+    """What is to be done during one gap: the windows, the rate of requests by bin, and what a start is worth.
+
+    The rates are for people, who need no more digits; as doubles they would be a quarter of a revision's state.
+    """
 
     windows: tuple[KeepWindow, ...]
-    hazard: Array
+    hazard: np.ndarray[Any, np.dtype[np.float32]]
     worth_s: float
 
 
@@ -282,7 +286,7 @@ class RevisionPolicy:
         if self._idle is None:
             self._idle = self._plan()
         idle = self._idle
-        return curve_of(idle.hazard, idle.windows, worth_s=idle.worth_s, gap_count=self._gaps.gap_count)
+        return curve_of(idle.hazard.astype(float), idle.windows, worth_s=idle.worth_s, gap_count=self._gaps.gap_count)
 
     def _plan(self) -> _Idle:
         hazard = self._gaps.hazard(self._prior)
@@ -296,7 +300,7 @@ class RevisionPolicy:
             start_s=self.start_s,
             pre_warms=settings.pre_warming,
         )
-        return _Idle(keep_windows(hazard, bounds), hazard, bounds.worth_s)
+        return _Idle(keep_windows(hazard, bounds), hazard.astype(np.float32), bounds.worth_s)
 
     def _look(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
         """The window in which a pod should be there, or on its way, now; and when that changes."""

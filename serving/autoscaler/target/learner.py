@@ -10,7 +10,7 @@ Three bounds, of which the least counts:
 - **latency**: the knee of the response times (``curve``), once they have grown by half at some concurrency;
 - **cpu**: the same knee from the utilization law (Denning and Buzen 1978): a request that takes D seconds of cpu allows at
   most limit / D requests a second, so that N* = R x limit / D, also before a pod was ever that busy;
-- **memory**: what fits below the limit (``memory``), less three standard deviations of the requests in flight; and below the
+- **memory**: what fits below the limit (``memory``), less three standard deviations of the requests in flight; and half of the
   concurrency at which a container was killed for its memory.
 
 At a utilisation u of what bounds it, a pod has u / (1 - u) requests at the bottleneck (M/M/1; Kleinrock, Queueing Systems I,
@@ -44,8 +44,8 @@ _FLAT_RATIO = 2.0
 _KNEE_RELAX_RATIO = 1.01
 # So do the response time of an idle pod, and the concurrency at which a container was killed, within three hours.
 _RELAX_RATIO = 1.002
-# Share of that concurrency that is safe.
-_KILLED_RATIO = 0.75
+# Share of that concurrency that is aimed at: it was a mean of a second, in which the kill was at the most.
+_KILLED_RATIO = 0.5
 # Target over the largest concurrency that was seen to work, where nothing bounds it.
 _GROWTH_RATIO = 1.5
 # Largest steps of one period.
@@ -112,7 +112,7 @@ class _State(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Requests in flight that fit below the memory limit."""
 
     killed: _Known | None = None
-    """Requests in flight below which no container was killed for its memory."""
+    """Half of the least requests in flight at which a container was killed for its memory."""
 
 
 class TargetLearner:
@@ -211,9 +211,13 @@ class TargetLearner:
             found.append((_with_queue(cpu, utilisation), TargetBound.CPU, cpu))
         if state.knee is not None and (cpu is None or state.knee < _SAME_KNEE_RATIO * cpu):
             found.append((_with_queue(state.knee, utilisation), TargetBound.LATENCY, state.knee))
-        memory = self._memory_max(limits)
-        if memory is not None:
-            found.append((_safe_mean(memory) / utilisation, TargetBound.MEMORY, memory))
+        if limits.memory_bytes:
+            state.memory = self._memory.in_flight_max(limits.memory_bytes) or state.memory
+        if state.memory is not None:
+            found.append((_safe_mean(state.memory) / utilisation, TargetBound.MEMORY, state.memory))
+        if state.killed is not None:
+            state.killed *= _RELAX_RATIO
+            found.append((state.killed / utilisation, TargetBound.MEMORY, state.killed))
         if found:
             total, bound, above = min(found, key=lambda one: one[0])
             start = _bounded(spec.total_value, spec, total_max)
@@ -254,16 +258,6 @@ class TargetLearner:
             # Response times may all be of a busy pod: fewer requests will show a shorter one.
             knee = min(knee, _STEP_DOWN_RATIO * inside / weight)
         return max(knee, _KNEE_MIN)
-
-    def _memory_max(self, limits: Resources) -> float | None:
-        state = self._state
-        if limits.memory_bytes:
-            fitting = self._memory.in_flight_max(limits.memory_bytes)
-            state.memory = state.memory if fitting is None else max(_TARGET_MIN, fitting)
-        if state.killed is not None:
-            state.killed *= _RELAX_RATIO
-        known = [one for one in (state.memory, state.killed) if one is not None]
-        return min(known, default=None)
 
     def _step(self, total: float, bound: TargetBound | None, above: float | None, *, start: float) -> None:
         """Go towards a target. A pod that would be killed goes there at once; nothing else is that urgent."""

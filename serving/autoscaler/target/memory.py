@@ -18,6 +18,8 @@ _WEIGHT_MIN, _SPREAD_MIN = 4.0, 0.4
 _EXPLAINED_MIN = 0.3
 # Share of the limit that is used at most: what is measured is seconds old, and an allocator keeps some of what was freed.
 _USED_RATIO = 0.9
+# A request at once is served whatever it takes.
+_FITTING_MIN = 1.0
 # Deviations from the line for which there is room.
 _DEVIATIONS = 2.0
 
@@ -65,5 +67,5 @@ class MemoryLine:
         each = both / loads
         base = mean_bytes - each * mean_load
         deviation = math.sqrt(max(0.0, squares - each * both) / weight)
-        fitting = max(0.0, (room - base - _DEVIATIONS * deviation) / each)
+        fitting = max(_FITTING_MIN, (room - base - _DEVIATIONS * deviation) / each)
         return fitting if present is None else min(fitting, present)

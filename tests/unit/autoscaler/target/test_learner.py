@@ -95,8 +95,8 @@ def test_a_container_that_was_killed_for_its_memory_had_too_many_requests() -> N
     learnt = learner.look(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=1.0)
     assert learnt is not None
     assert learnt.bound is TargetBound.MEMORY
-    assert learnt.above == pytest.approx(30, rel=0.01)
-    assert learnt.total < 30
+    assert learnt.above == pytest.approx(20, rel=0.01)
+    assert learnt.total == pytest.approx(20 / 0.7, rel=0.01)
 
     learner.take(20.0, 20.0, 1.0)
     learner.killed()
@@ -110,7 +110,7 @@ def test_a_killed_container_is_forgotten_slowly() -> None:
     learner.take(40.0, 40.0, 1.0)
     learner.killed()
     found = learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[10.0] * 50, learner=learner)
-    assert last(found).above == pytest.approx(30 * 1.002**51, rel=0.01)
+    assert last(found).above == pytest.approx(20 * 1.002**51, rel=0.01)
 
 
 def test_an_app_that_became_slower_is_found_out_by_fewer_requests_that_take_as_long() -> None:

@@ -38,7 +38,7 @@ def test_near_the_limit_no_more_than_now_fits() -> None:
 
 def test_near_the_limit_the_line_may_say_less_than_now() -> None:
     line = measured((2, 92), (4, 94), (6, 96), (8, 98))
-    assert line.in_flight_max(100 * MB) == pytest.approx(0.0)
+    assert line.in_flight_max(100 * MB) == pytest.approx(1.0)
 
 
 def test_memory_that_requests_do_not_explain_bounds_nothing() -> None:

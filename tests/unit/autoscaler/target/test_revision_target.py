@@ -115,10 +115,11 @@ def test_in_shadow_a_decision_is_as_without_and_says_what_was_learnt() -> None:
     [
         ('{"total": 100.0}', DEFAULTS, ""),
         ('{"total": 250.0}', DEFAULTS, "learnt target 250 (nothing bounds it yet), not used: target 100"),
-        ('{"total": 250.0}', ACTING, ""),
+        ('{"total": 250.0}', ACTING, "learnt target 250 (nothing bounds it yet)"),
+        ("{}", ACTING, "no target is learnt yet: 100"),
     ],
 )
-def test_a_target_that_nothing_bounds_is_news_only_where_it_is_not_in_force(
+def test_a_target_that_nothing_bounds_is_said_where_it_is_in_force_or_larger(
     learnt: str, spec: ScalingSpec, said: str
 ) -> None:
     scaler = scaler_with(spec)

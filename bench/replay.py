@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.load import ask
 from bench.system import System, running_system
 from serving.autoscaler.decision_history import DecisionRecord
+from serving.local.podplan import DRAIN_LAG_S
+from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.durations import DurationModel, Quantiles
 from serving.simulator.policies import POLICIES
 from serving.simulator.results import SERIES_COLUMNS, RevisionResult
@@ -231,6 +233,7 @@ def main() -> None:
             start=DurationModel(default=start),
             concurrency=concurrency,
             probe_delay_s=0.0,
+            queue_proxy=QueueProxySettings(drain_lag_s=DRAIN_LAG_S),
             has_burst_switch=False,
         )
         results = run_workload(workload, POLICIES["default"])

@@ -6,7 +6,8 @@ pods are for. Pokes are at least 50 ms apart; one that comes too early is sent l
 requests wait for it, with a growing pause between tries.
 
 A poke reports what is new since the last report, and the next report leaves that out: each request counts once, as in
-knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go.
+knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. Windows average what reports alone measure: a poke is what
+is inside at a moment, not the mean of a second.
 """
 
 import enum
@@ -29,10 +30,15 @@ class PokeReason(enum.StrEnum):
 
 
 class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The load of one revision: its mean concurrency, and requests a second."""
+    """The load of one revision: its mean concurrency, and requests a second.
+
+    The ``window_`` pair is what the autoscaler averages over its windows; None: the same.
+    """
 
     concurrency: float
     request_count: float
+    window_concurrency: float | None = None
+    window_request_count: float | None = None
 
 
 class Poke(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,11 +129,14 @@ def reported(
 ) -> tuple[WakeState, RevisionLoad]:
     """The load of a period, without what pokes have reported already.
 
-    A mean of 90 after a poke of 100 is reported as 0, not as -10. Counts are per second of the period that is set.
+    A mean of 90 after a poke of 100 is reported as 0, not as -10; for windows it is 90. Counts are per second of the period that
+    is set.
     """
     load = RevisionLoad(
         concurrency=max(0.0, report.concurrency - state.poked_concurrency),
         request_count=max(0, report.request_count - state.poked_count) / period_s,
+        window_concurrency=report.concurrency,
+        window_request_count=report.request_count / period_s,
     )
     return (
         msgspec.structs.replace(
@@ -159,7 +168,15 @@ def _poke(
         poked_count=state.poked_count + count,
         poked_at_s=now_s,
     )
-    return poked, Poke(load=RevisionLoad(concurrency=concurrency, request_count=count), reason=reason), None
+    load = RevisionLoad(
+        concurrency=concurrency,
+        request_count=count,
+        # Ten requests that come at once and take 0.5 s are a mean of 5: windows get it with the report, and here only a request
+        # that is not inside, and so in no report.
+        window_concurrency=float(least),
+        window_request_count=float(least),
+    )
+    return poked, Poke(load=load, reason=reason), None
 
 
 def _reason(state: WakeState, facts: WakeInput) -> PokeReason | None:

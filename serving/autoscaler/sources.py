@@ -6,7 +6,8 @@ half the sources are still missing, and none is counted twice because two of its
 
 A pod's report is its state of the last second: the latest replaces the one before, and counts until it is too old. What
 an activator reports adds up: a poke is what is new since its last report, and its next report leaves that out, as in
-knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. It does not know windows, metrics or targets.
+knative/serving 98e5ef90 pkg/activator/handler/concurrency_reporter.go. A second has the mean that reports measured, without pokes.
+It does not know windows, metrics or targets.
 """
 
 import math
@@ -77,6 +78,8 @@ class Sources:
                 stat,
                 concurrency=last.concurrency + stat.concurrency,
                 request_count=last.request_count + stat.request_count,
+                window_concurrency=_window_concurrency((last, stat)),
+                window_request_count=_window_requests((last, stat)),
             )
         told.append(stat)
 
@@ -120,10 +123,16 @@ class Sources:
         """What is known of a second that is over."""
         end_s = number + 1
         pods = tuple(stat for stat in self._pods.values() if end_s - stat.at_s < REPORT_VALID_S)
-        told = [stat for stats in self._told.values() for stat in stats if math.floor(stat.at_s) == number]
+        told = [
+            stat
+            for stats in self._told.values()
+            for stat in stats
+            # A poke alone says nothing of the mean.
+            if math.floor(stat.at_s) == number and (stat.window_concurrency != 0 or not stat.concurrency)
+        ]
         if not pods and not told:
             return None
-        activators = Stat(concurrency=_concurrency(told), request_count=_requests(told)) if told else None
+        activators = Stat(concurrency=_window_concurrency(told), request_count=_window_requests(told)) if told else None
         return Second(number=number, pods=pods, activators=activators)
 
     def _forget(self, number: int) -> None:
@@ -145,6 +154,14 @@ def _concurrency(stats: list[Stat]) -> float:
 
 def _requests(stats: list[Stat]) -> float:
     return sum(stat.request_count for stat in stats)
+
+
+def _window_concurrency(stats: Iterable[Stat]) -> float:
+    return sum(stat.concurrency if stat.window_concurrency is None else stat.window_concurrency for stat in stats)
+
+
+def _window_requests(stats: Iterable[Stat]) -> float:
+    return sum(stat.request_count if stat.window_request_count is None else stat.window_request_count for stat in stats)
 
 
 def _sum(stats: Iterable[Stat]) -> Stat:

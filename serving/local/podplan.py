@@ -18,6 +18,7 @@ from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, REVISIO
 
 __all__ = [
     "DEFAULT_PATH",
+    "DRAIN_LAG_S",
     "AppPlan",
     "ContainerState",
     "all_containers",
@@ -32,8 +33,9 @@ __all__ = [
     "speaks_http2",
 ]
 
-# On one machine everybody hears within milliseconds that a pod is going.
-_DRAIN_LAG_S = 1.0
+DRAIN_LAG_S = 1.0
+"""Time that a pod without requests takes to drain, in seconds: on one machine all senders hear within milliseconds that it goes."""
+
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _KUBERNETES_VARIABLE = re.compile(r"\$\(([A-Z_][A-Z0-9_]*)\)")
 _QUOTED = re.compile(r"""'[^']*'|\\.|"((?:\\.|[^"\\])*)\"""")
@@ -182,7 +184,7 @@ def proxy_environment(pod: Object, revision: Object, *, app_port: int, address: 
         "SERVING_POD_APP": f"127.0.0.1:{app_port}",
         "SERVING_POD_LISTEN": f"{address}:8012",
         "SERVING_POD_ADMIN_LISTEN": f"{address}:8022",
-        "SERVING_QUEUEPROXY_DRAIN_LAG_S": str(_DRAIN_LAG_S),
+        "SERVING_QUEUEPROXY_DRAIN_LAG_S": str(DRAIN_LAG_S),
         **{name: str(value) for name, value in settings.items() if value is not None},
     }
 

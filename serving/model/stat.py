@@ -19,6 +19,10 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     reports it too; load is summed without that part, so that each request counts once. ``ended_count`` is the number of
     requests that a pod answered in the period without a server error, and ``response_time_s`` their mean response time in
     seconds, 0 without any. ``gauges`` are numbers that the app reports of itself, by name.
+
+    An activator also pokes between its reports, with what is new at that moment, and its next report leaves that out: so both
+    add up to what is inside now. The ``window_`` pair is what a poke or report adds to the mean of its second instead; None: the
+    same.
     """
 
     pod: str = ""
@@ -27,6 +31,8 @@ class Stat(msgspec.Struct, frozen=True, kw_only=True):
     request_count: float = 0.0
     proxied_concurrency: float = 0.0
     proxied_request_count: float = 0.0
+    window_concurrency: float | None = None
+    window_request_count: float | None = None
     ended_count: float = 0.0
     response_time_s: float = 0.0
     gauges: Mapping[str, float] = msgspec.field(default_factory=dict)

@@ -59,12 +59,17 @@ class PodStat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RevisionStat(msgspec.Struct, frozen=True, kw_only=True):
-    """What one activator holds of one revision, waiting and in flight, and how many requests came per second."""
+    """What one activator holds of one revision, waiting and in flight, and how many requests came per second.
+
+    The ``window_`` pair is what counts for means over windows, where pokes have reported a part of it already; None: the same.
+    """
 
     namespace: Name
     revision: Name
     concurrency: Amount
     request_count: Amount = 0.0
+    window_concurrency: Amount | None = None
+    window_request_count: Amount | None = None
 
 
 class ActivatorStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +89,8 @@ class RelayedStat(msgspec.Struct, frozen=True, kw_only=True):
     is_activator: bool = False
     concurrency: Amount
     request_count: Amount = 0.0
+    window_concurrency: Amount | None = None
+    window_request_count: Amount | None = None
     proxied_concurrency: Amount = 0.0
     proxied_request_count: Amount = 0.0
     ended_count: Amount = 0.0

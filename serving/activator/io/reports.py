@@ -49,7 +49,12 @@ class StatsClient:
         """Send loads as soon as the connection takes them."""
         stats = [
             RevisionStat(
-                namespace=namespace, revision=revision, concurrency=load.concurrency, request_count=load.request_count
+                namespace=namespace,
+                revision=revision,
+                concurrency=load.concurrency,
+                request_count=load.request_count,
+                window_concurrency=load.window_concurrency,
+                window_request_count=load.window_request_count,
             )
             for (namespace, revision), load in loads
         ]

@@ -118,7 +118,14 @@ class ActivatorSender(Sender):
 
     def _take(self, frame: bytes, at_s: float) -> None:
         for told in decode_activator_stats(frame).stats:
-            stat = Stat(pod=self.name, at_s=at_s, concurrency=told.concurrency, request_count=told.request_count)
+            stat = Stat(
+                pod=self.name,
+                at_s=at_s,
+                concurrency=told.concurrency,
+                request_count=told.request_count,
+                window_concurrency=told.window_concurrency,
+                window_request_count=told.window_request_count,
+            )
             self._record((told.namespace, told.revision), stat, StatSource.ACTIVATOR)
 
 
@@ -138,6 +145,8 @@ class AutoscalerSender(Sender):
                 at_s=at_s,
                 concurrency=told.concurrency,
                 request_count=told.request_count,
+                window_concurrency=told.window_concurrency,
+                window_request_count=told.window_request_count,
                 proxied_concurrency=told.proxied_concurrency,
                 proxied_request_count=told.proxied_request_count,
                 ended_count=told.ended_count,

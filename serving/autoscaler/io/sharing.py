@@ -154,6 +154,8 @@ def _relayed(key: RevisionKey, stat: Stat, source: StatSource) -> RelayedStat:
         is_activator=source is StatSource.ACTIVATOR,
         concurrency=stat.concurrency,
         request_count=stat.request_count,
+        window_concurrency=stat.window_concurrency,
+        window_request_count=stat.window_request_count,
         proxied_concurrency=stat.proxied_concurrency,
         proxied_request_count=stat.proxied_request_count,
         ended_count=stat.ended_count,

@@ -22,7 +22,19 @@ from serving.traffic.breaker import Queued
 
 KEY = ("default", "hello-00001")
 SETTINGS = ActivatorSettings(queue_depth_max=3, queue_bytes_max=100, queue_wait_max_s=1.5)
-FIRST = Poke(load=RevisionLoad(concurrency=1, request_count=1), reason=PokeReason.FIRST)
+
+
+def load_of(concurrency: float, count: float, *, windowed: tuple[float, float]) -> RevisionLoad:
+    return RevisionLoad(
+        concurrency=concurrency,
+        request_count=count,
+        window_concurrency=windowed[0],
+        window_request_count=windowed[1],
+    )
+
+
+FIRST = Poke(load=load_of(1, 1, windowed=(0.0, 0.0)), reason=PokeReason.FIRST)
+REJECTED = Poke(load=load_of(1, 1, windowed=(1.0, 1.0)), reason=PokeReason.FIRST)
 
 
 def revision(
@@ -108,7 +120,7 @@ def test_requests_that_came_together_make_one_poke() -> None:
     come(made, "a", "b", "c")
     (woken,) = made.tick(0.0).wakes
     assert woken.poke is not None
-    assert woken.poke.load == RevisionLoad(concurrency=3, request_count=3)
+    assert woken.poke.load == load_of(3, 3, windowed=(0.0, 0.0))
 
 
 def test_a_flip_is_tried_again_when_it_is_due() -> None:
@@ -247,7 +259,7 @@ def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() 
     assert answer == Rejection(
         request="a", reason=RejectionReason.FAILED, text="revision hello-00001 cannot serve: ExitCode1: it died"
     )
-    assert made.tick(0.0).wakes == [RevisionWake(key=KEY, flip=False, poke=FIRST, resource_version="7")]
+    assert made.tick(0.0).wakes == [RevisionWake(key=KEY, flip=False, poke=REJECTED, resource_version="7")]
 
 
 def test_a_revision_that_fails_serves_with_the_pods_it_has() -> None:
@@ -329,15 +341,15 @@ def test_a_revision_that_was_never_known_and_is_gone_changes_nothing() -> None:
 def test_a_report_tells_the_load_of_each_revision() -> None:
     made = router("p")
     come(made, "a")
-    assert made.report(1.0) == [(KEY, RevisionLoad(concurrency=1.0, request_count=1.0))]
+    assert made.report(1.0) == [(KEY, load_of(1.0, 1.0, windowed=(1.0, 1.0)))]
 
 
 def test_a_report_leaves_out_what_a_poke_has_told() -> None:
     made = router()
     come(made, "a", "b")
     made.tick(0.0)
-    assert made.report(1.0) == [(KEY, RevisionLoad(concurrency=0.0, request_count=0.0))]
-    assert made.report(2.0) == [(KEY, RevisionLoad(concurrency=2.0, request_count=0.0))]
+    assert made.report(1.0) == [(KEY, load_of(0.0, 0.0, windowed=(2.0, 2.0)))]
+    assert made.report(2.0) == [(KEY, load_of(2.0, 0.0, windowed=(2.0, 0.0)))]
 
 
 def test_a_revision_with_nothing_to_tell_is_forgotten() -> None:

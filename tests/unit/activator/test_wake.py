@@ -64,9 +64,15 @@ def report(concurrency: float, count: int) -> Report:
     )
 
 
+def poked(count: int, *, windowed: float = 0.0) -> RevisionLoad:
+    return RevisionLoad(
+        concurrency=count, request_count=count, window_concurrency=windowed, window_request_count=windowed
+    )
+
+
 def test_the_first_that_waits_is_told_at_once() -> None:
     _, decision = step(WakeState(), facts(1), 5.0)
-    assert decision.poke == Poke(load=RevisionLoad(concurrency=1, request_count=1), reason=PokeReason.FIRST)
+    assert decision.poke == Poke(load=poked(1), reason=PokeReason.FIRST)
 
 
 def test_nobody_here_is_nothing_to_tell() -> None:
@@ -99,7 +105,7 @@ def test_twice_as_many_waiting_are_told(waiting: int, said: PokeReason | None) -
 def test_a_poke_tells_what_is_new() -> None:
     _, decision = step(after(facts(10)), facts(25), 1.0)
     assert decision.poke is not None
-    assert decision.poke.load == RevisionLoad(concurrency=15, request_count=15)
+    assert decision.poke.load == poked(15)
 
 
 def test_a_poke_that_comes_too_early_is_due_later() -> None:
@@ -123,7 +129,8 @@ def test_calm_forgets_who_waited() -> None:
 def test_who_has_rejected_for_a_failure_is_told_once_a_period() -> None:
     seen = facts(has_rejected=True)
     state, decision = step(WakeState(), seen, 0.0)
-    assert decision.poke == Poke(load=RevisionLoad(concurrency=1, request_count=1), reason=PokeReason.FIRST)
+    # It is not inside, and so in no report: windows get it with the poke.
+    assert decision.poke == Poke(load=poked(1, windowed=1.0), reason=PokeReason.FIRST)
     state, decision = step(state, seen, 0.5)
     assert decision.poke is None
     state, _ = reported(state, report(0.0, 0), level=0, waiting_count=0, period_s=1.0)
@@ -134,18 +141,21 @@ def test_who_has_rejected_for_a_failure_is_told_once_a_period() -> None:
 def test_a_report_leaves_out_what_pokes_have_told() -> None:
     state = after(facts(10))
     state, load = reported(state, report(12.5, 15), level=15, waiting_count=15, period_s=1.0)
-    assert load == RevisionLoad(concurrency=2.5, request_count=5)
+    assert (load.concurrency, load.request_count) == (2.5, 5)
+    # Windows average the mean of the whole period.
+    assert (load.window_concurrency, load.window_request_count) == (12.5, 15)
     assert (state.known_level, state.known_waiting_count, state.poked_count) == (15, 15, 0)
 
 
 def test_a_report_is_never_below_nothing() -> None:
     _, load = reported(after(facts(100)), report(90.0, 100), level=100, waiting_count=100, period_s=1.0)
-    assert load == RevisionLoad(concurrency=0.0, request_count=0)
+    assert (load.concurrency, load.request_count) == (0.0, 0)
+    assert load.window_concurrency == 90.0
 
 
 def test_counts_are_told_per_second() -> None:
     _, load = reported(WakeState(), report(1.0, 10), level=1, waiting_count=0, period_s=2.0)
-    assert load == RevisionLoad(concurrency=1.0, request_count=5.0)
+    assert (load.concurrency, load.request_count, load.window_request_count) == (1.0, 5.0, 5.0)
 
 
 def test_a_revision_in_reserve_is_flipped_at_the_first_request() -> None:

@@ -1,3 +1,5 @@
+import msgspec
+
 from serving.autoscaler.sources import Second, Sources
 from serving.model.stat import Stat
 
@@ -132,3 +134,33 @@ def test_an_activator_that_never_stops_telling_takes_little_room() -> None:
     assert sum(len(told) for told in sources._told.values()) == 40
     assert loads(sources.complete(15.0)) == {14: 1000}
     assert sources.present(15.0).concurrency == 1000
+
+
+def poke(at_s: float, count: float) -> Stat:
+    return msgspec.structs.replace(
+        stat(at_s, count, by="a", requests=count), window_concurrency=0.0, window_request_count=0.0
+    )
+
+
+def report(at_s: float, left: float, *, mean: float, requests: float) -> Stat:
+    return msgspec.structs.replace(stat(at_s, left, by="a"), window_concurrency=mean, window_request_count=requests)
+
+
+def test_a_second_has_the_mean_of_reports_and_not_what_pokes_saw() -> None:
+    # Nine requests come at once and take half a second: inside are nine, and the mean is 4.5.
+    sources = of_activators(
+        report(9.95, 0.0, mean=0.0, requests=0.0), poke(10.2, 9.0), report(10.95, 0.0, mean=4.5, requests=9.0)
+    )
+    assert sources.present(10.95).concurrency == 9.0
+    (second,) = sources.complete(11.0)
+    assert (second.load.concurrency, second.load.request_count) == (4.5, 9.0)
+
+
+def test_a_poke_and_a_report_in_one_moment_are_the_mean_of_the_report() -> None:
+    sources = of_activators(poke(10.91, 9.0), report(10.92, 1.0, mean=2.0, requests=9.0))
+    assert sources.present(10.95).concurrency == 10.0
+    assert loads(sources.complete(11.0)) == {10: 2.0}
+
+
+def test_of_a_second_with_a_poke_alone_nothing_is_known() -> None:
+    assert of_activators(poke(10.9, 9.0)).complete(11.0) == []

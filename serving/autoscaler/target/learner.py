@@ -67,7 +67,7 @@ _PEAK_RATIO = 0.97
 _TARGET_MIN = 1.0
 # Least knee: requests that wait for nothing but a small share of a core.
 _KNEE_MIN = 0.01
-# Least time between two saves, in seconds: each is a write to the API.
+# Time for which a target that changes is not saved, in seconds: each save is a write to the API.
 _SAVE_PERIOD_S = 60.0
 
 
@@ -118,7 +118,18 @@ class _State(msgspec.Struct, kw_only=True, omit_defaults=True):
 class TargetLearner:
     """One revision."""
 
-    __slots__ = ("_cpu", "_curve", "_is_new", "_looked_s", "_memory", "_peak", "_saved_s", "_saved_total", "_state")
+    __slots__ = (
+        "_cpu",
+        "_curve",
+        "_is_new",
+        "_is_settled",
+        "_looked_s",
+        "_memory",
+        "_peak",
+        "_saved_s",
+        "_saved_total",
+        "_state",
+    )
 
     def __init__(self) -> None:
         self._curve = LatencyCurve()
@@ -128,6 +139,8 @@ class TargetLearner:
         self._cpu = (0.0, 0.0, 0.0, 0.0)
         self._peak = 0.0
         self._is_new = False
+        # Whether the target is what was found when it was looked at last, rather than on its way.
+        self._is_settled = False
         self._looked_s: float | None = None
         self._saved_total: float | None = None
         self._saved_s: float | None = None
@@ -182,11 +195,13 @@ class TargetLearner:
         return LearntTarget(total=total, bound=state.bound, above=state.above, is_used=spec.learns_target)
 
     def due_save(self, spec: ScalingSpec, now_s: float) -> str | None:
-        """What was learnt, as text for ``load``; None while the target is as it was, or it was saved not long ago."""
+        """What was learnt, as text for ``load``; None while the target is as it was, or is on its way and that is not long."""
         total, saved = self._state.total, self._saved_total or spec.total_value
         if total is None or abs(total / saved - 1) <= _STEP_MIN_RATIO:
             return None
-        if self._saved_s is not None and 0 <= now_s - self._saved_s < _SAVE_PERIOD_S:
+        if self._saved_s is None:
+            self._saved_s = now_s
+        if not self._is_settled and 0 <= now_s - self._saved_s < _SAVE_PERIOD_S:
             return None
         self._saved_total, self._saved_s = total, now_s
         return msgspec.json.encode(self._state).decode()
@@ -261,14 +276,14 @@ class TargetLearner:
 
     def _step(self, total: float, bound: TargetBound | None, above: float | None, *, start: float) -> None:
         """Go towards a target. A pod that would be killed goes there at once; nothing else is that urgent."""
-        state = self._state
+        state, wanted = self._state, total
         present = start if state.total is None else state.total
-        if abs(total / present - 1) > _STEP_MIN_RATIO or (bound is TargetBound.MEMORY and total < present):
-            if bound is not TargetBound.MEMORY:
-                total = max(total, _STEP_DOWN_RATIO * present)
-            state.total = min(total, _STEP_UP_RATIO * present)
-        else:
-            state.total = present
+        if abs(total / present - 1) <= _STEP_MIN_RATIO and not (bound is TargetBound.MEMORY and total < present):
+            total = wanted = present
+        if bound is not TargetBound.MEMORY:
+            total = max(total, _STEP_DOWN_RATIO * present)
+        state.total = min(total, _STEP_UP_RATIO * present)
+        self._is_settled = state.total == wanted
         state.bound, state.above = bound, above
 
 

@@ -146,16 +146,17 @@ def test_what_was_learnt_survives_a_restart() -> None:
     assert last(learn(ServedApp(cpu_s=0.02), loads=[20.0] * 5, limits=Resources(cpu_m=1000), learner=again)).total < 6
 
 
-def test_it_is_saved_only_if_it_has_changed_and_not_each_second() -> None:
+def test_it_is_saved_once_it_has_settled_or_was_on_its_way_for_a_minute() -> None:
     learner = TargetLearner()
     assert learner.due_save(DEFAULTS, 0.0) is None
     learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[5.0] * 3, learner=learner)
     assert learner.due_save(DEFAULTS, 0.0) is None
-    learn(ServedApp(cpu_s=0.02), loads=RISING[:6], learner=learner)
-    assert learner.due_save(DEFAULTS, 100.0) is not None
-    learn(ServedApp(cpu_s=0.02), loads=RISING, learner=learner)
-    assert learner.due_save(DEFAULTS, 110.0) is None
+    learn(ServedApp(cpu_s=0.02), loads=RISING[:4], learner=learner)
+    assert learner.due_save(DEFAULTS, 100.0) is None
+    assert learner.due_save(DEFAULTS, 159.0) is None
     assert learner.due_save(DEFAULTS, 160.0) is not None
+    learn(ServedApp(cpu_s=0.02), loads=RISING, learner=learner)
+    assert learner.due_save(DEFAULTS, 161.0) is not None
     assert repr(learner).startswith("TargetLearner(")
 
 

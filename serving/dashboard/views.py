@@ -7,8 +7,17 @@ command and no annotation except scaling ones passes this module.
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from serving.model.errors import InvalidValue
-from serving.model.knative import AUTOSCALING_GROUP, REVISION_LABEL, SERVICE_LABEL
+from serving.model.knative import (
+    AUTOSCALING_GROUP,
+    LEARNT_TARGET,
+    LEARNT_TARGET_ANNOTATION,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    TARGET_ANNOTATION,
+)
 from serving.model.quantity import parse_bytes, parse_millicores
 
 __all__ = ["View", "amount", "lean_pod", "node_view", "pod_view", "revision_view", "service_view"]
@@ -17,6 +26,14 @@ View = dict[str, Any]
 
 _LEAN_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _SCALING = f"{AUTOSCALING_GROUP}/"
+
+
+class _SavedTarget(msgspec.Struct):
+    """The part of the annotation that the page shows."""
+
+    total: float
+    bound: str | None = None
+    above: float | None = None
 
 
 def service_view(found: Mapping[str, Any]) -> View:
@@ -52,11 +69,23 @@ def revision_view(found: Mapping[str, Any]) -> View:
         "concurrency": int(spec.get("containerConcurrency") or 0),
         "scaling": {
             name.removeprefix(_SCALING): value for name, value in annotations.items() if name.startswith(_SCALING)
-        },
+        }
+        | _learnt_target(annotations),
         "conditions": _conditions(status),
         "ready": _status_of(status, "Ready"),
         "active": _status_of(status, "Active"),
     }
+
+
+def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
+    """What was learnt of the target, in the words of ``serving why``; empty while nothing is saved."""
+    try:
+        learnt = msgspec.json.decode(annotations.get(LEARNT_TARGET_ANNOTATION, ""), type=_SavedTarget)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return {}
+    why = "" if learnt.bound is None or learnt.above is None else f" ({learnt.bound}-bound above {learnt.above:.3g})"
+    used = "in force" if annotations.get(TARGET_ANNOTATION) == LEARNT_TARGET else "not used"
+    return {"learnt target": f"{learnt.total:.3g}{why}, {used}"}
 
 
 def pod_view(found: Mapping[str, Any]) -> View | None:

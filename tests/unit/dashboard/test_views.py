@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from serving.dashboard.views import lean_pod, node_view, pod_view, revision_view, service_view
 from serving.placement.facts import demand_of
 
@@ -83,3 +85,19 @@ def test_a_lean_pod_looks_the_same_and_has_little() -> None:
 def test_an_amount_that_cannot_be_read_is_none() -> None:
     found = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "what", "memory": "4Gi"}}}
     assert (node_view(found)["cpu_millicores"], node_view(found)["memory_bytes"]) == (0, 2**32)
+
+
+@pytest.mark.parametrize(
+    ("saved", "target", "shown"),
+    [
+        ('{"total":10.33,"bound":"cpu","above":8.0,"cpu_s":0.01}', "learnt", "10.3 (cpu-bound above 8), in force"),
+        ('{"total":250.0}', None, "250, not used"),
+        ("{}", "learnt", None),
+        ("garbage", "learnt", None),
+        (None, "learnt", None),
+    ],
+)
+def test_a_revision_shows_the_target_that_was_learnt(saved: str | None, target: str | None, shown: str | None) -> None:
+    annotations = {"autoscaling.serving.dev/learnt-target": saved, "autoscaling.serving.dev/target": target}
+    found = {"metadata": {"name": "r", "annotations": {name: text for name, text in annotations.items() if text}}}
+    assert revision_view(found)["scaling"].get("learnt target") == shown

@@ -15,6 +15,8 @@ import os
 import sys
 from typing import cast
 
+import msgspec
+
 from serving.queueproxy.io.asgi.calls import RunningCalls
 from serving.queueproxy.io.asgi.ending import StopSignal
 from serving.queueproxy.io.asgi.lifespan import run_lifespan
@@ -78,7 +80,8 @@ class _InProcessPod:
         self._spec = spec
         # The process that was started as the pod leads its session; the server may be a child of it.
         self._pipe = ReadinessPipe(spec.ready_fd, pid=os.getsid(0))
-        self._service = PodService(probing_app(spec), self.requests, self._calls, pipe=self._pipe)
+        marked = msgspec.structs.replace(spec, readiness=probing_app(spec.readiness, secret=spec.secret))
+        self._service = PodService(marked, self.requests, self._calls, pipe=self._pipe)
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

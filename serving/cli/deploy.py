@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from serving.cli.api import ApiClient, api_options, fail, fail_usage, message_of
+from serving.cli.asgiapp import asgi_command
 from serving.cli.completion import complete_service
 from serving.cli.deployment import Deployment, check_name, kept_options, manifest_of, merged, pairs_of
 from serving.cli.params import wait_timeout_option
@@ -46,6 +47,7 @@ _TRIES_MAX = 10
 _CREATED, _NOT_FOUND, _CONFLICT = 201, 404, 409
 # Annotations that have an option of their own.
 _SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target", "metric", "scale_down_delay")
+_NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
 # Annotations of the service itself.
 _POLICY = {
     "access": ACCESS_ANNOTATION,
@@ -73,6 +75,11 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
     default="",
     help="What to run in FOLDER, as in 'python app.py' or 'uvicorn app:app --port $PORT'. The app must listen on $PORT. "
     "A command with shell syntax ($, |, &&, ;, >, NAME=VALUE) runs by sh -c. Use single quotes, or your shell expands $PORT.",
+)
+@click.option(
+    "--asgi",
+    metavar="MODULE:APP",
+    help="Run this ASGI app of FOLDER with uvicorn, and its queue-proxy in the same process. Instead of --command.",
 )
 @click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="A variable of the environment.")
 @click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit.")
@@ -125,13 +132,27 @@ def deploy(*, api: ApiClient, watch: bool, **given: Any) -> None:  # noqa: ANN40
     """
     how = _How(**{field: given.pop(field) for field in _How.__struct_fields__})
     try:
-        asked = _deployment(given)
+        asgi = given.pop("asgi")
+        asked = _deployment(given if asgi is None else _asgi_options(api, asgi, given))
     except InvalidValue as error:
         fail_usage(str(error))
     asked = _with_virtualenv(api, asked)
     if watch:
         watch_folder(asked.folder, lambda: _deploy(api, asked, how))
     _deploy(api, asked, how)
+
+
+def _asgi_options(api: ApiClient, app: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The options with the command that runs an ASGI app, which needs no queue-proxy beside it."""
+    others = [f"--{name.replace('_', '-')}" for name in _NOT_WITH_ASGI if given[name]]
+    if others:
+        fail_usage(f"--asgi says what to run, and how: leave out {', '.join(others)}")
+    if api.state_path is None:
+        fail_usage(
+            "--asgi runs processes of this machine; on Kubernetes deploy an image, which gets a queue-proxy beside it"
+        )
+    command = asgi_command(app, find_virtualenv(given["folder"], os.environ))
+    return {**given, "command": command, "is_own_proxy": True}
 
 
 def _deployment(given: dict[str, Any]) -> Deployment:

@@ -16,9 +16,11 @@ from serving.model.knative import (
     COMMAND_ANNOTATION,
     FOLDER_ANNOTATION,
     NETWORK_ANNOTATION,
+    QUEUE_PROXY_ANNOTATION,
     SERVING_API_VERSION,
     SNAPSHOT_ANNOTATION,
     TEMPLATE_ANNOTATION,
+    QueueProxyPlace,
 )
 from serving.model.objects import Object, annotations_of, nested
 
@@ -29,7 +31,7 @@ VIRTUAL_ENV = "VIRTUAL_ENV"
 _PORT = 8080
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 # Annotations that say what runs; a deploy always sets them.
-_RUN = frozenset({COMMAND_ANNOTATION, FOLDER_ANNOTATION, SNAPSHOT_ANNOTATION})
+_RUN = frozenset({COMMAND_ANNOTATION, FOLDER_ANNOTATION, QUEUE_PROXY_ANNOTATION, SNAPSHOT_ANNOTATION})
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """Annotations of the service itself, which its Route gets (``serving.model.routepolicy``)."""
     snapshot: str = ""
     preload: bool = False
+    is_own_proxy: bool = False
+    """Whether the queue-proxy runs in the process of the app."""
 
 
 def check_name(name: str) -> None:
@@ -82,6 +86,7 @@ def manifest_of(asked: Deployment) -> Object:
         ),
         **({SNAPSHOT_ANNOTATION: asked.snapshot} if asked.snapshot else {}),
         **({TEMPLATE_ANNOTATION: "preload"} if asked.preload else {}),
+        **({QUEUE_PROXY_ANNOTATION: str(QueueProxyPlace.IN_PROCESS)} if asked.is_own_proxy else {}),
         **({NETWORK_ANNOTATION: "pod"} if asked.fixed_port and asked.command else {}),
         **{f"{AUTOSCALING_GROUP}/{key.replace('_', '-')}": text for key, text in asked.scaling.items()},
         **asked.annotations,

@@ -23,6 +23,7 @@ from serving.cluster.schema import breaches, completed, unknown_fields
 from serving.cluster.userinfo import user_info_problems, with_user_info
 from serving.cluster.validations import ABSENT, rule_problems
 from serving.model.errors import Invalid, Problem
+from serving.model.knative import QUEUE_PROXY_ANNOTATION, QueueProxyPlace
 from serving.model.objects import Object, name_of, nested
 from serving.settings.annotations import read_annotations, read_rollout_duration
 from serving.settings.autoscaler import AutoscalerSettings
@@ -131,6 +132,11 @@ def annotation_warnings(kind: Kind, body: Object) -> list[str]:
 
 def _annotation_problems(kind: Kind, body: Object, scaling: AutoscalerSettings) -> Iterator[Problem]:
     annotations = _annotations(kind, body)
+    place = annotations.get(QUEUE_PROXY_ANNOTATION)
+    if place is not None and place not in list(QueueProxyPlace):
+        expected = " or ".join(QueueProxyPlace)
+        what = f"{place!r} is not valid; expected {expected}"
+        yield Problem(where=f"annotation {QUEUE_PROXY_ANNOTATION}", what=what, expected=expected)
     for problem in read_annotations(annotations, scaling).problems if annotations else ():
         # What a server says has no field for what would be right.
         yield msgspec.structs.replace(problem, what=f"{problem.what}; expected {problem.expected}")

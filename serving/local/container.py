@@ -29,7 +29,7 @@ from serving.local.stdio import Stdio
 from serving.local.unready import ObservedContainer
 from serving.model.errors import NotFound
 from serving.queueproxy.io.app_probe import attempt
-from serving.queueproxy.podspec import Probe
+from serving.queueproxy.podspec import Address, Probe
 
 __all__ = ["ContainerKeeper", "ContainerSpec"]
 
@@ -45,7 +45,7 @@ _LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A container to keep running: the order that starts it, callbacks for its state and readiness, and its probes.
 
-    ``port`` is where it is probed on 127.0.0.1. ``listening`` is the probe of an app after a restart; at the first start
+    ``address`` is where it is probed, and ``is_own_proxy`` says that its queue-proxy is in its process. ``listening`` is the probe of an app after a restart; at the first start
     the queue-proxy probes it. ``is_http2`` sends that probe by HTTP/2, as the queue-proxy does. The kubelet's own probes
     are HTTP/1.1, as in a cluster. ``restart_policy`` is the pod's. ``exit_reason`` says why the container has ended, "" if that is not known.
     """
@@ -59,7 +59,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     is_http2: bool = False
     exit_reason: Callable[[], str] | None = None
     restart_policy: str = "Always"
-    port: int = 0
+    address: Address = ("127.0.0.1", 0)
+    is_own_proxy: bool = False
     first: ContainerState = ContainerState()
 
 
@@ -173,8 +174,9 @@ class ContainerKeeper:
         while not self._is_listening and self._spec.listening is not None:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S)
-            app = ("127.0.0.1", self._spec.port)
-            if await attempt(self._spec.listening, app, is_http2=self._spec.is_http2, network=self._spec.start.network):
+            if await attempt(
+                self._spec.listening, self._spec.address, is_http2=self._spec.is_http2, network=self._spec.start.network
+            ):
                 self._is_listening = True
                 self._spec.on_state(self.state)
 
@@ -223,7 +225,8 @@ class ContainerKeeper:
 
     async def _outcome(self, plan: ProbePlan) -> bool:
         if not plan.command:
-            app = ("127.0.0.1", plan.port or self._spec.port)
+            host, port = self._spec.address
+            app = (host, plan.port or port)
             return await attempt(plan.probe, app, network=self._spec.start.network)
         failure = self._probe_failures[plan.kind] = await self._executed(plan)
         return not failure
@@ -289,10 +292,13 @@ class ContainerKeeper:
         if asked is None:
             return None
         ports = await asyncio.to_thread(listening_ports, process.pid)
-        observed = ObservedContainer(container=name, port=self._spec.port, ports=ports)
-        if asked.path is None or self._spec.port not in ports or self._spec.is_http2:
+        port = self._spec.address[1]
+        observed = ObservedContainer(
+            container=name, port=port, ports=ports, host=self._spec.address[0] if self._spec.is_own_proxy else ""
+        )
+        if asked.path is None or port not in ports or self._spec.is_http2:
             return observed
-        failure = await probe_failure(asked, ("127.0.0.1", self._spec.port), network=self._spec.start.network)
+        failure = await probe_failure(asked, self._spec.address, network=self._spec.start.network)
         return msgspec.structs.replace(observed, probe=f"GET {asked.path}", probe_failure=failure)
 
 

@@ -70,6 +70,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     its hosts file and as the configuration of its resolver.
     ``niceness`` is how much less of a core it gets until its pod is ready (nice(2)).
     ``preload`` names the revision whose warm process may fork it, which imports ``modules``, or what the command names.
+    ``is_own_proxy`` says that it is an app with the queue-proxy in its process, which gets the pipe for readiness.
 
     ``stdin``, ``stdout`` and ``stderr`` are paths that the template opens; "" is nothing and the log. ``keeps_stdin`` opens a
     FIFO for writing too, so that it does not end when its writers go. ``has_terminal`` says
@@ -99,6 +100,7 @@ class StartProcess(_TemplateMessage, frozen=True, kw_only=True):
     niceness: int = 0
     preload: str = ""
     modules: tuple[str, ...] = ()
+    is_own_proxy: bool = False
 
 
 class SendSignal(_TemplateMessage, frozen=True, kw_only=True):

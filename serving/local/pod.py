@@ -27,7 +27,7 @@ from serving.local.containers.podbox import PodBox
 from serving.local.explaining import ReadinessExplainer
 from serving.local.initcontainers import run_init_containers
 from serving.local.limits import memory_limit_bytes
-from serving.local.locations import PodLocation
+from serving.local.locations import QUEUE_PORTS, PodLocation
 from serving.local.nodecontext import NodeContext
 from serving.local.poddrain import drain
 from serving.local.podfolder import make_folder, remove_folder
@@ -37,6 +37,7 @@ from serving.local.podplan import (
     container_name_of,
     init_containers,
     is_init,
+    is_own_proxy,
     serves,
     speaks_http2,
 )
@@ -98,6 +99,10 @@ class PodRun:
         # A pod that is none of a revision takes no requests of activators.
         self._has_proxy = REVISION_LABEL in labels_of(manifest)
         self._is_proxy_ready = False
+        # The name of what is or has the queue-proxy.
+        containers = manifest["spec"]["containers"]
+        inside = (container_name_of(one) for one in containers if is_own_proxy(manifest, one))
+        self._proxy_name = next(inside, QUEUE_PROXY)
         self._unready: Unready | None = None
         # It is ready, has failed, or ends: its turn to start is over.
         self._is_settled = asyncio.Event()
@@ -175,8 +180,11 @@ class PodRun:
             warn=warnings.send,
             stop=self.stop,
         )
-        first = [self._app(container, sources, warnings) for container in init_containers(self.manifest)]
-        apps = [spec for container in containers if (spec := self._app(container, sources, warnings)) is not None]
+        first = [
+            self._app(container, sources, warnings, revision=revision) for container in init_containers(self.manifest)
+        ]
+        specs = (self._app(container, sources, warnings, revision=revision) for container in containers)
+        apps = [spec for spec in specs if spec is not None]
         self._keep_note()
         if not apps or None in first:
             # Nothing can run: a queue-proxy alone would wait for ever.
@@ -200,7 +208,7 @@ class PodRun:
             return
         # First what takes longer, so that the other starts in the meantime: an app, unless a warm process or a container runtime
         # starts it, which takes the template longer than a queue-proxy.
-        proxies = [self._proxy(revision, warnings)] if self._has_proxy else []
+        proxies = [self._proxy(revision, warnings)] if self._has_proxy and self._proxy_name == QUEUE_PROXY else []
         is_proxy_first = any(app.start.preload or app.start.launch for app in apps)
         for spec in (*proxies, *apps) if is_proxy_first else (*apps, *proxies):
             keeper = ContainerKeeper(self._node.runtime, spec, self.stop, niceness=niceness)
@@ -232,11 +240,13 @@ class PodRun:
             if await wait_for(self.stop, until_s=now_s() + _SOURCES_PAUSE_S):
                 return None
 
-    def _app(self, container: Object, sources: Sources, warnings: PodWarnings) -> ContainerSpec | None:
+    def _app(
+        self, container: Object, sources: Sources, warnings: PodWarnings, *, revision: Object
+    ) -> ContainerSpec | None:
         """How a container of the app is kept running; None, with the reason in the status, if it cannot run here."""
         name = container_name_of(container)
         try:
-            start = self._setup.app(container, sources, self.box)
+            start = self._setup.app(container, sources, self.box, revision=revision)
             found = input_of(container, self._node.pods / self.id, name=start.name)
             if found is not None:
                 self.inputs[name], start = found, found.ordered(start, is_new=self._note is None)
@@ -249,15 +259,24 @@ class PodRun:
         is_serving = self._has_proxy and serves(self.manifest, container)
         policy = "Always" if self._has_proxy else self.manifest["spec"].get("restartPolicy", "Always")
         is_first = is_init(self.manifest, container)
+        probes = tuple(probe_plans(container) if is_serving else () if is_first else sidecar_probe_plans(container))
+        listening = listening_probe(container) if is_serving else None
+        address = ("127.0.0.1", self.box.port if self.box else self.location.port)
+        if start.is_own_proxy:
+            address = (self.location.address, QUEUE_PORTS[0])
+            probes = tuple(msgspec.structs.replace(one, probe=self._setup.marked(one.probe)) for one in probes)
+            listening = listening and self._setup.marked(listening)
         return ContainerSpec(
             start=start,
             on_state=lambda state: self._set_state(name, state),
             on_warning=warnings.send_later,
-            probes=tuple(probe_plans(container) if is_serving else () if is_first else sidecar_probe_plans(container)),
-            listening=listening_probe(container) if is_serving else None,
+            on_ready=self._set_proxy_ready if start.is_own_proxy else None,
+            probes=probes,
+            listening=listening,
             is_http2=speaks_http2(container),
             exit_reason=functools.partial(self.box.exit_reason, name) if self.box else None,
-            port=self.box.port if self.box else self.location.port,
+            address=address,
+            is_own_proxy=start.is_own_proxy,
             restart_policy="OnFailure" if is_first and policy == "Always" else policy,
             first=self._states.get(name, ContainerState()),
         )
@@ -285,7 +304,7 @@ class PodRun:
             self._states.pop(name, None)
         else:
             self._states[name] = state
-            if name == QUEUE_PROXY:
+            if name == self._proxy_name and not state.is_running:
                 self._is_proxy_ready = False
             if before is not None and (before.restart_count, before.is_over) != (state.restart_count, state.is_over):
                 self._keep_note()
@@ -369,7 +388,7 @@ class PodRun:
         grace_s = self.grace_s
         if grace_s is None:
             grace_s = self.manifest["spec"].get("terminationGracePeriodSeconds", _GRACE_DEFAULT_S)
-        keeper = self.keepers.pop(QUEUE_PROXY, None)
+        keeper = self.keepers.pop(self._proxy_name, None)
         apps = [app.process for app in self.keepers.values() if app.process is not None]
         await drain(keeper.process if keeper else None, apps, grace_s=grace_s, is_draining=was_draining)
 

@@ -14,7 +14,13 @@ import msgspec
 
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
-from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, REVISION_LABEL
+from serving.model.knative import (
+    COMMAND_ANNOTATION,
+    FOLDER_ANNOTATION,
+    QUEUE_PROXY_ANNOTATION,
+    REVISION_LABEL,
+    QueueProxyPlace,
+)
 
 __all__ = [
     "DEFAULT_PATH",
@@ -27,6 +33,7 @@ __all__ = [
     "container_name_of",
     "init_containers",
     "is_init",
+    "is_own_proxy",
     "proxy_environment",
     "serves",
     "serving_ports",
@@ -157,6 +164,13 @@ def serving_ports(pod: Object) -> list[Object]:
     return [port for container in _containers(pod) if serves(pod, container) for port in container.get("ports") or ()]
 
 
+def is_own_proxy(pod: Object, container: Object) -> bool:
+    """Whether the queue-proxy of a revision's pod is to run in the process of this container."""
+    annotations = pod["metadata"].get("annotations") or {}
+    is_inside = annotations.get(QUEUE_PROXY_ANNOTATION) == QueueProxyPlace.IN_PROCESS
+    return is_inside and REVISION_LABEL in (pod["metadata"].get("labels") or {}) and serves(pod, container)
+
+
 def _expanded(word: str, given: Mapping[str, str]) -> str:
     """``$(NAME)`` as Kubernetes expands it in commands."""
     for name, value in given.items():
@@ -164,8 +178,8 @@ def _expanded(word: str, given: Mapping[str, str]) -> str:
     return word
 
 
-def proxy_environment(pod: Object, revision: Object, *, app_port: int, address: str) -> dict[str, str]:
-    """The environment of a pod's queue-proxy, without its secrets and the address for statistics."""
+def proxy_environment(pod: Object, revision: Object, *, app: str, address: str) -> dict[str, str]:
+    """The environment of a pod's queue-proxy, without its secrets and the address for statistics. ``app`` is "address:port"."""
     spec = revision.get("spec", {})
     settings = {
         "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": spec.get("containerConcurrency"),
@@ -181,7 +195,7 @@ def proxy_environment(pod: Object, revision: Object, *, app_port: int, address: 
         "SERVING_POD_NAMESPACE": metadata["namespace"],
         "SERVING_POD_REVISION": metadata["labels"][REVISION_LABEL],
         "SERVING_POD_NAME": metadata["name"],
-        "SERVING_POD_APP": f"127.0.0.1:{app_port}",
+        "SERVING_POD_APP": app,
         "SERVING_POD_LISTEN": f"{address}:8012",
         "SERVING_POD_ADMIN_LISTEN": f"{address}:8022",
         "SERVING_QUEUEPROXY_DRAIN_LAG_S": str(DRAIN_LAG_S),

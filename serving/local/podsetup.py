@@ -16,28 +16,38 @@ from serving.local.accounttokens import LIFETIME_MIN_S, account_token
 from serving.local.containers.podbox import ContainerHost, PodBox
 from serving.local.downward import PodFacts
 from serving.local.images.store import StoredImage
-from serving.local.locations import PodLocation
+from serving.local.locations import QUEUE_PORTS, PodLocation
 from serving.local.machine import node_status, read_machine
 from serving.local.nodecontext import NodeContext
 from serving.local.orders import StartProcess
 from serving.local.podfolder import mount, mount_points, root_folder
-from serving.local.podplan import all_containers, app_plan, container_name_of, proxy_environment, serves
+from serving.local.podplan import (
+    all_containers,
+    app_plan,
+    container_name_of,
+    is_own_proxy,
+    proxy_environment,
+    serves,
+)
 from serving.local.snapshot import path_of_snapshot
 from serving.local.sources import Reference, Sources, container_environment, references, volume_files
 from serving.local.volumes import read_sources
-from serving.model.errors import NotFound
+from serving.model.errors import InvalidValue, NotFound
 from serving.model.knative import (
     PRELOAD_MODULES_ANNOTATION,
+    QUEUE_PROXY_ANNOTATION,
     REVISION_LABEL,
     SNAPSHOT_ANNOTATION,
     TEMPLATE_ANNOTATION,
 )
 from serving.model.objects import annotations_of, labels_of, name_of, namespace_of, nested
+from serving.queueproxy.podspec import Probe, probing_app
 from serving.wire.tokens import pod_secret, pod_token
 
 __all__ = ["QUEUE_PROXY", "PodSetup"]
 
 QUEUE_PROXY = "queue-proxy"
+_NO_BOX = "a pod that is a process in the network of this machine: without --fixed-port, and with --command instead of an image"
 
 
 @functools.cache
@@ -88,8 +98,10 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         folder = self.node.pods / self.pod_id
         return PodBox(host, self.manifest, images, pod_id=self.pod_id, location=self.location, folder=folder)
 
-    def app(self, container: Object, sources: Sources, box: PodBox | None) -> StartProcess:
+    def app(self, container: Object, sources: Sources, box: PodBox | None, *, revision: Object) -> StartProcess:
         """The order that starts a container of the app, as a process where the box has no containers.
+
+        A container that is its own queue-proxy gets the address of the pod, and what a queue-proxy must know.
 
         Raises:
             InvalidValue: when there is nothing to run, or its user or a limit cannot be used.
@@ -97,6 +109,14 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         """
         folder = self.node.pods / self.pod_id
         given = container_environment(self._facts, container, sources=sources)
+        is_inside, port = is_own_proxy(self.manifest, container), box.port if box else self.location.port
+        if is_inside:
+            if box is not None:
+                place = annotations_of(self.manifest)[QUEUE_PROXY_ANNOTATION]
+                raise InvalidValue(text=place, expected=_NO_BOX)
+            port = QUEUE_PORTS[0]
+            given = {**given, **self._proxy_environment(revision, app=f"{self.location.address}:{port}")}
+            given["HOST"] = self.location.address
         mounts = mount_points(folder, container, nested(self.manifest, "spec", "volumes") or ())
         log = self._log(container_name_of(container))
         if box is not None and box.has_containers:
@@ -105,7 +125,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         plan = app_plan(
             self.manifest,
             container,
-            port=box.port if box else self.location.port,
+            port=port,
             home=str(folder),
             given=given,
             snapshot=str(path_of_snapshot(self.node.snapshots, snapshot)) if snapshot else "",
@@ -125,8 +145,9 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             hosts=box.hosts if box else str(self.node.hosts or ""),
             resolver=box.resolver if box else "",
             # A warm process is in the network of this machine.
-            preload=self._preload() if serves(self.manifest, container) and not box else "",
+            preload=self._preload() if serves(self.manifest, container) and not box and not is_inside else "",
             modules=tuple(one.strip() for one in named.split(",") if one.strip()),
+            is_own_proxy=is_inside,
         )
 
     def _preload(self) -> str:
@@ -135,20 +156,28 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         revision = labels_of(self.manifest).get(REVISION_LABEL, "")
         return f"{namespace_of(self.manifest)}/{revision}" if is_wanted else ""
 
+    def marked(self, probe: Probe) -> Probe:
+        """The probe of an app whose queue-proxy is in its process."""
+        secret = pod_secret(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
+        return probing_app(probe, secret=secret)
+
     def proxy(self, revision: Object, box: PodBox | None) -> StartProcess:
         """The order that starts the queue-proxy, in the network of the pod's containers if there is one."""
+        port = box.port if box else self.location.port
+        environment = self._proxy_environment(revision, app=f"127.0.0.1:{port}")
+        network = box.network if box else ""
+        log = self._log(QUEUE_PROXY)
+        return StartProcess(pod=self.pod_id, name=QUEUE_PROXY, environment=environment, log=log, network=network)
+
+    def _proxy_environment(self, revision: Object, *, app: str) -> dict[str, str]:
         namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
         of = labels_of(self.manifest)[REVISION_LABEL]
-        port = box.port if box else self.location.port
-        environment = {
-            **proxy_environment(self.manifest, revision, app_port=port, address=self.location.address),
+        return {
+            **proxy_environment(self.manifest, revision, app=app, address=self.location.address),
             "SERVING_POD_STATS_URL": self.node.stats_url,
             "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
             "SERVING_POD_SECRET": pod_secret(key, namespace=namespace, pod=name),
         }
-        network = box.network if box else ""
-        log = self._log(QUEUE_PROXY)
-        return StartProcess(pod=self.pod_id, name=QUEUE_PROXY, environment=environment, log=log, network=network)
 
     @property
     def _facts(self) -> PodFacts:

@@ -25,13 +25,14 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     ``is_exec`` is a command beside the containers, which is not kept. ``mark`` is the variable in an app's environment that no
     other pod has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM for a container; 0 for a process. ``exit_code`` is None
-    while the process runs. ``is_heard``: a queue-proxy has reported its readiness to this template.
+    while the process runs. ``is_own_proxy``: an app whose queue-proxy is in its process. ``is_heard``: a queue-proxy has reported its readiness to this template.
     """
 
     pod: str
     name: str
     is_app: bool = False
     is_exec: bool = False
+    is_own_proxy: bool = False
     mark: str = ""
     stop_signal: int = 0
     pid: int = 0
@@ -41,6 +42,11 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     is_heard: bool = False
     is_ready: bool = False
     is_drained: bool = False
+
+    @property
+    def reports_readiness(self) -> bool:
+        """Whether it is, or has, the queue-proxy of its pod."""
+        return self.is_own_proxy or not self.is_app
 
     @property
     def is_alive(self) -> bool:

@@ -109,13 +109,19 @@ class Spawner:
 
     def record_of(self, order: StartProcess) -> ProcessRecord:
         """The record of a process that is to be started."""
-        # By its port, which no other pod has, what an app has left behind is found; in a network of its own, by its name.
+        # By its port, which no other pod has, what an app has left behind is found; where each pod has the same port, by its name.
         is_app = bool(order.arguments)
-        variable = "HOSTNAME" if order.network else "PORT"
+        variable = "HOSTNAME" if order.network or order.is_own_proxy else "PORT"
         mark = f"{variable}={order.environment.get(variable, '')}" if is_app and not order.is_exec else ""
         niceness = order.niceness if _MAY_RESTORE_NICENESS else 0
         return ProcessRecord(
-            pod=order.pod, name=order.name, is_app=is_app, is_exec=order.is_exec, mark=mark, niceness=niceness
+            pod=order.pod,
+            name=order.name,
+            is_app=is_app,
+            is_exec=order.is_exec,
+            is_own_proxy=order.is_own_proxy,
+            mark=mark,
+            niceness=niceness,
         )
 
     def start(self, order: StartProcess, record: ProcessRecord) -> ProcessRecord:
@@ -161,7 +167,8 @@ class Spawner:
             os.setsid()
             self._become_child()
             name_process(STANDBY_NAME)
-            _close_descriptors({control.fileno()} if is_app else {control.fileno(), self._events})
+            # An app that has no queue-proxy in its process loses the pipe for readiness when it is executed.
+            _close_descriptors({control.fileno(), self._events})
             if is_app:
                 code = self._be_app(control)
             else:
@@ -219,6 +226,12 @@ class Spawner:
         _redirect(assignment.order)
 
     def _exec_app(self, order: StartProcess) -> NoReturn:
+        environment = order.environment
+        if order.is_own_proxy:
+            # It survives exec, as does that the signal is ignored until the app has a handler for it.
+            os.set_inheritable(self._events, True)
+            signal.signal(PUSH_AGAIN, signal.SIG_IGN)
+            environment = {**environment, "SERVING_READY_FD": str(self._events)}
         take_hostname(order.hostname)
         _enter_network(order)
         _take_mounts(order)
@@ -226,7 +239,7 @@ class Spawner:
             signal.signal(number, signal.SIG_DFL)
         # A new user namespace takes that signal away.
         self._become_child()
-        os.execvpe(order.arguments[0], order.arguments, order.environment)  # noqa: S606 - the user's own command
+        os.execvpe(order.arguments[0], order.arguments, environment)  # noqa: S606 - the user's own command
 
     def _become_child(self) -> None:
         """Drop the template's handlers, and die with the owner."""

@@ -143,7 +143,7 @@ class Template:
         for process in list(self._running.values()):
             if not process.is_alive:
                 self._ended(process, _KILLED)
-        unheard = {pid: one for pid, one in self._running.items() if not one.is_app}
+        unheard = {pid: one for pid, one in self._running.items() if one.reports_readiness}
         for process in unheard.values():
             _signal(process, PUSH_AGAIN)
         until_s = time.monotonic() + _REPEAT_S

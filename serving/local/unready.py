@@ -28,7 +28,8 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container that runs. ``port`` is the one it was given as PORT, ``ports`` those on which it listens.
 
     ``probe`` names the readiness probe ("GET /health", "exec test -e warm"), ``probe_failure`` says how it failed last;
-    both are empty where there is none. A container that takes no requests has ``port`` 0.
+    both are empty where there is none. A container that takes no requests has ``port`` 0. ``host`` is the address on which a
+    container must listen that is its own queue-proxy, "" for others.
     """
 
     container: str
@@ -36,6 +37,7 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     ports: Collection[int] = ()
     probe: str = ""
     probe_failure: str = ""
+    host: str = ""
 
 
 def explain(observed: ObservedContainer) -> Unready | None:
@@ -51,6 +53,12 @@ def explain(observed: ObservedContainer) -> Unready | None:
     if observed.probe_failure:
         message = f"readiness probe of container {name} failed: {observed.probe}: {observed.probe_failure}"
         return Unready(reason="ReadinessProbeFailed", message=message)
+    if observed.host:
+        message = (
+            f"container {name} listens on port {port}, and its queue-proxy has not reported: it must listen on $HOST "
+            f"({observed.host}), and its app be wrapped in serving.asgi.QueueProxyMiddleware, as `python -m serving.asgi` does"
+        )
+        return Unready(reason="NoQueueProxy", message=message)
     return None
 
 

@@ -45,6 +45,7 @@ __all__ = [
     "POD_TEMPLATE_HASH_LABEL",
     "PRELOAD_MODULES_ANNOTATION",
     "PROGRESS_DEADLINE_ANNOTATION",
+    "QUEUE_PROXY_ANNOTATION",
     "REMOVAL_TAINT",
     "REVISION_LABEL",
     "REVISION_UID_LABEL",
@@ -67,6 +68,7 @@ __all__ = [
     "TRAFFIC_PATH_ANNOTATION",
     "VISIBILITY_LABEL",
     "ConditionStatus",
+    "QueueProxyPlace",
     "RevisionKey",
     "ServingState",
     "TrafficPath",
@@ -156,6 +158,8 @@ TEMPLATE_ANNOTATION = f"{OWN_GROUP}/template"
 """On a template: "preload" forks pods from a process that has imported the app."""
 PRELOAD_MODULES_ANNOTATION = f"{OWN_GROUP}/preload-modules"
 """The modules that it imports, separated by commas; without it those that the command names."""
+QUEUE_PROXY_ANNOTATION = f"{OWN_GROUP}/queue-proxy"
+"""On a template: a ``QueueProxyPlace``."""
 SNAPSHOT_ANNOTATION = f"{OWN_GROUP}/snapshot"
 """The digest of a copy of that directory, in which the command runs instead: an old revision keeps its files."""
 
@@ -198,3 +202,10 @@ class TrafficPath(enum.StrEnum):
 
     SERVE = "serve"
     PROXY = "proxy"
+
+
+class QueueProxyPlace(enum.StrEnum):
+    """Where the queue-proxy of a pod runs: beside the app, or in its process (``serving.asgi``)."""
+
+    BESIDE = "beside"
+    IN_PROCESS = "in-process"

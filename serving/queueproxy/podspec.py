@@ -113,11 +113,10 @@ def read_probe(text: str) -> Probe:
     )
 
 
-def probing_app(spec: PodSpec) -> PodSpec:
-    """The pod with a readiness probe that a queue-proxy in the app's process passes on to the app, and does not count."""
-    marks = (("K-Pod-Secret", spec.secret), ("K-Network-Probe", APP_PROBE.decode())) if spec.secret else ()
-    probe = msgspec.structs.replace(spec.readiness, headers=(*spec.readiness.headers, *marks))
-    return msgspec.structs.replace(spec, readiness=probe)
+def probing_app(probe: Probe, *, secret: str) -> Probe:
+    """The probe with the marks by which a queue-proxy in the app's process passes it on to the app, and does not count it."""
+    marks = (("K-Pod-Secret", secret), ("K-Network-Probe", APP_PROBE.decode())) if secret else ()
+    return msgspec.structs.replace(probe, headers=(*probe.headers, *marks))
 
 
 def spec_from_environment(environment: Mapping[str, str]) -> PodSpec:

@@ -14,8 +14,8 @@ def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str
 
     ``name`` is that of the new process in its pod. Raises ``OSError`` where the container's folder is gone.
     """
-    # The input of the container is not that of commands beside it.
-    start = msgspec.structs.replace(start, stdin="", keeps_stdin=False)
+    # The input of the container is not that of commands beside it, and its readiness is not theirs.
+    start = msgspec.structs.replace(start, stdin="", keeps_stdin=False, is_own_proxy=False)
     if start.launch is None:
         return msgspec.structs.replace(start, name=name, arguments=command, log=log, is_exec=True)
     folder = Path(start.launch.pid_file).parent

@@ -34,6 +34,13 @@ def test_a_command_becomes_a_service_that_the_api_takes() -> None:
     assert admit(SERVING_SERVICE, manifest)["spec"]["template"]["spec"]["containerConcurrency"] == 10
 
 
+def test_a_deploy_says_where_the_queue_proxy_is_each_time() -> None:
+    before = manifest_of(asked(is_own_proxy=True))
+    assert template_of(before)["metadata"]["annotations"]["serving.dev/queue-proxy"] == "in-process"
+    after = merged(before, asked(), replace=False)
+    assert "serving.dev/queue-proxy" not in template_of(after)["metadata"]["annotations"]
+
+
 @pytest.mark.parametrize("text", ["A", "=b"])
 def test_a_pair_needs_a_name_and_a_value(text: str) -> None:
     with pytest.raises(InvalidValue, match="NAME=VALUE after --env"):

@@ -163,6 +163,16 @@ def test_a_wrong_annotation_is_refused() -> None:
         admit(SERVING_SERVICE, annotated(min_scale="-1"))
 
 
+def test_a_place_of_the_queue_proxy_that_does_not_exist_is_refused() -> None:
+    body = service()
+    for text in ("in-process", "beside"):
+        body["spec"]["template"]["metadata"] = {"annotations": {"serving.dev/queue-proxy": text}}
+        assert admit(SERVING_SERVICE, body)
+    body["spec"]["template"]["metadata"] = {"annotations": {"serving.dev/queue-proxy": "inside"}}
+    with pytest.raises(Invalid, match=r"serving.dev/queue-proxy: 'inside' is not valid; expected beside or in-process"):
+        admit(SERVING_SERVICE, body)
+
+
 @pytest.mark.parametrize("name", ["rollout-duration", "rolloutDuration"])
 @pytest.mark.parametrize("text", ["soon", "-1s", "1.5s", "10"])
 def test_a_wrong_rollout_duration_is_refused(name: str, text: str) -> None:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from serving.cluster.port import Object
-from serving.local.podplan import AppPlan, app_plan, command_words, proxy_environment
+from serving.local.podplan import AppPlan, app_plan, command_words, is_own_proxy, proxy_environment
 from serving.model.errors import InvalidValue
 
 
@@ -62,7 +62,7 @@ def test_a_queue_proxy_is_told_who_it_is_and_what_its_revision_allows() -> None:
     revision = {"spec": {"containerConcurrency": 3, "timeoutSeconds": 60}}
     manifest = pod({"command": ["x"]})
     manifest["spec"]["terminationGracePeriodSeconds"] = 60
-    found = proxy_environment(manifest, revision, app_port=4711, address="127.64.0.9")
+    found = proxy_environment(manifest, revision, app="127.0.0.1:4711", address="127.64.0.9")
     assert found == {
         "SERVING_POD_NAMESPACE": "default",
         "SERVING_POD_REVISION": "hello-00001",
@@ -77,10 +77,23 @@ def test_a_queue_proxy_is_told_who_it_is_and_what_its_revision_allows() -> None:
     }
 
 
+def test_the_container_that_serves_has_the_queue_proxy_in_its_process_if_so_annotated() -> None:
+    inside = {"serving.dev/queue-proxy": "in-process"}
+    serving, other = {"name": "a", "ports": [{"containerPort": 8080}]}, {"name": "b"}
+    manifest = pod(serving, **inside)
+    manifest["spec"]["containers"].append(other)
+    assert [is_own_proxy(manifest, one) for one in (serving, other)] == [True, False]
+    assert not is_own_proxy(pod(serving, **{"serving.dev/queue-proxy": "beside"}), serving)
+    # A pod of no revision takes no requests of activators.
+    bare = pod(serving, **inside)
+    del bare["metadata"]["labels"]
+    assert not is_own_proxy(bare, serving)
+
+
 def test_the_probe_is_taken_over_at_the_apps_real_port() -> None:
     probe = {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 3}
     container = {"command": ["x"], "ports": [{"containerPort": 8080}], "readinessProbe": probe}
-    found = proxy_environment(pod(container), {}, app_port=1, address="127.64.0.9")
+    found = proxy_environment(pod(container), {}, app="127.0.0.1:1", address="127.64.0.9")
     assert json.loads(found["SERVING_POD_READINESS"]) == {"httpGet": {"path": "/ready", "port": 0}, "periodSeconds": 3}
 
 

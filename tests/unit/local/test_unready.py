@@ -36,6 +36,13 @@ def test_there_is_nothing_to_say_of_a_container_that_listens() -> None:
     assert explain(ObservedContainer(container="app", port=20123, ports=[20123, 9000])) is None
 
 
+def test_an_app_that_is_its_own_queue_proxy_is_told_where_to_listen() -> None:
+    found = explain(ObservedContainer(container="app", port=8012, ports=[8012], host="127.64.0.9"))
+    assert found is not None
+    assert found.reason == "NoQueueProxy"
+    assert "must listen on $HOST (127.64.0.9)" in found.message
+
+
 def test_the_log_is_quoted_if_there_is_one() -> None:
     assert with_log("bad", " \n") == "bad"
     assert with_log("bad", "one\ntwo") == "bad; last lines of its log:\none\ntwo"

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from serving.model.errors import SettingsError
-from serving.queueproxy.podspec import PodSpec, Probe, read_probe, spec_from_environment
+from serving.queueproxy.podspec import PodSpec, Probe, probing_app, read_probe, spec_from_environment
 
 NEEDED = {
     "SERVING_POD_NAMESPACE": "default",
@@ -105,3 +105,10 @@ def test_the_name_of_the_apps_port_is_its_protocol(name: str, is_http2: bool) ->
 def test_a_protocol_that_is_unknown_is_named() -> None:
     with pytest.raises(SettingsError, match="http1 or h2c"):
         spec_from_environment(NEEDED | {"SERVING_POD_PROTOCOL": "spdy"})
+
+
+def test_a_probe_of_an_app_with_a_queue_proxy_in_its_process_is_marked_with_the_secret() -> None:
+    probe = Probe(path="/health", headers=(("A", "1"),))
+    marked = probing_app(probe, secret="s")  # noqa: S106 - of a test
+    assert marked.headers == (("A", "1"), ("K-Pod-Secret", "s"), ("K-Network-Probe", "app"))
+    assert probing_app(probe, secret="") == probe

@@ -1,0 +1,106 @@
+"""Pods whose queue-proxy is in the process of their app: started by a real template, killed, restarted, drained, taken over."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.cluster.port import Object
+from serving.local.workloads import is_ready
+from tests.eventually import until
+from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
+
+APP = """
+import asyncio, os, sys
+
+async def app(scope, receive, send):
+    assert scope["type"] == "http"
+    print(scope["path"], flush=True)
+    if scope["path"] == "/slow":
+        await asyncio.sleep(1)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(os.getpid()).encode()})
+"""
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as made:
+            yield made
+
+
+def inside(folder: Path, command: str = f"{sys.executable} -m serving.asgi inside:app", **container: Any) -> Object:  # noqa: ANN401 - fields of the API
+    (folder / "inside.py").write_text(APP)
+    pod = manifest(command=command, **container)
+    pod["metadata"]["annotations"] |= {"serving.dev/dir": str(folder), "serving.dev/queue-proxy": "in-process"}
+    return pod
+
+
+async def test_a_pod_is_one_process_that_is_restarted_and_drains(machine: Machine, tmp_path: Path) -> None:
+    await machine.start(inside(tmp_path))
+    pod = await machine.ready()
+    assert [one["name"] for one in pod["status"]["containerStatuses"]] == ["user-container"]
+    status, first = await machine.get(pod)
+    assert status == 200
+    (run,) = machine.kubelet._running.values()
+    assert list(run.keepers) == ["user-container"]
+    process = run.keepers["user-container"].process
+    assert process is not None
+    process.send(signal.SIGKILL)
+    await machine.until(lambda one: not is_ready(one))
+    pod = await machine.ready()
+    assert status_of(pod)["restartCount"] == 1
+    status, second = await machine.get(pod)
+    assert (status, first == second) == (200, False)
+    # A request in flight is answered before the process ends, and one that comes late is answered too.
+    slow = asyncio.create_task(machine.get(pod, "/slow"))
+    await until(lambda: "slow" in machine.log("p"))
+    run.stop.set()
+    assert await machine.get(pod) == (200, second)
+    assert await slow == (200, second)
+    await machine.until_gone()
+
+
+async def test_a_pod_outlives_the_template_and_control(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(inside(tmp_path))
+            _, before = await machine.get(await machine.ready())
+            template.kill()
+            await until(lambda: template.pid)
+        async with controlled(template.state) as machine:
+            # Its readiness is repeated to the next template.
+            pod = await machine.ready()
+            assert await machine.get(pod) == (200, before)
+            (run,) = machine.kubelet._running.values()
+            run.stop.set()
+            await machine.until_gone()
+
+
+async def test_probes_of_the_kubelet_ask_the_app_and_count_for_nothing(machine: Machine, tmp_path: Path) -> None:
+    probe = {"httpGet": {"path": "/probed", "port": 8080}, "periodSeconds": 1, "failureThreshold": 60}
+    await machine.start(inside(tmp_path, livenessProbe=probe, readinessProbe=probe))
+    pod = await machine.ready()
+    # One of the queue-proxy and one of the kubelet at least.
+    await until(lambda: machine.log("p").count("probed") >= 2)
+    assert (await machine.get(pod))[0] == 200
+    reader, writer = await asyncio.open_connection(pod["status"]["podIP"], 8022)
+    writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+    async with asyncio.timeout(60):
+        numbers = await reader.read()
+    writer.close()
+    assert b'status_class="2xx"} 1\n' in numbers
+
+
+async def test_an_app_that_cannot_be_imported_says_so_in_its_log(machine: Machine, tmp_path: Path) -> None:
+    pod = inside(tmp_path, command=f"{sys.executable} -m serving.asgi nothing:app")
+    await machine.start(pod)
+    # The reason is in the log, as with any app that does not start.
+    await machine.until(lambda one: status_of(one).get("restartCount"))
+    logs = (machine.state.logs / "pods" / "default" / "p").glob("user-container.*")
+    assert any("serving.asgi: Could not import module" in log.read_text() for log in logs)

@@ -1,6 +1,7 @@
 """Pods that are forked from a warm process of their revision, and apps that cannot be."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from serving.cluster.kinds import EVENT, POD
 from serving.cluster.port import Object
+from serving.local.process_lifetime import children_of
 from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
 
@@ -143,3 +145,31 @@ async def test_pods_survive_their_warm_process(machine: Machine, tmp_path: Path)
     assert later[0] == later[1]
     assert "did not fork" in await event_with(machine, "PreloadFailed")
     assert (await answer_of(machine, "q"))[0] == answer[0]
+
+
+def forked_ahead(supervisor: int) -> set[int]:
+    """The processes that a warm process has forked: the supervisor has adopted them."""
+    found = set()
+    for pid in children_of(supervisor):
+        with contextlib.suppress(OSError):
+            if b"preload/program.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.add(pid)
+    return found
+
+
+async def test_a_pod_is_the_process_that_the_warm_one_has_forked_ahead_or_a_new_one(tmp_path: Path) -> None:
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state) as machine:
+            await machine.start(preloaded(tmp_path, "p"))
+            await machine.ready()
+            await until(lambda: forked_ahead(template.supervisor.pid))
+            (ahead,) = forked_ahead(template.supervisor.pid)
+            await machine.start(preloaded(tmp_path, "q"))
+            assert int((await answer_of(machine, "q"))[0]) == ahead
+            await until(lambda: forked_ahead(template.supervisor.pid) - {ahead})
+            (another,) = forked_ahead(template.supervisor.pid) - {ahead}
+            os.kill(another, signal.SIGKILL)
+            await machine.start(preloaded(tmp_path, "r"))
+            process, importer, *_ = await answer_of(machine, "r")
+            assert int(process) != another
+            assert importer != process

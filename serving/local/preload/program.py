@@ -4,6 +4,8 @@ It is run by the app's own interpreter, so it uses the standard library only and
 a socket, one JSON object a line: first the import, then forks. It answers each with one object: ``ready`` or ``refused`` with
 the reason, then the record of the process. When the socket closes, it ends.
 
+One process is forked ahead, while no order comes, and waits for the next one: a fork of a large process takes milliseconds.
+
 A forked process is like one that was executed: a session, environment, folder, log, signals and random numbers of its own; the
 supervisor is its parent (``spawn``). Then the command runs as ``python`` runs it, and finds its modules imported.
 """
@@ -20,6 +22,7 @@ import json
 import os
 import random
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -34,6 +37,9 @@ _CLONE_NEWNS, _CLONE_NEWUTS = 0x00020000, 0x04000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _START_TIME_FIELD = 19
+_PIECE_BYTES = 65536
+# Without an order for this long a process is forked ahead: the pod that was forked last is ready, and needs no core.
+_QUIET_S = 0.15
 # What a pod has of its own: code that reads them while it is imported would keep the values of this process.
 _OF_A_POD = frozenset({"PORT", "HOSTNAME"})
 # Descriptors that a fork would share: another process would take part in them.
@@ -72,10 +78,23 @@ def main(descriptor: int) -> None:
     gc.collect()
     gc.freeze()
     _answer(control, {"ready": True})
-    for line in lines:
-        order = json.loads(line)
-        if _forked(order, control):
-            _run(order["arguments"])
+    ahead: _ForkedPod | None = None
+    while True:
+        if ahead is None and not select.select([control], [], [], _QUIET_S)[0]:
+            ahead = _forked(control)
+            if ahead is None:
+                return
+        line = lines.readline()
+        if not line:
+            return
+        found = ahead.ordered(line) if ahead else None
+        if found is None:
+            ahead = _forked(control)
+            if ahead is None:
+                return
+            found = ahead.ordered(line)
+        ahead = None
+        _answer(control, found or {"failed": "it ended before it began"})
 
 
 def _answer(control: socket.socket, answer: object) -> None:
@@ -183,33 +202,52 @@ def _first_path(arguments: list[str]) -> str:
     return os.getcwd() if arguments[1] == "-m" else os.path.dirname(os.path.abspath(arguments[1]))
 
 
-def _forked(order: dict[str, Any], control: socket.socket) -> bool:
-    """Fork the process of an order. True in that process; False here, when it has been answered."""
-    mine, its = os.pipe()
+class _ForkedPod:
+    """The warm process's end of the socket of a process that it has forked."""
+
+    def __init__(self, order: socket.socket) -> None:
+        self._order = order
+
+    def ordered(self, line: str) -> "dict[str, Any] | None":
+        """Send the order that the process waits for; its answer, None if it has ended before."""
+        received = b""
+        with self._order, contextlib.suppress(ConnectionError):
+            self._order.sendall(line.encode())
+            while piece := self._order.recv(_PIECE_BYTES):
+                received += piece
+        return json.loads(received) if received else None
+
+
+def _forked(control: socket.socket) -> "_ForkedPod | None":
+    """Fork a process that waits for its order. None in that process, when its command has ended."""
+    mine, its = socket.socketpair()
     middle = os.fork()
-    if middle == 0:
-        middle = os.getpid()
-        if os.fork():
-            os._exit(0)
+    if middle:
+        its.close()
+        os.waitpid(middle, 0)
+        return _ForkedPod(mine)
+    middle = os.getpid()
+    if os.fork():
+        os._exit(0)
+    with its:
         try:
             control.close()
-            os.close(mine)
+            mine.close()
+            os.setsid()
+            line = its.makefile("r").readline()
+            if not line:
+                os._exit(0)
+            order = json.loads(line)
             _become(order, its, middle)
         except BaseException as error:  # noqa: BLE001 - no exception may reach the frames of the warm process
-            os.write(its, json.dumps({"failed": str(error)}).encode())
+            its.sendall(json.dumps({"failed": str(error)}).encode())
             os._exit(1)
-        return True
-    os.close(its)
-    os.waitpid(middle, 0)
-    with os.fdopen(mine, "r") as pipe:
-        answer = pipe.read()
-    _answer(control, json.loads(answer or '{"failed": "it ended before it began"}'))
-    return False
+    _run(order["arguments"])
+    return None
 
 
-def _become(order: dict[str, Any], pipe: int, middle: int) -> None:
+def _become(order: dict[str, Any], pipe: socket.socket, middle: int) -> None:
     """Become the process of a pod, and answer with its record."""
-    os.setsid()
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[_START_TIME_FIELD])
     record = json.dumps({**order["record"], "pid": os.getpid(), "start_ticks": ticks})
@@ -236,8 +274,7 @@ def _become(order: dict[str, Any], pipe: int, middle: int) -> None:
     if os.getppid() != order["owner"]:
         os._exit(1)
     _LIBC.prctl(_PR_SET_NAME, os.path.basename(order["arguments"][0]).encode(), 0, 0, 0)
-    os.write(pipe, record.encode())
-    os.close(pipe)
+    pipe.sendall(record.encode())
 
 
 def _take_names(hostname: bytes, hosts: bytes) -> None:

@@ -182,7 +182,8 @@ class PolicyClient:
 
     def _tell_unknown(self, error: ClusterError) -> None:
         """Log once that usage is not measured; triggers then have no data, and targets are learnt from response times."""
-        self.failure_count += 1
+        # Without a policy that wants to know, no policy has failed.
+        self.failure_count += self.triggers.wants_usage
         if not self._is_usage_told:
             _log.warning("usage.unknown", extra={"error": str(error)})
         self._is_usage_told = True

@@ -94,9 +94,10 @@ async def staged(
     serving_state: str = "Reserve",
     pods: Sequence[str] = (),
     settings: AutoscalerSettings | None = None,
+    annotations: dict[str, str] | None = None,
 ) -> AsyncIterator[Stage]:
     stage, stop = Stage(settings or AutoscalerSettings(policy=KNATIVE_POLICY)), asyncio.Event()
-    await stage.store.fill(scale=scale, serving_state=serving_state)
+    await stage.store.fill(scale=scale, serving_state=serving_state, annotations=annotations)
     for name in pods:
         await stage.store.add_pod(name)
     async with asyncio.TaskGroup() as group:

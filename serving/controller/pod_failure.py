@@ -22,6 +22,7 @@ _CRASH_LOOP = "CrashLoopBackOff"
 _IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 # Reasons that every unready pod has: they explain nothing.
 _NO_NEWS = {"ContainersNotReady", "PodCompleted", ""}
+_EXPLAINING = {"Initialized", "Ready"}
 _MESSAGE_LENGTH_MAX = 4096
 
 
@@ -50,11 +51,11 @@ def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure |
 
 
 def not_ready_because(pods: Sequence[Object]) -> str:
-    """Why a pod is not ready, as in "readiness probe: connection refused"; "" if no pod says."""
+    """Why a pod is not ready, as in "readiness probe: connection refused", or which init containers run; "" if no pod says."""
     for pod in sorted(pods, key=_age_order):
         for condition in nested(pod, "status", "conditions") or ():
-            is_ready = condition.get("type") == "Ready" and condition.get("status") == "False"
-            if is_ready and condition.get("reason", "") not in _NO_NEWS and condition.get("message"):
+            is_missing = condition.get("type") in _EXPLAINING and condition.get("status") == "False"
+            if is_missing and condition.get("reason", "") not in _NO_NEWS and condition.get("message"):
                 return _shortened(condition["message"])
     return ""
 

@@ -4,6 +4,8 @@ The manifests are ours, in the shapes that Knative documents. All are applied at
 """
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,3 +243,29 @@ def test_what_no_pod_of_this_machine_has_is_named_with_its_place(serving: Stage,
     path = tmp_path / "one.json"
     path.write_text(json.dumps(manifest))
     assert said in serving("apply", "-f", str(path), code=code).output
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "cluster-local.default",
+        "hello-env.default.svc",
+        "hello-env.default.svc.cluster.local",
+        "hello-env.default.localhost",
+    ],
+)
+def test_a_container_reaches_services_by_the_names_that_they_have_in_a_cluster(serving: Stage, host: str) -> None:
+    until_s = time.monotonic() + _PATIENCE_S
+    while "PORT=8080 " not in (found := exec_in(serving, "bounds", "wget", "-qO-", f"http://{host}/me")):
+        assert time.monotonic() < until_s, found
+        time.sleep(0.1)
+
+
+def exec_in(serving: Stage, name: str, *command: str) -> str:
+    """What a command prints in a container of a service; what went wrong, before the service has a ready pod."""
+    done = subprocess.run(
+        [sys.executable, "-m", "serving", "exec", name, "--state", str(serving.state), "--", *command],
+        capture_output=True,
+        check=False,
+    )
+    return (done.stdout or done.stderr).decode()

@@ -163,3 +163,10 @@ def test_an_init_container_fails_when_it_keeps_failing_and_not_before() -> None:
 def test_an_image_by_digest_is_not_resolved_before_it_is_pulled() -> None:
     found = failure_of_container(image="app@sha256:0", state={"waiting": {"reason": "ErrImagePull", "message": "gone"}})
     assert found == Failure(layer=HealthLayer.RESOURCES, reason="ErrImagePull", message="gone")
+
+
+def test_a_pod_that_initializes_says_for_what_it_waits() -> None:
+    waits = {"type": "Initialized", "status": "False", "reason": "ContainersNotInitialized", "message": "waits for [i]"}
+    ready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "containers are not ready"}
+    assert not_ready_because([a_pod(conditions=[waits, ready])]) == "waits for [i]"
+    assert not_ready_because([a_pod(conditions=[{**waits, "status": "True"}, ready])]) == ""

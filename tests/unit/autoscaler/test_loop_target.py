@@ -19,14 +19,17 @@ from tests.virtual_time import run_virtually
 MIB = 2**20
 LEARNT = "autoscaling.serving.dev/learnt-target"
 ANNOTATION = {"autoscaling.serving.dev/target": "learnt"}
-SETTINGS = AutoscalerSettings(policy=KNATIVE_POLICY, adaptive=AdaptiveSettings(learnt_target_period_s=2.0))
+USUAL = AutoscalerSettings(policy=KNATIVE_POLICY)
+QUICK = AutoscalerSettings(policy=KNATIVE_POLICY, adaptive=AdaptiveSettings(learnt_target_period_s=2.0))
 
 
 @asynccontextmanager
-async def staged_pod(annotations: dict[str, str] | None = None) -> AsyncIterator[Stage]:
+async def staged_pod(
+    annotations: dict[str, str] | None = None, settings: AutoscalerSettings = QUICK
+) -> AsyncIterator[Stage]:
     """A pod with a memory limit, and a target of 100 without a hard limit."""
     async with staged(
-        scale=1, serving_state="Active", pods=("p",), settings=SETTINGS, annotations=annotations
+        scale=1, serving_state="Active", pods=("p",), settings=settings, annotations=annotations
     ) as stage:
         container = {"name": "c", "image": "x", "resources": {"limits": {"memory": "160Mi"}}}
         patch = {"spec": {"containers": [container], "containerConcurrency": 0}}
@@ -89,9 +92,9 @@ def test_a_learnt_target_scales_where_the_revision_asks_for_it() -> None:
 
 def test_in_shadow_the_scale_stays_and_what_was_learnt_is_saved() -> None:
     async def run() -> tuple[int, str, str]:
-        async with staged_pod() as stage:
+        async with staged_pod(settings=USUAL) as stage:
             # Without the annotation usage is listed as often as metrics-server measures it.
-            await live(stage, period_s=15)
+            await live(stage, period_s=30)
             learnt = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.learnt
             return await stage.store.scale(), str(learnt), await saved(stage)
 

@@ -16,6 +16,7 @@ import shutil
 import statistics
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -39,8 +40,11 @@ SERVICE_S = 0.5
 MIX_CONCURRENCY, HEAVY_CONCURRENCY = 10, 2
 MIX_FUNCTIONS = 30
 DEPLOY_WITHIN_S, ZERO_WITHIN_S = 240.0, 400.0
-# A request that waits longer than half of the shortest start waited for a pod; a busy machine alone delays less.
-COLD_WAIT_S = START_S / 2
+# A request that waits for longer waited for a pod: less than the shortest start, and no multiple of the time that a request takes,
+# which is what a wait for a slot lasts.
+COLD_WAIT_S = 0.75 * START_S
+# When in a second a source reports decides into how many seconds a burst falls; the simulator draws that by the name.
+PHASES = 5
 
 
 class Measured(msgspec.Struct, kw_only=True):
@@ -142,18 +146,24 @@ async def replayed(
     return {name: (latencies[name], pods[name]) for name in latencies}
 
 
-def start_times(log: Path) -> list[float]:
-    """Seconds from the decision that starts a revision's first pod to the one that sees it ready."""
-    asked_s: dict[str, float] = {}
+def start_times(log: Path, functions: list[RecordedFunction]) -> list[float]:
+    """Seconds from the decisions that start pods of these functions to those that see them ready, sorted."""
+    asked_s: dict[str, deque[float]] = {one.name: deque() for one in functions}
+    ready: dict[str, int] = {}
     found: list[float] = []
     for line in log.read_bytes().splitlines():
         record = msgspec.json.decode(line, type=DecisionRecord)
-        outcome, at_s = record.entry.outcome, record.entry.at_wall_s
-        if outcome.apply_count and not outcome.facts.present_scale:
-            asked_s[record.revision] = at_s
-        elif outcome.facts.ready_count and record.revision in asked_s:
-            found.append(at_s - asked_s.pop(record.revision))
-    return found
+        name, outcome, at_s = record.revision.rpartition("-")[0], record.entry.outcome, record.entry.at_wall_s
+        if name not in asked_s:
+            continue
+        facts, asked = outcome.facts, asked_s[name]
+        ready_count = min(len(asked), facts.ready_count - ready.get(name, 0))
+        found.extend(at_s - asked.popleft() for _ in range(ready_count))
+        ready[name] = facts.ready_count
+        asked.extend([at_s] * ((outcome.apply_count or 0) - facts.present_scale))
+        if outcome.apply_count == 0:
+            asked.clear()
+    return sorted(found)
 
 
 def live(latencies: list[list[float]], pods: list[list[float]], length_s: float) -> Measured:
@@ -172,8 +182,23 @@ def live(latencies: list[list[float]], pods: list[list[float]], length_s: float)
     )
 
 
+def predicted(workload: Workload) -> Measured:
+    """What the simulator says, as the mean over the times within a second at which reports may be sent."""
+    found = []
+    for phase in range(PHASES):
+        functions = [msgspec.structs.replace(one, name=f"{one.name}-{phase}") for one in workload.functions]
+        moved = msgspec.structs.replace(workload, functions=functions)
+        found.append(simulated(run_workload(moved, POLICIES["default"]), workload.length_s))
+    return Measured(
+        pods=[statistics.fmean(column) for column in zip(*(one.pods for one in found), strict=True)],
+        pod_seconds=statistics.fmean(one.pod_seconds for one in found),
+        cold_share=statistics.fmean(one.cold_share for one in found),
+        p95_s=statistics.fmean(one.p95_s for one in found),
+    )
+
+
 def simulated(results: list[RevisionResult], length_s: float) -> Measured:
-    """What the simulator did: the same figures."""
+    """What one run of the simulator did: the same figures."""
     requests = sum(one.requests for one in results)
     waits = results[0].waits
     for one in results[1:]:
@@ -223,10 +248,12 @@ def main() -> None:
         seen = asyncio.run(replayed(system, [*mix, *heavy], length_s))
         if given.keep is not None:
             shutil.copy(system.state / "decisions.jsonl", given.keep)
-        starts_s = sorted(start_times(system.state / "decisions.jsonl"))
-    start = Quantiles(p50_s=statistics.median(starts_s), p99_s=starts_s[int(0.99 * len(starts_s))])
-    print(f"starts: {len(starts_s)}, median {start.p50_s:.2f} s, 99th percentile {start.p99_s:.2f} s")
+        log = system.state / "decisions.jsonl"
+        starts_s = {"mix": start_times(log, mix), "heavy": start_times(log, heavy)}
     for title, functions, concurrency in (("mix", mix, MIX_CONCURRENCY), ("heavy", heavy, HEAVY_CONCURRENCY)):
+        took_s = starts_s[title]
+        start = Quantiles(p50_s=statistics.median(took_s), p99_s=took_s[int(0.99 * len(took_s))])
+        print(f"starts: {len(took_s)}, median {start.p50_s:.2f} s, 99th percentile {start.p99_s:.2f} s")
         workload = Workload(
             functions=[delayed(one, lead_s) for one in functions],
             length_s=lead_s + length_s,
@@ -236,10 +263,9 @@ def main() -> None:
             queue_proxy=QueueProxySettings(drain_lag_s=DRAIN_LAG_S),
             has_burst_switch=False,
         )
-        results = run_workload(workload, POLICIES["default"])
         latencies = [seen[one.name][0] for one in functions]
         pods = [[0.0] * int(lead_s) + seen[one.name][1] for one in functions]
-        show(title, live(latencies, pods, lead_s + length_s), simulated(results, lead_s + length_s))
+        show(title, live(latencies, pods, lead_s + length_s), predicted(workload))
 
 
 if __name__ == "__main__":

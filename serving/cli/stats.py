@@ -4,7 +4,6 @@ On one machine the port stands in the state folder; of a cluster, say where a po
 """
 
 import http.client
-import json
 import socket
 import urllib.error
 import urllib.parse
@@ -17,7 +16,7 @@ import msgspec
 
 from serving.autoscaler.policy_story import PolicyStory
 from serving.cli.api import fail
-from serving.local.state import default_state_path
+from serving.local.state import StateFolder, default_state_path
 
 __all__ = ["Stats", "autoscaler_option", "url_of"]
 
@@ -95,8 +94,8 @@ def _opened(url: str, timeout_s: float | None) -> http.client.HTTPResponse:
 
 def url_of(port: str, state_path: Path | None) -> str:
     """Address of a daemon of a running ``serving up``, by the name of its port. Ends the command if there is none."""
-    path = (state_path or default_state_path()) / "ports.json"
+    state = StateFolder(state_path or default_state_path())
     try:
-        return f"http://127.0.0.1:{json.loads(path.read_text())[port]}"
-    except (FileNotFoundError, KeyError):
-        fail(f"{path} names no port {port}; start the system with `serving up`, or say where it is (see --help)")
+        return f"http://127.0.0.1:{state.read_ports()[port]}"
+    except (OSError, ValueError, KeyError):
+        fail(f"{state.ports} names no port {port}; start the system with `serving up`, or say where it is (see --help)")

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from serving.cli.api import fail_usage
 from serving.cli.background import report_ready, start_in_background
+from serving.cli.environmentcheck import check_environment
 from serving.cli.nodeflags import NODE_FLAGS, nodes_environment, with_node_flags
 from serving.cli.programpath import path_lines
 from serving.cli.reload import reload_system
@@ -95,6 +96,7 @@ def up(
         _refuse_other_options()
         reload_system(state.path)
         return
+    _refuse_wrong_settings()
     if detach:
         # As they were typed: there is one place that reads options.
         arguments = sys.argv[sys.argv.index("up") + 1 :]
@@ -146,6 +148,15 @@ def up(
     exit_code = Supervisor(state, sockets, children, environment=environment).run(on_started)
     remove_leftovers(state.path)
     sys.exit(exit_code)
+
+
+def _refuse_wrong_settings() -> None:
+    """Settings that no daemon could use end the command before anything starts."""
+    try:
+        check_environment(os.environ)
+    except SettingsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(_EXIT_SETTINGS)
 
 
 def _refuse_other_options() -> None:

@@ -21,6 +21,11 @@ _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
 _INTEGER_MAX = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 _SHOWN_LENGTH_MAX = 100
+# Patterns of the CRDs whose meaning a person would not guess, and what to say instead.
+_TEXTS = {
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$": "a quantity, as 128Mi, 1Gi, 500m or 2"
+}
 # What no value is.
 _NOTHING = object()
 
@@ -170,9 +175,9 @@ def _text_breaches(schema: Schema, value: str, path: str) -> Iterator[Problem]:
         said = f"{path} in body should be at least {least} chars long"
         yield _invalid(path, _shown(value), said, expected=f"at least {least} characters")
     if pattern is not None and not re.search(pattern, value):
-        yield _invalid(
-            path, _shown(value), f"{path} in body should match '{pattern}'", expected=f"a text like {pattern}"
-        )
+        expected = _TEXTS.get(pattern)
+        said = f"{path} in body should be {expected}" if expected else f"{path} in body should match '{pattern}'"
+        yield _invalid(path, _shown(value), said, expected=expected or f"a text like {pattern}")
 
 
 def _number_breaches(schema: Schema, value: float, path: str) -> Iterator[Problem]:

@@ -158,6 +158,18 @@ def test_every_breach_is_a_problem() -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+def test_a_wrong_amount_of_memory_says_what_would_be_right(kind: str) -> None:
+    body = service()
+    body["spec"]["template"]["spec"]["containers"][0]["resources"] = {kind: {"memory": "lots"}}
+    place = rf"spec\.template\.spec\.containers\[0\]\.resources\.{kind}\.memory"
+    with pytest.raises(
+        Invalid, match=rf'"lots": {place} in body should be a quantity, as 128Mi, 1Gi, 500m or 2'
+    ) as caught:
+        admit(SERVING_SERVICE, body)
+    assert [one.expected for one in caught.value.problems] == ["a quantity, as 128Mi, 1Gi, 500m or 2"]
+
+
 def test_a_wrong_annotation_is_refused() -> None:
     with pytest.raises(Invalid, match=r"annotation autoscaling.knative.dev/min-scale: '-1' is not right"):
         admit(SERVING_SERVICE, annotated(min_scale="-1"))

@@ -120,12 +120,12 @@ async def _events(port: int) -> Turns:
             yield 1
 
 
-# The client and the app of this one are ``peers/h2c_load.go``, which are faster than grpcio.
-GO_CALLS = "grpc unary by a Go client, 64 at once"
-KINDS: dict[str, tuple[Callable[[int], Turns] | None, str]] = {
+# Those named by a text are measured by this command of ``peers/h2c_load.go``, a client and an app that are faster than grpcio.
+KINDS: dict[str, tuple[Callable[[int], Turns] | str, str]] = {
     "grpc unary": (_calls, "h2c"),
-    GO_CALLS: (None, "h2c"),
+    "grpc unary by a Go client, 64 at once": ("calls", "h2c"),
     "grpc message of 100 bytes": (_chat, "h2c"),
+    "grpc message of 100 bytes by a Go client, 64 at once": ("messages", "h2c"),
     "grpc message of 1 MiB": (_large_calls, "h2c"),
     "http/1.1 body of 1 MiB": (_large_posts, "http1"),
     "websocket echo": (_messages, "http1"),
@@ -156,10 +156,10 @@ async def _measured(turns: Turns, *, seconds: float, pid: int) -> dict[str, floa
     }
 
 
-def _measured_go(port: int, *, seconds: float, pid: int) -> dict[str, float]:
-    """The same of unary calls by the Go client."""
+def _measured_go(what: str, port: int, *, seconds: float, pid: int) -> dict[str, float]:
+    """The same by the Go client."""
     program = go_program(bench_cache(), "h2c_load")
-    command = ["taskset", "-c", str(LOAD_CORE), str(program), "calls", f"127.0.0.1:{port}", "64", str(seconds)]
+    command = ["taskset", "-c", str(LOAD_CORE), str(program), what, f"127.0.0.1:{port}", "64", str(seconds)]
     spent_s = cpu_s(pid)
     done = subprocess.run(command, check=True, capture_output=True, text=True, env={"GOMAXPROCS": "1", **os.environ})
     spent_s = cpu_s(pid) - spent_s
@@ -252,13 +252,16 @@ def streams(*, rounds: int, seconds: float, only: str = "") -> dict[str, dict[st
         os.sched_setaffinity(0, cores)
 
 
-def _one_kind(turns: Callable[[int], Turns] | None, protocol: str, *, rounds: int, seconds: float) -> dict[str, float]:
+def _one_kind(turns: Callable[[int], Turns] | str, protocol: str, *, rounds: int, seconds: float) -> dict[str, float]:
     found: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder, _stage(protocol, Path(folder), is_go=turns is None) as players:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _stage(protocol, Path(folder), is_go=isinstance(turns, str)) as players,
+    ):
         for _ in range(rounds):
             for name, (port, pid) in players.items():
-                if turns is None:
-                    measured = _measured_go(port, seconds=seconds, pid=pid)
+                if isinstance(turns, str):
+                    measured = _measured_go(turns, port, seconds=seconds, pid=pid)
                 else:
                     measured = asyncio.run(_measured(turns(port), seconds=seconds, pid=pid))
                 for key, value in measured.items():

@@ -29,6 +29,7 @@ import grpc.aio  # type: ignore[import-untyped]  # it has no types
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.peers.cast import bench_cache, cpu_s, free_port, go_program, nginx_text
+from serving.local.children import ALLOCATOR
 from serving.samples import grpc_echo
 
 __all__ = ["lines", "main", "streams"]
@@ -222,6 +223,7 @@ def _stage(protocol: str, folder: Path, *, is_go: bool) -> Iterator[dict[str, tu
         "SERVING_POD_LISTEN": f"127.0.0.1:{proxy}",
         "SERVING_POD_ADMIN_LISTEN": "127.0.0.1:0",
         "SERVING_POD_PROTOCOL": protocol,
+        **ALLOCATOR,
     }
     program = go_program(bench_cache(), "h2c_proxy" if protocol == "h2c" else "reverse_proxy")
     go_command = [str(program), f"127.0.0.1:{go}", f"http://127.0.0.1:{app}"]

@@ -14,6 +14,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from serving.local.children import ALLOCATOR
+
 __all__ = ["BIG_BYTES", "Cast", "bench_cache", "cpu_s", "free_port", "go_program", "nginx_text", "pss_mib", "until_200"]
 
 HERE = Path(__file__).resolve().parent
@@ -170,7 +172,11 @@ class Cast:
         """Forked queue-proxies: their process ids."""
         command = [sys.executable, str(HERE / "forked.py"), str(count), str(self.ports["backend"])]
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **ALLOCATOR},
         ) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -189,7 +195,7 @@ class Cast:
         if name.startswith("go"):
             return [str(go_program(self._cache)), f"127.0.0.1:{port}", f"http://127.0.0.1:{backend}"], {}
         if name.removeprefix("grpc ") == "activator":
-            return [sys.executable, str(HERE / "lone_activator.py"), str(port), str(backend)], settings
+            return [sys.executable, str(HERE / "lone_activator.py"), str(port), str(backend)], {**ALLOCATOR, **settings}
         return [sys.executable, "-m", "serving.queueproxy.main"], {
             "SERVING_POD_NAMESPACE": "default",
             "SERVING_POD_REVISION": "hello-00001",
@@ -197,6 +203,7 @@ class Cast:
             "SERVING_POD_APP": f"127.0.0.1:{backend}",
             "SERVING_POD_LISTEN": f"127.0.0.1:{port}",
             "SERVING_POD_ADMIN_LISTEN": "127.0.0.1:0",
+            **ALLOCATOR,
             **settings,
         }
 

@@ -198,7 +198,10 @@ class Supervisor:
         if child.name == TEMPLATE:
             descriptors |= zip(("events", "events-writer"), self._events.descriptors, strict=True)
             # Pods are forked from the template: it does not even know where secrets are.
-            more: Mapping[str, str] = {"SERVING_PROCESS_RECORDS": str(self._state.processes)}
+            more: Mapping[str, str] = {
+                **child.environment,
+                "SERVING_PROCESS_RECORDS": str(self._state.processes),
+            }
         else:
             more = {**self._addresses(), **self._environment, **child.environment}
         ready_fd, its_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

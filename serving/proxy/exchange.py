@@ -201,6 +201,8 @@ class Exchange:
         """Hand it to the handler."""
         self.begun = True
         self._wiring.handler.begin(self)
+        if self.body is not NO_BODY and self.body.held_bytes >= self._wiring.held_bytes_max:
+            self._client.pause(Pause.HELD)
 
     def forward(
         self,
@@ -275,7 +277,8 @@ class Exchange:
                 body.drop()
         elif self.phase is not _DONE:
             body.hold(payload)
-            if body.held_bytes >= self._wiring.held_bytes_max:
+            # What came with the head waits for the handler first: most requests are forwarded at once.
+            if body.held_bytes >= self._wiring.held_bytes_max and self.begun:
                 self._client.pause(Pause.HELD)
 
     def take_body_end(self, payload: bytes, trailers: bytes) -> None:

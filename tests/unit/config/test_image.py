@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from serving import __version__
+from serving.local.children import ALLOCATOR
 from tests.tidy.sources import ROOT, is_type_checking_block
 from tests.tidy.test_sidecar import HEAVY
 
@@ -114,6 +115,10 @@ def test_a_target_is_a_bare_root_without_rights(target: str) -> None:
     assert stage(target).splitlines()[0] == f"COPY --from={target}-root /rootfs /"
     assert f"FROM runtime AS {target}\n" in RECIPE
     assert "USER 65532:65532\n" in stage("runtime")
+
+
+def test_all_images_keep_freed_memory_as_the_processes_of_one_machine_do() -> None:
+    assert all(f"{name}={value}" in stage("runtime").split() for name, value in ALLOCATOR.items())
 
 
 def test_the_default_target_is_that_of_the_daemons() -> None:

@@ -1,8 +1,13 @@
 """Who is started by ``serving up``."""
 
 import os
+import platform
+import subprocess
+import sys
 
-from serving.local.children import CHILDREN, ChildProcess
+import pytest
+
+from serving.local.children import ALLOCATOR, CHILDREN, ChildProcess
 
 
 def test_several_activators_share_their_sockets_but_for_their_pages_of_metrics() -> None:
@@ -14,9 +19,39 @@ def test_several_activators_share_their_sockets_but_for_their_pages_of_metrics()
 
 def test_each_activator_knows_its_index_and_has_a_name_of_its_own() -> None:
     first, second = (child.environment for child in CHILDREN(2) if child.module == "serving.activator.main")
-    same = {"SERVING_ACTIVATOR_COUNT": "2", "SERVING_ACTIVATOR_PROBE_UNREADY_PODS": "false"}
+    same = {**ALLOCATOR, "SERVING_ACTIVATOR_COUNT": "2", "SERVING_ACTIVATOR_PROBE_UNREADY_PODS": "false"}
     assert first == {"SERVING_ACTIVATOR_INDEX": "0", **same}
     assert second == {"SERVING_ACTIVATOR_INDEX": "1", "SERVING_ACTIVATOR_NAME": "activator-1", **same}
+
+
+def test_queue_proxies_and_activators_keep_freed_memory_and_no_other_process_does() -> None:
+    keeping = {child.name for child in CHILDREN(2) if child.environment.items() >= ALLOCATOR.items()}
+    assert keeping == {"template", "activator", "activator-1"}
+
+
+# What a read of the loop leads to: the bytes, the part of them that is a body, and that behind a head.
+PIECES = """
+import resource
+def read():
+    data = bytes(256000)
+    body = data[200:]
+    return len(b"POST" + body)
+read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    read()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are settings of glibc")
+def test_large_pieces_take_memory_that_the_kernel_need_not_clear_again() -> None:
+    faults = [
+        int(subprocess.run([sys.executable, "-c", PIECES], env=more, check=True, capture_output=True, text=True).stdout)
+        for more in ({}, dict(ALLOCATOR))
+    ]
+    assert faults[0] > 10 * faults[1]
+    assert faults[1] < 300
 
 
 def test_one_activator_is_started_unless_more_are_wanted() -> None:

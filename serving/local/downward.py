@@ -78,7 +78,8 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
         if resource not in _RESOURCES:
             raise InvalidValue(text=resource, expected=f"one of {', '.join(_RESOURCES)}")
         kind, _, name = resource.partition(".")
-        found = next((one for one in self.pod["spec"]["containers"] if one.get("name", "") == container), None)
+        containers = (*self.pod["spec"]["containers"], *self.pod["spec"].get("initContainers", ()))
+        found = next((one for one in containers if one.get("name", "") == container), None)
         if found is None:
             raise InvalidValue(text=container, expected="the name of a container of the pod")
         limit = nested(found, "resources", "limits", name)

@@ -76,13 +76,16 @@ def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
 def chosen_container(pod: Object, wanted: str, *, with_proxy: bool = True) -> str:
     """The container that a request names, or the pod's only or default one. Raises ``Fault`` 400."""
     metadata = pod.get("metadata", {})
-    names = [one.get("name", "") for one in pod.get("spec", {}).get("containers", ())]
+    spec = pod.get("spec", {})
+    names, first = (
+        [one.get("name", "") for one in spec.get(field) or ()] for field in ("containers", "initContainers")
+    )
     name = metadata.get("name", "")
     default = (metadata.get("annotations") or {}).get("kubectl.kubernetes.io/default-container", "")
     chosen = wanted or default or (names[0] if len(names) == 1 else "")
     if not chosen:
         raise Fault(400, f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
-    if chosen not in names and not (with_proxy and chosen == _QUEUE_PROXY):
+    if chosen not in (*names, *first) and not (with_proxy and chosen == _QUEUE_PROXY):
         raise Fault(400, f"container {chosen} is not valid for pod {name}")
     return str(chosen)
 

@@ -8,7 +8,10 @@ RESOURCES = {"limits": {"cpu": "1500m", "memory": "1Gi"}, "requests": {"cpu": "0
 FACTS = PodFacts(
     pod={
         "metadata": {"name": "p", "namespace": "n", "labels": {"b": 'say "x"', "a": "1"}, "annotations": {"k": "v"}},
-        "spec": {"containers": [{"name": "app", "resources": RESOURCES}, {"name": "side"}]},
+        "spec": {
+            "containers": [{"name": "app", "resources": RESOURCES}, {"name": "side"}],
+            "initContainers": [{"name": "first", "resources": {"limits": {"cpu": "3"}}}],
+        },
     },
     address="127.64.0.1",
     allocatable={"cpu": "2", "memory": "4Gi"},
@@ -45,6 +48,7 @@ def test_all_labels_are_lines_of_a_file_and_no_variable() -> None:
 @pytest.mark.parametrize(
     ("container", "selector", "text"),
     [
+        ("first", {"resource": "limits.cpu"}, "3"),
         # 1.5 cores are 2 whole ones, or 1500 thousandths.
         ("app", {"resource": "limits.cpu"}, "2"),
         ("app", {"resource": "limits.cpu", "divisor": "1m"}, "1500"),

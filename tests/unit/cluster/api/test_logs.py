@@ -63,3 +63,10 @@ def test_a_number_that_is_none_is_refused(text: str) -> None:
 
 def test_the_queue_proxy_may_be_asked_for_though_no_spec_names_it() -> None:
     assert log_options(pod("app"), {"container": "queue-proxy"}).container == "queue-proxy"
+
+
+def test_an_init_container_may_be_asked_for_and_is_not_the_default() -> None:
+    one = pod("app")
+    one["spec"]["initContainers"] = [{"name": "first"}]
+    assert log_options(one, {}).container == "app"
+    assert log_options(one, {"container": "first"}).container == "first"

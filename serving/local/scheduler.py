@@ -32,6 +32,7 @@ _log = logging.getLogger("scheduler")
 _COMPONENT = "default-scheduler"
 _UNSCHEDULABLE = "Unschedulable"
 _ONE_NODE = "local"
+_WATCH_LAG_MAX_S = 5.0
 
 
 class PlacedCreation(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +74,9 @@ class PodScheduler:
     def place(self, pod: Object) -> PlacedCreation:
         """The pod with its node, or without one where none takes it. Follow with ``created``."""
         token = str(next(self._tokens))
-        name, _ = self._choose(pod)
+        # With the nodes and not all pods on them, all nodes would seem empty: such a pod is bound when both are known.
+        is_blind = self._placing is not None and not (self._nodes.synced.is_set() and self._pods.synced.is_set())
+        name = "" if is_blind else self._choose(pod)[0]
         if not name:
             return PlacedCreation(pod=pod, token=token)
         if self._placing is not None:
@@ -81,12 +84,24 @@ class PodScheduler:
         return PlacedCreation(pod={**pod, "spec": {**pod["spec"], "nodeName": name}}, token=token)
 
     def created(self, placed: PlacedCreation, pod: Object | None) -> None:
-        """The pod is there, or could not be created: its room is counted by its object now."""
+        """The pod is there, and its room is counted by its object; None: its creation failed, though it may be there all the same."""
+        self._settle(placed.token, pod)
+
+    def _settle(self, token: str, pod: Object | None) -> None:
+        """After a write: the pod's object replaces its reservation. None: the write failed, or its answer was lost."""
         if self._placing is None:
             return
-        self._placing.release(placed.token)
-        if pod is not None:
-            self._placing.take_pod(_key_of(pod), pod)
+        if pod is None:
+            # If it is there, the watch has brought it by then.
+            asyncio.get_running_loop().call_later(_WATCH_LAG_MAX_S, self._release, token)
+            return
+        self._placing.release(token)
+        self._placing.take_pod(_key_of(pod), pod)
+
+    def _release(self, token: str) -> None:
+        assert self._placing is not None
+        self._placing.release(token)
+        self._retry()
 
     def _choose(self, pod: Object) -> tuple[str, str]:
         if self._placing is not None:
@@ -117,12 +132,17 @@ class PodScheduler:
 
     async def _bind(self, pod: Object, name: str) -> None:
         namespace, pod_name = _key_of(pod)
+        token, bound = str(next(self._tokens)), None
+        if self._placing is not None:
+            # Other pods are created while this one is written.
+            self._placing.reserve(token, name, pod)
         version = {"resourceVersion": version_of(pod)}
         patch = {"metadata": version, "spec": {"nodeName": name}}
-        bound = await self._cluster.patch(POD, namespace, pod_name, patch=patch)
+        try:
+            bound = await self._cluster.patch(POD, namespace, pod_name, patch=patch)
+        finally:
+            self._settle(token, bound)
         self._waiting.pop((namespace, pod_name), None)
-        if self._placing is not None:
-            self._placing.take_pod((namespace, pod_name), bound)
 
     async def _refuse(self, pod: Object, message: str) -> None:
         if condition_of(pod, "PodScheduled").get("message") == message:

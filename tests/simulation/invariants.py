@@ -1,19 +1,20 @@
 """What must hold: after each write of anybody, and when all has come to rest."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.port import EventType, Object
 from serving.model.knative import AUTOSCALING_GROUP, REVISION_LABEL
 from serving.model.objects import annotations_of, condition_of, labels_of, name_of, nested, uid_of
 from serving.settings.activator import ActivatorSettings
-from tests.simulation.world import World
+from tests.simulation.world import PODS_PER_NODE, World
 
-__all__ = ["at_rest", "watched", "write_faults"]
+__all__ = ["at_rest", "placement_faults", "watched", "write_faults"]
 
+_SERVICE_NAME = "kubernetes.io/service-name"
 _MAX = f"{AUTOSCALING_GROUP}/max-scale"
-_WATCHED = (SERVING_SERVICE, REVISION, DEPLOYMENT)
+_WATCHED = (SERVING_SERVICE, REVISION, DEPLOYMENT, POD)
 # A request waits for queue_wait_max_s at most, and runs for some seconds.
 _REQUEST_MAX_S = ActivatorSettings().queue_wait_max_s + 30.0
 
@@ -33,10 +34,28 @@ async def _watch(world: World, kind: Kind, fault: Callable[[str], None]) -> None
             if event.type is EventType.BOOKMARK:
                 continue
             uid = uid_of(event.object)
-            for text in write_faults(kind, before.get(uid), event.object):
+            known = before.get(uid)
+            before[uid] = event.object
+            if event.type is EventType.DELETED:
+                del before[uid]
+            found = list(write_faults(kind, known, event.object))
+            if kind is POD and node_of(event.object) and not node_of(known):
+                found += placement_faults(before.values(), node_of(event.object))
+            for text in found:
                 world.tell(f"FAULT {text}")
                 fault(text)
-            before[uid] = event.object
+
+
+def node_of(pod: Object | None) -> str:
+    """The node of a pod; "" before it is bound."""
+    return nested(pod or {}, "spec", "nodeName") or ""
+
+
+def placement_faults(pods: Iterable[Object], node: str) -> Iterator[str]:
+    """Whether a node, which has just got a pod, has room for all of its pods; ``pods`` are all that there are."""
+    count = sum(node_of(pod) == node for pod in pods)
+    if count > PODS_PER_NODE:
+        yield f"{count} pods on {node}"
 
 
 def write_faults(kind: Kind, before: Object | None, after: Object) -> Iterator[str]:
@@ -50,6 +69,11 @@ def write_faults(kind: Kind, before: Object | None, after: Object) -> Iterator[s
             yield f"{name} lost a generation"
         if (nested(before, "status", "observedGeneration") or 0) > (observed or 0):
             yield f"{name} forgot an observed generation"
+    if kind is POD:
+        if not any(one.get("controller") for one in nested(after, "metadata", "ownerReferences") or ()):
+            yield f"{name} has no owner"
+        if node_of(before) not in {"", node_of(after)}:
+            yield f"{name} moved from {node_of(before)} to {node_of(after)}"
     if kind is DEPLOYMENT:
         limit = int(annotations_of(after).get(_MAX) or _template_max(after) or 0)
         replicas = nested(after, "spec", "replicas") or 0
@@ -68,7 +92,9 @@ async def at_rest(world: World) -> list[str]:
     revisions = {name_of(one): one for one in (await world.store.list(REVISION)).items}
     deployments = {name_of(one): one for one in (await world.store.list(DEPLOYMENT)).items}
     pods = (await world.store.list(POD)).items
-    found = [*_services(services), *_pods(pods, revisions), *_scales(revisions, deployments, pods)]
+    slices = (await world.store.list(ENDPOINT_SLICE)).items
+    found = [*_services(services), *_pods(pods, revisions, deployments), *_scales(revisions, deployments, pods)]
+    found += [*_slices(slices, revisions, pods), *_leaders(world)]
     found += [f"{one} was forgotten" for one in world.requests if not one.outcome]
     late = [one for one in world.requests if one.outcome and one.ended_s - one.at_s > _REQUEST_MAX_S]
     return [*found, *(f"{one} ended after {one.ended_s - one.at_s:.0f} s" for one in late)]
@@ -89,11 +115,37 @@ def _services(services: Mapping[str, Object]) -> Iterator[str]:
             yield f"Service {name} sends its traffic to {targets}"
 
 
-def _pods(pods: list[Object], revisions: Mapping[str, Object]) -> Iterator[str]:
+def _pods(pods: list[Object], revisions: Mapping[str, Object], deployments: Mapping[str, Object]) -> Iterator[str]:
+    owners = {uid_of(one) for one in deployments.values()}
     for pod in pods:
         revision = labels_of(pod).get(REVISION_LABEL)
         if revision not in revisions:
             yield f"Pod {name_of(pod)} has no revision"
+        if not owners & {one["uid"] for one in nested(pod, "metadata", "ownerReferences") or ()}:
+            yield f"Pod {name_of(pod)} has no Deployment"
+        if not node_of(pod):
+            yield f"Pod {name_of(pod)} has no node"
+
+
+def _slices(slices: list[Object], revisions: Mapping[str, Object], pods: list[Object]) -> Iterator[str]:
+    """The slice that activators follow has the addresses of all pods."""
+    for name in revisions:
+        said = {
+            address
+            for one in slices
+            if labels_of(one).get(_SERVICE_NAME) == f"{name}-private"
+            for endpoint in one.get("endpoints") or ()
+            for address in endpoint["addresses"]
+        }
+        there = {nested(pod, "status", "podIP") for pod in pods if labels_of(pod).get(REVISION_LABEL) == name}
+        if said != there:
+            yield f"Revision {name} has the endpoints {sorted(said)}, its pods {sorted(map(str, there))}"
+
+
+def _leaders(world: World) -> Iterator[str]:
+    leading = [name for name, one in world.leaders.items() if one.is_leading]
+    if len(leading) != 1:
+        yield f"{leading or 'nobody'} leads"
 
 
 def _scales(revisions: Mapping[str, Object], deployments: Mapping[str, Object], pods: list[Object]) -> Iterator[str]:

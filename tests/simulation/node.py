@@ -10,7 +10,7 @@ from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import ClusterError, NotFound
 from serving.model.knative import REVISION_LABEL, RevisionKey
-from serving.model.objects import labels_of
+from serving.model.objects import labels_of, nested
 
 __all__ = ["SimulatedNode", "SimulatedPod"]
 
@@ -69,7 +69,7 @@ class SimulatedNode:
             if (uid + "/end") not in self._known:
                 self._known.add(uid + "/end")
                 self._group.create_task(self._end(change.new))
-        elif uid not in self._known:
+        elif uid not in self._known and nested(change.new, "spec", "nodeName"):
             self._known.add(uid)
             self._group.create_task(self._start(change.new))
 

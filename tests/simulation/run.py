@@ -13,21 +13,23 @@ from serving.settings.autoscaler import KNATIVE_POLICY, POLICIES
 from tests.simulation.scenario import STORM_S, play
 
 _FAULTS_SHOWN_MAX = 20
+_SEEDS = 50
 
 
 def main() -> int:
     """Play the seeds; 1 if any failed."""
     parser = argparse.ArgumentParser(description="Play the control plane on virtual time with random faults.")
-    parser.add_argument("--seeds", type=int, default=50, help="how many")
+    parser.add_argument("--seeds", type=int, help="how many; 50, or none beside --seed")
     parser.add_argument("--first", type=int, default=0, help="the first one")
-    parser.add_argument("--seed", type=int, action="append", default=[], help="just this one; may be repeated")
+    parser.add_argument("--seed", type=int, action="append", default=[], help="this one too; may be repeated")
     parser.add_argument("--storm", type=float, default=STORM_S, metavar="SECONDS", help="how long faults come and go")
     parser.add_argument("--policy", choices=POLICIES, default=KNATIVE_POLICY, help="of the autoscaler")
     parser.add_argument("--story", action="store_true", help="what happened, also in runs that held")
     given = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         parser.error("PYTHONHASHSEED is not 0: a seed would make another run each time")
-    seeds = given.seed or range(given.first, given.first + given.seeds)
+    count = given.seeds if given.seeds is not None else 0 if given.seed else _SEEDS
+    seeds = [*given.seed, *range(given.first, given.first + count)]
     failed: list[int] = []
     logging.disable(logging.CRITICAL)
     begun_s = time.monotonic()

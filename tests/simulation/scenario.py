@@ -12,12 +12,15 @@ from serving.cluster.port import Object
 from serving.model.errors import ClusterError
 from serving.settings.autoscaler import KNATIVE_POLICY
 from tests.simulation.invariants import at_rest, watched
-from tests.simulation.world import World, seeded
+from tests.simulation.world import NODE_COUNT, REPLICAS, World, seeded
 from tests.virtual_time import run_virtually
 
 __all__ = ["STORM_S", "Outcome", "play"]
 
 _SERVICES = ("one", "two")
+# What happens, and how often.
+_USERS = {"requests": 50, "deploy": 6, "delete": 1}
+_FAULTS = {"crash": 6, "kill": 4, "partition": 3, "cut off": 3, "drain": 2, "uncordon": 4, "worsen": 8, "heal": 8}
 STORM_S = 60.0
 """How long faults come and go, unless said otherwise."""
 # The longest wait of a request, the stable window, and some for retries; less than the controller's resync, which mends much.
@@ -42,7 +45,7 @@ def play(seed: int, *, storm_s: float = STORM_S, policy: str = KNATIVE_POLICY) -
 
 async def _play(seed: int, storm_s: float, policy: str) -> Outcome:
     world = World(seed, policy=policy)
-    faults: list[str] = []
+    faults = world.faults_found
     async with world.running():
         checking = asyncio.create_task(watched(world, faults.append))
         await _storm(world, storm_s)
@@ -61,34 +64,45 @@ async def _storm(world: World, storm_s: float) -> None:
     generations = itertools.count(2)
     while now_s() < storm_s:
         await asyncio.sleep(dice.expovariate(2.0))
-        match dice.choices(
-            ("requests", "crash", "kill", "deploy", "delete", "partition", "faults", "heal"),
-            weights=(50, 6, 4, 6, 1, 3, 8, 8),
-        )[0]:
-            case "requests":
-                service, count, took_s = dice.choice(_SERVICES), dice.randint(1, 20), dice.expovariate(1.0)
-                for _ in range(count):
-                    world.send(service, took_s=took_s)
-            case "crash":
-                world.crash()
-            case "kill":
-                world.tell("a pod is killed")
-                world.node.kill()
-            case "deploy":
-                name, number = dice.choice(_SERVICES), next(generations)
-                world.tell(f"deploy {name}, version {number}")
-                await world.apply(name, _changed(world, number))
-            case "delete":
-                name = dice.choice(_SERVICES)
-                world.tell(f"delete {name}")
-                await _deleted(world, name)
-            case "partition":
-                world.faults.partitioned_until_s = now_s() + dice.uniform(1.0, 15.0)
-                world.tell(f"the store is away until {world.faults.partitioned_until_s:.1f}")
-            case "faults":
-                _worsen(world)
-            case _:
-                _heal(world)
+        what = dice.choices([*_USERS, *_FAULTS], weights=[*_USERS.values(), *_FAULTS.values()])[0]
+        if what in _FAULTS:
+            await _fail(world, what)
+            continue
+        name = dice.choice(_SERVICES)
+        if what == "requests":
+            took_s = dice.expovariate(1.0)
+            for _ in range(dice.randint(1, 20)):
+                world.send(name, took_s=took_s)
+        elif what == "deploy":
+            number = next(generations)
+            world.tell(f"deploy {name}, version {number}")
+            await world.apply(name, _changed(world, number))
+        else:
+            world.tell(f"delete {name}")
+            await _deleted(world, name)
+
+
+async def _fail(world: World, what: str) -> None:
+    dice = world.dice
+    match what:
+        case "crash":
+            world.crash()
+        case "kill":
+            world.tell("a pod is killed")
+            world.node.kill()
+        case "partition":
+            world.faults.partitioned_until_s = now_s() + dice.uniform(1.0, 15.0)
+            world.tell(f"the store is away until {world.faults.partitioned_until_s:.1f}")
+        case "cut off":
+            world.cut_off(dice.choice(REPLICAS), dice.uniform(1.0, 30.0))
+        case "drain":
+            await world.drain(dice.randint(1, NODE_COUNT))
+        case "uncordon":
+            await world.uncordon()
+        case "worsen":
+            _worsen(world)
+        case _:
+            _heal(world)
 
 
 def _worsen(world: World) -> None:
@@ -129,6 +143,7 @@ async def _deleted(world: World, name: str) -> None:
 async def _calm(world: World) -> None:
     _heal(world)
     world.faults.partitioned_until_s = 0.0
+    await world.uncordon()
     world.tell("all is calm")
 
 

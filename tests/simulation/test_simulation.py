@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import DEPLOYMENT, SERVING_SERVICE
+from serving.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
 from tests.simulation.activator import SimulatedRequest
-from tests.simulation.invariants import at_rest, write_faults
-from tests.simulation.world import World, seeded
+from tests.simulation.invariants import at_rest, placement_faults, write_faults
+from tests.simulation.world import PODS_PER_NODE, World, seeded
 from tests.tidy.sources import ROOT
 from tests.virtual_time import run_virtually
 
 # What the list lacked stayed in the controller's cache: a service made again found a Deployment "that we do not own" for minutes.
-# The manager wrote the status of a Deployment to the one of the same name that was made after it.
-_KEPT = (19, 108, 149, 164, 227, 320, 341)
+# The manager wrote the status of a Deployment to the one of the same name that was made after it. The scheduler gave room twice:
+# that of a pod whose creation only seemed to fail, that of one that was being bound, and that of all pods that it did not know.
+# A seed makes another run once the scenario has changed, so each defect has a test of its own besides.
+_KEPT = (108, 149, 164, 227, 320, 341, 190)
 
 
 def played(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -36,9 +38,8 @@ def played(*arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.timeout(600)
 def test_fifty_seeds_hold_and_so_do_those_that_failed_once() -> None:
     runs = (
-        ["--seeds", "40", "--storm", "15"],
-        ["--seeds", "10", "--storm", "15", "--policy", "adaptive"],
-        [part for seed in _KEPT for part in ("--seed", str(seed))],
+        ["--storm", "15", "--seeds", "40", *(part for seed in _KEPT for part in ("--seed", str(seed)))],
+        ["--storm", "15", "--seeds", "10", "--policy", "adaptive"],
     )
     for arguments in runs:
         done = played(*arguments)
@@ -89,6 +90,27 @@ def test_a_write_that_breaks_a_rule_is_found(before: Any, after: Any, words: str
     assert list(write_faults(DEPLOYMENT, one(1, 1), one(2, 2, replicas=3))) == []
 
 
+def bound(node: str = "", *, is_owned: bool = True) -> dict[str, Any]:
+    owner = {"kind": "Deployment", "name": "d", "uid": "d", "controller": True}
+    metadata = {"name": "x", "ownerReferences": [owner] if is_owned else []}
+    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [(None, bound(is_owned=False), "has no owner"), (bound("a"), bound("b"), "moved from a to b")],
+)
+def test_a_pod_that_breaks_a_rule_is_found(before: Any, after: Any, words: str) -> None:  # noqa: ANN401 - JSON
+    assert [text for text in write_faults(POD, before, after) if words in text]
+    assert list(write_faults(POD, bound(), bound("a"))) == []
+
+
+def test_a_node_with_more_pods_than_it_has_room_for_is_found() -> None:
+    pods = [bound("a") for _ in range(PODS_PER_NODE)]
+    assert list(placement_faults([*pods, bound("b")], "a")) == []
+    assert list(placement_faults([*pods, bound("a")], "a")) == [f"{PODS_PER_NODE + 1} pods on a"]
+
+
 def test_what_is_not_at_rest_is_found() -> None:
     async def scenario() -> list[str]:
         world = World(1)
@@ -104,5 +126,11 @@ def test_what_is_not_at_rest_is_found() -> None:
 
     with seeded(1):
         found = "\n".join(run_virtually(scenario()))
-    for words in ("has not observed its generation", "is not ready", "was forgotten", "ended after 1000 s"):
+    for words in (
+        "has not observed its generation",
+        "is not ready",
+        "was forgotten",
+        "ended after 1000 s",
+        "nobody leads",
+    ):
         assert words in found

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from serving.aio.clock import now_s
+from serving.cluster.fenced import last_check
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Listing, Object, PatchType, Subresource, WatchEvent
 from serving.model.errors import Gone, Unavailable
@@ -48,7 +49,9 @@ class Faults(msgspec.Struct, kw_only=True):
 class UnreliableCluster:
     """The port to ``cluster`` with ``faults``; ``write_count`` counts the writes that were answered or whose answer was lost."""
 
-    def __init__(self, cluster: Cluster, faults: Faults, dice: random.Random) -> None:
+    def __init__(self, cluster: Cluster, faults: Faults, dice: random.Random, *, is_beside_store: bool = False) -> None:
+        # One in the process of the store is never without it.
+        self._is_beside_store = is_beside_store
         self._cluster = cluster
         self._faults = faults
         self._dice = dice
@@ -148,11 +151,16 @@ class UnreliableCluster:
 
     async def _reached(self) -> None:
         await self._pause()
-        if now_s() < self._faults.partitioned_until_s:
+        if self._is_away():
             await asyncio.sleep(min(self._faults.partitioned_until_s - now_s(), _CALL_MAX_S))
             raise Unavailable("no answer in time")
         if self._dice.random() < self._faults.refused:
             raise Unavailable("refused")
+        # As the kube adapter does it, right before the bytes leave.
+        last_check()
+
+    def _is_away(self) -> bool:
+        return now_s() < self._faults.partitioned_until_s and not self._is_beside_store
 
     async def _pause(self) -> None:
         is_slow = self._dice.random() < self._faults.slow
@@ -161,7 +169,7 @@ class UnreliableCluster:
     async def _events(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
         async for event in events:
             await self._pause()
-            if now_s() < self._faults.partitioned_until_s:
+            if self._is_away():
                 await asyncio.sleep(self._faults.partitioned_until_s - now_s())
                 raise Unavailable("the connection is gone")
             yield event

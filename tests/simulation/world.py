@@ -6,7 +6,9 @@ the faults, the crashes, the users' changes and the requests, so it makes the sa
 
 import asyncio
 import contextlib
+import functools
 import itertools
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -17,13 +19,20 @@ from serving.aio.clock import now_s
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.scaler import StatSource
 from serving.cluster.admission import admit
+from serving.cluster.election import LeaseTimes
+from serving.cluster.fenced import FencedCluster
 from serving.cluster.garbage import collect_garbage
-from serving.cluster.kinds import SERVING_SERVICE
+from serving.cluster.kinds import NODE, POD, SERVING_SERVICE
+from serving.cluster.leader import Leader
+from serving.cluster.lease import LeaseClient, LeaseName
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object
 from serving.controller.io.controller import Controller
 from serving.local.manager import Manager
+from serving.local.placing import NodePlacing
+from serving.local.scheduler import PodScheduler
 from serving.model.errors import ClusterError, NotFound
+from serving.model.objects import name_of
 from serving.model.stat import Stat
 from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
 from serving.settings.controller import ControllerSettings
@@ -31,11 +40,18 @@ from tests.simulation.activator import SimulatedActivator, SimulatedRequest
 from tests.simulation.node import SimulatedNode
 from tests.simulation.unreliable import Faults, UnreliableCluster
 
-__all__ = ["EPOCH_S", "World", "seeded"]
+__all__ = ["EPOCH_S", "NODE_COUNT", "PODS_PER_NODE", "REPLICAS", "World", "seeded"]
 
 EPOCH_S = 1_900_000_000.0
 """The time since the epoch at which each run begins."""
+REPLICAS = ("controller", "controller-2")
+NODE_COUNT, PODS_PER_NODE = 3, 3
 _RESTART_MAX_S = 3.0
+_HARD_KILL = 0.5
+# Half as many looks as by default, each of which takes its time here.
+_LEASE_TIMES = LeaseTimes(retry_period_s=4.0)
+# Three of them fit on a node.
+_CONTAINER: Object = {"image": "x", "resources": {"requests": {"cpu": "300m"}}}
 
 
 class World:
@@ -49,12 +65,17 @@ class World:
         self.node = SimulatedNode(UnreliableCluster(self.store, self.faults, self.dice), self.dice)
         self.requests: list[SimulatedRequest] = []
         self.story: list[str] = []
+        self.faults_found: list[str] = []
+        self.leaders: dict[str, Leader] = {}
         self.activator: SimulatedActivator | None = None
         self.autoscaler: Autoscaler | None = None
+        # By replica of the controller: whether it alone has lost the store.
+        self._cut_off = {name: Faults() for name in REPLICAS}
+        self._process_numbers = itertools.count(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._daemons: dict[str, Callable[[], Awaitable[None]]] = {
-            "controller": self._run_controller,
+            **{name: functools.partial(self._run_controller, name) for name in REPLICAS},
             "manager": self._run_manager,
             "autoscaler": self._run_autoscaler,
             "activator": self._run_activator,
@@ -66,6 +87,8 @@ class World:
         asyncio.get_running_loop().set_task_factory(_numbered)  # type: ignore[arg-type] # its protocol names no options
         async with asyncio.TaskGroup() as group:
             self._group = group
+            for number in range(1, NODE_COUNT + 1):
+                await _add_node(self.store, f"node-{number}")
             beside = [
                 group.create_task(collect_garbage(self.store)),
                 group.create_task(self.node.run()),
@@ -89,8 +112,30 @@ class World:
         assert self._group is not None
         name = self.dice.choice(sorted(self._daemons))
         self.tell(f"{name} is killed")
+        if name in self._cut_off and self.dice.random() < _HARD_KILL:
+            # Without a word: it cannot release its lease.
+            self._cut_off[name].partitioned_until_s = math.inf
         self._tasks[name].cancel()
         self._group.create_task(self._restart(name))
+
+    def cut_off(self, name: str, seconds: float) -> None:
+        """Take the store from one replica of the controller alone."""
+        self.tell(f"{name} alone has no store for {seconds:.1f} s")
+        self._cut_off[name].partitioned_until_s = now_s() + seconds
+
+    async def drain(self, number: int) -> None:
+        """Cordon a node and evict its pods, as `kubectl drain` does."""
+        name = f"node-{number}"
+        self.tell(f"{name} is drained")
+        await self.store.patch(NODE, "", name, patch={"spec": {"unschedulable": True}})
+        for pod in (await self.store.list(POD, field_selector=f"spec.nodeName={name}")).items:
+            with contextlib.suppress(ClusterError):
+                await self.store.evict("default", name_of(pod))
+
+    async def uncordon(self) -> None:
+        """Let pods come to all nodes."""
+        for node in (await self.store.list(NODE)).items:
+            await self.store.patch(NODE, "", name_of(node), patch={"spec": {"unschedulable": False}})
 
     def send(self, service: str, *, took_s: float) -> None:
         """A client sends a request; without an activator it is refused at once."""
@@ -111,7 +156,7 @@ class World:
                     "apiVersion": "serving.knative.dev/v1",
                     "kind": "Service",
                     "metadata": {"name": name, "namespace": "default"},
-                    "spec": {"template": {"metadata": {"annotations": {}}, "spec": {"containers": [{"image": "x"}]}}},
+                    "spec": {"template": {"metadata": {"annotations": {}}, "spec": {"containers": [dict(_CONTAINER)]}}},
                 }
                 change(manifest)
                 with contextlib.suppress(ClusterError):
@@ -137,11 +182,34 @@ class World:
     def _port(self) -> UnreliableCluster:
         return UnreliableCluster(self.store, self.faults, self.dice)
 
-    async def _run_controller(self) -> None:
-        await Controller(self._port(), settings=ControllerSettings()).run(asyncio.Event())
+    async def _run_controller(self, name: str) -> None:
+        """One of two replicas, of which the one that holds the lease works: the other takes over."""
+        self._cut_off[name] = Faults()
+        port = UnreliableCluster(self._port(), self._cut_off[name], self.dice)
+        lease = LeaseClient(port, LeaseName(namespace="knative-serving", name="controller"))
+        me = f"{name}_{next(self._process_numbers)}"
+        leader = self.leaders[name] = Leader(lease, me, times=_LEASE_TIMES)
+        fenced = FencedCluster(port, functools.partial(self._check, name))
+        stop = asyncio.Event()
+        try:
+            await leader.run(lambda: Controller(fenced, settings=ControllerSettings()).run(stop), stop)
+        finally:
+            del self.leaders[name]
+
+    def _check(self, name: str) -> None:
+        """Before each write of a replica: it leads, and no other one does."""
+        self.leaders[name].check()
+        for other, leader in self.leaders.items():
+            if other != name and leader.is_leading:
+                self.faults_found.append(f"{name} writes while {other} leads")
 
     async def _run_manager(self) -> None:
-        await Manager(self._port()).run()
+        """As in control, which has the store too."""
+        port = UnreliableCluster(self.store, self.faults, self.dice, is_beside_store=True)
+        scheduler = PodScheduler(port, NodePlacing("spread"))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(scheduler.run())
+            group.create_task(Manager(port, scheduler).run())
 
     async def _run_autoscaler(self) -> None:
         async def prove() -> bool:
@@ -187,6 +255,13 @@ class World:
                     proxied_request_count=count,
                 )
                 self.autoscaler.record(pod.revision, stat, StatSource.POD)
+
+
+async def _add_node(store: MemoryCluster, name: str) -> None:
+    amounts = {"cpu": "1", "memory": "8Gi", "pods": "110"}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+    await store.create(NODE, {"metadata": {"name": name}, "spec": {}})
+    await store.patch(NODE, "", name, patch={"status": status}, subresource="status")
 
 
 class _NumberedTask(asyncio.Task[Any]):

@@ -3,17 +3,21 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from serving.cluster.kinds import EVENT, NODE, POD
+from serving.cluster.kinds import EVENT, NODE, POD, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import Object
 from serving.local.placing import NodePlacing
-from serving.local.scheduler import PodScheduler
+from serving.local.scheduler import PlacedCreation, PodScheduler
 from serving.model.objects import condition_of, nested
 from tests.eventually import until
+from tests.virtual_time import run_virtually
 
+# Longer than a watch takes.
+LAG_S = 10.0
 OWNER = [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "d"}]
 
 
@@ -111,14 +115,64 @@ async def test_packing_fills_a_node_before_the_next() -> None:
         assert first == second != third == fourth
 
 
-async def test_reserved_room_is_not_given_twice() -> None:
-    async with staged(NodePlacing("spread"), "a") as stage:
-        one = stage.scheduler.place(pod("p0", cpu="600m"))
-        other = stage.scheduler.place(pod("p1", cpu="600m"))
-        assert (nested(one.pod, "spec", "nodeName"), nested(other.pod, "spec", "nodeName")) == ("a", None)
-        stage.scheduler.created(one, None)
-        again = stage.scheduler.place(pod("p1", cpu="600m"))
-        assert nested(again.pod, "spec", "nodeName") == "a"
+def place(stage: Stage, name: str) -> tuple[PlacedCreation, str | None]:
+    """A pod that a node has room for once; its node."""
+    placed = stage.scheduler.place(pod(name, cpu="600m"))
+    return placed, nested(placed.pod, "spec", "nodeName")
+
+
+def test_room_of_a_pod_whose_creation_failed_is_kept_until_the_watch_would_have_brought_it() -> None:
+    async def scenario() -> None:
+        async with staged(NodePlacing("spread"), "a") as stage:
+            one, node = place(stage, "p0")
+            assert (node, place(stage, "p1")[1]) == ("a", None)
+            stage.scheduler.created(one, None)
+            assert place(stage, "p1")[1] is None
+            await asyncio.sleep(LAG_S)
+            assert place(stage, "p1")[1] == "a"
+
+    run_virtually(scenario())
+
+
+def test_a_pod_whose_creation_only_seemed_to_fail_keeps_its_room() -> None:
+    async def scenario() -> None:
+        async with staged(NodePlacing("spread"), "a") as stage:
+            one, _ = place(stage, "p0")
+            await stage.cluster.create(POD, one.pod)
+            stage.scheduler.created(one, None)
+            await asyncio.sleep(LAG_S)
+            assert place(stage, "p1")[1] is None
+
+    run_virtually(scenario())
+
+
+async def test_no_other_pod_gets_the_room_of_one_that_is_being_bound() -> None:
+    async with staged(NodePlacing("spread")) as stage:
+        await stage.cluster.create(POD, pod("p0", cpu="600m"))
+        await until(lambda: len(stage.scheduler._waiting) == 1)
+        seen: list[str | None] = []
+
+        async def patched(kind: Kind, *given: Any, **options: Any) -> Object:  # noqa: ANN401 - as it comes
+            if "nodeName" in options["patch"].get("spec", {}):
+                seen.append(place(stage, "p1")[1])
+            return await MemoryCluster.patch(stage.cluster, kind, *given, **options)
+
+        stage.cluster.patch = patched  # type: ignore[method-assign]
+        await put_node(stage.cluster, "a")
+        assert await until_scheduled(stage, "p0") == "a"
+        assert seen == [None]
+
+
+async def test_a_pod_waits_while_the_pods_on_the_nodes_are_not_known() -> None:
+    cluster = MemoryCluster()
+    scheduler = PodScheduler(cluster, NodePlacing("spread"))
+    await put_node(cluster, "a")
+    running = asyncio.create_task(scheduler._nodes.run())
+    await until(scheduler._nodes.synced.is_set)
+    assert "nodeName" not in scheduler.place(pod("p0")).pod["spec"]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await cluster.close()
 
 
 async def test_a_node_runs_no_more_pods_than_it_says() -> None:

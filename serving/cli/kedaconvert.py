@@ -1,14 +1,15 @@
 """KEDA's HTTP add-on as Knative Services: HTTPScaledObject, and InterceptorRoute with its ScaledObject. Pure.
 
-The scaled Deployment must be among the documents: its pod template becomes the Service's. Each host becomes a DomainMapping.
-Follows http.keda.sh v1alpha1 and v1beta1 of kedacore/http-add-on.
+The scaled Deployment must be among the documents: its pod template becomes the Service's. Each host becomes a DomainMapping, and
+the cron triggers of its ScaledObjects become the schedules of a ScalingPolicy.
+Follows http.keda.sh v1alpha1 and v1beta1 of kedacore/http-add-on, and the cron scaler of kedacore/keda.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from serving.cli.converted import Converted
-from serving.cluster.kinds import DOMAIN_MAPPING
+from serving.cluster.kinds import DOMAIN_MAPPING, SCALING_POLICY
 from serving.model.errors import InvalidValue
 from serving.model.knative import AUTOSCALING_GROUP, SERVING_API_VERSION
 from serving.model.objects import Object, name_of, namespace_of, nested
@@ -21,6 +22,8 @@ _CONTAINER_FIELDS = frozenset(
     {"name", "image", "command", "args", "env", "envFrom", "resources", "volumeMounts", "workingDir", "securityContext"}
     | {"imagePullPolicy", "readinessProbe", "livenessProbe", "startupProbe", "ports"}
 )
+# What a cron trigger of KEDA needs.
+_CRON_FIELDS = ("timezone", "start", "end", "desiredReplicas")
 _PORT_NAMES = frozenset({"http1", "h2c"})
 
 
@@ -40,6 +43,9 @@ def from_keda(documents: Sequence[Object]) -> Converted:
             raise InvalidValue(text=target, expected=expected)
         found.manifests.append(_service(route, scaled, deployment, notes=found.notes))
         found.manifests += [_domain_mapping(host, deployment) for host in _hosts(route, found.notes)]
+        schedules = _schedules(documents, target)
+        if schedules:
+            found.manifests.append(_policy(schedules, deployment))
     return found
 
 
@@ -136,6 +142,42 @@ def _domain_mapping(host: str, deployment: Object) -> Object:
         "kind": "DomainMapping",
         "metadata": _metadata(host, deployment),
         "spec": {"ref": reference},
+    }
+
+
+def _schedules(documents: Iterable[Object], target: str) -> list[Object]:
+    """The cron triggers of all ScaledObjects of a Deployment. Raises ``InvalidValue`` for one without what it needs."""
+    found: list[Object] = []
+    for one in documents:
+        if one.get("kind") != "ScaledObject" or nested(one, "spec", "scaleTargetRef", "name") != target:
+            continue
+        crons = (trigger for trigger in nested(one, "spec", "triggers") or () if trigger.get("type") == "cron")
+        found += [_schedule(cron.get("metadata") or {}, name_of(one)) for cron in crons]
+    return found
+
+
+def _schedule(cron: Mapping[str, Any], owner: str) -> Object:
+    missing = [key for key in _CRON_FIELDS if cron.get(key) in (None, "")]
+    if missing:
+        expected = f"a cron trigger of ScaledObject {owner} with {', '.join(_CRON_FIELDS)}"
+        raise InvalidValue(text=f"no {', '.join(missing)}", expected=expected)
+    count = str(cron["desiredReplicas"])
+    if not count.isdecimal() or int(count) < 1:
+        raise InvalidValue(text=count, expected=f"desiredReplicas of a cron trigger of ScaledObject {owner} from 1 on")
+    return {
+        "timeZone": str(cron["timezone"]),
+        "start": str(cron["start"]),
+        "end": str(cron["end"]),
+        "min": int(count),
+    }
+
+
+def _policy(schedules: list[Object], deployment: Object) -> Object:
+    return {
+        "apiVersion": SCALING_POLICY.api_version,
+        "kind": SCALING_POLICY.name,
+        "metadata": _metadata(name_of(deployment), deployment),
+        "spec": {"targetRef": {"kind": "Service", "name": name_of(deployment)}, "schedules": schedules},
     }
 
 

@@ -7,7 +7,7 @@ from serving.local.container import ContainerKeeper
 from serving.local.listening import listening_ports
 from serving.local.locations import QUEUE_PORTS
 from serving.local.pod import PodRun
-from serving.local.podplan import serving_ports
+from serving.local.podplan import is_own_proxy, serving_ports
 from serving.local.podsetup import QUEUE_PROXY
 from serving.model.errors import NotFound
 
@@ -30,12 +30,16 @@ async def connect_to(pod: PodRun, port: int) -> tuple[asyncio.StreamReader, asyn
     """
     if port in QUEUE_PORTS:
         return await asyncio.open_connection(pod.location.address, port)
+    declared = {one.get("containerPort") for one in serving_ports(pod.manifest)}
+    if port in declared and any(is_own_proxy(pod.manifest, one) for one in pod.manifest["spec"]["containers"]):
+        # The app listens where a queue-proxy does otherwise.
+        return await asyncio.open_connection(pod.location.address, QUEUE_PORTS[0])
     if pod.box:
         # A namespace of its own: nothing else listens there.
         return await netns.open_connection("127.0.0.1", port, network=pod.box.network)
     pids = [session for name, session in pod.sessions.items() if name != QUEUE_PROXY]
     listening = await asyncio.to_thread(lambda: {one for pid in pids for one in listening_ports(pid)})
-    if port not in listening and port in {one.get("containerPort") for one in serving_ports(pod.manifest)}:
+    if port not in listening and port in declared:
         # A declared port is a wish here: the app listens on the one that it was given.
         port = pod.location.port
     if port not in listening:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from serving.cluster.port import Object
+from serving.local.podconnect import connect_to
 from serving.local.workloads import is_ready
 from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
@@ -95,6 +96,17 @@ async def test_probes_of_the_kubelet_ask_the_app_and_count_for_nothing(machine: 
         numbers = await reader.read()
     writer.close()
     assert b'status_class="2xx"} 1\n' in numbers
+
+
+async def test_a_declared_port_reaches_the_app(machine: Machine, tmp_path: Path) -> None:
+    await machine.start(inside(tmp_path, ports=[{"containerPort": 8080}]))
+    _, pid = await machine.get(await machine.ready())
+    (run,) = machine.kubelet._running.values()
+    reader, writer = await connect_to(run, 8080)
+    writer.write(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    async with asyncio.timeout(60):
+        assert (await reader.read()).endswith(pid.encode())
+    writer.close()
 
 
 async def test_an_app_that_cannot_be_imported_says_so_in_its_log(machine: Machine, tmp_path: Path) -> None:

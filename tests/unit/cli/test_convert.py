@@ -5,6 +5,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from serving.cli.main import main
+from serving.cluster.admission import admit
+from serving.cluster.kinds import SCALING_POLICY
 
 COMPOSE = """
 services:
@@ -143,4 +145,39 @@ def test_a_route_of_keda_with_its_deployment_is_a_service_and_its_hosts(
 )
 def test_what_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:
     _, done = converted(tmp_path, text, code=2)
+    assert said in done.stderr
+
+
+def with_cron(**changed: object) -> str:
+    """A route whose ScaledObject has a cron trigger, and another Deployment's, which is not of the route."""
+    fields = {
+        "timezone": "Europe/Berlin",
+        "start": "0 8 * * 1-5",
+        "end": "0 18 * * 1-5",
+        "desiredReplicas": "5",
+    } | changed
+    cron = "{" + ", ".join(f"{key}: '{value}'" for key, value in fields.items() if value is not None) + "}"
+    last = "metadata: {interceptorRoute: route}}"
+    other = "kind: ScaledObject\nspec: {scaleTargetRef: {name: other}, triggers: [{type: cron}]}\n"
+    return f"{KEDA}{ROUTE.replace(last, f'{last}, {{type: cron, metadata: {cron}}}')}---\n{other}"
+
+
+def test_cron_triggers_of_keda_are_schedules_that_the_api_takes(tmp_path: Path) -> None:
+    (_, _, policy), _ = converted(tmp_path, with_cron())
+    assert policy["metadata"] == {"name": "app", "namespace": "team"}
+    schedule = {"timeZone": "Europe/Berlin", "start": "0 8 * * 1-5", "end": "0 18 * * 1-5", "min": 5}
+    assert policy["spec"] == {"targetRef": {"kind": "Service", "name": "app"}, "schedules": [schedule]}
+    assert admit(SCALING_POLICY, policy)["spec"]["schedules"] == [schedule]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"end": None, "timezone": ""}, "no timezone, end"),
+        ({"desiredReplicas": "0"}, "desiredReplicas of a cron trigger of ScaledObject app from 1 on"),
+        ({"desiredReplicas": "many"}, "'many'"),
+    ],
+)
+def test_a_cron_trigger_that_is_not_whole_is_named(tmp_path: Path, changed: dict[str, object], said: str) -> None:
+    _, done = converted(tmp_path, with_cron(**changed), code=2)
     assert said in done.stderr

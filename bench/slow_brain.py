@@ -10,6 +10,7 @@ so that the three apps take three minutes. The last lines have the ratios of lea
 
 import argparse
 import asyncio
+import math
 import statistics
 import sys
 import time
@@ -76,7 +77,7 @@ class Measured(msgspec.Struct, kw_only=True):
     def response_s(self, percentile: int) -> float:
         """A percentile of the response times; not a number without answers."""
         if len(self.latencies_s) < 2:
-            return float("nan")
+            return math.nan
         return statistics.quantiles(self.latencies_s, n=100, method="inclusive")[percentile - 1]
 
     @property
@@ -208,7 +209,7 @@ def show(bound: str, found: dict[str, Measured], said: str) -> None:
     print(f"  {'':8} {'requests/s':>10} {'p50':>7} {'p99':>7} {'pods':>5} {'failed':>7} {'kills':>6}")
     for name, one in found.items():
         print(
-            f"  {name.rpartition('-')[2]:8} {one.throughput:10.1f} {one.response_s(50):6.2f}s {one.response_s(99):6.2f}s"
+            f"  {name.rpartition('-')[2]:8} {one.throughput:10.1f} {_seconds(one.response_s(50))} {_seconds(one.response_s(99))}"
             f" {one.pod_count:5.1f} {one.failed:7d} {one.kills:6d}"
         )
     fixed, learnt = found.values()
@@ -219,8 +220,12 @@ def show(bound: str, found: dict[str, Measured], said: str) -> None:
     )
 
 
+def _seconds(value_s: float) -> str:
+    return f"{'-':>7}" if math.isnan(value_s) else f"{value_s:6.2f}s"
+
+
 def _ratio(one: float, other: float) -> str:
-    return f"{one / other:.2f}x" if other else "-"
+    return f"{one / other:.2f}x" if other and not math.isnan(one / other) else "-"
 
 
 def main() -> None:

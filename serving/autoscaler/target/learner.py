@@ -94,7 +94,7 @@ class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it replaces the revision's target, rather than being shown only."""
 
 
-_Known = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
+_Known = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class _State(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -8,15 +8,25 @@ in a process that is no such pod (``SERVING_POD_NAME`` is not set), as on a deve
 docs/asgi.md.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, and those of the app, which take long: see there.
+    from serving.aio.startup import exit_on_signals
+
+    exit_on_signals()
+
+
 import argparse
 import asyncio
 import contextlib
 import os
+import signal
 import sys
-from typing import cast
+from types import FrameType
+from typing import NoReturn, cast
 
 import msgspec
 
+from serving.aio.startup import STOP_SIGNALS
 from serving.queueproxy.io.asgi.calls import RunningCalls
 from serving.queueproxy.io.asgi.ending import StopSignal
 from serving.queueproxy.io.asgi.lifespan import run_lifespan
@@ -140,6 +150,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not isinstance(app, QueueProxyMiddleware):
         # What the middleware writes of the client's way, the app sees as uvicorn shows it behind a proxy on this machine.
         app = QueueProxyMiddleware(cast("App", ProxyHeadersMiddleware(app, trusted_hosts="127.0.0.1")))
+    for number in STOP_SIGNALS:
+        # uvicorn repeats the signal that ended it. By now there are buffers to write and exit handlers to run.
+        signal.signal(number, _exit)
     uvicorn.run(
         app,
         host=os.environ.get("HOST", "127.0.0.1"),
@@ -151,6 +164,10 @@ def main(arguments: list[str] | None = None) -> int:
         access_log=False,
     )
     return 0
+
+
+def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
 
 
 if __name__ == "__main__":  # pragma: no cover - only in a process of its own

@@ -16,7 +16,9 @@ from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
 
 APP = """
-import asyncio, os, sys
+import asyncio, atexit, os, sys
+
+atexit.register(print, "the end")
 
 async def app(scope, receive, send):
     assert scope["type"] == "http"
@@ -65,6 +67,8 @@ async def test_a_pod_is_one_process_that_is_restarted_and_drains(machine: Machin
     assert await machine.get(pod) == (200, second)
     assert await slow == (200, second)
     await machine.until_gone()
+    # Not killed: it has run its exit handlers.
+    assert machine.log("p").rstrip().endswith("the end")
 
 
 async def test_a_pod_outlives_the_template_and_control(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.tidy.sources import ROOT
 
 # Every process of ours that is started as a module.
 MODULES = [
+    "serving.asgi",
     "serving.activator.main",
     "serving.autoscaler.main",
     "serving.controller.main",
@@ -40,7 +41,10 @@ def test_a_daemon_that_is_stopped_while_it_imports_exits_at_once(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (tmp_path / "uvloop.py").write_text(f"import time\nopen({str(pipe)!r})\nwhile True: time.sleep(0.01)\n")
-    daemon = subprocess.Popen([sys.executable, "-m", module], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    arguments = ["uvloop:app"] if module == "serving.asgi" else []
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
     try:
         with pipe.open("w"):
             daemon.send_signal(number)

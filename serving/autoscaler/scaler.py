@@ -323,7 +323,9 @@ def conclude(inputs: DecisionInputs, decided: Decided) -> tuple[GateState, Scale
     facts, spec, now_s = inputs.facts, inputs.spec, inputs.at_s
     # A revision that is woken while the write of scale 0 is under way would else go back into reserve.
     is_woken = facts.serving_state is ServingState.ACTIVE and (facts.present_scale == 0 or facts.is_woken)
-    woken = (_WOKEN,) if is_woken else ()
+    # The load of a request that finds no pod is reported some milliseconds before its revision is seen Active.
+    is_waiting = facts.present_scale == 0 and inputs.inside.present.concurrency > 0
+    woken = (_WOKEN,) if is_woken or is_waiting else ()
     is_app_metric = spec.metric not in (CONCURRENCY.name, RPS.name)
     busy = (_BUSY,) if is_app_metric and inputs.inside.present.concurrency > 0 else ()
     merged = merge(

@@ -127,6 +127,17 @@ def test_a_revision_that_was_woken_gets_a_pod_before_its_load_is_told() -> None:
     assert merged_of(outcome).decided_by == "activator"
 
 
+def test_a_request_that_finds_no_pod_gets_one_before_its_revision_is_seen_active() -> None:
+    world = awake()
+    world.live(70, load=0.0)
+    world.facts = ASLEEP
+    assert world.decide().apply_count in (None, 0)
+    world.poke(1)
+    outcome = world.decide(DecisionCause.LOAD)
+    assert outcome.inputs.facts.serving_state is ServingState.RESERVE
+    assert (outcome.apply_count, outcome.to_reserve) == (1, False)
+
+
 def test_a_revision_in_reserve_that_nobody_wants_stays_at_zero() -> None:
     outcome = asleep().decide()
     assert (outcome.apply_count, outcome.to_reserve, outcome.to_prove) == (None, False, False)

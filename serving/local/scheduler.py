@@ -52,6 +52,8 @@ class PodScheduler:
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._pod_changed)
         self._waiting: dict[Key, Object] = {}
+        # The version of the last write to a pod that the watch has not brought yet.
+        self._written: dict[Key, int] = {}
         self._wake = asyncio.Event()
         self._tokens = itertools.count()
 
@@ -97,6 +99,7 @@ class PodScheduler:
             return
         self._placing.release(token)
         self._placing.take_pod(_key_of(pod), pod)
+        self._written[_key_of(pod)] = int(version_of(pod))
 
     def _release(self, token: str) -> None:
         assert self._placing is not None
@@ -178,6 +181,10 @@ class PodScheduler:
 
     def _pod_changed(self, change: CacheChange) -> None:
         is_gone = change.type is EventType.DELETED
+        if not is_gone and int(version_of(change.new)) < self._written.get(change.key, 0):
+            # From before it was bound: its room would be free until the watch is up to date.
+            return
+        self._written.pop(change.key, None)
         if self._placing is not None:
             self._placing.take_pod(change.key, None if is_gone else change.new)
         if not is_gone and _waits(change.new):

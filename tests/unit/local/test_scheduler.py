@@ -9,7 +9,8 @@ import pytest
 
 from serving.cluster.kinds import EVENT, NODE, POD, Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
+from serving.cluster.port import EventType, Object
+from serving.cluster.reflector import CacheChange
 from serving.local.placing import NodePlacing
 from serving.local.scheduler import PlacedCreation, PodScheduler
 from serving.model.objects import condition_of, nested
@@ -161,6 +162,24 @@ async def test_no_other_pod_gets_the_room_of_one_that_is_being_bound() -> None:
         await put_node(stage.cluster, "a")
         assert await until_scheduled(stage, "p0") == "a"
         assert seen == [None]
+
+
+async def test_an_event_from_before_a_pod_was_bound_does_not_free_its_room() -> None:
+    cluster, placing = MemoryCluster(), NodePlacing("spread")
+    scheduler = PodScheduler(cluster, placing)
+    await put_node(cluster, "a")
+    placing.take_node(await cluster.get(NODE, "", "a"))
+    unbound = await cluster.create(POD, pod("p0", cpu="600m"))
+    await scheduler._bind(unbound, "a")
+    key = ("default", "p0")
+    late = CacheChange(type=EventType.MODIFIED, key=key, old=unbound, new=unbound)
+    bound = await cluster.get(POD, *key)
+    for change in (late, CacheChange(type=EventType.MODIFIED, key=key, old=unbound, new=bound)):
+        scheduler._pod_changed(change)
+        assert placing.choose(pod("p1", cpu="600m"), now_s=0.0)[0] == ""
+    scheduler._pod_changed(CacheChange(type=EventType.DELETED, key=key, old=bound, new=bound))
+    assert placing.choose(pod("p1", cpu="600m"), now_s=0.0)[0] == "a"
+    await cluster.close()
 
 
 async def test_a_pod_waits_while_the_pods_on_the_nodes_are_not_known() -> None:

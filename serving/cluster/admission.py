@@ -19,7 +19,7 @@ from serving.cluster.podrules import init_problems, pod_problems
 from serving.cluster.port import Subresource
 from serving.cluster.requester import acting_user
 from serving.cluster.rules import own_problems
-from serving.cluster.schema import breaches, completed, unknown_fields
+from serving.cluster.schema import Schema, breaches, completed, unknown_fields
 from serving.cluster.userinfo import user_info_problems, with_user_info
 from serving.cluster.validations import ABSENT, rule_problems
 from serving.model.errors import Invalid, Problem
@@ -108,20 +108,32 @@ def unknown(kind: Kind, body: Object) -> list[str]:
     crd = crds().get(kind)
     # The schema of metadata names only what rules read.
     rest = {key: value for key, value in body.items() if key != "metadata"}
-    return found if crd is None else [*unknown_fields(crd.schema, rest), *found]
+    return found if crd is None else [*unknown_fields(crd.schema, rest), *_unknown_of_init(kind, body), *found]
 
 
 def _init_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
     """What is wrong with the containers that run before the others: a real API server finds it in the Deployment."""
-    path = (*_TEMPLATES[kind], "spec") if kind in _TEMPLATES else ()
-    spec = nested(whole, *path)
-    if not path or not isinstance(spec, dict) or not spec.get("initContainers"):
-        return
-    where, schema = ".".join(path), crds()[kind].schema
+    spec, where, schema = _pod_spec(kind, whole)
+    if isinstance(spec, dict) and spec.get("initContainers"):
+        wrong = list(breaches(schema, spec["initContainers"], f"{where}.initContainers"))
+        yield from wrong or init_problems(spec, where)
+
+
+def _unknown_of_init(kind: Kind, whole: Object) -> Iterator[str]:
+    """Fields of the containers that run before the others that no container has."""
+    spec, where, schema = _pod_spec(kind, whole)
+    if isinstance(spec, dict):
+        yield from unknown_fields(schema, spec.get("initContainers"), f"{where}.initContainers")
+
+
+def _pod_spec(kind: Kind, whole: Object) -> tuple[Any, str, Schema]:
+    """The pod's spec in an object, its place, and the schema of its containers; None for a kind without one."""
+    if kind not in _TEMPLATES:
+        return None, "", {}
+    path, schema = (*_TEMPLATES[kind], "spec"), crds()[kind].schema
     for key in (*path, "containers"):
         schema = schema["properties"][key]
-    wrong = list(breaches(schema, spec["initContainers"], f"{where}.initContainers"))
-    yield from wrong or init_problems(spec, where)
+    return nested(whole, *path), ".".join(path), schema
 
 
 def annotation_warnings(kind: Kind, body: Object) -> list[str]:

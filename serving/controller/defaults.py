@@ -4,6 +4,7 @@ Input: the template's spec and the settings; output: the spec of a revision. Def
 98e5ef90, pkg/apis/serving/v1/revision_defaults.go; there are no defaults for resource requests and limits, as Knative ships.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from serving.model.errors import Problem
@@ -33,7 +34,7 @@ def spec_with_defaults(spec: Object, settings: ControllerSettings) -> Object:
         ],
     }
     if spec.get("initContainers"):
-        filled["initContainers"] = _init_containers(spec["initContainers"], settings)
+        filled["initContainers"] = _init_containers(spec, settings)
     # A response-start limit that is not below the total timeout has no effect.
     if 0 < settings.revision_response_start_timeout_s < timeout_s:
         filled.setdefault("responseStartTimeoutSeconds", settings.revision_response_start_timeout_s)
@@ -64,13 +65,16 @@ def _containers(containers: Sequence[Object], settings: ControllerSettings) -> l
     ]
 
 
-def _init_containers(containers: Sequence[Object], settings: ControllerSettings) -> list[Object]:
-    is_alone = len(containers) == 1
-    names = [
-        settings.init_container_name if is_alone else f"{settings.init_container_name}-{index}"
-        for index in range(len(containers))
-    ]
-    return [{**one, "name": one.get("name") or name} for one, name in zip(containers, names, strict=True)]
+def _init_containers(spec: Object, settings: ControllerSettings) -> list[Object]:
+    """The init containers with names that no other container of the pod has."""
+    containers: Sequence[Object] = spec["initContainers"]
+    taken = {one.get("name") for one in (*containers, *(spec.get("containers") or ()))}
+    base = settings.init_container_name
+    first = (base,) if len(containers) == 1 else ()
+    spare = (
+        name for name in itertools.chain(first, map(f"{base}-{{}}".format, itertools.count())) if name not in taken
+    )
+    return [{**one, "name": one.get("name") or next(spare)} for one in containers]
 
 
 def _container(container: Object, *, name: str, alone: bool) -> Object:

@@ -344,3 +344,10 @@ def test_one_machine_refuses_nothing_else() -> None:
     assert admit(CONFIG_MAP, {"metadata": {"name": "a"}}, is_one_machine=True)
     revision = {"metadata": {"name": "a"}, "spec": {"containers": [{"image": "x"}]}}
     assert admit(REVISION, revision, is_one_machine=True)
+
+
+def test_unknown_fields_of_containers_that_run_before_are_reported() -> None:
+    known = {"image": "x", "env": [{"name": "A", "value": "b"}], "resources": {"limits": {"cpu": 1}}}
+    written = service(initContainers=[known, {"image": "x", "bogus": 1}])
+    assert unknown(SERVING_SERVICE, written) == ["spec.template.spec.initContainers[1].bogus"]
+    assert unknown(SERVING_SERVICE, service(initContainers="x")) == []

@@ -120,7 +120,11 @@ def test_secure_defaults_keep_what_is_stated() -> None:
 
 @pytest.mark.parametrize(
     ("given", "names"),
-    [([{}], ["init-container"]), ([{"name": "own"}, {}], ["own", "init-container-1"])],
+    [
+        ([{}], ["init-container"]),
+        ([{}, {"name": "own"}, {}], ["init-container-0", "own", "init-container-1"]),
+        ([{}, {"name": "init-container-0"}], ["init-container-1", "init-container-0"]),
+    ],
 )
 def test_init_containers_get_names(given: list[Object], names: list[str]) -> None:
     spec = {**ONE, "initContainers": [{"image": "i", **one} for one in given]}

@@ -9,16 +9,19 @@ import argparse
 import math
 import sys
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from bench.parts.bootstrap import cold_change_interval
 from bench.parts.quality_page import QualityResult, page
 from serving.cli.simulatetrace import PolicyRunner, compare_policies
 from serving.settings.queueproxy import QueueProxySettings
 from serving.simulator.curve import CurvePoint
 from serving.simulator.durations import DurationModel, Quantiles
-from serving.simulator.policies import POLICIES
+from serving.simulator.policies import POLICIES, DialPosition
+from serving.simulator.results import RevisionResult
 from serving.simulator.trace import ArrivalPlacement, TraceWindow, read_trace
 from serving.simulator.workload_run import Workload
 
@@ -76,7 +79,6 @@ WORKLOADS = {
         until_s=36_000.0,
         is_halved=True,
         sample=60,
-        seeds=1,
     ),
     "azure-phase": TestWorkload(
         title="Azure Functions 2019, 10 hours of 60 functions, fixed phase in the minute",
@@ -85,7 +87,6 @@ WORKLOADS = {
         is_halved=True,
         sample=60,
         placement=ArrivalPlacement.PHASE,
-        seeds=1,
     ),
     "alibaba-genai": TestWorkload(
         title="Alibaba GenAI, days 8 to 12, all models",
@@ -162,9 +163,21 @@ def run(name: str, traces: Path, jobs: int) -> QualityResult:
     """Run all policies on one workload."""
     test = WORKLOADS[name]
     workload = workload_of(test, traces)
-    runner = PolicyRunner(workload=workload, seeds=range(1, test.seeds + 1), jobs=jobs)
+    costs: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
+
+    def keep(policy: str, position: DialPosition | None, results: Sequence[RevisionResult]) -> None:
+        """Add up each function's costs over the seeds: a sum does as well as a mean."""
+        found = costs.setdefault((policy, "" if position is None else position.name), {})
+        for one in results:
+            pod_seconds, cold = found.get(one.name, (0.0, 0.0))
+            found[one.name] = (pod_seconds + one.pod_seconds, cold + one.cold_requests)
+
+    runner = PolicyRunner(workload=workload, seeds=range(1, test.seeds + 1), jobs=jobs, on_results=keep)
     rivals = ("knative", "default") if test.is_heavy else ("knative", "default", "fixed-300s")
     comparison = compare_policies(runner, rivals, equal_pod_seconds=True)
+    interval = cold_change_interval(
+        costs["knative", ""], [costs["default", point.name] for point in comparison.curves["default"]]
+    )
     knative_curve = [
         CurvePoint(name=position.name, report=runner.run("knative", position))
         for position in POLICIES["knative"].dial
@@ -178,6 +191,8 @@ def run(name: str, traces: Path, jobs: int) -> QualityResult:
         requests=comparison.policies["knative"].requests,
         comparison=comparison,
         knative_curve=knative_curve,
+        cold_interval=interval,
+        seeds=test.seeds,
     )
 
 

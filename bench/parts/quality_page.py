@@ -27,6 +27,12 @@ class QualityResult(msgspec.Struct, frozen=True, kw_only=True):
     comparison: Comparison
     knative_curve: list[CurvePoint]
 
+    # Results of before are without these two.
+    cold_interval: tuple[float, float] | None = None
+    """The central 95 % of the change in cold requests over resamples of the functions; None for one function."""
+
+    seeds: int | None = None
+
 
 def page(results: Sequence[QualityResult], images: Path) -> str:
     """The whole page; writes a chart for each workload."""
@@ -43,10 +49,10 @@ def _summary(results: Sequence[QualityResult]) -> Iterator[str]:
     yield "The first four changes are at Knative's pod-seconds, the last two as shipped."
     yield ""
     yield (
-        "| workload | functions | requests | cold requests | p99 wait | waited over 10 ms | flaps "
+        "| workload | functions | requests | cold requests | 95 % of resamples | p99 wait | waited over 10 ms | flaps "
         "| as shipped: cold requests | pod-seconds |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for result in results:
         equal = (result.comparison.at_equal_pod_seconds or {})["default"]
         knative, shipped = (result.comparison.policies[name] for name in ("knative", "default"))
@@ -58,7 +64,9 @@ def _summary(results: Sequence[QualityResult]) -> Iterator[str]:
             shipped.cold_requests / knative.cold_requests - 1,
             shipped.pod_seconds / knative.pod_seconds - 1,
         )
-        shown = " | ".join(_change(one) for one in changes)
+        low_high = result.cold_interval
+        interval = "-" if low_high is None else f"{low_high[0]:+.0%} to {low_high[1]:+.0%}"
+        shown = " | ".join((_change(changes[0]), interval, *map(_change, changes[1:])))
         yield f"| {result.title} | {result.functions} | {result.requests:.0f} | {shown} |"
 
 

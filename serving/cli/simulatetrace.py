@@ -1,7 +1,7 @@
 """``serving simulate --trace``: a recorded workload under one or several policies, as a table with plots, or as JSON."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -11,7 +11,7 @@ from serving.simulator.charts import bars, policy_table, sparkline
 from serving.simulator.curve import CurvePoint, EqualPodSeconds, at_equal_pod_seconds, points_around
 from serving.simulator.policies import POLICIES, DialPosition
 from serving.simulator.report import PolicyReport, mean_report, report_of
-from serving.simulator.results import NodesResult
+from serving.simulator.results import NodesResult, RevisionResult
 from serving.simulator.workload_run import Workload, run_workload
 
 __all__ = ["Comparison", "PolicyRunner", "compare_policies", "print_comparison"]
@@ -32,6 +32,9 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
     seeds: Sequence[int]
     jobs: int
 
+    on_results: Callable[[str, DialPosition | None, Sequence[RevisionResult]], None] | None = None
+    """Called with the results of each run by function: the policy, the position of its dial, one result for each function."""
+
     def run(self, name: str, position: DialPosition | None = None) -> PolicyReport:
         """The mean over the seeds."""
         shown = name if position is None else f"{name}, {position.name}"
@@ -49,6 +52,8 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
                     on_progress=lambda: bar.update(1),
                     on_nodes=nodes.append,
                 )
+                if self.on_results is not None:
+                    self.on_results(name, position, results)
                 reports.append(report_of(results, self.workload.length_s, nodes=nodes[0] if nodes else None))
         return mean_report(reports)
 

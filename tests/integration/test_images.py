@@ -56,7 +56,9 @@ async def test_a_revision_keeps_its_image_when_the_tag_moves(registry: str, tmp_
     first = await source.ensure(f"{registry}/app", key="revision-1/c")
     push(image(tmp_path / "2.tar", "two"), f"{registry}/app")
     second = pull_from_registry(parse_reference(f"{registry}/app"), store)
+    written = (store.folder / "pins.json").stat().st_ino
     assert (await source.ensure(f"{registry}/app", key="revision-1/c")).id == first.id
+    assert (store.folder / "pins.json").stat().st_ino == written, "a later pod of the revision writes nothing"
     assert (await source.ensure(f"{registry}/app", key="revision-2/c")).id == second.id
     assert first.id != second.id
 

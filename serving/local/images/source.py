@@ -41,9 +41,9 @@ class ImageSource:
             reference = parse_reference(image)
         except InvalidValue as error:
             raise ImageUnavailable(image, str(error), reason="InvalidImageName") from error
-        found = await asyncio.to_thread(self._find, image, key)
+        found, is_pinned = await asyncio.to_thread(self._find, image, key)
         if found is not None:
-            return await self._pinned(key, found)
+            return found if is_pinned else await self._pinned(key, found)
         if policy == _NEVER:
             raise ImageUnavailable(image, "is not on this machine (imagePullPolicy: Never)", reason="ErrImageNeverPull")
         # A pull with other credentials may have another result.
@@ -54,9 +54,11 @@ class ImageSource:
             task.add_done_callback(lambda _: self._pulling.pop(pull, None))
         return await self._pinned(key, await asyncio.shield(task))
 
-    def _find(self, image: str, key: str) -> StoredImage | None:
+    def _find(self, image: str, key: str) -> tuple[StoredImage | None, bool]:
+        """The image if it is here, and whether it is the one that the key is pinned to."""
         pinned = self._pins.get(key) if key else ""
-        return (self.store.get(pinned) if pinned else None) or self.store.find(image)
+        found = self.store.get(pinned) if pinned else None
+        return (found, True) if found is not None else (self.store.find(image), False)
 
     async def _pinned(self, key: str, found: StoredImage) -> StoredImage:
         if key:

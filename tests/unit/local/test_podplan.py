@@ -124,7 +124,7 @@ def test_only_the_app_gets_the_port_and_the_command_of_the_template() -> None:
     ],
 )
 def test_a_command_with_shell_syntax_runs_in_a_shell(text: str, words: list[str]) -> None:
-    assert command_words(text) == words
+    assert command_words(text) == tuple(words)
 
 
 def test_a_snapshot_is_where_the_command_runs() -> None:

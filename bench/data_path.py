@@ -1,6 +1,6 @@
 """Every request passes here: what the queue-proxy and the activator cost, beside nginx and a bare Go reverse proxy.
 
-    python bench/data_path.py [--quick] [--rounds N] [--seconds S] [--json] [--write]
+    python bench/data_path.py [--quick] [--rounds N] [--seconds S] [--json] [--write] [--without-streams]
 
 The proxy has one core, the load (wrk) and the backend (nginx, 200 bytes) the other; heads have 12 lines. Players take
 turns in rounds, and what counts is the ratio inside a round: the median over rounds is told. ``--write`` puts the tables
@@ -215,7 +215,7 @@ def starts_and_memory(cast: Cast, *, rounds: int) -> dict[str, float]:
     return found
 
 
-def bench(cast: Cast, *, rounds: int, seconds: float) -> dict[str, object]:
+def bench(cast: Cast, *, rounds: int, seconds: float, has_streams: bool = True) -> dict[str, object]:
     """Measure all, in so many rounds of so many seconds."""
     cast.start("backend", core=LOAD_CORE)
     for name in PLAYERS:
@@ -241,7 +241,7 @@ def bench(cast: Cast, *, rounds: int, seconds: float) -> dict[str, object]:
         "hard_limit_10_at_64": {"p50_ms": limit.p50_ms, "p99_ms": limit.p99_ms, "per_second": limit.per_second},
         "before_the_app": before_app,
         "start_and_memory": starts,
-        "streams": streams(rounds=rounds, seconds=seconds),
+        **({"streams": streams(rounds=rounds, seconds=seconds)} if has_streams else {}),
         "one_core": added_latency(cast, rounds=min(rounds, 3), seconds=seconds),
     }
 
@@ -254,6 +254,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="how long a player has in a round")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    parser.add_argument("--without-streams", action="store_true", help="keep the table of bench/streams.py as it is")
     options = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         raise SystemExit("two cores are needed")
@@ -262,7 +263,7 @@ def main() -> None:
         cast = Cast(Path(folder), cache)
         try:
             rounds, seconds = (1, 1.0) if options.quick else (options.rounds, options.seconds)
-            found = bench(cast, rounds=rounds, seconds=seconds)
+            found = bench(cast, rounds=rounds, seconds=seconds, has_streams=not options.without_streams)
         finally:
             cast.close()
     if options.json:

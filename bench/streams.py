@@ -1,12 +1,12 @@
 """What does not fit wrk: gRPC, messages of a websocket and server-sent events through the queue-proxy, Go and nginx.
 
-    python bench/streams.py [--quick] [--json] [--only KIND]
+    python bench/streams.py [--quick] [--rounds N] [--seconds S] [--json] [--write] [--only KIND]
 
 The proxy has one core; the client (in this process) and the app the other. Each proxy and the app itself are measured in turns, with
 the same client and app; medians over rounds. ``cpu_us`` is what the queue-proxy spends on one call, message or event,
 ``go_cpu_us`` what a bare Go reverse proxy spends (h2c for gRPC), ``nginx_cpu_us`` what nginx spends, and ``bare_cpu_us`` what a
 forwarder of bytes on uvloop spends, which understands nothing: the kernel's part, below which no proxy of this kind comes.
-``bench/data_path.py`` calls ``streams`` and has its lines in its own.
+``--write`` puts the table into docs/performance.md. ``bench/data_path.py`` calls ``streams`` and has its lines in its own.
 """
 
 import argparse
@@ -29,10 +29,11 @@ import grpc.aio  # type: ignore[import-untyped]  # it has no types
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.peers.cast import bench_cache, cpu_s, free_port, go_program, nginx_text
+from bench.peers.page import stream_lines, write_streams
 from serving.local.children import ALLOCATOR
 from serving.samples import grpc_echo
 
-__all__ = ["lines", "main", "streams"]
+__all__ = ["main", "streams"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PROXY_CORE, LOAD_CORE = 0, 1
@@ -271,27 +272,23 @@ def _one_kind(turns: Callable[[int], Turns] | str, protocol: str, *, rounds: int
     return {key: statistics.median(values) for key, values in found.items()}
 
 
-def lines(found: dict[str, dict[str, float]]) -> list[str]:
-    """A table."""
-    rows = ["| what | queue-proxy /s | Go /s | straight /s | turn p50 ms | CPU µs each | Go | nginx | bare forwarder |"]
-    rows.append("|---|---|---|---|---|---|---|---|---|")
-    for kind, one in found.items():
-        rates = f"{one['per_second']:,.0f} | {one['go_per_second']:,.0f} | {one['direct_per_second']:,.0f}"
-        spent = f"{one['cpu_us']:.1f} | {one['go_cpu_us']:.1f} | {one['nginx_cpu_us']:.1f} | {one['bare_cpu_us']:.1f}"
-        rows.append(f"| {kind} | {rates} | {one['p50_ms']:.2f} | {spent} |")
-    return rows
-
-
 def main() -> None:
     """Measure and tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short round: shows that all works, not how fast")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--rounds", type=int, default=5, help="how many rounds; medians are of these")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long a proxy has in a round")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--only", default="", help="only the kinds with this in their name")
     options = parser.parse_args()
-    rounds, seconds = (1, 1.0) if options.quick else (5, 2.0)
+    if options.write and options.only:
+        parser.error("--write needs all kinds: leave out --only")
+    rounds, seconds = (1, 1.0) if options.quick else (options.rounds, options.seconds)
     found = streams(rounds=rounds, seconds=seconds, only=options.only)
-    print(json.dumps(found) if options.json else "\n".join(lines(found)))
+    print(json.dumps(found) if options.json else "\n".join(stream_lines(found)))
+    if options.write:
+        write_streams(found, ROOT / "docs" / "performance.md")
 
 
 if __name__ == "__main__":

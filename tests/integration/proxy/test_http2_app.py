@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from serving.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX
 from serving.proxy.http2.pool import Http2Pool
 from serving.proxy.server import HttpServer
 from serving.settings.http import HttpSettings
-from tests.integration.proxy.h2frames import Code, Http2App, Kind, fields, frame, settings
+from tests.integration.proxy.h2frames import END_HEADERS, Code, Http2, Http2App, Kind, fields, frame, request, settings
 from tests.integration.proxy.peers import Forwarder, Link, Proxy, Script, backed, get
 
 POST = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody"
@@ -99,6 +100,44 @@ async def test_a_window_that_settings_of_the_app_enlarge_is_used() -> None:
     async with before(narrow) as proxy:
         assert await one(proxy, get()) == b"200 fine"
         assert await one(proxy, POST) == b"200 fine"
+
+
+async def test_a_stream_that_the_app_does_not_read_holds_a_bounded_part_of_it_and_stops_no_other() -> None:
+    is_full, goes_on = asyncio.Event(), asyncio.Event()
+    taken_bytes = 0
+
+    async def deaf(link: Link) -> None:
+        nonlocal taken_bytes
+        app = await Http2App.on(link)
+        number = await app.request()
+        while taken_bytes < WINDOW_BYTES:
+            taken_bytes += len((await app.frame(Kind.DATA)).payload)
+        is_full.set()
+        app.answer(await app.request(), b"other")
+        await goes_on.wait()
+        link.send(frame(Kind.WINDOW_UPDATE, (2**20).to_bytes(4), stream_id=number))
+        link.send(frame(Kind.WINDOW_UPDATE, (2**20).to_bytes(4)))
+        await link.rest()
+
+    async with before(deaf) as proxy:
+        client = Http2(await proxy.client())
+        client.send(request(1, flags=END_HEADERS))
+        credit_bytes, sent_bytes, has_grown = WINDOW_BYTES, 0, True
+        while has_grown or not is_full.is_set():
+            for size in [16_384] * (credit_bytes // 16_384) + [credit_bytes % 16_384]:
+                client.send(frame(Kind.DATA, bytes(size), stream_id=1) if size else b"")
+            sent_bytes, credit_bytes, has_grown = sent_bytes + credit_bytes, 0, False
+            # What the proxy grants for these bytes it has sent before it answers the ping.
+            client.send(frame(Kind.PING, bytes(8)))
+            while (found := await client.frame()) is not None and found.kind != Kind.PING:
+                if found.kind == Kind.WINDOW_UPDATE and found.stream_id == 1:
+                    credit_bytes, has_grown = credit_bytes + int.from_bytes(found.payload), True
+        assert taken_bytes == WINDOW_BYTES
+        assert 2 * WINDOW_BYTES <= sent_bytes <= WINDOW_BYTES + WINDOW_BYTES_MAX
+        client.send(request(3))
+        assert (await client.answer(3))[1] == b"other"
+        goes_on.set()
+        await client.until(Kind.WINDOW_UPDATE, 1)
 
 
 async def test_a_stream_that_is_refused_twice_is_502() -> None:

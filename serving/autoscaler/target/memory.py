@@ -20,8 +20,9 @@ _EXPLAINED_MIN = 0.3
 _USED_RATIO = 0.9
 # A request at once is served whatever it takes.
 _FITTING_MIN = 1.0
-# Deviations from the line for which there is room.
-_DEVIATIONS = 2.0
+# Deviations from the line for which there is room. Part of them are requests that come and go within the second of a report, for
+# which the learner leaves room too.
+_DEVIATIONS = 1.0
 
 
 class MemoryLine:

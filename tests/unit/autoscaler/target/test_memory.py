@@ -21,7 +21,7 @@ def test_what_fits_is_the_room_over_what_a_request_adds() -> None:
 def test_noise_around_the_line_needs_room_too() -> None:
     line = measured((1, 40), (1, 32), (4, 76), (4, 68), (6, 100), (6, 92))
     fitting = line.in_flight_max(160 * MB)
-    assert fitting == pytest.approx((144 - 24 - 2 * 4) / 12)
+    assert fitting == pytest.approx((144 - 24 - 4) / 12)
 
 
 def test_few_measurements_say_nothing() -> None:

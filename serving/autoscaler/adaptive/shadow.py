@@ -40,6 +40,7 @@ class KnativeShadow:
         "_costs",
         "_decided_s",
         "_gate",
+        "_has_new_costs",
         "_kpa",
         "_period_s",
         "_present_scale",
@@ -80,7 +81,7 @@ class KnativeShadow:
         self._at_s = now_s
         self._decided_s = -math.inf
         self._costs = DayCosts(now_s + wall_offset_s)
-        self._saved_hour = self._costs.hour
+        self._saved_hour, self._has_new_costs = self._costs.hour, False
 
     def __repr__(self) -> str:
         """One line."""
@@ -114,6 +115,7 @@ class KnativeShadow:
         if not self._ready_count or not knative_ready_count:
             cold, knative_cold = request_count * (not self._ready_count), request_count * (not knative_ready_count)
             self._costs.add_cold(cold, knative_cold, wall_s=now_s + self.wall_offset_s)
+            self._has_new_costs = True
         if not self._scale:
             self._count(now_s)
             self._step(bounded(1, spec=self._spec, is_initialized=True).count, ready_count=0, now_s=now_s)
@@ -136,10 +138,10 @@ class KnativeShadow:
         return self._costs.total(now_s + self.wall_offset_s)
 
     def due_save(self, *, is_now: bool) -> str | None:
-        """The costs as text for ``load``, once an hour and when ``is_now``; None in between."""
-        if self._costs.hour == self._saved_hour and not is_now:
+        """The costs as text for ``load``, once an hour and when ``is_now``; None in between, and without new ones."""
+        if not self._has_new_costs or (self._costs.hour == self._saved_hour and not is_now):
             return None
-        self._saved_hour = self._costs.hour
+        self._saved_hour, self._has_new_costs = self._costs.hour, False
         return self._costs.dump()
 
     def load(self, text: str) -> None:
@@ -151,6 +153,7 @@ class KnativeShadow:
         step_s = min(max(0.0, now_s - self._at_s), _STEP_MAX_S)
         self._at_s = now_s
         if step_s and (self._present_scale or self._scale):
+            self._has_new_costs = True
             self._costs.add_pods(step_s * self._present_scale, step_s * self._scale, wall_s=now_s + self.wall_offset_s)
 
     def _decide(self, beside: Sequence[Proposal], now_s: float) -> None:

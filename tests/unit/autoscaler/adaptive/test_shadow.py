@@ -154,3 +154,12 @@ def test_costs_are_saved_once_an_hour_and_with_what_was_learnt() -> None:
     stage.look()
     assert stage.shadow.due_save(is_now=False) is not None
     assert stage.shadow.due_save(is_now=False) is None
+
+
+def test_a_revision_at_zero_is_not_saved_again() -> None:
+    stage = Stage()
+    stage.pass_s(10)
+    stage.now_s += 3600.0
+    # A look at the page moves the hour on.
+    assert stage.shadow.costs(stage.now_s).pod_seconds == 0.0
+    assert stage.shadow.due_save(is_now=True) is None

@@ -32,9 +32,11 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
     before = {one["type"]: one for one in (pod.get("status") or {}).get("conditions") or ()}
     first = {name: lives.get(name, _BEFORE) for name in map(container_name_of, init_containers(pod))}
     missing = [name for name, life in first.items() if not _has_succeeded(life)]
-    apps = {name: life for name, life in lives.items() if name not in first}
-    if missing:
-        apps = {name: lives.get(name, _BEFORE) for name in map(container_name_of, pod["spec"]["containers"])}
+    names = [container_name_of(one) for one in pod["spec"]["containers"]]
+    # In the order of the manifest, whichever started first.
+    apps = {name: lives.get(name, _BEFORE) for name in names if missing or name in lives}
+    if not missing:
+        apps |= {name: life for name, life in lives.items() if name not in first}
     is_ready = ready and not missing and all(life.is_running for life in apps.values())
     conditions = [
         _condition(before, "PodScheduled", is_true=True, stamp=stamp),

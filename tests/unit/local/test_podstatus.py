@@ -89,3 +89,10 @@ def test_what_an_app_waits_for_is_reported_before_it_is_initialized() -> None:
 def test_a_pod_whose_beginning_fails_for_good_has_failed() -> None:
     assert begun(one=ContainerState(is_over=True, exit_code=3))["phase"] == "Failed"
     assert begun(one=ContainerState(exit_code=3, restart_count=1))["phase"] == "Pending"
+
+
+def test_containers_are_listed_in_the_order_of_the_manifest() -> None:
+    pod = {**POD, "spec": {"containers": [{"name": "b"}, {"name": "a"}]}}
+    lives = {"queue-proxy": ContainerState(), "a": RUNNING, "b": RUNNING}
+    found = pod_status(pod, lives, address="127.64.0.9", ready=True, stamp="now")
+    assert [one["name"] for one in found["containerStatuses"]] == ["b", "a", "queue-proxy"]

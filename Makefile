@@ -64,9 +64,9 @@ demo-nodes: $(VENV)/.runtime  ## Requests, pods, nodes and back, on virtual node
 demo-anticipation: $(VENV)/.runtime  ## A climb of load twice: nodes that boot when pods wait, and nodes that boot before; two minutes
 	$(BIN)/python bench/demo_anticipation.py
 
-# A third worker works while tests of the others wait for processes. `make check` has run tests/tidy.
+# Two more workers than cores work while tests of the others wait for processes. `make check` has run tests/tidy.
 test: $(VENV)/.ready  ## Every test but the slow ones and those of `make check` (below 8 minutes on 2 cores)
-	$(BIN)/python -m pytest -n 3 -m 'not slow' --ignore tests/tidy --cov --cov-report=term
+	$(BIN)/python -m pytest -n 4 -m 'not slow' --ignore tests/tidy --cov --cov-report=term
 
 test-all: $(VENV)/.ready  ## Every test, and more examples of each property
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n 2 -W error::pytest.PytestUnraisableExceptionWarning --cov --cov-report=term

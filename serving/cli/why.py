@@ -26,7 +26,7 @@ from serving.model.errors import InvalidValue, ServingError
 from serving.model.knative import SERVICE_LABEL
 from serving.model.quantity import parse_duration_s
 
-__all__ = ["forgotten", "line_of", "log_files", "why"]
+__all__ = ["ShownDecisions", "forgotten", "line_of", "log_files", "why"]
 
 _REVISIONS = "/apis/serving.knative.dev/v1/namespaces/{namespace}/revisions"
 _NOT_FOUND = 404
@@ -77,17 +77,8 @@ def why(*, api: ApiClient, name: str, since: str, follow: bool, output: str, aut
         # From the time of the first answer, so that what was decided since is not lost.
         events = stats.events(namespace=api.namespace, since=f"{asked_s}")
         decided = (_read(body) for event, body in events if event == "decision")
-        known = {(one.line.revision, one.line.entry.since_wall_s) for one in said}
-        _print(
-            (
-                one
-                for one in decided
-                if one.line.revision in ours
-                and not one.line.entry.repeated_count
-                and (one.line.revision, one.line.entry.since_wall_s) not in known
-            ),
-            output,
-        )
+        shown = ShownDecisions(one.line for one in said)
+        _print((one for one in decided if one.line.revision in ours and shown.is_new(one.line)), output)
 
 
 def line_of(one: DecisionLine) -> str:
@@ -107,6 +98,25 @@ def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], 
         return not one.entry.repeated_count and one.entry.at_wall_s < first_s.get(one.revision, float("inf"))
 
     return is_forgotten
+
+
+class ShownDecisions:
+    """Decisions that are printed, so that each is printed once, although it is sent again each time that it is made again."""
+
+    def __init__(self, lines: Iterable[DecisionLine]) -> None:
+        self._first = {(one.revision, one.entry.since_wall_s) for one in lines}
+        self._latest_s: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"ShownDecisions({len(self._first)} at first, then of {len(self._latest_s)} revisions)"
+
+    def is_new(self, line: DecisionLine) -> bool:
+        """Whether a decision is to be printed; it then counts as printed. One that is said again has the time of the first."""
+        revision, since_s = line.revision, line.entry.since_wall_s
+        if (revision, since_s) in self._first or self._latest_s.get(revision) == since_s:
+            return False
+        self._latest_s[revision] = since_s
+        return True
 
 
 def log_files(state_path: Path) -> list[Path]:

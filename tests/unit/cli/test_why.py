@@ -5,7 +5,7 @@ import msgspec
 
 from serving.autoscaler.decision_events import ExplainedDecision, explained
 from serving.autoscaler.decision_history import DecisionRecord, HistoryEntry
-from serving.cli.why import forgotten, line_of, log_files
+from serving.cli.why import ShownDecisions, forgotten, line_of, log_files
 from tests.unit.autoscaler.test_replay import a_day
 
 
@@ -33,6 +33,13 @@ def test_the_log_tells_what_is_not_remembered_any_more_and_no_samples() -> None:
     new = [one for one in day[:5] if not one.entry.repeated_count]
     assert list(filter(forgotten(day[5:]), day)) == new
     assert list(filter(forgotten([]), day)) == [one for one in day if not one.entry.repeated_count]
+
+
+def test_a_decision_that_was_made_again_before_it_was_seen_is_new_once() -> None:
+    first, second = told([one for one in a_day() if not one.entry.repeated_count])[:2]
+    again = msgspec.structs.replace(second, entry=msgspec.structs.replace(second.entry, repeated_count=2))
+    shown = ShownDecisions([first])
+    assert [shown.is_new(one) for one in (first, again, again, second)] == [False, True, False, False]
 
 
 def test_files_of_the_log_come_oldest_first(tmp_path: Path) -> None:

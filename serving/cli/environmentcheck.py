@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from serving.model.errors import Problem, SettingsError
+from serving.model.errors import SettingsError
 
 __all__ = ["check_environment"]
 
@@ -11,8 +11,6 @@ __all__ = ["check_environment"]
 _OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
 _DAEMONS = ("ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DASHBOARD", "NODEGROUP", "PLACEMENT")
 _SETTING = re.compile(rf"SERVING_({'|'.join(_DAEMONS)})_\w+")
-# A problem of one variable. Two that contradict each other may agree with what is in ConfigMaps.
-_OF_ONE = re.compile(r"environment \w+")
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
@@ -22,14 +20,13 @@ def check_environment(environment: Mapping[str, str]) -> None:
         # The records of all daemons take a while to import.
         return
     from serving.settings.daemons import DAEMONS  # noqa: PLC0415 - as above
-    from serving.settings.load import load  # noqa: PLC0415 - as above
+    from serving.settings.load import wrong_variables  # noqa: PLC0415 - as above
 
-    problems: dict[str, Problem] = {}
-    for daemon in DAEMONS:
-        if daemon.name.upper() in _DAEMONS:
-            try:
-                load(daemon, registry=DAEMONS, environment=given)
-            except SettingsError as error:
-                problems |= {one.where: one for one in error.problems if _OF_ONE.fullmatch(one.where)}
+    problems = {
+        one.where: one
+        for daemon in DAEMONS
+        if daemon.name.upper() in _DAEMONS
+        for one in wrong_variables(daemon, registry=DAEMONS, environment=given)
+    }
     if problems:
         raise SettingsError(list(problems.values()))

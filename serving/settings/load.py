@@ -27,6 +27,7 @@ __all__ = [
     "load",
     "unknown_config_maps",
     "unknown_keys",
+    "wrong_variables",
 ]
 
 
@@ -90,6 +91,15 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
     label: str
 
 
+class _Read(msgspec.Struct, frozen=True, kw_only=True):
+    """All layers: the values by field, where each stands, the fields that could not be read, and what is wrong."""
+
+    values: dict[str, Value]
+    origins: dict[str, Origin]
+    broken: set[str]
+    problems: list[Problem]
+
+
 def load(
     daemon: Daemon[R],
     *,
@@ -107,12 +117,45 @@ def load(
     Raises:
         SettingsError: with every problem, in the order of the layers.
     """
+    read = _read_layers(
+        daemon, registry=registry, config_maps=config_maps, environment=environment or {}, flags=flags or {}
+    )
+    settings = _build(daemon.record, read.values)
+    found = [
+        *problems,
+        *read.problems,
+        *(
+            _problem(_where_of(clash, read.origins), clash.what, clash.expected)
+            for clash in settings.check()
+            if not read.broken.intersection(clash.fields)
+        ),
+    ]
+    if found:
+        raise SettingsError(in_reading_order(found))
+    return Loaded(settings=settings, origins=read.origins)
+
+
+def wrong_variables(
+    daemon: Daemon[SettingsRecord], *, registry: Iterable[Daemon[SettingsRecord]], environment: Mapping[str, str]
+) -> list[Problem]:
+    """Problems of variables each by itself; whether they agree with one another depends on all layers."""
+    return _read_layers(daemon, registry=registry, config_maps=(), environment=environment, flags={}).problems
+
+
+def _read_layers(
+    daemon: Daemon[R],
+    *,
+    registry: Iterable[Daemon[SettingsRecord]],
+    config_maps: Sequence[ConfigMap],
+    environment: Mapping[str, str],
+    flags: Mapping[str, str],
+) -> _Read:
     fields = daemon.fields()
-    found = list(problems)
+    found: list[Problem] = []
     given = [
         *_from_config_maps(fields, config_maps, registry=registry, problems=found),
-        *_from_environment(daemon, fields, environment=environment or {}, problems=found),
-        *_from_flags(daemon, fields, flags=flags or {}, problems=found),
+        *_from_environment(daemon, fields, environment=environment, problems=found),
+        *_from_flags(daemon, fields, flags=flags, problems=found),
     ]
     values: dict[str, Value] = {field.name: field.default for field in fields}
     origins = {field.name: Origin(layer=Layer.DEFAULT, where="default") for field in fields}
@@ -124,15 +167,7 @@ def load(
             broken.add(one.field.name)
             found.append(_problem(one.origin.where, f"{one.label}: {one.text!r} is not right", error.expected))
         origins[one.field.name] = one.origin
-    settings = _build(daemon.record, values)
-    found += [
-        _problem(_where_of(clash, origins), clash.what, clash.expected)
-        for clash in settings.check()
-        if not broken.intersection(clash.fields)
-    ]
-    if found:
-        raise SettingsError(in_reading_order(found))
-    return Loaded(settings=settings, origins=origins)
+    return _Read(values=values, origins=origins, broken=broken, problems=found)
 
 
 def unknown_config_maps(

@@ -31,6 +31,8 @@ def test_each_wrong_variable_is_named_with_its_value_and_what_would_be_right() -
         {},
         {"PATH": "/bin", "SERVING_POD_NAME": "p", "SERVING_ACTIVATOR_COUNT": "2"},
         {"SERVING_AUTOSCALER_STABLE_WINDOW_S": "20"},
+        # Its certificates come by a flag or a ConfigMap.
+        {"SERVING_ACTIVATOR_HTTP_PROTOCOL": "Redirected"},
     ],
 )
 def test_what_daemons_can_use_passes(environment: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -238,15 +239,23 @@ def test_an_input_that_stays_open_takes_several_clients(kubectl: Kubectl) -> Non
     kubectl("delete", "pod", "open", "--grace-period=1")
 
 
+def logs_say(kubectl: Kubectl, text: str, name: str) -> None:
+    """Without a probe, a pod is ready before its program has said something."""
+    until_s = time.monotonic() + _PATIENCE_S
+    while text not in (said := kubectl("logs", name)):
+        assert time.monotonic() < until_s, said
+        time.sleep(0.1)
+
+
 def test_a_deployment_that_kubectl_creates_runs_and_a_changed_template_rolls(kubectl: Kubectl) -> None:
     program = "import os, time; print('says', os.environ.get('WORD', 'nothing'), flush=True); time.sleep(600)"
     kubectl("create", "deployment", "plain", NO_IMAGE, "--", sys.executable, "-c", program)
     kubectl("rollout", "status", "deployment", "plain", "--timeout=60s")
-    assert "says nothing" in kubectl("logs", "deployment/plain")
+    logs_say(kubectl, "says nothing", "deployment/plain")
     kubectl("set", "env", "deployment/plain", "WORD=hello")
     kubectl("rollout", "status", "deployment", "plain", "--timeout=60s")
     kubectl("wait", "deployment/plain", "--for=jsonpath={.status.replicas}=1", "--timeout=60s")
-    assert "says hello" in kubectl("logs", "deployment/plain")
+    logs_say(kubectl, "says hello", "deployment/plain")
     kubectl("delete", "deployment", "plain")
 
 

@@ -20,7 +20,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % HOST
 AT_ONCE = 500
 SPARE = 2_000
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from tests.integration.dashboard_stage import API, TOKEN, DashboardStage, staged
 from tests.unit.autoscaler.kpa_builders import spec_with
 
 _TOP = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
-_IS_SHOWN = "return document.querySelector(arguments[0]).checkVisibility()"
+# What is not on the page yet is not shown.
+_IS_SHOWN = "return document.querySelector(arguments[0])?.checkVisibility() ?? false"
 _LOG = "Traceback (most recent call last):\n  File \"app.py\", line 3\nModuleNotFoundError: No module named 'flask'"
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from serving.autoscaler.adaptive.advice import Advice, KeepReason
 from serving.autoscaler.adaptive.policy import policy_of
+from serving.autoscaler.adaptive.shadow import shadow_of
 from serving.autoscaler.explain import explain
 from serving.autoscaler.scaler import DecisionCause, Scaler, ScalerOutcome, StatSource
 from serving.autoscaler.view import ScalerView
@@ -116,6 +117,21 @@ def test_numbers_of_the_revision_that_change_reach_the_policy() -> None:
     stage.scaler.follow(revision_with(generous), stage.now_s)
 
     assert stage.live(600, 0.0).facts.present_scale == 1
+
+
+def test_numbers_of_the_revision_that_change_reach_the_shadow() -> None:
+    stage = Stage()
+    shadow = stage.scaler.shadow = shadow_of(SPEC, SETTINGS, present_scale=1, wall_offset_s=0.0, now_s=BEGIN_S)
+    assert shadow is not None
+    stage.scaler.follow(revision_with(msgspec.structs.replace(SPEC, min_scale=4)), stage.now_s)
+    stage.live(6, 1.0)
+    assert shadow.scale == 4
+
+
+def test_starts_of_pods_are_nothing_to_a_scaler_without_a_policy() -> None:
+    scaler = Scaler(revision_with(SPEC), facts_of(1), SETTINGS, is_restart=False, now_s=BEGIN_S, policy=None)
+    scaler.started(3.0, BEGIN_S + 3)
+    assert scaler.policy is None
 
 
 def test_longer_times_are_said_in_minutes_and_gaps_of_no_such_length_too() -> None:

@@ -50,15 +50,15 @@ def _shadow() -> KnativeShadow:
     made = shadow_of(spec, settings, present_scale=1, wall_offset_s=0.0, now_s=0.0)
     assert made is not None
     for second in range(100):
-        _report(made, second, load=20.0 + second % 10)
+        _report(made, second, load=Stat(concurrency=20.0 + second % 10, request_count=100.0))
         made.look((), present_scale=4, ready_count=4, start_s=2.0, now_s=second + 1.0)
     return made
 
 
-def _report(shadow: KnativeShadow, second: int, *, load: float) -> None:
+def _report(shadow: KnativeShadow, second: int, *, load: Stat) -> None:
     """A second as an activator reports it."""
     shadow.arrive(100.0, second + 0.9)
-    shadow.take(second, Stat(concurrency=load, request_count=100.0))
+    shadow.take(second, load)
 
 
 def _learner() -> TargetLearner:
@@ -115,21 +115,26 @@ def main() -> None:
         planned.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=start + 30.0 * index + 20.0)
 
     busy_shadow, idle_shadow = _shadow(), _shadow()
+    # The decider takes the same records: they are no cost of the shadow.
+    loads = [Stat(concurrency=27.0 + one, request_count=100.0) for one in range(5)]
 
     def shadow_under_load(index: int) -> None:
         for second in (start + 2 * index, start + 2 * index + 1):
-            _report(busy_shadow, second, load=27.0 + index % 5)
+            _report(busy_shadow, second, load=loads[index % 5])
         busy_shadow.look((), present_scale=4, ready_count=4, start_s=2.0, now_s=start + 2.0 * index + 2.0)
 
     def shadow_while_idle(index: int) -> None:
         idle_shadow.look((), present_scale=0, ready_count=0, start_s=2.0, now_s=start + 2.0 * index)
 
-    print(f"two seconds of load and a decision: {_us(under_load, _DECISIONS):.1f} us")
+    policy_us, learning_us = _us(under_load, _DECISIONS), _learning_us(start)
+    shadow_us = _us(shadow_under_load, _DECISIONS)
+    print(f"two seconds of load and a decision: {policy_us:.1f} us")
     print(f"a decision while idle:              {_us(while_idle, _DECISIONS):.1f} us")
     print(f"the first decision of a gap:        {_us(new_gap, _DECISIONS // 10):.1f} us")
-    print(f"beside it, Knative in shadow: under load {_us(shadow_under_load, _DECISIONS):.1f} us, ", end="")
+    print(f"beside it, Knative in shadow: under load {shadow_us:.1f} us, ", end="")
     print(f"idle {_us(shadow_while_idle, _DECISIONS):.1f} us")
-    print(f"beside it, the learnt target of {_PODS} pods: under load {_learning_us(start):.1f} us")
+    print(f"beside it, the learnt target of {_PODS} pods: under load {learning_us:.1f} us")
+    print(f"all together, under load:           {policy_us + shadow_us + learning_us:.1f} us")
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     kept = [_policy(prior, gaps=100) for _ in range(_REVISIONS)]

@@ -26,6 +26,7 @@ __all__ = [
     "ScaleLimit",
     "ScalerMode",
     "decide",
+    "decide_count",
     "is_poke",
     "starting_state",
 ]
@@ -158,7 +159,16 @@ def decide(
         return state, ready_count
     if isinstance(observed, NoData):
         return state, observed
-    return _decide(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
+    steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
+    return steps[0], _record(steps, observed, ready_count=ready_count, spec=spec, now_s=now_s)
+
+
+def decide_count(
+    state: KpaState, *, observed: Observation, ready_count: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
+) -> tuple[KpaState, int]:
+    """The count that ``decide`` gives, without the record of how it came about, which costs half as much again."""
+    steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
+    return steps[0], steps[1]
 
 
 def is_poke(stat: Stat, latest: ScaleDecision | None) -> bool:
@@ -166,9 +176,14 @@ def is_poke(stat: Stat, latest: ScaleDecision | None) -> bool:
     return stat.concurrency != 0 and latest is not None and latest.desired_count == 0
 
 
-def _decide(
+# The next state, the count and the rule that limited it; counts of both windows before and after the limits, and the limits;
+# whether the panic threshold is reached; the count before the delay and after it.
+_Steps = tuple[KpaState, int, ScaleLimit | None, int, int, int, int, int, int, bool, int, int]
+
+
+def _steps(
     state: KpaState, observed: Observation, *, ready_count: int, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
-) -> tuple[KpaState, ScaleDecision]:
+) -> _Steps:
     # With no pod ready, growth is from 1. 1.1 x 2 pods = 2.2, so up: else 2 would stay 2 for ever.
     base_count = max(1, ready_count)
     count_max = math.ceil(spec.max_scale_up_rate * base_count)
@@ -196,9 +211,50 @@ def _decide(
     if start_hold_count > delayed_count:
         limit = ScaleLimit.START_HOLD
 
-    decision = ScaleDecision(
-        desired_count=max(delayed_count, start_hold_count),
-        mode=ScalerMode.STABLE if panic_since_s is None else ScalerMode.PANIC,
+    next_state = KpaState(
+        panic_since_s=panic_since_s,
+        panic_count_max=panic_count_max,
+        delay=delay,
+        starting_delay_slot_count=state.starting_delay_slot_count,
+        start_hold_count=start_hold_count,
+        watched_since_s=watched_since_s,
+    )
+    return (
+        next_state,
+        max(delayed_count, start_hold_count),
+        limit,
+        desired_stable_count,
+        desired_panic_count,
+        count_min,
+        count_max,
+        stable_count,
+        panic_count,
+        is_over,
+        undelayed_count,
+        delayed_count,
+    )
+
+
+def _record(
+    steps: _Steps, observed: Observation, *, ready_count: int, spec: ScalingSpec, now_s: float
+) -> ScaleDecision:
+    (
+        state,
+        count,
+        limit,
+        desired_stable_count,
+        desired_panic_count,
+        count_min,
+        count_max,
+        stable_count,
+        panic_count,
+        is_over,
+        undelayed_count,
+        delayed_count,
+    ) = steps
+    return ScaleDecision(
+        desired_count=count,
+        mode=ScalerMode.STABLE if state.panic_since_s is None else ScalerMode.PANIC,
         limited_by=limit,
         excess_burst_capacity=excess_burst_capacity(ready_count=ready_count, observed_panic=observed.panic, spec=spec),
         at_s=now_s,
@@ -212,21 +268,12 @@ def _decide(
         stable_count=stable_count,
         panic_count=panic_count,
         is_over_panic_threshold=is_over,
-        panic_since_s=panic_since_s,
-        panic_count_max=panic_count_max,
+        panic_since_s=state.panic_since_s,
+        panic_count_max=state.panic_count_max,
         undelayed_count=undelayed_count,
         delayed_count=delayed_count,
-        start_hold_count=start_hold_count,
+        start_hold_count=state.start_hold_count,
     )
-    next_state = KpaState(
-        panic_since_s=panic_since_s,
-        panic_count_max=panic_count_max,
-        delay=delay,
-        starting_delay_slot_count=state.starting_delay_slot_count,
-        start_hold_count=start_hold_count,
-        watched_since_s=watched_since_s,
-    )
-    return next_state, decision
 
 
 def _count_for(observed: float, target: float) -> int:

@@ -101,10 +101,11 @@ class DayCosts:
     def _place(self, wall_s: float) -> int:
         """Where the columns of the hour begin. A clock that jumps back counts in the newest hour."""
         hour = math.floor(wall_s / _HOUR_S)
-        for passed in range(max(self._hour, hour - _HOURS) + 1, hour + 1):
-            at = passed % _HOURS * _WIDTH
-            self._columns[at : at + _WIDTH] = array("f", (0.0,) * _WIDTH)
-        self._hour = max(self._hour, hour)
+        if hour > self._hour:
+            for passed in range(max(self._hour, hour - _HOURS) + 1, hour + 1):
+                at = passed % _HOURS * _WIDTH
+                self._columns[at : at + _WIDTH] = array("f", (0.0,) * _WIDTH)
+            self._hour = hour
         return self._hour % _HOURS * _WIDTH
 
     def _row(self, hour: int) -> tuple[float, float, float, float]:

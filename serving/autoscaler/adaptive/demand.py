@@ -8,7 +8,6 @@ in each of the last seconds is load too.
 """
 
 import math
-from collections import deque
 
 __all__ = ["ServedLoad"]
 
@@ -31,7 +30,7 @@ class ServedLoad:
         self._area_s = self._answered = 0.0
         self._inside = self._load = 0.0
         self._second = 0
-        self._waiting: deque[float] = deque(maxlen=_LASTING_S)
+        self._waiting: list[float] = []
 
     def __repr__(self) -> str:
         return f"ServedLoad({self._load:.2f} in flight)"
@@ -47,7 +46,10 @@ class ServedLoad:
             self._answered += self._inside
             self._inside = self._load = 0.0
             self._waiting.clear()
-        self._waiting.append(max(0.0, concurrency - slot_count))
+        waiting, over = self._waiting, concurrency - slot_count
+        waiting.append(over if over > 0 else 0.0)
+        if len(waiting) > _LASTING_S:
+            del waiting[0]
         # At the end of the second half of its arrivals may be inside beyond the mean.
         inside = concurrency + request_count / 2.0
         if slot_count > 0:
@@ -55,11 +57,14 @@ class ServedLoad:
             self._answered = self._answered * _KEPT + max(0.0, request_count + self._inside - inside)
         # Of those inside while no pod was ready, the time in a pod is not known.
         self._inside, self._second = inside if slot_count > 0 else 0.0, second
+        if concurrency <= slot_count:
+            self._load = concurrency
+            return concurrency
         request_s = self.request_s
-        if concurrency <= slot_count or request_s is None:
+        if request_s is None:
             self._load = concurrency
         else:
             kept = math.exp(-1.0 / request_s)
             self._load = min(concurrency, self._load * kept + request_count * request_s * (1.0 - kept))
-        lasting = min(self._waiting) if len(self._waiting) == _LASTING_S else 0.0
+        lasting = min(waiting) if len(waiting) == _LASTING_S else 0.0
         return min(concurrency, self._load + lasting)

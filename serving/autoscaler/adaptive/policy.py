@@ -6,7 +6,6 @@ Knative would. It sees neither pods nor clocks: what a pod costs is counted in s
 """
 
 import math
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from serving.autoscaler.adaptive.advice import NEUTRAL, Advice, KeepReason
 from serving.autoscaler.adaptive.budget import PreWarmBudget
 from serving.autoscaler.adaptive.curve import curve_of
-from serving.autoscaler.adaptive.gaps import BIN_STARTS_S, SHIPPED_PRIOR, GapHistory, GapPrior
+from serving.autoscaler.adaptive.gaps import BIN_STARTS_S, SHIPPED_PRIOR, Array, GapHistory, GapPrior
 from serving.autoscaler.adaptive.room import PodRoom, quiet_load
 from serving.autoscaler.adaptive.windows import KeepBounds, KeepWindow, keep_windows
 from serving.autoscaler.merge import Proposal
@@ -52,13 +51,12 @@ _RECHECK_MIN_S = 0.05
 
 
 class _Idle(msgspec.Struct, frozen=True):
-    """What is to be done during one gap: the windows, the rate of requests by bin, and what a start is worth.
+    """What is to be done during one gap: the windows, and what a start is worth.
 
-    The rates are for people, who need no more digits; as doubles they would be a quarter of a revision's state.
+    The rates that they follow from would be a quarter of a revision's state; people who ask get them from the gaps again.
     """
 
     windows: tuple[KeepWindow, ...]
-    hazard: np.ndarray[Any, np.dtype[np.float32]]
     worth_s: float
 
 
@@ -286,7 +284,8 @@ class RevisionPolicy:
         if self._idle is None:
             self._idle = self._plan()
         idle = self._idle
-        return curve_of(idle.hazard.astype(float), idle.windows, worth_s=idle.worth_s, gap_count=self._gaps.gap_count)
+        hazard = self._gaps.hazard(self._prior)
+        return curve_of(hazard, idle.windows, worth_s=idle.worth_s, gap_count=self._gaps.gap_count)
 
     def _plan(self) -> _Idle:
         hazard = self._gaps.hazard(self._prior)
@@ -300,7 +299,7 @@ class RevisionPolicy:
             start_s=self.start_s,
             pre_warms=settings.pre_warming,
         )
-        return _Idle(keep_windows(hazard, bounds), hazard.astype(np.float32), bounds.worth_s)
+        return _Idle(keep_windows(hazard, bounds), bounds.worth_s)
 
     def _look(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
         """The window in which a pod should be there, or on its way, now; and when that changes."""
@@ -326,8 +325,8 @@ class RevisionPolicy:
         """The figures for people, which may be some seconds old: they cost more than the decision."""
         said = self._said
         if said is None or said[0] != window or not 0 <= age_s - said[1].age_s < _SAID_AGAIN_S:
-            assert self._idle is not None
-            said = self._said = (window, _reason_of(self._idle, self._gaps, age_s, window=window))
+            hazard = self._gaps.hazard(self._prior)
+            said = self._said = (window, _reason_of(hazard, self._gaps, age_s, window=window))
         return said[1]
 
 
@@ -341,9 +340,9 @@ def _proposals(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal
     return (Proposal(decider=KEEP_ALIVE, desired=0, reason="no request is expected"),)
 
 
-def _reason_of(idle: _Idle, gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
+def _reason_of(hazard: Array, gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
     until_s = age_s + _OUTLOOK_S if window is None else window.to_s
-    expected = np.concatenate(([0.0], np.cumsum(idle.hazard[:-1] * np.diff(BIN_STARTS_S))))
+    expected = np.concatenate(([0.0], np.cumsum(hazard[:-1] * np.diff(BIN_STARTS_S))))
     before, by = np.interp((age_s, until_s), BIN_STARTS_S, expected)
     lasted, ended = gaps.ended_between(age_s, until_s)
     return KeepReason(

@@ -13,7 +13,7 @@ import msgspec
 
 from serving.autoscaler.adaptive.costs import DayCosts
 from serving.autoscaler.bounds import bounded, ready_count_min
-from serving.autoscaler.decide import decide, starting_state
+from serving.autoscaler.decide import decide_count, starting_state
 from serving.autoscaler.merge import Proposal, merge
 from serving.autoscaler.metric_windows import MetricWindows
 from serving.autoscaler.zero import GateAction, GateInputs, GatePhase, GateState, InactiveReason, step
@@ -118,7 +118,7 @@ class KnativeShadow:
             self._has_new_costs = True
         if not self._scale:
             self._count(now_s)
-            self._step(bounded(1, spec=self._spec, is_initialized=True).count, ready_count=0, now_s=now_s)
+            self._step(self._bounded(1), ready_count=0, now_s=now_s)
 
     def look(
         self, beside: Sequence[Proposal], *, present_scale: int, ready_count: int, start_s: float, now_s: float
@@ -161,21 +161,25 @@ class KnativeShadow:
         if ready_count and self._seen_second < over:
             # Its pods would report their silence.
             self.take(over, _SILENCE)
-        self._kpa, detail = decide(
-            self._kpa,
-            observed=self._windows.query(now_s),
-            ready_count=ready_count,
-            spec=self._spec,
-            now_s=now_s,
-            quirks=self._quirks,
-        )
-        desired = detail if isinstance(detail, NoData) else detail.desired_count
+        desired: int | NoData
+        observed = self._windows.query(now_s)
+        if isinstance(observed, NoData):
+            desired = observed
+        else:
+            self._kpa, desired = decide_count(
+                self._kpa,
+                observed=observed,
+                ready_count=ready_count,
+                spec=self._spec,
+                now_s=now_s,
+                quirks=self._quirks,
+            )
         if beside:
             algorithm = Proposal(decider="kpa", desired=desired, reason="")
             merged = merge((algorithm, *beside), present_scale=self._scale, spec=self._spec, is_initialized=True)
             desired = merged if isinstance(merged, NoData) else merged.desired_count
         elif not isinstance(desired, NoData):
-            desired = bounded(desired, spec=self._spec, is_initialized=True).count
+            desired = self._bounded(desired)
         is_settled = self._gate.phase is GatePhase.ACTIVE and ready_count >= ready_count_min(
             self._spec, is_initialized=True
         )
@@ -199,8 +203,17 @@ class KnativeShadow:
         if gate.action is GateAction.APPLY and isinstance(gate.wanted, int):
             self._resize(gate.wanted, now_s)
 
+    def _bounded(self, count: int) -> int:
+        """Within the revision's minimum and maximum, as it mostly is already."""
+        spec = self._spec
+        if count >= spec.min_scale and not 0 < spec.max_scale < count:
+            return count
+        return bounded(count, spec=spec, is_initialized=True).count
+
     def _resize(self, count: int, now_s: float) -> None:
         """Pods that start are ready after the measured time; those go first when there are too many."""
+        if count == self._scale:
+            return
         if count > self._scale:
             self._starting.append((now_s + self._start_s, count - self._scale))
         excess = self._scale - count
@@ -214,6 +227,8 @@ class KnativeShadow:
     def _ready(self, now_s: float) -> int:
         """Pods that are ready."""
         starting = self._starting
+        if not starting:
+            return self._scale
         while starting and starting[0][0] <= now_s:
             del starting[0]
         return self._scale - sum(count for _, count in starting)

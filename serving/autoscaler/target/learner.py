@@ -150,7 +150,8 @@ class TargetLearner:
 
     def take(self, concurrency: float, ended_count: float, response_time_s: float) -> None:
         """One second of one pod; a second in which no request ended says nothing."""
-        self._peak = max(concurrency, self._peak * _PEAK_RATIO)
+        peak = self._peak * _PEAK_RATIO
+        self._peak = concurrency if concurrency >= peak else peak  # noqa: FURB136 - each report of each pod
         if ended_count > 0 and response_time_s > 0:
             self._curve.take(concurrency, ended_count, response_time_s)
             self._is_new = True

@@ -6,12 +6,9 @@ without requests, and what each request adds.
 """
 
 import math
-from array import array
 
 __all__ = ["MemoryLine"]
 
-# Positions in the state: weight, means, and sums of squared and multiplied deviations from them.
-_WEIGHT, _MEAN_LOAD, _MEAN_BYTES, _LOADS, _BOTH, _BYTES = range(6)
 # Least measurements of a line, and least standard deviation of the requests in flight in them.
 _WEIGHT_MIN, _SPREAD_MIN = 4.0, 0.4
 # Least share of the variance of the memory that the requests explain.
@@ -28,29 +25,32 @@ _DEVIATIONS = 1.0
 class MemoryLine:
     """The measurements of one revision."""
 
-    __slots__ = ("_sums",)
+    __slots__ = ("_both", "_loads", "_mean_bytes", "_mean_load", "_squares", "_weight")
 
     def __init__(self) -> None:
-        self._sums = array("d", bytes(8 * 6))
+        self._weight = self._mean_load = self._mean_bytes = 0.0
+        # Sums of squared and multiplied deviations from the means.
+        self._loads = self._both = self._squares = 0.0
 
     def __repr__(self) -> str:
-        return f"MemoryLine({self._sums[_WEIGHT]:.0f} measurements)"
+        return f"MemoryLine({self._weight:.0f} measurements)"
 
     def take(self, concurrency: float, used_bytes: float) -> None:
         """One pod, measured once."""
-        sums = self._sums
-        sums[_WEIGHT] += 1.0
-        load_off, bytes_off = concurrency - sums[_MEAN_LOAD], used_bytes - sums[_MEAN_BYTES]
-        sums[_MEAN_LOAD] += load_off / sums[_WEIGHT]
-        sums[_MEAN_BYTES] += bytes_off / sums[_WEIGHT]
-        sums[_LOADS] += load_off * (concurrency - sums[_MEAN_LOAD])
-        sums[_BOTH] += load_off * (used_bytes - sums[_MEAN_BYTES])
-        sums[_BYTES] += bytes_off * (used_bytes - sums[_MEAN_BYTES])
+        weight = self._weight = self._weight + 1.0
+        load_off, bytes_off = concurrency - self._mean_load, used_bytes - self._mean_bytes
+        mean_load = self._mean_load = self._mean_load + load_off / weight
+        mean_bytes = self._mean_bytes = self._mean_bytes + bytes_off / weight
+        self._loads += load_off * (concurrency - mean_load)
+        self._both += load_off * (used_bytes - mean_bytes)
+        self._squares += bytes_off * (used_bytes - mean_bytes)
 
     def fade(self, ratio: float) -> None:
         """Let all that was measured count for less."""
-        for at in (_WEIGHT, _LOADS, _BOTH, _BYTES):
-            self._sums[at] *= ratio
+        self._weight *= ratio
+        self._loads *= ratio
+        self._both *= ratio
+        self._squares *= ratio
 
     def in_flight_max(self, limit_bytes: float) -> float | None:
         """Requests in flight that fit; None while the measurements do not tell, or requests add nothing.
@@ -58,7 +58,8 @@ class MemoryLine:
         Above 90 % of the limit the answer is at most what was in flight. A pod of 24 MB, to which each request adds
         12 MB, and a limit of 160 MB: (0.9 x 160 - 24) / 12 = 10.
         """
-        weight, mean_load, mean_bytes, loads, both, squares = self._sums
+        weight, mean_load, mean_bytes = self._weight, self._mean_load, self._mean_bytes
+        loads, both, squares = self._loads, self._both, self._squares
         if weight < _WEIGHT_MIN:
             return None
         room = _USED_RATIO * limit_bytes

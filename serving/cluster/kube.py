@@ -3,39 +3,34 @@
 ``kubernetes.aio`` provides configuration, TLS and credentials. Requests and responses are plain JSON through ``msgspec``,
 because that library's typed lists block the loop for 79 ms at 200 pods, its watch raises on the first 410, and strategic
 patches of custom resources fail in it (37.0.2). Every call has a timeout and is made once; foreign errors are mapped here.
-
-The library takes 0.45 s and 40 MiB to import. The first call imports it, in a thread.
 """
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, Self
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
 
-from serving.cluster.kinds import Kind
+from serving.cluster.kinds import POD, Kind
+from serving.cluster.kubeclient import client_of, settings_of
 from serving.cluster.port import EventType, Listing, Object, PatchType, Subresource, WatchEvent
 from serving.cluster.recorder import recorder_from_environment
 from serving.cluster.replies import error_of, event_error
-from serving.cluster.sending import CheckedRequest
 from serving.cluster.urls import dry_run_query, eviction_body, eviction_path, object_path, query_of, with_type
 from serving.model.errors import Unavailable
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from kubernetes.aio.client import ApiClient, Configuration
+    from kubernetes.aio.client import ApiClient
 
 __all__ = ["KubeCluster", "KubeTimeouts"]
 
-# Watches and calls of a daemon at once: 15 kinds and bursts of /scale patches. The library's own bound is 100.
-_CONNECTIONS_MAX = 256
 # An object may have 3 MiB on a real server; a line is one object and a few bytes.
 _WATCH_LINE_BYTES_MAX = 8 * 2**20
 _ERROR_BODY_BYTES_MAX = 2**20
@@ -149,7 +144,21 @@ class KubeCluster:
             labelSelector=label_selector,
             fieldSelector=field_selector,
         )
-        return self._watch(object_path(kind, namespace or ""), query)
+        path = object_path(kind, namespace or "")
+        return _watched(
+            self._stream(path, query, silence_s=self._timeouts.watch_s + self._timeouts.watch_margin_s), path
+        )
+
+    @contextlib.asynccontextmanager
+    async def pod_log(
+        self, namespace: str, pod: str, *, container: str, tail_line_count: int
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """As the port says."""
+        path = object_path(POD, namespace, pod, subresource="log")
+        query = query_of(container=container, follow="true", tailLines=str(tail_line_count))
+        # A container may write nothing for hours.
+        async with self._stream(path, query, silence_s=None) as response:
+            yield _pieces(response, path)
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, dry_run: bool = False) -> Object:
         """As the port says."""
@@ -242,12 +251,14 @@ class KubeCluster:
         return answer
 
     @contextlib.asynccontextmanager
-    async def _watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    async def _stream(
+        self, path: str, query: Mapping[str, str], *, silence_s: float | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer without an end."""
         limits = self._timeouts
-        silence_s = limits.watch_s + limits.watch_margin_s
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=silence_s)
         with _mapped("GET", path):
-            # The answer's head comes at once, whatever the watch then waits for.
+            # The answer's head comes at once, whatever the server then waits for.
             async with asyncio.timeout(limits.call_s):
                 response = await self._send("GET", path, query, timeout=timeout)
         try:
@@ -256,8 +267,7 @@ class KubeCluster:
                     data = await response.content.read(_ERROR_BODY_BYTES_MAX)
                 await self._doubt(response.status)
                 raise error_of(response.status, data, response.headers.get("Retry-After", ""))
-            async with contextlib.aclosing(_events(response, path)) as events:
-                yield events
+            yield response
         finally:
             # Not reusable: the server is still writing to this connection, so the end of TLS is not negotiated with it either.
             if response.connection is not None and response.connection.transport is not None:
@@ -287,58 +297,22 @@ class KubeCluster:
     async def _doubt(self, status: int) -> None:
         """Read the kubeconfig again after a 401: its token may have been renewed. In a pod the library does so each minute."""
         if status == 401 and self._kubeconfig is not None and self._client is not None:
-            self._client.configuration.api_key = (await _settings_of(self._kubeconfig)).api_key
+            self._client.configuration.api_key = (await settings_of(self._kubeconfig)).api_key
 
     async def _open(self) -> "ApiClient":
         """The library's client, created by the first call."""
         async with self._opening:
             if self._client is None:
-                self._client = await _client_of(self._kubeconfig)
+                self._client = await client_of(self._kubeconfig)
             return self._client
 
 
-async def _settings_of(kubeconfig: str | None) -> "Configuration":
-    await asyncio.to_thread(_import_library)
-    import yaml  # noqa: PLC0415 - the library has imported it by now
-    from kubernetes.aio import client, config  # noqa: PLC0415 - 0.45 s, see the module docstring
-
-    settings = client.Configuration()
-    try:
-        if kubeconfig is None:
-            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call] # the library's own
-        else:
-            await config.load_kube_config(kubeconfig, client_configuration=settings, persist_config=False)  # type: ignore[no-untyped-call] # the library's own
-    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        # The loader does not catch the errors of a malformed file.
-        raise Unavailable(f"no usable kubeconfig in {kubeconfig or 'this pod'}: {error}") from error
-    return settings
-
-
-async def _client_of(kubeconfig: str | None) -> "ApiClient":
-    settings = await _settings_of(kubeconfig)
-    from kubernetes.aio import client  # noqa: PLC0415 - as above
-
-    # None and not False: the library takes False for the number 0, and a client of 0 attempts never stops to try again.
-    settings.retries = None
-    settings.connection_pool_maxsize = _CONNECTIONS_MAX
-    settings.client_session_kwargs = {"request_class": CheckedRequest}
-    if _is_loopback(settings.host):
-        # A proxy from the environment is for other hosts; it would get the token and could not reach loopback.
-        settings.client_session_kwargs["trust_env"] = False
-    return client.ApiClient(settings)
-
-
-def _import_library() -> None:
-    import kubernetes.aio.client  # noqa: PLC0415 - 0.45 s, see the module docstring
-    import kubernetes.aio.config  # noqa: F401, PLC0415 - as above
-
-
-def _is_loopback(host: str) -> bool:
-    name = urlsplit(host).hostname or ""
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+@contextlib.asynccontextmanager
+async def _watched(
+    stream: AbstractAsyncContextManager[aiohttp.ClientResponse], path: str
+) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    async with stream as response, contextlib.aclosing(_events(response, path)) as events:
+        yield events
 
 
 async def _events(response: aiohttp.ClientResponse, path: str) -> AsyncGenerator[WatchEvent, None]:
@@ -355,6 +329,12 @@ async def _events(response: aiohttp.ClientResponse, path: str) -> AsyncGenerator
             buffer += rest
             if len(buffer) > _WATCH_LINE_BYTES_MAX:
                 raise Unavailable(f"watch {path}: a line of more than {_WATCH_LINE_BYTES_MAX} bytes")
+
+
+async def _pieces(response: aiohttp.ClientResponse, path: str) -> AsyncGenerator[bytes, None]:
+    with _mapped("GET", path):
+        async for piece in response.content.iter_any():
+            yield piece
 
 
 class _WatchLine(msgspec.Struct):

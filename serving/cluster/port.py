@@ -24,7 +24,17 @@ import msgspec
 
 from serving.cluster.kinds import Kind
 
-__all__ = ["Cluster", "Encoded", "EventType", "Listing", "Object", "PatchType", "Subresource", "WatchEvent"]
+__all__ = [
+    "Cluster",
+    "Encoded",
+    "EventType",
+    "Listing",
+    "Object",
+    "PatchType",
+    "PodLogSource",
+    "Subresource",
+    "WatchEvent",
+]
 
 Object = dict[str, Any]
 Subresource = Literal["status", "scale"]
@@ -205,5 +215,19 @@ class Cluster(Protocol):
         """Ask for a pod to leave: it is deleted with its own grace unless a PodDisruptionBudget forbids it.
 
         Raises ``TooManyRequests`` if a budget forbids it now, ``NotFound``, ``Conflict`` if the uid is another.
+        """
+        ...
+
+
+class PodLogSource(Protocol):
+    """Reads the logs of pods, which only a server has: a store in memory has none."""
+
+    def pod_log(
+        self, namespace: str, pod: str, *, container: str, tail_line_count: int
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The last lines of a container in pieces, and what it writes from then on, until the container ends.
+
+        Leaving the context ends the reading. Raises ``NotFound``, ``Invalid`` while the container has not started, and
+        ``Unavailable`` on entry or while iterating.
         """
         ...

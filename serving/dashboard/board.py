@@ -119,6 +119,15 @@ class Board:
         pods = self._pods.get(revision, {})
         return [{**pods[key], "running": running.get(pods[key]["name"])} for key in sorted(pods)]
 
+    def pods_of_service(self, namespace: str, service: str) -> list[View]:
+        """The pods of all revisions of a service, the newest revision first."""
+        keys = [
+            key
+            for (kind, key), (_, view) in self._views.items()
+            if kind == "revision" and (view["namespace"], view["service"]) == (namespace, service)
+        ]
+        return [pod for key in sorted(keys, reverse=True) for _, pod in sorted(self._pods.get(key, {}).items())]
+
     def decisions(self, revision: str) -> list[Mapping[str, Any]]:
         """The last decisions about a revision, oldest first."""
         return list(self._decisions.get(revision, ()))

@@ -27,11 +27,12 @@ from aiohttp import web
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.aio.startup import report_serving
 from serving.cluster.connect import connect
-from serving.cluster.port import Cluster
+from serving.cluster.port import Cluster, PodLogSource
 from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import Board
 from serving.dashboard.feed import PERIOD_S, Feed
 from serving.dashboard.gate import Gate
+from serving.dashboard.logs import LogPages
 from serving.dashboard.server import Pages
 from serving.model.errors import Problem, SettingsError
 from serving.settings.daemons import DAEMONS, DASHBOARD, PLACEMENT
@@ -49,7 +50,7 @@ _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 
 
 class Dashboard:
-    """The wired dashboard. ``address`` is where it listens once ``is_serving`` is set; the ``token`` authorises actions, "" disables them."""
+    """The wired dashboard. ``address`` is where it listens once ``is_serving`` is set; the ``token`` authorises actions and logs, "" disables them."""
 
     def __init__(
         self,
@@ -58,16 +59,19 @@ class Dashboard:
         *,
         token: str = "",
         placement: PlacementSettings | None = None,
+        logs: PodLogSource | None = None,
     ) -> None:
         self._settings = settings
         self._board = Board(int(_HISTORY_S / PERIOD_S), placement)
-        actions = DashboardActions(cluster, Gate(token), activator_address=settings.activator_address)
+        gate = Gate(token)
+        actions = DashboardActions(cluster, gate, activator_address=settings.activator_address)
         self._pages = Pages(
             self._board,
             settings,
             is_well=lambda: self._feed.is_synced,
             policies=lambda names: self._feed.policies(names),  # noqa: PLW0108 - it is made below
             actions=actions,
+            logs=None if logs is None else LogPages(logs, gate, pods=self._board.pods_of_service),
         )
         self._feed = Feed(
             cluster, self._board, settings=settings, on_tick=self._pages.tick, on_decision=self._pages.decide
@@ -126,7 +130,7 @@ def main() -> int:
 
     async def body(stop: asyncio.Event) -> None:
         async with connect("dashboard") as cluster:
-            await Dashboard(settings, cluster, token=token, placement=placement).run(
+            await Dashboard(settings, cluster, token=token, placement=placement, logs=cluster).run(
                 stop, listener=inherited_sockets().get("dashboard")
             )
 

@@ -2,9 +2,10 @@
 
 ``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of that
 revision; ``/history?revision=`` returns its last hour; ``/policy?revision=`` by which rates its pods are kept and what that saves;
+``POST /logs`` follows the logs of a service (``logs``);
 ``/state`` returns everything once as JSON, for the terminal; ``/healthz``.
 
-Only the holder of the token can change anything (``actions``). The server refuses a request for an unknown Host, so another
+Only the holder of the token can change anything (``actions``) or read logs. The server refuses a request for an unknown Host, so another
 site cannot read the page by DNS rebinding. It sets no cookies, and the page loads only its own files.
 """
 
@@ -20,6 +21,7 @@ from serving.aio.clock import wall_s
 from serving.dashboard.actions import DashboardActions
 from serving.dashboard.board import Board
 from serving.dashboard.history import COLUMNS
+from serving.dashboard.logs import LogPages
 from serving.dashboard.views import View
 from serving.settings.dashboard import DashboardSettings
 
@@ -73,8 +75,10 @@ class Pages:
         is_well: Callable[[], bool],
         policies: Callable[[Mapping[str, str]], Awaitable[list[Mapping[str, Any]]]],
         actions: DashboardActions | None = None,
+        logs: LogPages | None = None,
     ) -> None:
         self._board = board
+        self._logs = logs
         self._actions = actions if actions is not None and actions.is_open else None
         self._is_well = is_well
         self._policies = policies
@@ -99,6 +103,8 @@ class Pages:
         app.router.add_get("/healthz", self._health)
         if self._actions is not None:
             app.router.add_post("/actions/{action}", self._actions.answer)
+        if self._logs is not None:
+            app.router.add_post("/logs", self._logs.answer)
         app.router.add_get("/{name}", self._file)
         return app
 

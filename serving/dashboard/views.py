@@ -25,6 +25,7 @@ __all__ = ["View", "amount", "lean_pod", "node_view", "pod_view", "revision_view
 View = dict[str, Any]
 
 _LEAN_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+_QUEUE_PROXY = "queue-proxy"
 _SCALING = f"{AUTOSCALING_GROUP}/"
 
 
@@ -94,6 +95,7 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
         return None
+    names = [str(one.get("name", "")) for one in spec.get("containers") or ()]
     containers = status.get("containerStatuses") or ()
     waiting: Mapping[str, str] = next(
         (one["state"]["waiting"] for one in containers if (one.get("state") or {}).get("waiting")), {}
@@ -101,6 +103,7 @@ def pod_view(found: Mapping[str, Any]) -> View | None:
     return {
         **_named(found),
         "revision": revision,
+        "container": next((name for name in names if name != _QUEUE_PROXY), ""),
         "phase": status.get("phase", "Pending"),
         "ready": _status_of(status, "Ready") == "True",
         "ending": bool(metadata.get("deletionTimestamp")),
@@ -123,7 +126,10 @@ def lean_pod(found: Mapping[str, Any]) -> View:
         "spec": {
             **{name: spec[name] for name in ("nodeName", "overhead") if name in spec},
             **{
-                kind: [{"resources": one.get("resources") or {}} for one in spec.get(kind) or ()]
+                kind: [
+                    {"name": one.get("name", ""), "resources": one.get("resources") or {}}
+                    for one in spec.get(kind) or ()
+                ]
                 for kind in ("containers", "initContainers")
             },
         },

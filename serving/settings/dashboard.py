@@ -31,8 +31,8 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     127.0.0.1:8080."""
 
     token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
-    """File with the token whose holder may scale and wake services and move their traffic, of at least 32 characters; it is read
-    at start. Empty makes the dashboard read-only. Default: ours, empty."""
+    """File with the token whose holder may scale and wake services, move their traffic and read their logs, of at least 32
+    characters; it is read at start. Empty makes the dashboard read-only, without logs. Default: ours, empty."""
 
     host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
     """Names under which it may be asked beside localhost and 127.0.0.1, separated by commas; a request for any other host

@@ -11,7 +11,7 @@ from aiohttp import web
 from serving.cluster.admission import admit
 from serving.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
+from serving.cluster.port import Object, PodLogSource
 from serving.dashboard.main import Dashboard
 from serving.settings.dashboard import DashboardSettings
 
@@ -94,8 +94,14 @@ async def served(handler: Any) -> AsyncIterator[str]:  # noqa: ANN401 - aiohttp'
 
 
 @contextlib.asynccontextmanager
-async def staged(token: str = TOKEN, *, is_empty: bool = False) -> AsyncIterator[DashboardStage]:
-    stage, stop = DashboardStage(MemoryCluster(admit=admit)), asyncio.Event()
+async def staged(
+    token: str = TOKEN,
+    *,
+    is_empty: bool = False,
+    cluster: MemoryCluster | None = None,
+    logs: PodLogSource | None = None,
+) -> AsyncIterator[DashboardStage]:
+    stage, stop = DashboardStage(cluster or MemoryCluster(admit=admit)), asyncio.Event()
     if not is_empty:
         await stage.fill()
     async with served(stage.activator) as activator, asyncio.TaskGroup() as group:
@@ -106,7 +112,7 @@ async def staged(token: str = TOKEN, *, is_empty: bool = False) -> AsyncIterator
             activator_metrics_url="",
             activator_address=activator,
         )
-        dashboard = Dashboard(settings, stage.cluster, token=token)
+        dashboard = Dashboard(settings, stage.cluster, token=token, logs=logs)
         group.create_task(dashboard.run(stop))
         await dashboard.is_serving.wait()
         stage.url = "http://{}:{}".format(*dashboard.address)

@@ -1,6 +1,7 @@
 // What the page knows, and its tables. Everything that comes from outside is set as text, never as markup.
 import { Actions } from "./actions.js";
 import { Charts, clock, make, number } from "./charts.js";
+import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
 import { Policy } from "./policy.js";
 
@@ -10,6 +11,7 @@ const objects = { service: new Map(), revision: new Map() };
 let columns = [], rows = {}, pods = [], nodes = null, decisions = [], history = null, selected = "", source = null, seconds = 300, mayAct = false, isLoaded = false;
 const charts = new Charts(by("charts"), by("spoken"));
 const actions = new Actions();
+const logs = new Logs();
 const nodeList = new Nodes(by("nodes-part"), keyed);
 const policy = new Policy(by("policy-part"));
 
@@ -240,6 +242,7 @@ function showDetail() {
   const siblings = [...objects.revision.values()].filter((one) => one.namespace === view.namespace && one.service === view.service);
   siblings.sort((a, b) => b.name.localeCompare(a.name));
   actions.show(mayAct, service, siblings.map((one) => one.name), siblings[0].scaling);
+  logs.show(mayAct, view.namespace, view.service);
   const conditions = [...view.conditions.map((one) => ["revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
   keyed(by("conditions"), conditions.map(([of, one]) => [`${of} ${one.type}`, { of, ...one }]), (node, one) =>
     cells(node, one.of, one.type, badge(one.status, TONES[one.status] || "wait"), [one.reason, one.message].filter(Boolean).join(": ") || "–"));

@@ -107,6 +107,20 @@ def test_pods_show_what_runs_in_them_and_move_with_their_revision() -> None:
     assert (made.pods(KEY), len(made.pods("default/other"))) == ([], 1)
 
 
+def test_pods_of_a_service_are_those_of_its_revisions_the_newest_first() -> None:
+    made = Board(100)
+    for name, service in (("hello-00001", "hello"), ("hello-00002", "hello"), ("other-00001", "other")):
+        made.put("revision", f"default/{name}", {"namespace": "default", "name": name, "service": service})
+        for letter in "ba":
+            made.put("pod", f"default/{name}-{letter}", pod(f"{name}-{letter}", revision=name))
+    found = [one["name"] for one in made.pods_of_service("default", "hello")]
+    assert found == ["hello-00002-a", "hello-00002-b", "hello-00001-a", "hello-00001-b"]
+    made.put("pod", "default/hello-00002-a", None)
+    made.put("revision", "default/hello-00001", None)
+    assert [one["name"] for one in made.pods_of_service("default", "hello")] == ["hello-00002-b"]
+    assert made.pods_of_service("elsewhere", "hello") == []
+
+
 def test_decisions_are_kept_once_and_go_with_their_revision() -> None:
     made = board()
     made.decision(decision(1.0))

@@ -76,6 +76,8 @@ def test_a_lean_pod_looks_the_same_and_has_little() -> None:
     lean = lean_pod(found)
     assert pod_view(lean) == pod_view(found)
     assert (demand_of(lean), lean["metadata"]["resourceVersion"]) == (demand_of(found), "7")
+    found["spec"]["containers"] = [{"name": "queue-proxy"}, *containers]
+    assert [(pod_view(lean_pod(one)) or {})["container"] for one in (found, {**found, "spec": {}})] == ["c", ""]
     assert "long" not in str(lean)
     assert "secret" not in str(lean)
     bare = {"metadata": {"name": "x"}}

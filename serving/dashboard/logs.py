@@ -1,0 +1,190 @@
+"""``POST /logs`` follows what the pods of a service write, for the holder of the token: logs may contain secrets.
+
+The body is ``{"namespace", "service"}``. The answer is one JSON object a line, a ``LogBatch`` each: the last lines of each
+pod's app first, then new ones, and those of new pods. A page that reads slowly loses lines and learns how many.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+
+from serving.aio.clock import now_s
+from serving.cluster.port import PodLogSource
+from serving.dashboard.gate import Gate
+from serving.dashboard.loglines import LineSplitter, LogQueue
+from serving.dashboard.views import View
+from serving.model.errors import ClusterError, Invalid, NotFound, Unavailable
+
+__all__ = ["LogPages"]
+
+_log = logging.getLogger("dashboard")
+
+_PAGES_MAX = 4
+# Each is a connection to the API server, and a container that the kubelet follows.
+_PODS_MAX = 32
+# Lines at first, of all pods together, but some of each.
+_TAIL_LINES = 200
+_TAIL_LINES_MIN = 20
+# As many as a page keeps.
+_WAITING_LINES_MAX = 2000
+_BATCH_LINES_MAX = 500
+# Time between two batches, between two looks at the pods, and until a pod without a log is asked again.
+_PAUSE_S = 0.1
+_LOOK_S = 0.5
+# A log that has ended goes on when the container is restarted; without a restart the server may have ended it.
+_ENDED_S = 10.0
+# An empty batch finds out that the page was closed.
+_ALIVE_S = 5.0
+# A pod that has just been made has no log yet. A server that restarts is away for a moment.
+_NOT_YET = frozenset({Invalid.status, NotFound.status})
+_FAILED_MAX = 10
+_encode = msgspec.json.Encoder().encode
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+
+class _LogRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The service whose logs are asked for."""
+
+    namespace: _Name
+    service: _Name
+
+
+class LogPages:
+    """Serves the logs of all open pages. ``pods`` returns the views of the pods of NAMESPACE, SERVICE as they are now."""
+
+    def __init__(self, source: PodLogSource, gate: Gate, *, pods: Callable[[str, str], list[View]]) -> None:
+        self._source = source
+        self._gate = gate
+        self._pods = pods
+        self._open_count = 0
+
+    def __repr__(self) -> str:
+        return f"LogPages({self._open_count} open, {self._gate})"
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Stream the logs of one service until the page goes away."""
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        refused = self._gate.judge(headers, now_s=now_s())
+        if refused is not None:
+            _log.warning("logs.refused", extra={"why": refused.why, "peer": request.remote or ""})
+            return _error(refused.status, refused.why)
+        try:
+            asked = msgspec.json.decode(await request.read(), type=_LogRequest)
+        except msgspec.DecodeError as error:
+            return _error(400, str(error))
+        if self._open_count >= _PAGES_MAX:
+            return _error(503, f"{_PAGES_MAX} pages show logs already; close one")
+        _log.info("logs.opened", extra={"service": f"{asked.namespace}/{asked.service}", "peer": request.remote or ""})
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        self._open_count += 1
+        try:
+            await response.prepare(request)
+            await self._stream(response, _Follower(self._source, lambda: self._pods(asked.namespace, asked.service)))
+        except ConnectionResetError:
+            # The page was closed.
+            pass
+        finally:
+            self._open_count -= 1
+        return response
+
+    async def _stream(self, response: web.StreamResponse, follower: "_Follower") -> None:
+        following = asyncio.create_task(follower.run(), name="dashboard logs")
+        try:
+            while not following.done():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_ALIVE_S):
+                        await follower.has_lines.wait()
+                follower.has_lines.clear()
+                is_full = True
+                while is_full:
+                    batch = follower.queue.take(_BATCH_LINES_MAX)
+                    # Waits while the page does not read; meanwhile the queue drops lines.
+                    await response.write(_encode(batch) + b"\n")
+                    is_full = len(batch.lines) == _BATCH_LINES_MAX
+                await asyncio.sleep(_PAUSE_S)
+            # It runs for ever: an error ended it.
+            following.result()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+class _Follower:
+    """Reads the logs of a service's pods into one queue."""
+
+    def __init__(self, source: PodLogSource, pods: Callable[[], list[View]]) -> None:
+        self.queue = LogQueue(_WAITING_LINES_MAX)
+        self.has_lines = asyncio.Event()
+        self._source = source
+        self._pods = pods
+        self._views: dict[str, View] = {}
+        self._is_crowded = False
+
+    async def run(self) -> None:
+        """Follow the pods that are there, and each new one, until cancelled."""
+        tasks: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._views = {pod["name"]: pod for pod in self._pods()}
+                for name in [name for name, task in tasks.items() if task.done()]:
+                    del tasks[name]
+                waiting = [name for name in self._views if name not in tasks]
+                tail = max(_TAIL_LINES_MIN, _TAIL_LINES // max(1, len(waiting)))
+                for name in waiting[: _PODS_MAX - len(tasks)]:
+                    tasks[name] = group.create_task(self._follow(name, tail), name=f"dashboard log of {name}")
+                self._say_crowded()
+                await asyncio.sleep(_LOOK_S)
+
+    def _say_crowded(self) -> None:
+        is_crowded = len(self._views) > _PODS_MAX
+        if is_crowded and not self._is_crowded:
+            self._add("", f"{len(self._views)} pods: the logs of {_PODS_MAX} are shown")
+        self._is_crowded = is_crowded
+
+    async def _follow(self, name: str, tail: int) -> None:
+        """Follow one pod, over restarts of its container, until the pod is gone."""
+        failed_count, is_said = 0, False
+        while (pod := self._views.get(name)) is not None:
+            splitter = LineSplitter()
+            try:
+                async with self._source.pod_log(
+                    pod["namespace"], name, container=pod["container"], tail_line_count=tail
+                ) as pieces:
+                    async for piece in pieces:
+                        for line in splitter.feed(piece):
+                            self._add(name, line)
+                        tail, failed_count, is_said = 0, 0, False
+            except ClusterError as error:
+                failed_count += error.status not in _NOT_YET
+                needed_count = _FAILED_MAX if isinstance(error, Unavailable) else 1
+                if failed_count >= needed_count and not is_said:
+                    is_said = True
+                    self._add("", f"the log of {name} cannot be read: {error}")
+                await asyncio.sleep(_LOOK_S)
+            else:
+                tail = await self._restarted(pod)
+            for line in splitter.finish():
+                self._add(name, line)
+
+    async def _restarted(self, pod: View) -> int:
+        """Wait for the next run of a container; returns how many lines of it are new to the reader."""
+        for _ in range(int(_ENDED_S / _LOOK_S)):
+            now = self._views.get(pod["name"])
+            if now is None or now["restarts"] != pod["restarts"]:
+                return _TAIL_LINES
+            await asyncio.sleep(_LOOK_S)
+        return 0
+
+    def _add(self, pod: str, line: str) -> None:
+        self.queue.add(pod, line)
+        self.has_lines.set()
+
+
+def _error(status: int, why: str) -> web.Response:
+    return web.Response(status=status, body=_encode({"error": why}), content_type="application/json")

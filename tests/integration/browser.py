@@ -19,6 +19,7 @@ __all__ = ["Browser", "browser"]
 
 _WAIT_S = 60.0
 _POLL_S = 0.1
+_STARTS_MAX = 5
 # Virtual key codes, and what a key writes.
 _KEYS = {
     "Enter": (13, "\r"),
@@ -103,9 +104,9 @@ def browser() -> Iterator[Browser]:
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("chromium-browser")
     if driver is None or chromium is None:
         pytest.skip("chromium and chromedriver are not on PATH: make system-packages")
-    process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process, port = _started(driver)
     try:
-        url = f"http://127.0.0.1:{_port(process)}"
+        url = f"http://127.0.0.1:{port}"
         arguments = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
         if os.geteuid() == 0:
             arguments.append("--no-sandbox")
@@ -121,12 +122,16 @@ def browser() -> Iterator[Browser]:
         process.communicate(timeout=60)
 
 
-def _port(process: subprocess.Popen[str]) -> int:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if match := re.search(r"started successfully on port (\d+)", line):
-            return int(match[1])
-    raise AssertionError("chromedriver did not start")
+def _started(driver: str) -> tuple[subprocess.Popen[str], int]:
+    """A chromedriver and its port. It ends if the port that it got for IPv4 is taken for IPv6, and is then started again."""
+    for _ in range(_STARTS_MAX):
+        process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if match := re.search(r"started successfully on port (\d+)", line):
+                return process, int(match[1])
+        process.communicate(timeout=60)
+    raise AssertionError(f"chromedriver did not start {_STARTS_MAX} times")
 
 
 def _call(method: str, url: str, body: object = None) -> Any:  # noqa: ANN401 - JSON of the driver

@@ -160,7 +160,7 @@ def decide(
     if isinstance(observed, NoData):
         return state, observed
     steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
-    return steps[0], _record(steps, observed, ready_count=ready_count, spec=spec, now_s=now_s)
+    return steps.state, _record(steps, observed, ready_count=ready_count, spec=spec, now_s=now_s)
 
 
 def decide_count(
@@ -168,7 +168,7 @@ def decide_count(
 ) -> tuple[KpaState, int]:
     """The count that ``decide`` gives, without the record of how it came about, which costs half as much again."""
     steps = _steps(state, observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
-    return steps[0], steps[1]
+    return steps.state, steps.count
 
 
 def is_poke(stat: Stat, latest: ScaleDecision | None) -> bool:
@@ -176,9 +176,21 @@ def is_poke(stat: Stat, latest: ScaleDecision | None) -> bool:
     return stat.concurrency != 0 and latest is not None and latest.desired_count == 0
 
 
-# The next state, the count and the rule that limited it; counts of both windows before and after the limits, and the limits;
-# whether the panic threshold is reached; the count before the delay and after it.
-_Steps = tuple[KpaState, int, ScaleLimit | None, int, int, int, int, int, int, bool, int, int]
+class _Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision comes to, and the steps on the way that a record of it has."""
+
+    state: KpaState
+    count: int
+    limit: ScaleLimit | None
+    desired_stable_count: int
+    desired_panic_count: int
+    rate_count_min: int
+    rate_count_max: int
+    stable_count: int
+    panic_count: int
+    is_over_panic_threshold: bool
+    undelayed_count: int
+    delayed_count: int
 
 
 def _steps(
@@ -219,48 +231,10 @@ def _steps(
         start_hold_count=start_hold_count,
         watched_since_s=watched_since_s,
     )
-    return (
-        next_state,
-        max(delayed_count, start_hold_count),
-        limit,
-        desired_stable_count,
-        desired_panic_count,
-        count_min,
-        count_max,
-        stable_count,
-        panic_count,
-        is_over,
-        undelayed_count,
-        delayed_count,
-    )
-
-
-def _record(
-    steps: _Steps, observed: Observation, *, ready_count: int, spec: ScalingSpec, now_s: float
-) -> ScaleDecision:
-    (
-        state,
-        count,
-        limit,
-        desired_stable_count,
-        desired_panic_count,
-        count_min,
-        count_max,
-        stable_count,
-        panic_count,
-        is_over,
-        undelayed_count,
-        delayed_count,
-    ) = steps
-    return ScaleDecision(
-        desired_count=count,
-        mode=ScalerMode.STABLE if state.panic_since_s is None else ScalerMode.PANIC,
-        limited_by=limit,
-        excess_burst_capacity=excess_burst_capacity(ready_count=ready_count, observed_panic=observed.panic, spec=spec),
-        at_s=now_s,
-        ready_count=ready_count,
-        observed_stable=observed.stable,
-        observed_panic=observed.panic,
+    return _Steps(
+        state=next_state,
+        count=max(delayed_count, start_hold_count),
+        limit=limit,
         desired_stable_count=desired_stable_count,
         desired_panic_count=desired_panic_count,
         rate_count_min=count_min,
@@ -268,10 +242,35 @@ def _record(
         stable_count=stable_count,
         panic_count=panic_count,
         is_over_panic_threshold=is_over,
-        panic_since_s=state.panic_since_s,
-        panic_count_max=state.panic_count_max,
         undelayed_count=undelayed_count,
         delayed_count=delayed_count,
+    )
+
+
+def _record(
+    steps: _Steps, observed: Observation, *, ready_count: int, spec: ScalingSpec, now_s: float
+) -> ScaleDecision:
+    state = steps.state
+    return ScaleDecision(
+        desired_count=steps.count,
+        mode=ScalerMode.STABLE if state.panic_since_s is None else ScalerMode.PANIC,
+        limited_by=steps.limit,
+        excess_burst_capacity=excess_burst_capacity(ready_count=ready_count, observed_panic=observed.panic, spec=spec),
+        at_s=now_s,
+        ready_count=ready_count,
+        observed_stable=observed.stable,
+        observed_panic=observed.panic,
+        desired_stable_count=steps.desired_stable_count,
+        desired_panic_count=steps.desired_panic_count,
+        rate_count_min=steps.rate_count_min,
+        rate_count_max=steps.rate_count_max,
+        stable_count=steps.stable_count,
+        panic_count=steps.panic_count,
+        is_over_panic_threshold=steps.is_over_panic_threshold,
+        panic_since_s=state.panic_since_s,
+        panic_count_max=state.panic_count_max,
+        undelayed_count=steps.undelayed_count,
+        delayed_count=steps.delayed_count,
         start_hold_count=state.start_hold_count,
     )
 

@@ -294,11 +294,11 @@ class Scaler:
     def _advance(self, now_s: float) -> None:
         for second in self._sources.complete(now_s):
             self._decider.take(second)
-            load = second.load
             if self.policy is not None:
+                load = second.load
                 self.policy.take(second.number, load.concurrency, load.request_count)
-            if self.shadow is not None:
-                self.shadow.take(second.number, load)
+                if self.shadow is not None:
+                    self.shadow.take(second.number, load)
 
     def _inside(self, now_s: float) -> Inside:
         """What is inside now. No request is served while no pod is ready, or none was wanted when it came."""

@@ -36,7 +36,7 @@ Worked = list[tuple[float, float]]
 
 
 class Client(asyncio.Protocol):
-    """Asks, and asks again on the same connection, until told to stop; what it costs is CPU that the system does not get."""
+    """Sends a request, and the next on the same connection, until it is stopped; its CPU is what the system does not get."""
 
     def __init__(self, run: "Run") -> None:
         self._run = run

@@ -89,21 +89,21 @@ class PodSender(Sender):
     def _take(self, frame: bytes, at_s: float) -> None:
         if len(frame) > _POD_FRAME_BYTES_MAX:
             raise InvalidValue(text=f"a frame of {len(frame)} bytes", expected=f"at most {_POD_FRAME_BYTES_MAX}")
-        told = decode_pod_stat(frame)
-        self._lateness, late = is_late(self._lateness, sent_s=told.at_s, received_s=at_s)
+        reported = decode_pod_stat(frame)
+        self._lateness, late = is_late(self._lateness, sent_s=reported.at_s, received_s=at_s)
         if late:
             self._counts.late_frames += 1
             return
         stat = Stat(
             pod=self.name,
             at_s=at_s,
-            concurrency=told.concurrency,
-            request_count=told.request_count,
-            proxied_concurrency=min(told.proxied_concurrency, told.concurrency),
-            proxied_request_count=min(told.proxied_request_count, told.request_count),
-            ended_count=told.ended_count,
-            response_time_s=told.response_time_s,
-            gauges=told.gauges,
+            concurrency=reported.concurrency,
+            request_count=reported.request_count,
+            proxied_concurrency=min(reported.proxied_concurrency, reported.concurrency),
+            proxied_request_count=min(reported.proxied_request_count, reported.request_count),
+            ended_count=reported.ended_count,
+            response_time_s=reported.response_time_s,
+            gauges=reported.gauges,
         )
         self._record(self._revision, stat, StatSource.POD)
 
@@ -117,16 +117,16 @@ class ActivatorSender(Sender):
         super().__init__(counts, record, name=name, identity=(name,), frames_max=_ACTIVATOR_FRAMES_PER_S_MAX)
 
     def _take(self, frame: bytes, at_s: float) -> None:
-        for told in decode_activator_stats(frame).stats:
+        for reported in decode_activator_stats(frame).stats:
             stat = Stat(
                 pod=self.name,
                 at_s=at_s,
-                concurrency=told.concurrency,
-                request_count=told.request_count,
-                window_concurrency=told.window_concurrency,
-                window_request_count=told.window_request_count,
+                concurrency=reported.concurrency,
+                request_count=reported.request_count,
+                window_concurrency=reported.window_concurrency,
+                window_request_count=reported.window_request_count,
             )
-            self._record((told.namespace, told.revision), stat, StatSource.ACTIVATOR)
+            self._record((reported.namespace, reported.revision), stat, StatSource.ACTIVATOR)
 
 
 class AutoscalerSender(Sender):
@@ -139,21 +139,23 @@ class AutoscalerSender(Sender):
         super().__init__(counts, relayed, name=name, identity=identity, frames_max=_AUTOSCALER_FRAMES_PER_S_MAX)
 
     def _take(self, frame: bytes, at_s: float) -> None:
-        for told in decode_relayed_stats(frame).stats:
+        for reported in decode_relayed_stats(frame).stats:
             stat = Stat(
-                pod=told.sender,
+                pod=reported.sender,
                 at_s=at_s,
-                concurrency=told.concurrency,
-                request_count=told.request_count,
-                window_concurrency=told.window_concurrency,
-                window_request_count=told.window_request_count,
-                proxied_concurrency=told.proxied_concurrency,
-                proxied_request_count=told.proxied_request_count,
-                ended_count=told.ended_count,
-                response_time_s=told.response_time_s,
-                gauges=told.gauges,
+                concurrency=reported.concurrency,
+                request_count=reported.request_count,
+                window_concurrency=reported.window_concurrency,
+                window_request_count=reported.window_request_count,
+                proxied_concurrency=reported.proxied_concurrency,
+                proxied_request_count=reported.proxied_request_count,
+                ended_count=reported.ended_count,
+                response_time_s=reported.response_time_s,
+                gauges=reported.gauges,
             )
             self._counts.relayed_stats += 1
             self._record(
-                (told.namespace, told.revision), stat, StatSource.ACTIVATOR if told.is_activator else StatSource.POD
+                (reported.namespace, reported.revision),
+                stat,
+                StatSource.ACTIVATOR if reported.is_activator else StatSource.POD,
             )

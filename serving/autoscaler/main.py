@@ -48,7 +48,8 @@ from serving.autoscaler.revision import ScaledRevision
 from serving.autoscaler.scaler import Scaler
 from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
-from serving.cluster.identity import lease_times, new_identity, system_namespace
+from serving.cluster.election import lease_times
+from serving.cluster.identity import new_identity, system_namespace
 from serving.cluster.port import Cluster
 from serving.cluster.shards import ShardOptions, Shards
 from serving.metrics.autoscaler import AutoscalerMetrics

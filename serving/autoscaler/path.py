@@ -14,14 +14,13 @@ import msgspec
 from serving.autoscaler.burst import traffic_path
 from serving.autoscaler.decide import ScaleDecision
 from serving.autoscaler.deciders import Decided
-from serving.model.knative import TRAFFIC_PATH_ANNOTATION, TrafficPath
+from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
 
 __all__ = [
     "PUBLIC_SLICES",
     "PublicSlice",
     "PublicSlices",
-    "path_of",
     "public_slice_of",
     "wanted_path",
 ]
@@ -82,12 +81,6 @@ def public_slice_of(found: Mapping[str, Any]) -> PublicSlice | None:
         # Endpoints of pods have a reference; those of activators have none.
         names_pods=any(one.get("targetRef") for one in found.get("endpoints") or ()),
     )
-
-
-def path_of(annotations: Mapping[str, str]) -> TrafficPath:
-    """What was written last; proxy where nothing is."""
-    is_serve = annotations.get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
-    return TrafficPath.SERVE if is_serve else TrafficPath.PROXY
 
 
 def wanted_path(

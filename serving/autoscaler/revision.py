@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from serving.autoscaler.path import path_of
 from serving.autoscaler.target.container import ServingContainer, serving_container
 from serving.model.anticipation import AnticipatedPods, anticipated_pods_of
 from serving.model.knative import (
@@ -25,6 +24,7 @@ from serving.model.knative import (
     ROUTING_STATE_LABEL,
     SAVINGS_ANNOTATION,
     SERVICE_LABEL,
+    TRAFFIC_PATH_ANNOTATION,
     RevisionKey,
     ServingState,
     TrafficPath,
@@ -154,7 +154,7 @@ def revision_of(found: Mapping[str, Any], settings: AutoscalerSettings) -> Scale
         spec=scaling,
         configuration=labels.get(CONFIGURATION_LABEL, ""),
         service=labels.get(SERVICE_LABEL, ""),
-        path=path_of(annotations),
+        path=_written_path(annotations),
         anticipated=anticipated_pods_of(annotations),
         learnt=annotations.get(LEARNT_ANNOTATION, ""),
         savings=annotations.get(SAVINGS_ANNOTATION, ""),
@@ -239,3 +239,9 @@ def is_older(version: str, other: str) -> bool:
 def _is_true(found: Mapping[str, Any], condition: str) -> bool:
     conditions = (found.get("status") or {}).get("conditions") or ()
     return any(one.get("type") == condition and one.get("status") == "True" for one in conditions)
+
+
+def _written_path(annotations: Mapping[str, str]) -> TrafficPath:
+    """The traffic path that was written last; proxy by default."""
+    is_serve = annotations.get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
+    return TrafficPath.SERVE if is_serve else TrafficPath.PROXY

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from serving.settings.election import ElectionSettings
+
 __all__ = [
     "Election",
     "LeaseAction",
@@ -29,6 +31,7 @@ __all__ = [
     "decide",
     "free_at_s",
     "held_until_s",
+    "lease_times",
     "lost",
     "seen",
     "tried",
@@ -155,3 +158,12 @@ def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:
     if record is None or record.holder in {"", me}:
         return -math.inf
     return election.seen_at_s + (record.duration_s or times.duration_s)
+
+
+def lease_times(settings: ElectionSettings) -> LeaseTimes:
+    """Read the three times of a lease from the settings."""
+    return LeaseTimes(
+        duration_s=settings.lease_duration_s,
+        renew_deadline_s=settings.renew_deadline_s,
+        retry_period_s=settings.retry_period_s,
+    )

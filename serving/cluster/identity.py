@@ -9,10 +9,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 
-from serving.cluster.election import LeaseTimes
-from serving.settings.election import ElectionSettings
-
-__all__ = ["lease_times", "new_identity", "system_namespace", "user_agent"]
+__all__ = ["new_identity", "system_namespace", "user_agent"]
 
 _SYSTEM_NAMESPACE = "knative-serving"
 
@@ -30,12 +27,3 @@ def system_namespace(environment: Mapping[str, str] = os.environ) -> str:
 def user_agent(daemon: str, identity: str) -> str:
     """The User-Agent of a process, for audit logs; the daemon's name is the manager of the fields that it writes."""
     return f"{daemon}/{identity}"
-
-
-def lease_times(settings: ElectionSettings) -> LeaseTimes:
-    """The three times of a lease."""
-    return LeaseTimes(
-        duration_s=settings.lease_duration_s,
-        renew_deadline_s=settings.renew_deadline_s,
-        retry_period_s=settings.retry_period_s,
-    )

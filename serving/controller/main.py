@@ -27,8 +27,9 @@ from serving.aio.collecting import collect_in_small_steps
 from serving.aio.daemon import inherited_sockets, run_daemon
 from serving.cluster.configmaps import followed
 from serving.cluster.connect import connect
+from serving.cluster.election import lease_times
 from serving.cluster.fenced import FencedCluster
-from serving.cluster.identity import lease_times, new_identity, system_namespace
+from serving.cluster.identity import new_identity, system_namespace
 from serving.cluster.kinds import POD
 from serving.cluster.leader import Leader
 from serving.cluster.lease import LeaseClient, LeaseName

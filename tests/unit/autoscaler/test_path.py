@@ -9,7 +9,7 @@ from serving.autoscaler.classic import ClassicDecision
 from serving.autoscaler.decide import ScaleDecision
 from serving.autoscaler.deciders import Decided
 from serving.autoscaler.merge import Proposal
-from serving.autoscaler.path import PublicSlice, PublicSlices, path_of, public_slice_of, wanted_path
+from serving.autoscaler.path import PublicSlice, PublicSlices, public_slice_of, wanted_path
 from serving.model.knative import TrafficPath
 from serving.model.nodata import NoData
 from serving.settings.autoscaler import CLASSIC_CLASS
@@ -77,12 +77,6 @@ def test_without_slices_there_is_no_public_service() -> None:
     assert slices.take(one, 2.0, is_gone=True)
     assert not slices.take(one, 3.0, is_gone=True)
     assert (slices.is_there, slices.proxy_since_s) == (False, None)
-
-
-def test_proxy_is_what_holds_where_nothing_was_written() -> None:
-    assert path_of({}) is PROXY
-    assert path_of({"serving.dev/traffic-path": "serve"}) is SERVE
-    assert path_of({"serving.dev/traffic-path": "nonsense"}) is PROXY
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from serving.autoscaler.revision import (
     pod_of,
     revision_of,
 )
-from serving.model.knative import ServingState
+from serving.model.knative import ServingState, TrafficPath
 from serving.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, AutoscalerSettings
 
 SETTINGS = AutoscalerSettings()
@@ -219,3 +219,12 @@ def test_a_pod_says_how_often_it_ran_out_of_memory(status: dict[str, Any], count
     found = pod_of({"metadata": {"name": "p", "labels": LABEL}, "status": {"containerStatuses": [status]}})
     assert found is not None
     assert found.oom_kill_count == count
+
+
+@pytest.mark.parametrize("annotations", [{}, {"serving.dev/traffic-path": "nonsense"}])
+def test_the_traffic_path_is_proxy_by_default(annotations: dict[str, str]) -> None:
+    assert revision_of(revision(annotations=annotations), SETTINGS).path is TrafficPath.PROXY
+
+
+def test_the_written_traffic_path_is_read() -> None:
+    assert revision_of(revision(annotations={"serving.dev/traffic-path": "serve"}), SETTINGS).path is TrafficPath.SERVE

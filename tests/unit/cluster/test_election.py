@@ -10,11 +10,13 @@ from serving.cluster.election import (
     LeaseTimes,
     decide,
     held_until_s,
+    lease_times,
     lost,
     seen,
     tried,
     written,
 )
+from serving.settings.election import ElectionSettings
 
 TIMES = LeaseTimes()
 ME, OTHER = "me", "other"
@@ -117,3 +119,9 @@ def test_times_that_do_not_follow_each_other_are_told(times: LeaseTimes) -> None
 
 def test_the_defaults_are_right() -> None:
     assert list(TIMES.problems()) == []
+
+
+def test_the_times_of_a_lease_are_the_settings() -> None:
+    assert lease_times(ElectionSettings()) == LeaseTimes()
+    settings = ElectionSettings(lease_duration_s=6.0, renew_deadline_s=4.0, retry_period_s=1.0)
+    assert lease_times(settings) == LeaseTimes(duration_s=6.0, renew_deadline_s=4.0, retry_period_s=1.0)

@@ -223,8 +223,12 @@ def test_a_pod_says_how_often_it_ran_out_of_memory(status: dict[str, Any], count
 
 @pytest.mark.parametrize("annotations", [{}, {"serving.dev/traffic-path": "nonsense"}])
 def test_the_traffic_path_is_proxy_by_default(annotations: dict[str, str]) -> None:
-    assert revision_of(revision(annotations=annotations), SETTINGS).path is TrafficPath.PROXY
+    found = revision_of(revision(annotations=annotations), SETTINGS)
+    assert found is not None
+    assert found.path is TrafficPath.PROXY
 
 
 def test_the_written_traffic_path_is_read() -> None:
-    assert revision_of(revision(annotations={"serving.dev/traffic-path": "serve"}), SETTINGS).path is TrafficPath.SERVE
+    found = revision_of(revision(annotations={"serving.dev/traffic-path": "serve"}), SETTINGS)
+    assert found is not None
+    assert found.path is TrafficPath.SERVE

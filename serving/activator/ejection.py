@@ -12,6 +12,8 @@ from collections.abc import Collection
 
 import msgspec
 
+from serving.traffic.backoff import backoff_s
+
 __all__ = ["EjectedPods", "Ejection", "EjectionReport"]
 
 _PAUSE_FIRST_S = 0.05
@@ -75,7 +77,7 @@ class EjectedPods:
         if known is not None and known.until_s is not None:
             return False
         count = known.failure_count + 1 if known else 1
-        pause_s = min(_PAUSE_FIRST_S * 2 ** (count - 1), _PAUSE_MAX_S)
+        pause_s = backoff_s(count, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S)
         since_s = known.since_s if known else now_s
         self.ejections[address] = Ejection(
             failure_count=count, since_s=since_s, until_s=now_s + pause_s, is_silent=False
@@ -90,7 +92,7 @@ class EjectedPods:
         # What an unreachable pod has had before does not count.
         known = known if known is not None and known.is_silent else None
         count = known.failure_count + 1 if known else 1
-        pause_s = min(_SILENT_PAUSE_FIRST_S * 2 ** (count - 1), _SILENT_PAUSE_MAX_S)
+        pause_s = backoff_s(count, first_s=_SILENT_PAUSE_FIRST_S, max_s=_SILENT_PAUSE_MAX_S)
         since_s = known.since_s if known else now_s
         self.ejections[address] = Ejection(
             failure_count=count, since_s=since_s, until_s=now_s + pause_s, is_silent=True

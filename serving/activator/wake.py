@@ -16,6 +16,7 @@ import msgspec
 
 from serving.model.knative import ServingState
 from serving.settings.activator import ActivatorSettings
+from serving.traffic.backoff import backoff_s
 from serving.traffic.meter import Report
 
 __all__ = ["Poke", "PokeReason", "RevisionLoad", "WakeDecision", "WakeInput", "WakeState", "calm", "reported", "wake"]
@@ -200,5 +201,5 @@ def _flip(state: WakeState, facts: WakeInput, settings: ActivatorSettings, *, no
     if state.flip_due_s is not None and now_s < state.flip_due_s:
         return state, False
     # 0.1 s, 0.2 s, 0.4 s ... 5 s: requests do not turn into writes to an API server that is down.
-    pause_s = min(settings.flip_pause_first_s * 2**state.flip_count, settings.flip_pause_max_s)
-    return msgspec.structs.replace(state, flip_due_s=now_s + pause_s, flip_count=min(state.flip_count + 1, 32)), True
+    pause_s = backoff_s(state.flip_count + 1, first_s=settings.flip_pause_first_s, max_s=settings.flip_pause_max_s)
+    return msgspec.structs.replace(state, flip_due_s=now_s + pause_s, flip_count=state.flip_count + 1), True

@@ -20,6 +20,7 @@ from serving.aio.cooperative import turn
 from serving.cluster.kinds import Kind
 from serving.cluster.port import Cluster, EventType, Object, WatchEvent
 from serving.model.errors import ClusterError, Gone
+from serving.traffic.backoff import backoff_s
 
 __all__ = ["CacheChange", "Key", "Reflector", "ReflectorSettings"]
 
@@ -206,8 +207,8 @@ class Reflector:
         )
 
     async def _back_off(self) -> None:
-        longest_s = min(self._settings.retry_max_s, self._settings.retry_first_s * 2.0 ** min(self._failures, 60))
         self._failures += 1
+        longest_s = backoff_s(self._failures, first_s=self._settings.retry_first_s, max_s=self._settings.retry_max_s)
         await asyncio.sleep(longest_s * self._dice.uniform(0.5, 1.0))
 
     def _take(self, event: WatchEvent) -> None:

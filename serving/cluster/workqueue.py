@@ -17,6 +17,7 @@ import msgspec
 
 from serving.aio.clock import now_s
 from serving.aio.cooperative import turn
+from serving.traffic.backoff import backoff_s
 
 __all__ = ["Handler", "WorkQueue", "WorkQueueSettings"]
 
@@ -199,11 +200,9 @@ class WorkQueue(Generic[Key]):
             self.add(key)
 
     def _retry(self, key: Key, error: Exception) -> None:
-        count = self._failures.get(key, 0)
-        self._failures[key] = count + 1
+        count = self._failures[key] = self._failures.get(key, 0) + 1
         self._on_error(key, error)
-        # Beyond 2**60 the product exceeds any limit.
-        delay_s = min(self._settings.retry_max_s, self._settings.retry_first_s * 2.0 ** min(count, 60))
+        delay_s = backoff_s(count, first_s=self._settings.retry_first_s, max_s=self._settings.retry_max_s)
         if key not in self._ready:
             self.add_after(key, delay_s * self._dice.uniform(0.5, 1.0))
 

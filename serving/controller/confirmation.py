@@ -7,6 +7,8 @@ out of the endpoints. An activator that answers with another digest is asked unt
 
 from collections.abc import Collection
 
+from serving.traffic.backoff import backoff_s
+
 __all__ = ["SILENT_S", "ActivatorAnswers", "retry_delay_s"]
 
 SILENT_S = 10.0
@@ -48,4 +50,4 @@ class ActivatorAnswers:
 
 def retry_delay_s(tries: int) -> float:
     """Wait before the next round of questions, in seconds, after so many rounds: 10 ms, doubled up to 1 s."""
-    return min(_RETRY_MAX_S, _RETRY_FIRST_S * 2.0 ** min(tries, 60))
+    return backoff_s(tries + 1, first_s=_RETRY_FIRST_S, max_s=_RETRY_MAX_S)

@@ -30,6 +30,7 @@ from serving.local.unready import ObservedContainer
 from serving.model.errors import NotFound
 from serving.queueproxy.io.app_probe import attempt
 from serving.queueproxy.podspec import Address, Probe
+from serving.traffic.backoff import backoff_s
 
 __all__ = ["ContainerKeeper", "ContainerSpec"]
 
@@ -218,10 +219,13 @@ class ContainerKeeper:
 
     async def _until_it_may_pass(self, plan: ProbePlan) -> None:
         """Probe more often in the first period, so that readiness is not late by a whole one; failures do not count yet."""
-        until_s, pause_s = now_s() + plan.period_s, _STARTUP_PAUSE_FIRST_S
-        while not await self._outcome(plan) and now_s() + pause_s < until_s:
+        until_s, failure_count = now_s() + plan.period_s, 0
+        while not await self._outcome(plan):
+            failure_count += 1
+            pause_s = backoff_s(failure_count, first_s=_STARTUP_PAUSE_FIRST_S, max_s=plan.period_s)
+            if now_s() + pause_s >= until_s:
+                return
             await asyncio.sleep(pause_s)
-            pause_s *= 2
 
     async def _outcome(self, plan: ProbePlan) -> bool:
         if not plan.command:

@@ -16,11 +16,9 @@ import msgspec
 
 from serving.model.errors import IllegalTransition
 from serving.settings.nodegroup import NodeGroupSettings
+from serving.traffic.backoff import backoff_s
 
 __all__ = ["TRANSITIONS", "BreakerEvent", "BreakerPhase", "BreakerState", "allowance", "growth_asked_for", "observe"]
-
-# 2^20 first waits are longer than any maximum: beyond that doubling only makes numbers that overflow.
-_DOUBLINGS_MAX = 20
 
 
 class BreakerPhase(enum.StrEnum):
@@ -110,7 +108,7 @@ def _failed(state: BreakerState, *, settings: NodeGroupSettings, now_s: float) -
     too_many = counted.failure_count - settings.scale_up_failure_threshold
     if too_many < 0:
         return counted
-    wait_s = min(settings.scale_up_retry_s * 2 ** min(too_many, _DOUBLINGS_MAX), settings.scale_up_retry_max_s)
+    wait_s = backoff_s(too_many + 1, first_s=settings.scale_up_retry_s, max_s=settings.scale_up_retry_max_s)
     return msgspec.structs.replace(counted, phase=_advance(counted, BreakerEvent.TRIPPED), retry_at_s=now_s + wait_s)
 
 

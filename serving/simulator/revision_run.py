@@ -27,6 +27,7 @@ from serving.simulator.durations import Durations, Quantiles, durations_of
 from serving.simulator.nodes import NodeRoom
 from serving.simulator.pods import PodSet, SimulatedPod
 from serving.simulator.results import PodSeries, RevisionResult
+from serving.traffic.backoff import backoff_s
 from serving.traffic.policy import policy_for
 
 __all__ = ["RevisionRun", "RunConfig"]
@@ -337,7 +338,8 @@ class RevisionRun:
         if self._config.failing_starts and self._dice.random() < self._config.failing_starts and not pod.is_ending:
             self.result.failed_starts += 1
             pod.failures += 1
-            self.start_container(pod, at_s + min(_BACKOFF_FIRST_S * 2 ** (pod.failures - 1), _BACKOFF_MAX_S))
+            pause_s = backoff_s(pod.failures, first_s=_BACKOFF_FIRST_S, max_s=_BACKOFF_MAX_S)
+            self.start_container(pod, at_s + pause_s)
             return
         if not self.pods.become_ready(pod, at_s):
             return

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from serving.traffic.backoff import backoff_s
+
 if TYPE_CHECKING:
     from serving.wire.websocket import Websocket
 
 __all__ = ["Link", "LinkSettings"]
 
 _log = logging.getLogger(__name__)
-
-# 2 to this is more than any pause.
-_DOUBLINGS_MAX = 16
 
 
 class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +108,7 @@ class Link:
                 # Once per loss, not once per attempt.
                 if self.failure_count == 1:
                     _log.warning("link.lost", extra={"url": self._url, "error": str(error)})
-            pause_s = min(least_s * 2 ** min(self.failure_count - 1, _DOUBLINGS_MAX), most_s)
+            pause_s = backoff_s(self.failure_count, first_s=least_s, max_s=most_s)
             await asyncio.sleep(pause_s * (0.5 + self._draw()))
 
     async def _converse(self) -> None:

@@ -22,12 +22,13 @@ from serving.local.podsetup import PodSetup
 from serving.model.errors import InvalidValue, NotFound
 from serving.model.knative import COMMAND_ANNOTATION, FOLDER_ANNOTATION, NETWORK_ANNOTATION, REVISION_UID_LABEL
 from serving.model.objects import annotations_of, labels_of, namespace_of
+from serving.traffic.backoff import backoff_s
 
 __all__ = ["box_of", "has_own_network", "names_commands", "runs_images"]
 
 _NO_NETWORK = "pods have networks of their own only where containers run as root, see `serving doctor`"
 
-_PAUSE_FIRST_S, _PAUSE_FACTOR, _PAUSE_MAX_S = 5.0, 2.0, 300.0
+_PAUSE_FIRST_S, _PAUSE_MAX_S = 5.0, 300.0
 
 
 def runs_images(pod: Object) -> bool:
@@ -58,7 +59,7 @@ async def box_of(
 
     ``was_boxed`` is what an earlier control process chose, None for a new pod. ``on_state`` gets what a container waits for, ``warn`` the reason and message of an Event.
     """
-    host, pod, pause_s = setup.node.containers, setup.manifest, _PAUSE_FIRST_S
+    host, pod, failure_count = setup.node.containers, setup.manifest, 0
     has_network = has_own_network(pod)
     if has_network and (host is None or host.networks is None):
         await warn("NoOwnNetwork", f"the app must listen on $PORT: {_NO_NETWORK}")
@@ -91,9 +92,10 @@ async def box_of(
         else:
             return box
         on_state(name, waiting)
+        failure_count += 1
+        pause_s = backoff_s(failure_count, first_s=_PAUSE_FIRST_S, max_s=_PAUSE_MAX_S)
         if await wait_for(stop, until_s=now_s() + pause_s):
             return None
-        pause_s = min(pause_s * _PAUSE_FACTOR, _PAUSE_MAX_S)
 
 
 async def _credentials(setup: PodSetup, warn: Callable[[str, str], Awaitable[None]]) -> bytes:

@@ -1,5 +1,7 @@
 """Pods that get no requests for a while."""
 
+import pytest
+
 from serving.activator.ejection import EjectedPods, Ejection
 
 
@@ -90,3 +92,20 @@ def test_failures_in_a_row_count_from_the_first_and_one_of_another_kind_begins_a
     made.readmit(8.0)
     made.silent("p", 9.0)
     assert made.ejections["p"] == Ejection(failure_count=2, since_s=3.0, until_s=19.0, is_silent=True)
+
+
+@pytest.mark.parametrize(("is_silent", "longest_s"), [(False, 1.0), (True, 60.0)])
+def test_a_pod_that_stays_listed_and_unreachable_for_hours_is_ejected_each_time(
+    is_silent: bool, longest_s: float
+) -> None:
+    """A pause of 1 s each: after 1,024 of them 2^1024 was more than a float holds."""
+    made, now_s = EjectedPods(), 0.0
+    for _ in range(2_500):
+        assert made.silent("p", now_s) if is_silent else made.failed("p", now_s)
+        assert made.addresses == {"p"}
+        due_s = made.next_due_s()
+        assert due_s is not None
+        assert due_s - now_s <= longest_s + 1e-6
+        now_s = due_s
+        assert made.readmit(now_s)
+    assert made.ejections["p"].failure_count == 2_500

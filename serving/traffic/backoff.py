@@ -1,0 +1,17 @@
+"""The pause after failures in a row: it doubles with each, up to a bound.
+
+Input: how many failures there were. Output: seconds. Jitter is the caller's, who has the random numbers.
+"""
+
+__all__ = ["backoff_s"]
+
+# A float ends at 2^1024. 2^60 first pauses of a nanosecond are 36 years, longer than any bound.
+_DOUBLINGS_MAX = 60
+
+
+def backoff_s(failure_count: int, *, first_s: float, max_s: float) -> float:
+    """Pause after so many failures in a row, in seconds, for any count.
+
+    With ``first_s`` 0.05 and ``max_s`` 1: 0.05, 0.1, 0.2, 0.4, 0.8, 1, 1 and so on. No failure counts as one.
+    """
+    return min(first_s * 2.0 ** min(max(failure_count - 1, 0), _DOUBLINGS_MAX), max_s)

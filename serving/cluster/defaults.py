@@ -51,8 +51,6 @@ def _fill_pod(pod: dict[str, Any]) -> None:
     for container in containers:
         if not container.get("name"):
             container["name"] = _CONTAINER if is_alone else next(spare)
-        if is_alone and not container.get("ports"):
-            container["ports"] = [{"containerPort": _PORT, "name": "http1", "protocol": "TCP"}]
         for port in _objects_at(container, "ports"):
             if port.get("containerPort") == 0:
                 port["containerPort"] = _PORT

@@ -14,7 +14,7 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -98,6 +98,13 @@ class Journal:
             raise Unavailable(f"the journal is {_WAITING_MAX} writes behind; try again later")
         self._send((entry, done))
 
+    def write_now(self, entries: Sequence[JournalEntry]) -> None:
+        """Commit entries before this returns. Call it before the first ``submit`` only. Raises ``Unavailable``."""
+        try:
+            self._write(entries)
+        except sqlite3.Error as error:
+            raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
+
     def claim(self, version: int) -> None:
         """Make sure that a version may be handed out; reserve more, in the background, before they run out.
 
@@ -173,7 +180,7 @@ class Journal:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(tell)
 
-    def _write(self, items: list[JournalEntry | _Reservation]) -> None:
+    def _write(self, items: Sequence[JournalEntry | _Reservation]) -> None:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from serving.aio.clock import stamp
+from serving.cluster.durability import durable_part
 from serving.cluster.history import ObjectFilter, StoreChange
-from serving.cluster.journal import Journal
+from serving.cluster.journal import Journal, JournalEntry
 from serving.cluster.kinds import KINDS, NAMESPACE, Kind
 from serving.cluster.limits import StoreLimits
 from serving.cluster.metadata import ObjectMetadata, read_metadata
@@ -65,9 +66,18 @@ class StoreState:
         self._tables = {kind: KindTable(kind, limits, floor=self.version) for kind in KINDS}
         for kind, whole in _loaded(journal) if journal is not None else ():
             self._load(kind, whole)
-        for name in FIRST_NAMESPACES:
-            if ("", name) not in self._tables[NAMESPACE].objects:
-                self._load(NAMESPACE, self.fresh(NAMESPACE, {"metadata": {"name": name}}))
+        absent = [name for name in FIRST_NAMESPACES if ("", name) not in self._tables[NAMESPACE].objects]
+        first = [self.fresh(NAMESPACE, {"metadata": {"name": name}}) for name in absent]
+        if journal is not None and first:
+            # Clients know a namespace by its uid: it stays the same from start to start.
+            journal.write_now(
+                [
+                    JournalEntry(kind=NAMESPACE.resource, namespace="", name=name, data=encode(durable_part(one)))
+                    for name, one in zip(absent, first, strict=True)
+                ]
+            )
+        for one in first:
+            self._load(NAMESPACE, one)
 
     def __repr__(self) -> str:
         count = sum(len(table.objects) for table in self._tables.values())
@@ -187,4 +197,7 @@ def _loaded(journal: Journal) -> Iterator[tuple[Kind, Object]]:
         except (msgspec.MsgspecError, Invalid) as error:
             where = f"{entry.kind} {entry.namespace}/{entry.name}"
             raise JournalDamaged(path=str(journal.path), detail=f"{where} cannot be read: {error}") from error
+        if kind == NAMESPACE:
+            # The journal keeps no status, and no controller writes this one.
+            whole["status"] = {"phase": "Terminating" if "deletionTimestamp" in whole["metadata"] else "Active"}
         yield kind, whole

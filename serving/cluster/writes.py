@@ -10,11 +10,26 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from serving.aio.clock import stamp as stamp_of
-from serving.cluster.kinds import CONFIG_MAP, EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE, Kind
+from serving.cluster.kinds import (
+    CONFIG_MAP,
+    CONFIGURATION,
+    EVENT,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    REVISION,
+    ROUTE,
+    SECRET,
+    SERVICE,
+    SERVING_SERVICE,
+    Kind,
+)
 from serving.cluster.metadata import ObjectMetadata, read_metadata
 from serving.cluster.patch import same_json
 from serving.cluster.port import Object, Subresource
 from serving.model.errors import Conflict, Invalid, NotFound, Problem
+from serving.model.objects import meant
 
 __all__ = [
     "PROPAGATION_FINALIZERS",
@@ -41,6 +56,8 @@ PROPAGATION_FINALIZERS: Mapping[Propagation, str] = {"Foreground": "foregroundDe
 _OWN_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 _DROPPED_FIELDS = ("managedFields", "selfLink", "resourceVersion")
 _NO_GENERATION = frozenset({CONFIG_MAP, SECRET, EVENT, LEASE, NAMESPACE, NODE, SERVICE})
+# Knative's webhook stores these as Go writes them: there empty and absent are one.
+_COMPARED_BY_MEANING = frozenset({SERVING_SERVICE, CONFIGURATION, REVISION, ROUTE})
 _FIRST_STATUS: Mapping[Kind, Mapping[str, str]] = {POD: {"phase": "Pending"}, NAMESPACE: {"phase": "Active"}}
 # Keeps a deleted namespace until the collector has emptied it.
 _NAMESPACE_FINALIZER = "kubernetes"
@@ -193,9 +210,15 @@ def _object(value: object) -> Mapping[str, Any]:
 
 
 def with_generation(kind: Kind, old: Object, new: Object) -> Object:
-    """Increment the generation if anything except metadata and status has changed."""
+    """Increment the generation if anything except metadata and status has changed.
+
+    The spec of Knative's kinds is compared by what is meant: ``resources: {}`` is no change.
+    """
     generation = old["metadata"].get("generation")
-    if generation is None or kind in _NO_GENERATION or same_json(_content(old), _content(new)):
+    if generation is None or kind in _NO_GENERATION:
+        return new
+    before, after = _content(old), _content(new)
+    if same_json(before, after) or (kind in _COMPARED_BY_MEANING and same_json(meant(before), meant(after))):
         return new
     return {**new, "metadata": {**new["metadata"], "generation": generation + 1}}
 

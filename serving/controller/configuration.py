@@ -6,7 +6,7 @@ takes over. A template may name its revision once: the same name with other cont
 98e5ef90, pkg/reconciler/configuration.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -16,7 +16,22 @@ from serving.controller.defaults import spec_with_defaults, timeouts_too_long
 from serving.controller.revision import desired_revision, revision_name_for
 from serving.controller.revision_status import serving_state_of, was_ready
 from serving.controller.writes import Create, Note, Patch, ResourceKind, Write, WritePlan, patch_of, status_patch
-from serving.model.knative import CONDITION_READY, CONFIGURATION_GENERATION_LABEL, ConditionStatus, ServingState
+from serving.model.knative import (
+    ANTICIPATED_PODS_ANNOTATION,
+    BECAME_READY_ANNOTATION,
+    CONDITION_READY,
+    CONFIGURATION_GENERATION_LABEL,
+    CREATOR_ANNOTATION,
+    LEARNT_ANNOTATION,
+    LEARNT_TARGET_ANNOTATION,
+    ROUTES_ANNOTATION,
+    ROUTING_STATE_LABEL,
+    ROUTING_STATE_MODIFIED_ANNOTATION,
+    SAVINGS_ANNOTATION,
+    TRAFFIC_PATH_ANNOTATION,
+    ConditionStatus,
+    ServingState,
+)
 from serving.model.objects import (
     Object,
     annotations_of,
@@ -24,6 +39,7 @@ from serving.model.objects import (
     is_being_deleted,
     is_controlled_by,
     labels_of,
+    meant,
     name_of,
     nested,
 )
@@ -32,6 +48,16 @@ from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["latest_ready_of", "reconcile_configuration", "revision_name_is_taken"]
+
+# What the controller and the autoscaler write on a revision themselves.
+_OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})
+_OWN_ANNOTATIONS = frozenset(
+    {
+        *(BECAME_READY_ANNOTATION, CREATOR_ANNOTATION, ROUTES_ANNOTATION, ROUTING_STATE_MODIFIED_ANNOTATION),
+        *(ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, LEARNT_TARGET_ANNOTATION, SAVINGS_ANNOTATION),
+        TRAFFIC_PATH_ANNOTATION,
+    }
+)
 
 
 class _Latest(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +120,7 @@ def revision_name_is_taken(
 def _has_content(revision: Object, configuration: Object, settings: ControllerSettings) -> bool:
     wanted = spec_with_defaults(nested(configuration, "spec", "template", "spec") or {}, settings)
     found = spec_with_defaults(revision.get("spec") or {}, settings)
-    return {**wanted, "servingState": ""} == {**found, "servingState": ""}
+    return bool(meant({**wanted, "servingState": ""}) == meant({**found, "servingState": ""}))
 
 
 def _latest(
@@ -114,6 +140,8 @@ def _latest(
     )
     if is_taken:
         return _Latest(revision=None, refusal=f'revisions.serving.knative.dev "{name}" already exists')
+    if found is None and not has_own_name:
+        found = _unchanged(configuration, revisions, settings=settings, scaling=scaling)
     if found is not None:
         return _Latest(revision=found)
     template = nested(configuration, "spec", "template") or {}
@@ -122,6 +150,35 @@ def _latest(
         *timeouts_too_long(template.get("spec") or {}, settings),
     ]
     return _Latest(revision=None, refusal="; ".join(str(problem) for problem in problems))
+
+
+def _unchanged(
+    configuration: Object,
+    revisions: Mapping[str, Object],
+    *,
+    settings: ControllerSettings,
+    scaling: AutoscalerSettings,
+) -> Object | None:
+    """The latest created revision if the template still means that one.
+
+    A real API server counts a generation where a client adds ``resources: {}``.
+    """
+    name = nested(configuration, "status", "latestCreatedRevisionName")
+    found = revisions.get(name) if name else None
+    if found is None or not is_controlled_by(found, configuration) or serving_state_of(found) is ServingState.RETIRED:
+        return None
+    wanted = desired_revision(configuration, settings=settings, scaling=scaling, now="")
+    is_same = (
+        _has_content(found, configuration, settings)
+        and _asked(labels_of(found), _OWN_LABELS) == _asked(labels_of(wanted), _OWN_LABELS)
+        and _asked(annotations_of(found), _OWN_ANNOTATIONS) == _asked(annotations_of(wanted), _OWN_ANNOTATIONS)
+    )
+    return found if is_same else None
+
+
+def _asked(texts: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
+    """Labels or annotations that come from the template."""
+    return {key: text for key, text in texts.items() if key not in own}
 
 
 def latest_ready_of(configuration: Object, own: Sequence[Object], latest: Object | None) -> str:
@@ -153,7 +210,11 @@ def _generation_of(revision: Object) -> int:
 
 def _status(configuration: Object, own: Sequence[Object], latest: _Latest, *, now: str) -> Object:
     before = nested(configuration, "status") or {}
-    created = before.get("latestCreatedRevisionName") if latest.refusal else revision_name_for(configuration)
+    created = (
+        before.get("latestCreatedRevisionName")
+        if latest.refusal
+        else name_of(latest.revision) or revision_name_for(configuration)
+    )
     ready = latest_ready_of(configuration, own, latest.revision)
     condition = _ready_condition(latest)
     names = {"latestCreatedRevisionName": created, "latestReadyRevisionName": ready}

@@ -25,6 +25,7 @@ from serving.model.objects import (
     is_being_deleted,
     is_controlled_by,
     labels_of,
+    meant,
     merge_difference,
     name_of,
     namespace_of,
@@ -146,16 +147,21 @@ def _changes(existing: Object, desired: Object) -> Object:
     }
     after = {
         "metadata": {"labels": labels_of(desired), "annotations": {**annotations_of(desired), **kept}},
-        "spec": desired["spec"],
+        # An empty field is no change: a real API server would count a new generation for it, so a new revision.
+        "spec": before["spec"] if _means(existing, desired) else desired["spec"],
     }
     return merge_difference(before, after)
+
+
+def _means(child: Object, desired: Object) -> bool:
+    return bool(meant(child.get("spec")) == meant(desired["spec"]))
 
 
 def _is_up_to_date(child: Object | None, desired: Object) -> bool:
     """Whether a child's status is about the service's current spec."""
     return (
         child is not None
-        and child.get("spec") == desired["spec"]
+        and _means(child, desired)
         and nested(child, "status", "observedGeneration") == nested(child, "metadata", "generation")
     )
 

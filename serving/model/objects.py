@@ -21,6 +21,7 @@ __all__ = [
     "is_controlled_by",
     "is_true",
     "labels_of",
+    "meant",
     "merge_difference",
     "name_of",
     "namespace_of",
@@ -34,6 +35,14 @@ __all__ = [
 Object = dict[str, Any]
 """An object as the API has it: decoded JSON."""
 
+# Fields whose empty map says something: it chooses a handler or a source, or selects everything.
+_SAYS_SO_EMPTY = frozenset(
+    {
+        *("exec", "grpc", "httpGet", "livenessProbe", "sleep", "startupProbe", "tcpSocket"),
+        *("configMap", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret", "serviceAccountToken"),
+        *("labelSelector", "namespaceSelector", "preference"),
+    }
+)
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?Z\Z")
 
 
@@ -121,6 +130,24 @@ def condition_of(one: object, condition_type: str) -> Object:
 def is_true(one: object, condition_type: str) -> bool:
     """Whether a condition has the status True."""
     return condition_of(one, condition_type).get("status") == ConditionStatus.TRUE
+
+
+def meant(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A JSON value without fields that say nothing: nulls, empty maps and empty lists.
+
+    Go clients write ``resources: {}`` where a person writes nothing. {"a": {"b": []}, "emptyDir": {}} is {"emptyDir": {}};
+    the elements of a list stay.
+    """
+    if isinstance(value, list):
+        return [meant(child) for child in value]
+    if not isinstance(value, dict):
+        return value
+    below = {key: meant(child) for key, child in value.items() if child is not None}
+    return {
+        key: child
+        for key, child in below.items()
+        if (child or not isinstance(child, dict | list)) or (child == {} and key in _SAYS_SO_EMPTY)
+    }
 
 
 def merge_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Object:

@@ -8,11 +8,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serving.cluster.admission import admit
+from serving.cluster.crds import crds
 from serving.cluster.journal import Journal
-from serving.cluster.kinds import CONFIG_MAP, REVISION
+from serving.cluster.kinds import CONFIG_MAP, CONFIGURATION, REVISION, SERVING_SERVICE, Kind
 from serving.cluster.limits import StoreLimits
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.port import EventType, Object
+from serving.cluster.schema import Schema, completed
+from serving.cluster.writes import with_generation
 from serving.model.errors import ClusterError, Gone
 
 NAMES = st.sampled_from("abc")
@@ -159,3 +163,85 @@ def test_a_store_that_starts_again_is_what_it_was_but_for_the_status(steps: Any,
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(scenario(Path(folder) / "journal.db"))
+
+
+# Fields that choose a handler or a source even if they are empty.
+CHOICES = {
+    *("exec", "grpc", "httpGet", "tcpSocket", "livenessProbe", "startupProbe"),
+    *("configMap", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret", "serviceAccountToken"),
+}
+Step = tuple[str, Schema]
+
+
+def empties(schema: Schema, path: tuple[Step, ...] = ()) -> list[tuple[Step, ...]]:
+    """The ways to all maps and lists of a schema."""
+    found = []
+    for key, known in schema.get("properties", {}).items():
+        way = (*path, (key, known))
+        if known.get("type") in {"object", "array"}:
+            found.append(way)
+        found += empties(known.get("items", known), way)
+    return found
+
+
+def with_leaf(way: tuple[Step, ...], leaf: object) -> Object:
+    """An object with one element in each list on a way, and a leaf at its end; None is no leaf."""
+    (key, known), *rest = way
+    if not rest:
+        return {} if leaf is None else {key: leaf}
+    below = with_leaf(tuple(rest), leaf)
+    return {key: [below] if known["type"] == "array" else below}
+
+
+def kind_and_ways() -> list[tuple[Kind, tuple[Step, ...]]]:
+    found = []
+    for kind in (SERVING_SERVICE, CONFIGURATION):
+        template = crds()[kind].schema["properties"]["spec"]["properties"]["template"]
+        start: tuple[Step, ...] = (("spec", {"type": "object"}), ("template", template))
+        found += [(kind, way) for way in empties(template, start) if way[-1][0] not in {*CHOICES, "spec"}]
+    return found
+
+
+def generations(kind: Kind, old: Object, new: Object) -> tuple[int, int]:
+    """The generation after a write and after the write back."""
+    one, other = {**old, "metadata": {"generation": 4}}, {**new, "metadata": {"generation": 4}}
+    return tuple(with_generation(kind, *two)["metadata"]["generation"] for two in ((one, other), (other, one)))
+
+
+def test_an_empty_field_of_the_template_is_no_new_generation() -> None:
+    """All of them, so that there is nothing to draw."""
+    for kind, way in kind_and_ways():
+        schema = crds()[kind].schema
+        leaf: object = [] if way[-1][1]["type"] == "array" else {}
+        absent, empty = (completed(schema, with_leaf(way, one)) for one in (None, leaf))
+        assert generations(kind, absent, empty) == (4, 4), [key for key, _ in way]
+
+
+def test_a_filled_field_of_the_template_is_a_new_generation() -> None:
+    for kind, way in kind_and_ways():
+        leaf: object = ["x"] if way[-1][1]["type"] == "array" else {"x": "y"}
+        absent, filled = (with_leaf(way, one) for one in (None, leaf))
+        assert generations(kind, absent, filled) == (5, 5), [key for key, _ in way]
+
+
+def test_an_empty_choice_is_a_new_generation() -> None:
+    sources: list[Object] = [{"emptyDir": {}}, {"configMap": {}}]
+    volumes = [{"volumes": [{"name": "a", **source}]} for source in sources]
+    assert generations(CONFIGURATION, *({"spec": {"template": {"spec": one}}} for one in volumes)) == (5, 5)
+
+
+LISTS = {"env", "volumeMounts", "args", "command"}
+
+
+@given(st.sampled_from(["resources", "env", "volumeMounts", "securityContext", "args", "command"]))
+def test_what_a_go_client_writes_back_is_no_new_generation(key: str) -> None:
+    async def scenario() -> int:
+        cluster = MemoryCluster(admit=admit)
+        template: Object = {"spec": {"containers": [{"image": "x"}]}}
+        body = {"metadata": {"name": "hello"}, "spec": {"template": template}}
+        made = await cluster.create(SERVING_SERVICE, body)
+        container = {**made["spec"]["template"]["spec"]["containers"][0], key: [] if key in LISTS else {}}
+        made["spec"]["template"] = {"metadata": {"creationTimestamp": None}, "spec": {"containers": [container]}}
+        return int((await cluster.replace(SERVING_SERVICE, made))["metadata"]["generation"])
+
+    assert asyncio.run(scenario()) == 1

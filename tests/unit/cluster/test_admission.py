@@ -42,7 +42,6 @@ def test_a_service_gets_the_defaults_of_knative() -> None:
     container = {
         "image": "x",
         "name": "user-container",
-        "ports": [{"containerPort": 8080, "name": "http1", "protocol": "TCP"}],
         "readinessProbe": {"tcpSocket": {"port": 0}, "successThreshold": 1},
     }
     pod = {

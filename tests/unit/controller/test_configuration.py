@@ -45,13 +45,44 @@ def ready(generation: int, status: str = "True", **more: str) -> Object:
 
 
 def test_a_new_generation_gets_a_revision() -> None:
-    plan = plan_for(having(a_configuration(generation=2), latestCreatedRevisionName="hello-00001"), ready(1))
+    plan = plan_for(
+        having(a_configuration(generation=2, spec=OTHER), latestCreatedRevisionName="hello-00001"), ready(1)
+    )
     (create,) = [write for write in plan.writes if isinstance(write, Create)]
     assert create.body["metadata"]["name"] == "hello-00002"
     assert plan.notes[0].message == 'Created Revision "hello-00002"'
     status = written_status(plan, ResourceKind.CONFIGURATION)
     assert status["latestCreatedRevisionName"] == "hello-00002"
     assert told(status, "Ready") == ("Unknown", "", "")
+
+
+@pytest.mark.parametrize(
+    ("template", "is_new"),
+    [
+        ({"spec": {"containers": [{"image": "app", "resources": {}, "env": []}], "volumes": []}}, False),
+        ({"metadata": {"labels": {}, "annotations": {}}}, False),
+        ({"metadata": {"labels": {"a": "b"}}}, True),
+        ({"metadata": {"annotations": {"a": "b"}}}, True),
+        ({"spec": {"containers": [{"image": "app", "env": [{"name": "A", "value": "b"}]}]}}, True),
+    ],
+)
+def test_a_generation_that_means_the_latest_revision_is_that_one(template: Object, is_new: bool) -> None:
+    before = stored(ready(1), annotations={BECAME_READY_ANNOTATION: NOW})
+    configuration = having(a_configuration(generation=2, **template), latestCreatedRevisionName="hello-00001")
+    plan = plan_for(configuration, before)
+    assert any(isinstance(write, Create) for write in plan.writes) is is_new
+    status = written_status(plan, ResourceKind.CONFIGURATION)
+    created = status.get("latestCreatedRevisionName", "hello-00001")
+    assert (created, status["observedGeneration"]) == (f"hello-0000{1 + is_new}", 2)
+
+
+@pytest.mark.parametrize("lost", [{"metadata": {"ownerReferences": []}}, {"spec": {"servingState": "Retired"}}])
+def test_a_revision_that_cannot_serve_is_no_latest_one(lost: Object) -> None:
+    before = {key: {**value, **lost.get(key, {})} if key in lost else value for key, value in ready(1).items()}
+    configuration = having(a_configuration(generation=2), latestCreatedRevisionName="hello-00001")
+    assert [
+        write.body["metadata"]["name"] for write in plan_for(configuration, before).writes if isinstance(write, Create)
+    ]
 
 
 def test_of_the_first_revision_its_own_events_tell() -> None:

@@ -52,6 +52,14 @@ def patches(plan: WritePlan, resource: ResourceKind) -> list[Object]:
     return [write.patch for write in plan.writes if isinstance(write, Patch) and write.resource is resource]
 
 
+def test_an_empty_field_changes_no_child() -> None:
+    service = a_service(spec={"containers": [{"image": "app", "resources": {}, "volumeMounts": []}], "volumes": []})
+    children = ready_children()
+    plan = plan_for(service, children)
+    assert not patches(plan, ResourceKind.CONFIGURATION)
+    assert told(status_of(service, children), "ConfigurationsReady")[0] == "True"
+
+
 def test_a_service_gets_a_configuration_and_a_route_of_its_name() -> None:
     service = stored(a_service(), labels={"team": "a"}, annotations={"serving.knative.dev/creator": "ann"})
     plan = plan_for(service, ServiceChildren(configuration=None, route=None))

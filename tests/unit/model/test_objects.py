@@ -12,6 +12,7 @@ from serving.model.objects import (
     is_controlled_by,
     is_true,
     labels_of,
+    meant,
     merge_difference,
     name_of,
     namespace_of,
@@ -106,3 +107,19 @@ def test_a_difference_is_the_smallest_patch(old: Object, new: Object, patch: Obj
 )
 def test_a_stamp_is_seconds_since_the_epoch(stamp: object, seconds: float | None) -> None:
     assert timestamp_s(stamp) == seconds
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"resources": {"limits": {}}, "env": [], "image": "x"}, {"image": "x"}),
+        ({"a": None, "b": "", "c": 0, "d": False}, {"b": "", "c": 0, "d": False}),
+        ({"annotations": {"a": ""}}, {"annotations": {"a": ""}}),
+        ([{}, {"a": {}}, {"b": 1}], [{}, {}, {"b": 1}]),
+        ({"name": "cache", "emptyDir": {}}, {"name": "cache", "emptyDir": {}}),
+        ({"httpGet": {"httpHeaders": []}}, {"httpGet": {}}),
+        ({"exec": []}, {}),
+    ],
+)
+def test_what_is_meant_has_no_empty_fields(given: object, says: object) -> None:
+    assert meant(given) == says

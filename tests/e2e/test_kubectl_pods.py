@@ -108,6 +108,18 @@ def test_exec_of_a_missing_command_says_so(kubectl: Kubectl) -> None:
     assert "not found" in kubectl("exec", "no-such-pod", "--", "ls", code=1)
 
 
+def test_exec_where_the_container_does_not_run_says_why(kubectl: Kubectl) -> None:
+    kubectl("run", "broken", NO_IMAGE, "--command", "--", "/no/such/program")
+    kubectl(
+        "wait", "pod/broken", "--for", "jsonpath={.status.containerStatuses[0].state.waiting.reason}", "--timeout=60s"
+    )
+    for words in (("exec", "broken", "--", "ls"), ("attach", "broken")):
+        printed = kubectl(*words, code=1)
+        assert "container broken of the pod does not run: " in printed
+        assert "/no/such/program" in printed
+    kubectl("delete", "pod", "broken", "--wait=false")
+
+
 def test_exec_with_a_terminal(kubectl: Kubectl) -> None:
     ours, theirs = os.openpty()
     process = kubectl.start("exec", "-it", kubectl.pod, "--", "sh", stdin=theirs, stdout=theirs, stderr=theirs)

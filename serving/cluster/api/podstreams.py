@@ -1,7 +1,7 @@
 """The port to what runs inside pods: exec, attach and connections to ports. The component that runs pods passes it in."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -11,8 +11,10 @@ from serving.cluster.api.channels import STDERR, STDOUT
 from serving.cluster.api.logs import chosen_container
 from serving.cluster.api.status import Fault
 from serving.cluster.port import Object
+from serving.model.errors import NotFound
+from serving.model.objects import nested
 
-__all__ = ["ExecOptions", "ExecSession", "PodStreams", "exec_options"]
+__all__ = ["ExecOptions", "ExecSession", "PodStreams", "begun", "exec_options"]
 
 _TRUE = {"1", "true", "True"}
 
@@ -86,6 +88,24 @@ def exec_options(pod: Object, query: MultiMapping[str], *, subresource: str) -> 
         has_terminal=_is_set(query, "tty"),
         streams=frozenset(wanted),
     )
+
+
+async def begun(pod: Object, begin: Callable[[], Awaitable[ExecSession]], container: str) -> ExecSession:
+    """Begin a session. Raises ``NotFound`` that says why the container does not run, where its status does."""
+    try:
+        return await begin()
+    except NotFound as error:
+        statuses = [
+            one
+            for field in ("containerStatuses", "initContainerStatuses")
+            for one in nested(pod, "status", field) or ()
+            if one.get("name") == container
+        ]
+        waiting = nested(statuses, 0, "state", "waiting") or {}
+        why = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+        if not why:
+            raise
+        raise NotFound(f"{error}: {why}") from error
 
 
 def _is_set(query: Mapping[str, str], name: str) -> bool:

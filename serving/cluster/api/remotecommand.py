@@ -5,6 +5,7 @@ Clients send stdin and the size of their terminal; they get stdout, stderr and t
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -12,10 +13,13 @@ from aiohttp import WSMsgType, web
 
 from serving.cluster.api.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDIN
 from serving.cluster.api.podstreams import ExecSession
-from serving.cluster.api.status import Fault
+from serving.cluster.api.status import Fault, refusal
 from serving.cluster.port import Object
+from serving.model.errors import ClusterError
 
 __all__ = ["stream_session", "upgraded"]
+
+_log = logging.getLogger(__name__)
 
 _FAILED = {"metadata": {}, "status": "Failure"}
 
@@ -42,15 +46,22 @@ async def upgraded(request: web.Request, protocols: tuple[str, ...]) -> web.WebS
 
 
 async def stream_session(request: web.Request, begin: Callable[[], Awaitable[ExecSession]]) -> web.WebSocketResponse:
-    """Run a session over the websocket of a request until the command has ended or the client is gone."""
+    """Run a session over the websocket of a request until the command has ended or the client is gone.
+
+    Every error goes to the client as the final Status: after the upgrade no other answer can be read.
+    """
     socket = await upgraded(request, PROTOCOLS)
-    try:
-        session = await begin()
-    except OSError as error:
-        await _end(socket, {**_FAILED, "message": str(error), "reason": "InternalError", "code": 500})
-        return socket
     with contextlib.suppress(ConnectionResetError):
-        await _stream(socket, session)
+        try:
+            await _stream(socket, await begin())
+        except (ClusterError, Fault) as error:
+            await _end(socket, refusal(error))
+        except ConnectionResetError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a stream: its client must get an answer
+            if not isinstance(error, OSError):
+                _log.exception("api.stream_failed path=%s", request.path)
+            await _end(socket, {**_FAILED, "message": str(error), "reason": "InternalError", "code": 500})
     return socket
 
 

@@ -26,7 +26,7 @@ from serving.cluster.api.eviction import evict
 from serving.cluster.api.fieldmanager import field_manager
 from serving.cluster.api.logs import PodLogs, log_options
 from serving.cluster.api.paths import RequestTarget, target_of
-from serving.cluster.api.podstreams import PodStreams, exec_options
+from serving.cluster.api.podstreams import PodStreams, begun, exec_options
 from serving.cluster.api.portforward import forward_ports
 from serving.cluster.api.remotecommand import stream_session
 from serving.cluster.api.reviews import (
@@ -328,8 +328,9 @@ class _ApiHandlers:
             if target.subresource == "portforward":
                 return await forward_ports(request, functools.partial(pods.connect, *place))
             options = exec_options(pod, request.query, subresource=target.subresource)
-            begin = pods.execute if target.subresource == "exec" else pods.attach
-            return await stream_session(request, functools.partial(begin, *place, options))
+            start = pods.execute if target.subresource == "exec" else pods.attach
+            begin = functools.partial(start, *place, options)
+            return await stream_session(request, functools.partial(begun, pod, begin, options.container))
 
     @contextlib.asynccontextmanager
     async def _stream(self):  # type: ignore[no-untyped-def] # noqa: ANN202

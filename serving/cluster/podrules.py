@@ -18,6 +18,15 @@ __all__ = ["init_problems", "pod_problems"]
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _NAME_EXPECTED = "a DNS label: lower case letters, digits and '-', at most 63 characters"
 _RESTARTS = ("Always", "OnFailure", "Never")
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_PROBE_MINIMA = {
+    "initialDelaySeconds": 0,
+    "periodSeconds": 0,
+    "timeoutSeconds": 0,
+    "successThreshold": 0,
+    "failureThreshold": 0,
+    "terminationGracePeriodSeconds": 1,
+}
 # What makes sense for containers that go on running.
 _NOT_OF_INIT = ("lifecycle", "livenessProbe", "ports", "readinessProbe", "restartPolicy", "startupProbe")
 
@@ -61,6 +70,24 @@ def _spec_problems(spec: object, where: str) -> Iterator[Problem]:
         yield Problem(where=f"{where}.restartPolicy", what=what, expected=f"one of {supported}")
     yield from _names_problems(containers, f"{where}.containers", set())
     yield from init_problems(spec, where)
+    for field in ("initContainers", "containers"):
+        listed = spec.get(field)
+        for index, container in enumerate(listed if isinstance(listed, list) else ()):
+            if isinstance(container, Mapping):
+                yield from _probe_problems(container, f"{where}.{field}[{index}]")
+
+
+def _probe_problems(container: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """Yield numbers of probes that are below their minimum."""
+    for probe in _PROBES:
+        given = container.get(probe)
+        for field, least in _PROBE_MINIMA.items() if isinstance(given, Mapping) else ():
+            value = given.get(field)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                what = f"Invalid value: {value}: must be greater than or equal to {least}"
+                yield Problem(
+                    where=f"{where}.{probe}.{field}", what=what, expected=f"a whole number of {least} or more"
+                )
 
 
 def init_problems(spec: Mapping[str, Any], where: str) -> Iterator[Problem]:

@@ -7,13 +7,14 @@ again in the store, without an owner, and the Deployment that selects them adopt
 import asyncio
 import logging
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 
 import msgspec
 
+from serving.aio.clock import now_s, stamp
+from serving.aio.periodic import wait_for
 from serving.cluster.kinds import POD, REVISION
-from serving.cluster.port import Object
 from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.local.containers.aheadnetworks import AheadNetworks
 from serving.local.containers.choosing import has_own_network, runs_images
@@ -24,7 +25,9 @@ from serving.local.nodecontext import NodeContext
 from serving.local.orders import HeldPod
 from serving.local.pod import PodNote, PodRun
 from serving.local.podfolder import remove_folder, rotate
-from serving.local.resident_memory import resident_bytes_by_session
+from serving.local.podstatus import broken_status
+from serving.local.resident_memory import kill_above_limits, memory_limits, resident_bytes_by_session
+from serving.local.restarts import RestartSettings, pause_after
 from serving.local.usage import UsageReporter
 from serving.local.virtualnodes import network_of
 from serving.model.errors import ClusterError, NotFound
@@ -38,6 +41,9 @@ _MEMORY_PERIOD_S = 1.0
 _ROTATION_PERIOD_S = 10.0
 # Pods that are gone, of which the logs can still be read on disk.
 _GONE_LOGS_KEPT = 100
+# Between two attempts at a pod that raises, as a kubelet's CrashLoopBackOff.
+_PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
+_CHORE_PAUSE_S = 10.0
 
 
 class Kubelet:
@@ -52,6 +58,7 @@ class Kubelet:
         self._pods.on_change(self._changed)
         self._ahead = AheadNetworks(self._locations, node.containers.networks if node.containers else None)
         self._running: dict[str, PodRun] = {}
+        self._taken_over: dict[str, PodLocation] = {}
         self._machine = read_machine()
         self._usage = UsageReporter(
             node.cluster,
@@ -85,7 +92,7 @@ class Kubelet:
             try:
                 note = msgspec.convert(held.note, PodNote)
                 await self._take_over_one(held, note)
-            except (msgspec.ValidationError, ClusterError) as error:
+            except Exception as error:  # noqa: BLE001 - one note that cannot be used must not end the others' pods
                 _log.warning("pod.not_taken_over", extra={"pod": held.pod, "error": str(error)})
                 self._node.runtime.forget(held.pod)
 
@@ -96,8 +103,8 @@ class Kubelet:
         revision = (metadata.get("labels") or {}).get(REVISION_LABEL, "")
         await self._node.cluster.get(REVISION, metadata["namespace"], revision)
         manifest = await self._node.cluster.create(POD, note.manifest)
-        location = self._locations.occupy(note.location)
-        pod = PodRun(self._node, manifest, pod_id=held.pod, location=location, note=note)
+        self._taken_over[held.pod] = self._locations.occupy(note.location)
+        pod = PodRun(self._node, manifest, pod_id=held.pod, note=note)
         self._running[manifest["metadata"]["uid"]] = pod
         if note.is_draining:
             await self._node.cluster.delete(POD, *pod.key)
@@ -109,11 +116,15 @@ class Kubelet:
             self._group = group
             for uid, pod in self._running.items():
                 group.create_task(self._run_pod(uid, pod), name=f"pod {pod.key[0]}/{pod.key[1]}")
-            group.create_task(self._nodes.run(), name="nodes")
-            group.create_task(self._watch_memory(), name="memory")
-            group.create_task(self._rotate_logs(), name="logs")
-            group.create_task(self._usage.run(), name="usage")
-            group.create_task(self._ahead.run(), name="networks")
+            chores = {
+                "nodes": self._nodes.run,
+                "memory": self._watch_memory,
+                "logs": self._rotate_logs,
+                "usage": self._usage.run,
+                "networks": self._ahead.run,
+            }
+            for name, chore in chores.items():
+                group.create_task(_repeated(name, chore), name=name)
             await self._pods.run()
 
     def _changed(self, change: CacheChange) -> None:
@@ -124,7 +135,7 @@ class Kubelet:
         is_there = key in self._pods.cache
         if pod is None and is_there:
             assert self._group is not None, "changes come while it runs"
-            pod = PodRun(self._node, change.new, pod_id=uid, location=self._location_for(change.new))
+            pod = PodRun(self._node, change.new, pod_id=uid)
             self._running[uid] = pod
             self._group.create_task(self._run_pod(uid, pod), name=f"pod {key[0]}/{key[1]}")
         if pod is not None and (metadata.get("deletionTimestamp") or not is_there):
@@ -132,11 +143,14 @@ class Kubelet:
             pod.grace_s = float(metadata.get("deletionGracePeriodSeconds") or 0) if is_there else 0.0
             pod.stop.set()
 
-    def _location_for(self, pod: Object) -> PodLocation:
-        is_boxed = self._node.containers is not None and (runs_images(pod) or has_own_network(pod))
+    def _location_for(self, pod: PodRun) -> PodLocation:
+        taken_over = self._taken_over.pop(pod.id, None)
+        if taken_over is not None:
+            return taken_over
+        is_boxed = self._node.containers is not None and (runs_images(pod.manifest) or has_own_network(pod.manifest))
         if is_boxed and self._node.virtual is None:
             return self._ahead.take()
-        return self._locations.take(network_of(pod["spec"]["nodeName"]))
+        return self._locations.take(network_of(pod.node_name))
 
     def _forget_others(self, key: Key, uid: str) -> None:
         """Stop a pod of the same name with another uid: its deletion was missed."""
@@ -145,33 +159,61 @@ class Kubelet:
                 pod.stop.set()
 
     async def _run_pod(self, uid: str, pod: PodRun) -> None:
+        """Run a pod until it is gone.
+
+        One whose start or run raises must not end the others. It frees all that it has, says why in its status, and is tried again
+        after a pause; its object stays, so that its Deployment makes no other in its place.
+        """
+        location, pause_s = None, 0.0
+        while True:
+            began_s = now_s()
+            try:
+                location = location or self._location_for(pod)
+                await pod.run(location)
+                break
+            except Exception as error:  # noqa: BLE001 - the outermost frame of a pod
+                _log.exception("pod.failed", extra={"pod": pod.key[1], "namespace": pod.key[0], "error": str(error)})
+                await self._free(pod)
+                await self._report_broken(pod, error)
+            pause_s = pause_after(pause_s, lived_s=now_s() - began_s, settings=_PATIENCE)
+            if await wait_for(pod.stop, until_s=now_s() + pause_s):
+                break
+            pod = self._running[uid] = pod.again()
+        # The object is the last to go.
+        await self._free(pod)
+        if location is not None:
+            self._locations.leave(location)
         try:
-            await pod.run()
-        except Exception as error:  # noqa: BLE001 - the outermost frame of a pod
-            # One pod that cannot be run must not end the others; its Deployment makes another.
-            _log.exception("pod.failed", extra={"pod": pod.key[1], "namespace": pod.key[0], "error": str(error)})
-            self._node.runtime.forget(pod.id)
-            await self._delete(pod.key, uid)
-        self._locations.leave(pod.location)
+            await self._node.cluster.delete(POD, *pod.key, grace_s=0, uid=uid)
+        except ClusterError as error:
+            _log.debug("pod.forgotten", extra={"pod": pod.key[1], "error": str(error)})
         del self._running[uid]
 
-    async def _delete(self, key: Key, uid: str) -> None:
+    async def _report_broken(self, pod: PodRun, error: Exception) -> None:
+        """Write why a pod cannot be run into its status."""
+        status = broken_status(pod.manifest, message=f"the pod cannot be run: {_said(error)}", stamp=stamp())
         try:
-            await self._node.cluster.delete(POD, *key, grace_s=0, uid=uid)
+            await self._node.cluster.patch(POD, *pod.key, patch={"status": status}, subresource="status")
         except NotFound:
-            return
-        except ClusterError as error:
-            _log.warning("pod.not_deleted", extra={"pod": key[1], "error": str(error)})
+            pod.stop.set()
+        except ClusterError as refused:
+            _log.warning("pod.status_not_written", extra={"pod": pod.key[1], "error": str(refused)})
+
+    async def _free(self, pod: PodRun) -> None:
+        try:
+            await pod.free()
+        except OSError as error:
+            _log.warning("pod.not_freed", extra={"pod": pod.key[1], "error": str(error)})
 
     async def _watch_memory(self) -> None:
         """Kill what holds more than its limit."""
         while True:
             await asyncio.sleep(_MEMORY_PERIOD_S)
-            limited = [pod for pod in self._running.values() if pod.has_memory_limit()]
+            limited = [pod for pod in self._running.values() if memory_limits(pod)]
             if limited:
                 resident_bytes = await asyncio.to_thread(resident_bytes_by_session)
                 for pod in limited:
-                    pod.check_memory(resident_bytes)
+                    kill_above_limits(pod, resident_bytes)
 
     async def _rotate_logs(self) -> None:
         """Keep logs of pods below their size."""
@@ -180,11 +222,31 @@ class Kubelet:
             await asyncio.to_thread(_look_after, self._node.logs, {pod.logs for pod in self._running.values()})
 
 
+async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, None]]) -> None:
+    """Run a chore until cancelled, again after a pause when it fails: none may end the kubelet."""
+    while True:
+        try:
+            return await chore()
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a chore
+            _log.exception("kubelet.chore_failed", extra={"chore": name, "error": _said(error)})
+        await asyncio.sleep(_CHORE_PAUSE_S)
+
+
+def _said(error: BaseException) -> str:
+    """The kind and text of an error; of a group the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def _look_after(logs: Path, present: Collection[Path]) -> None:
     """Rotate the logs of pods that are there, and keep those of a bounded number that are gone."""
     for folder in present:
         for log in folder.glob("*.log"):
-            rotate(log)
+            try:
+                rotate(log)
+            except OSError as error:
+                _log.warning("log.not_rotated", extra={"log": str(log), "error": str(error)})
     gone = [folder for folder in logs.glob("*/*") if folder not in present]
     for folder in sorted(gone, key=_changed_at_s)[: max(0, len(gone) - _GONE_LOGS_KEPT)]:
         remove_folder(folder)

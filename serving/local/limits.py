@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
+from serving.model.objects import nested
 from serving.model.quantity import parse_bytes
 
 __all__ = ["memory_limit_bytes", "warnings_of"]
@@ -22,7 +23,7 @@ _NEEDS_CONTAINER = ("runAsUser", "runAsGroup", "runAsNonRoot", "readOnlyRootFile
 
 def memory_limit_bytes(container: Object) -> int | None:
     """``resources.limits.memory`` in bytes; None if there is none that can be read."""
-    text = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    text = nested(container, "resources", "limits", "memory")
     try:
         return None if text is None else parse_bytes(str(text))
     except InvalidValue:

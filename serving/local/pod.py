@@ -8,6 +8,7 @@ of this control process, and the next one takes it over under the same name and 
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Mapping
@@ -26,14 +27,13 @@ from serving.local.containers.choosing import box_of
 from serving.local.containers.podbox import PodBox
 from serving.local.explaining import ReadinessExplainer
 from serving.local.initcontainers import run_init_containers
-from serving.local.limits import memory_limit_bytes
 from serving.local.locations import QUEUE_PORTS, PodLocation
 from serving.local.nodecontext import NodeContext
 from serving.local.poddrain import drain
 from serving.local.podfolder import make_folder, remove_folder
 from serving.local.podplan import (
     ContainerState,
-    all_containers,
+    as_new,
     container_name_of,
     init_containers,
     is_init,
@@ -58,11 +58,13 @@ __all__ = ["PodNote", "PodRun"]
 
 _log = logging.getLogger("kubelet")
 
-# ConfigMaps and Secrets that are missing are looked for again.
-_SOURCES_PAUSE_S = 1.0
+# ConfigMaps and Secrets that are missing are looked for again, and a status that the store refused is written again.
+_RETRY_S = 1.0
 _GRACE_DEFAULT_S = 30.0
 # A change that is not about readiness waits for further changes.
 _STATUS_LAG_S = 0.05
+# A process that is not reported as ended so long after SIGKILL is the template's to end.
+_KILL_MAX_S = 5.0
 
 
 class PodNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,28 +83,23 @@ class PodNote(msgspec.Struct, frozen=True, kw_only=True):
 class PodRun:
     """A pod that runs. ``id`` is its name in the runtime; ``stop`` ends it, within ``grace_s`` if that is set."""
 
-    def __init__(
-        self, node: NodeContext, manifest: Object, *, pod_id: str, location: PodLocation, note: PodNote | None = None
-    ) -> None:
+    _setup: PodSetup
+
+    def __init__(self, node: NodeContext, manifest: Object, *, pod_id: str, note: PodNote | None = None) -> None:
         metadata = manifest["metadata"]
-        self.id, self.location = pod_id, location
+        self.id = pod_id
         self.key: Key = (metadata["namespace"], metadata["name"])
         self.node_name: str = manifest["spec"].get("nodeName", "")
         self.stop = asyncio.Event()
         self.grace_s: float | None = None
         self._node, self.manifest, self._note = node, manifest, note
-        self._setup = PodSetup(node=node, manifest=manifest, pod_id=pod_id, location=location)
         self.keepers: dict[str, ContainerKeeper] = {}
         self.inputs: dict[str, ContainerInput] = {}
         self._states: dict[str, ContainerState] = {}
         self.box: PodBox | None = None
-        # A pod that is none of a revision takes no requests of activators.
-        self._has_proxy = REVISION_LABEL in labels_of(manifest)
-        self._is_proxy_ready = False
+        self._has_proxy = self._is_proxy_ready = False
         # The name of what is or has the queue-proxy.
-        containers = manifest["spec"]["containers"]
-        inside = (container_name_of(one) for one in containers if is_own_proxy(manifest, one))
-        self._proxy_name = next(inside, QUEUE_PROXY)
+        self._proxy_name = QUEUE_PROXY
         self._unready: Unready | None = None
         # It is ready, has failed, or ends: its turn to start is over.
         self._is_settled = asyncio.Event()
@@ -111,6 +108,11 @@ class PodRun:
 
     def __repr__(self) -> str:
         return f"PodRun({self.key[0]}/{self.key[1]}, {'ready' if self.is_ready else 'not ready'})"
+
+    @property
+    def location(self) -> PodLocation:
+        """Where it is."""
+        return self._setup.location
 
     @property
     def is_ready(self) -> bool:
@@ -137,8 +139,15 @@ class PodRun:
             if (process := keeper.process) is not None and process.pid and not process.ended.done()
         }
 
-    async def run(self) -> None:
-        """Run until ``stop`` is set, then drain and remove the pod. On cancellation leave everything as it is."""
+    async def run(self, location: PodLocation) -> None:
+        """Run until ``stop`` is set, then drain; the caller frees it. On cancellation leave everything as it is."""
+        self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)
+        # A pod that is none of a revision takes no requests of activators.
+        self._has_proxy = REVISION_LABEL in labels_of(self.manifest)
+        if not (containers := self.manifest["spec"]["containers"]):
+            raise InvalidValue(text=str(containers), expected="a list of containers")
+        inside = (one for one in containers if is_own_proxy(self.manifest, one))
+        self._proxy_name = next(map(container_name_of, inside), QUEUE_PROXY)
         make_folder(self._node.pods / self.id)
         make_folder(self.logs)
         async with asyncio.TaskGroup() as group:
@@ -155,15 +164,22 @@ class PodRun:
             explaining.cancel()
             await self._drain()
             reporting.cancel()
+
+    async def free(self) -> None:
+        """Kill what still runs of it and remove what it has on this machine: networks, cgroups, its folder."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KILL_MAX_S):
+                await asyncio.gather(*(one.process.outlast(0) for one in self.keepers.values() if one.process))
         self._node.runtime.forget(self.id)
-        # What its containers shared, the folder, and last the object.
-        if self.box is not None:
-            await asyncio.to_thread(self.box.remove)
+        if self._node.containers is not None:
+            await asyncio.to_thread(self._node.containers.remove, self.id)
         await asyncio.to_thread(remove_folder, self._node.pods / self.id)
-        try:
-            await self._node.cluster.delete(POD, *self.key, grace_s=0, uid=self.manifest["metadata"]["uid"])
-        except ClusterError as error:
-            _log.debug("pod.forgotten", extra={"pod": self.key[1], "error": str(error)})
+
+    def again(self) -> "PodRun":
+        """The same pod for another attempt, to be stopped as this one."""
+        other = PodRun(self._node, self.manifest, pod_id=self.id)
+        other.stop, other.grace_s = self.stop, self.grace_s
+        return other
 
     async def _start(self, group: asyncio.TaskGroup, warnings: PodWarnings) -> None:
         """Start all containers as soon as their sources exist, or take them over."""
@@ -237,7 +253,7 @@ class PodRun:
                 self._set_state(container_name_of(self.manifest["spec"]["containers"][0]), state)
             else:
                 return found
-            if await wait_for(self.stop, until_s=now_s() + _SOURCES_PAUSE_S):
+            if await wait_for(self.stop, until_s=now_s() + _RETRY_S):
                 return None
 
     def _app(
@@ -315,35 +331,14 @@ class PodRun:
             self._is_urgent.set()
 
     def _keep_note(self) -> None:
-        metadata = self.manifest["metadata"]
-        kept = ("name", "generateName", "namespace", "labels", "annotations")
-        manifest = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {key: metadata[key] for key in kept if key in metadata},
-            "spec": self.manifest["spec"],
-        }
         note = PodNote(
-            manifest=manifest,
+            manifest=as_new(self.manifest),
             location=self.location,
             states=self._states,
             is_draining=self.stop.is_set(),
             is_boxed=self.box is not None,
         )
         self._node.runtime.keep(self.id, msgspec.to_builtins(note))
-
-    def check_memory(self, resident_bytes: dict[int, int]) -> None:
-        """Kill each container that holds more than its limit. ``resident_bytes`` is by session."""
-        for container in all_containers(self.manifest):
-            limit, keeper = memory_limit_bytes(container), self.keepers.get(container_name_of(container))
-            if limit and keeper and keeper.process and resident_bytes.get(keeper.process.pid, 0) > limit:
-                keeper.kill("OOMKilled")
-
-    def has_memory_limit(self) -> bool:
-        """Whether ``check_memory`` has anything to check: a cgroup kills by itself."""
-        box = self.box
-        is_watched = box is None or not box.has_containers or "memory" in box.refused_limits
-        return is_watched and any(memory_limit_bytes(container) for container in all_containers(self.manifest))
 
     async def _report_status(self) -> None:
         """Write the status after each change; readiness at once."""
@@ -369,6 +364,11 @@ class PodRun:
             except NotFound:
                 self.stop.set()
                 return
+            except ClusterError as error:
+                # A pod goes on although the store takes no status, such as on a full disk.
+                _log.warning("pod.status_not_written", extra={"pod": self.key[1], "error": str(error)})
+                self._is_dirty.set()
+                await asyncio.sleep(_RETRY_S)
 
     def _explainer(self, warnings: PodWarnings) -> ReadinessExplainer:
         def changed(unready: Unready | None) -> None:

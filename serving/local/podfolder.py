@@ -6,6 +6,7 @@ has the file open, so it cannot be replaced.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -37,6 +38,7 @@ _TAIL_BYTES = 2048
 _TAIL_LINES = 10
 _PRIVATE_FOLDER = 0o700
 _SHARED_FOLDER, _OPEN_FOLDER = 0o755, 0o777
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REMOVALS_MAX, _REMOVAL_PAUSE_S = 5, 0.05
 _VOLUMES = ".volumes"
 _ROOT = ".root"
@@ -128,7 +130,8 @@ def remove_folder(path: Path) -> None:
 def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT) -> bool:
     """Copy a log that is too long to LOG.1 (and that to LOG.2, ...) and empty it; whether it was done.
 
-    What is written between the copy and the emptying is lost.
+    What is written between the copy and the emptying is lost. On a full disk there is no copy, and older ones are removed.
+    Raises ``OSError``.
     """
     try:
         if log.stat().st_size <= bytes_max:
@@ -137,7 +140,14 @@ def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, kept: int = _LOGS_KEPT)
             older = log.with_name(f"{log.name}.{number}")
             if older.exists():
                 older.replace(log.with_name(f"{log.name}.{number + 1}"))
-        shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        try:
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            # A disk without room: the copies go, so that the container can go on to write.
+            for copy in log.parent.glob(f"{log.name}.[0-9]*"):
+                copy.unlink(missing_ok=True)
         os.truncate(log, 0)
     except FileNotFoundError:
         return False

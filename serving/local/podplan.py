@@ -30,6 +30,7 @@ __all__ = [
     "ContainerState",
     "all_containers",
     "app_plan",
+    "as_new",
     "command_words",
     "container_name_of",
     "init_containers",
@@ -140,6 +141,13 @@ def command_words(text: str) -> tuple[str, ...]:
 def container_name_of(container: Object) -> str:
     """A container's name; Knative's own for one that has none."""
     return container.get("name") or "user-container"
+
+
+def as_new(pod: Object) -> Object:
+    """The pod as it could be created again: without what the server has added."""
+    kept = ("name", "generateName", "namespace", "labels", "annotations")
+    metadata = {key: one for key, one in pod["metadata"].items() if key in kept}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]}
 
 
 def init_containers(pod: Object) -> Sequence[Object]:

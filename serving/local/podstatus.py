@@ -9,8 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from serving.cluster.port import Object
 from serving.local.podplan import ContainerState, all_containers, container_name_of, init_containers
 from serving.local.unready import Unready
+from serving.model.objects import nested
 
-__all__ = ["pod_status"]
+__all__ = ["BROKEN", "broken_status", "pod_status"]
+
+BROKEN = "CreateContainerError"
+"""The reason of a pod whose start raised what nothing expected, as a kubelet has it."""
 
 _BEFORE = ContainerState(waiting_reason="PodInitializing")
 
@@ -29,7 +33,8 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
 
     ``stamp`` is the time of a change, ``unready`` why it is not ready, ``image_ids`` what each container runs, as NAME@DIGEST.
     """
-    before = {one["type"]: one for one in (pod.get("status") or {}).get("conditions") or ()}
+    last = pod.get("status") or {}
+    before = {one["type"]: one for one in last.get("conditions") or ()}
     first = {name: lives.get(name, _BEFORE) for name in map(container_name_of, init_containers(pod))}
     missing = [name for name, life in first.items() if not _has_succeeded(life)]
     names = [container_name_of(one) for one in pod["spec"]["containers"]]
@@ -51,7 +56,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
         container = {**containers.get(name, {}), "name": name}
         return _container_status(container, life, image_id=(image_ids or {}).get(name, ""), ready=is_fine)
 
-    status = {
+    status: Object = {
         "phase": _phase(first.values(), apps.values(), is_initialized=not missing),
         "podIP": address,
         "podIPs": [{"ip": address}],
@@ -59,11 +64,38 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
         "conditions": conditions,
         "containerStatuses": [shown(name, life, is_fine=is_ready) for name, life in apps.items()],
     }
+    # Null removes what was said while it could not be run.
+    status |= {key: None for key in ("reason", "message") if last.get(key)}
     if first:
         status["initContainerStatuses"] = [
             shown(name, life, is_fine=_has_succeeded(life)) for name, life in first.items()
         ]
     return status
+
+
+def broken_status(pod: Object, *, message: str, stamp: str) -> Object:
+    """The status of a pod that cannot be run, by ``message``. Whatever the manifest is like, it raises nothing."""
+    containers = nested(pod, "spec", "containers")
+    named = [one for one in containers if isinstance(one, dict)] if isinstance(containers, list) else []
+    life = ContainerState(waiting_reason=BROKEN, waiting_message=message)
+    shown = [
+        _container_status({**one, "name": str(container_name_of(one))}, life, image_id="", ready=False) for one in named
+    ]
+    unready = Unready(reason=BROKEN, message=message)
+    conditions = [
+        _condition({}, "PodScheduled", is_true=True, stamp=stamp),
+        _condition({}, "Initialized", is_true=False, stamp=stamp, unready=unready),
+        _condition({}, "ContainersReady", is_true=False, stamp=stamp, unready=unready),
+        _condition({}, "Ready", is_true=False, stamp=stamp, unready=unready),
+    ]
+    return {
+        "phase": "Pending",
+        "reason": BROKEN,
+        "message": message,
+        "conditions": conditions,
+        "containerStatuses": shown,
+        "initContainerStatuses": [],
+    }
 
 
 def _has_succeeded(life: ContainerState) -> bool:

@@ -48,6 +48,13 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     cgroups: CgroupTree | None
     hosts: Path
 
+    def remove(self, pod: str) -> None:
+        """Remove a pod's network and cgroups, and what still runs in them. Nothing happens if it has none. Blocks."""
+        if self.cgroups is not None:
+            self.cgroups.remove(pod)
+        if self.networks is not None:
+            self.networks.remove(pod)
+
     def sweep(self, kept: Collection[str]) -> None:
         """Remove what pods that are not ``kept`` left behind: those of a system that was killed. Blocks."""
         if self.cgroups is not None:
@@ -241,13 +248,6 @@ class PodBox:
             for name, use in uses.items()
             if use is not None
         }
-
-    def remove(self) -> None:
-        """Remove the network and the cgroups, and what still runs in them. Blocks."""
-        if self._host.cgroups is not None:
-            self._host.cgroups.remove(self._pod_id)
-        if self._host.networks is not None:
-            self._host.networks.remove(self._pod_id)
 
 
 def hostname_of(pod: Object) -> str:

@@ -350,3 +350,12 @@ def test_unknown_fields_of_containers_that_run_before_are_reported() -> None:
     written = service(initContainers=[known, {"image": "x", "bogus": 1}])
     assert unknown(SERVING_SERVICE, written) == ["spec.template.spec.initContainers[1].bogus"]
     assert unknown(SERVING_SERVICE, service(initContainers="x")) == []
+
+
+@pytest.mark.parametrize("field", ["initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold"])
+@pytest.mark.parametrize("probe", ["readinessProbe", "livenessProbe", "startupProbe"])
+def test_a_number_of_a_probe_below_its_minimum_is_refused(probe: str, field: str) -> None:
+    with pytest.raises(
+        Invalid, match=rf"containers\[0\]\.{probe}\.{field} in body should be greater than or equal to 0"
+    ):
+        admit(SERVING_SERVICE, service(containers=[{"image": "i", probe: {field: -1}}]))

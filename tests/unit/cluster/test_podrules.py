@@ -20,6 +20,7 @@ def deployment(**spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
     [
         (POD, {"spec": {"containers": [CONTAINER, {"image": "unnamed"}], "restartPolicy": "Never"}}),
         (POD, {"spec": {"containers": [CONTAINER], "initContainers": [{"name": "b", "image": "i"}]}}),
+        (POD, {"spec": {"containers": [{**CONTAINER, "livenessProbe": {"periodSeconds": 0}, "startupProbe": None}]}}),
         (DEPLOYMENT, deployment()),
         (DEPLOYMENT, deployment(replicas=0)),
         (CONFIG_MAP, {"data": {}}),
@@ -45,6 +46,18 @@ def test_what_can_run_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
         (
             {"containers": [CONTAINER], "initContainers": [CONTAINER]},
             'spec.initContainers[0].name: Duplicate value: "a"',
+        ),
+        (
+            {"containers": [{**CONTAINER, "readinessProbe": {"periodSeconds": -3}}]},
+            "spec.containers[0].readinessProbe.periodSeconds: Invalid value: -3: must be greater than or equal to 0",
+        ),
+        (
+            {"containers": [{**CONTAINER, "livenessProbe": {"terminationGracePeriodSeconds": 0}}]},
+            "spec.containers[0].livenessProbe.terminationGracePeriodSeconds: Invalid value: 0: must be greater than or equal to 1",
+        ),
+        (
+            {"containers": [{**CONTAINER, "startupProbe": {"failureThreshold": "x"}}]},
+            "spec.containers[0].startupProbe.failureThreshold: Invalid value: x",
         ),
         ({"containers": [CONTAINER], "restartPolicy": "Maybe"}, 'spec.restartPolicy: Unsupported value: "Maybe"'),
     ],

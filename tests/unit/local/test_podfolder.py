@@ -54,6 +54,15 @@ def test_a_log_that_is_too_long_is_copied_away(tmp_path: Path) -> None:
     assert not (tmp_path / "a.log.3").exists()
 
 
+def test_a_log_that_is_too_long_is_emptied_on_a_full_disk_too(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("long")
+    (tmp_path / "a.log.1").symlink_to("/dev/full")
+    assert rotate(log, bytes_max=2, kept=1)
+    assert log.read_text() == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
+
+
 def test_a_log_that_is_short_or_missing_stays(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     assert not rotate(log)

@@ -2,7 +2,7 @@ import pytest
 
 from serving.cluster.port import Object
 from serving.local.podplan import ContainerState
-from serving.local.podstatus import pod_status
+from serving.local.podstatus import broken_status, pod_status
 
 POD: Object = {"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 DONE = ContainerState(is_over=True, exit_code=0)
@@ -96,3 +96,16 @@ def test_containers_are_listed_in_the_order_of_the_manifest() -> None:
     lives = {"queue-proxy": ContainerState(), "a": RUNNING, "b": RUNNING}
     found = pod_status(pod, lives, address="127.64.0.9", ready=True, stamp="now")
     assert [one["name"] for one in found["containerStatuses"]] == ["b", "a", "queue-proxy"]
+
+
+@pytest.mark.parametrize("containers", [[{"name": "c", "image": "i"}], [{"image": 5}], [None], "x", None])
+def test_a_pod_that_cannot_be_run_says_why_whatever_its_manifest(containers: object) -> None:
+    found = broken_status({"metadata": {"name": "p"}, "spec": {"containers": containers}}, message="why", stamp="now")
+    assert (found["phase"], found["message"], ready_of(found)) == ("Pending", "why", "False")
+    assert all(one["state"]["waiting"]["message"] == "why" for one in found["containerStatuses"])
+
+
+def test_a_pod_that_runs_again_has_no_reason_of_its_own() -> None:
+    found = status({"c": RUNNING}, before={"reason": "CreateContainerError", "message": "why"})
+    assert (found["reason"], found["message"]) == (None, None)
+    assert "reason" not in status({"c": RUNNING})

@@ -1,0 +1,245 @@
+"""Pods that cannot be run: each says why, is tried again after a pause, and leaves nothing behind; nothing ends the kubelet."""
+
+import asyncio
+import contextlib
+import copy
+import random
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.cluster.kinds import DEPLOYMENT, POD
+from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import EventType, Object
+from serving.local.containers.host import container_host
+from serving.local.containers.leftovers import remove_leftovers
+from serving.local.podfolder import LOG_BYTES_MAX
+from serving.local.restarts import RestartSettings
+from tests.eventually import until
+from tests.integration.image_stage import app_image, needs_containers
+from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
+
+IMAGE = "test.local/web:1"
+_PROBE: Object = {
+    "initialDelaySeconds": 1,
+    "periodSeconds": 5,
+    "timeoutSeconds": 1,
+    "successThreshold": 1,
+    "failureThreshold": 3,
+    "terminationGracePeriodSeconds": 1,
+    "exec": {"command": ["true"]},
+}
+_WRONG: tuple[object, ...] = (
+    -3,
+    -1,
+    0,
+    2**70,
+    1.5,
+    True,
+    "",
+    "x\0y",
+    "../..",
+    [],
+    ["x"],
+    {},
+    {"name": "x"},
+    [None],
+    None,
+)
+
+
+@pytest.fixture(params=["processes", pytest.param("containers", marks=needs_containers())])
+async def machine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Machine]:
+    host = None
+    if request.param == "containers":
+        host, reason = container_host(tmp_path / "state")
+        assert host is not None, reason
+        app_image(tmp_path / "image.tar")
+        host.images.store.add(tmp_path / "image.tar", is_kept=True)
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state, containers=host) as made:
+            yield made
+    remove_leftovers(tmp_path / "state")
+
+
+def rich() -> Object:
+    """The template of a pod with all kinds of fields."""
+    container = {
+        "name": "one",
+        "image": IMAGE,
+        "command": ["/bin/sleep", "1000"],
+        "args": [],
+        "env": [{"name": "A", "value": "b"}, {"name": "F", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "envFrom": [{"configMapRef": {"name": "none", "optional": True}}],
+        "ports": [{"containerPort": 8080, "name": "http1"}],
+        "workingDir": "/",
+        "imagePullPolicy": "IfNotPresent",
+        "resources": {"limits": {"cpu": "1", "memory": "64Mi"}, "requests": {"cpu": "1m"}},
+        "securityContext": {"runAsUser": 0, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": "v", "mountPath": "/etc/v", "subPath": ""}],
+        "readinessProbe": _PROBE,
+        "livenessProbe": {**_PROBE, "exec": None, "httpGet": {"path": "/", "port": 1, "httpHeaders": []}},
+        "startupProbe": {**_PROBE, "exec": None, "tcpSocket": {"port": 1}},
+    }
+    spec = {
+        "initContainers": [{"name": "first", "image": IMAGE, "command": ["/bin/sleep", "0"]}],
+        "containers": [container],
+        "volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "downwardAPI": {"items": []}}],
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": {},
+        "imagePullSecrets": [],
+        "nodeName": "local",
+    }
+    return {"metadata": {"labels": {}, "annotations": {}}, "spec": spec}
+
+
+def paths(value: object, before: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The path of each value within a value."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield (*before, key)
+        yield from paths(child, (*before, key))
+
+
+def changed(template: Object, path: tuple[str | int, ...], value: object) -> Object:
+    """A copy with another value at a path."""
+    made = copy.deepcopy(template)
+    inner: Any = made
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return made
+
+
+def fuzzed(count: int, *, seed: int) -> list[Object]:
+    """Templates with a value or two that nothing expects."""
+    dice, found = random.Random(seed), []
+    for _ in range(count):
+        template = rich()
+        for _ in range(dice.choice((1, 1, 2))):
+            places = [path for path in paths(template["spec"]) if path != ("nodeName",)]
+            template["spec"] = changed(template["spec"], dice.choice(places), dice.choice(_WRONG))
+        found.append(template)
+    return found
+
+
+def owned(name: str, template: Object) -> Object:
+    """A Deployment of one such pod."""
+    template["metadata"]["labels"]["app"] = name
+    spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def is_explained(pod: Object) -> bool:
+    """Whether a pod runs, has ended, or says what it waits for."""
+    status = pod.get("status") or {}
+    lives = [one["state"] for key in ("containerStatuses", "initContainerStatuses") for one in status.get(key) or ()]
+    return (
+        status.get("phase") in ("Running", "Succeeded", "Failed")
+        or bool(status.get("message"))
+        or any(life.get("waiting", {}).get("reason") != "PodInitializing" for life in lives)
+    )
+
+
+@contextlib.asynccontextmanager
+async def counted(cluster: MemoryCluster) -> AsyncIterator[Counter[str]]:
+    """How many pods are made of each label "app"."""
+    made: Counter[str] = Counter()
+
+    async def count() -> None:
+        async with cluster.watch(POD, resource_version="0") as events:
+            async for event in events:
+                if event.type is EventType.ADDED:
+                    made[event.object["metadata"]["labels"]["app"]] += 1
+
+    counting = asyncio.create_task(count())
+    yield made
+    counting.cancel()
+
+
+def mounts(folder: Path) -> list[str]:
+    """What is mounted below a folder, but for the networks that wait for pods."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line for line in lines if str(folder) in line and "/ahead-" not in line]
+
+
+async def emptied(machine: Machine) -> None:
+    """Delete everything, and wait until no pod is left."""
+    for kind in (DEPLOYMENT, POD):
+        for one in (await machine.cluster.list(kind)).items:
+            await machine.cluster.delete(kind, "default", one["metadata"]["name"], grace_s=0)
+    async with asyncio.timeout(60):
+        while machine.kubelet.pod_count:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_no_spec_of_a_pod_makes_more_than_one_pod_or_leaves_anything(machine: Machine, seed: int) -> None:
+    templates = fuzzed(40, seed=seed)
+    async with counted(machine.cluster) as made:
+        for number, template in enumerate(templates):
+            await machine.cluster.create(DEPLOYMENT, owned(f"d{number}", template))
+        silent: list[Object] = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(60):
+                while silent or len(made) < len(templates):
+                    silent = [one for one in (await machine.cluster.list(POD)).items if not is_explained(one)]
+                    await asyncio.sleep(0.05)
+        assert [(one["spec"], one.get("status")) for one in silent] == []
+        assert set(made.values()) == {1}
+        await emptied(machine)
+    assert list(machine.state.pods.iterdir()) == []
+    assert mounts(machine.state.path) == []
+
+
+async def test_a_pod_that_cannot_be_run_says_why_and_stays(machine: Machine) -> None:
+    made = manifest(readinessProbe={"periodSeconds": -3})
+    made["metadata"]["annotations"]["serving.dev/command"] = "sleep 1000"
+    await machine.start(made)
+    pod = await machine.until(
+        lambda one: "periodSeconds" in (status_of(one).get("state") or {}).get("waiting", {}).get("message", "")
+    )
+    assert status_of(pod)["state"]["waiting"]["reason"] == "CreateContainerError"
+    assert not list(machine.state.pods.iterdir())
+    await emptied(machine)
+
+
+async def test_a_pod_that_could_not_be_run_is_tried_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.local.kubelet._PATIENCE", RestartSettings(pause_first_s=0.01, pause_max_s=0.05))
+    folders = machine.state.pods
+    folders.rename(folders.with_name("away"))
+    folders.write_text("no folder")
+    await machine.start(manifest())
+    await machine.until(lambda one: (one.get("status") or {}).get("reason") == "CreateContainerError")
+    folders.unlink()
+    folders.with_name("away").rename(folders)
+    pod = await machine.ready()
+    assert "message" not in pod["status"]
+    await emptied(machine)
+
+
+async def test_a_log_on_a_full_disk_does_not_end_the_kubelet(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = machine.state.logs / "pods"
+    logs.mkdir(parents=True, exist_ok=True)
+    size = LOG_BYTES_MAX + 2**20
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(logs)], check=False).returncode:  # noqa: S607, ASYNC221
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        monkeypatch.setattr("serving.local.kubelet._ROTATION_PERIOD_S", 0.05)
+        writes = f"head -c {size} /dev/zero; echo refused >&2; exec sleep 1000"
+        await machine.start(manifest(command=f"sh -c '{writes}'"))
+        log = logs / "default" / "p" / "user-container.log"
+        await until(
+            lambda: (
+                log.exists() and 0 < log.stat().st_size < LOG_BYTES_MAX and not log.with_name(log.name + ".1").exists()
+            )
+        )
+        assert machine.kubelet.pod_count == 1
+        await emptied(machine)
+    finally:
+        subprocess.run(["umount", str(logs)], check=True)  # noqa: S607, ASYNC221

@@ -157,13 +157,16 @@ def _list_breaches(schema: Schema, value: list[Any], path: str) -> Iterator[Prob
 
 def _duplicates(names: Sequence[str], value: list[Any], path: str) -> Iterator[Problem]:
     """Elements with the keys of an earlier one."""
-    seen = []
+    seen: set[str] = set()
     for index, child in enumerate(value):
         keys = {name: child[name] for name in names if name in child} if isinstance(child, dict) else {}
-        if keys and keys in seen:
-            what = f"Duplicate value: {json.dumps(keys, separators=(',', ':'))}"
-            yield Problem(where=f"{path}[{index}]", what=what, expected="elements with different keys")
-        seen.append(keys)
+        # One look-up for each element: the list may have 100,000.
+        text = json.dumps(keys, separators=(",", ":"))
+        if keys and text in seen:
+            yield Problem(
+                where=f"{path}[{index}]", what=f"Duplicate value: {text}", expected="elements with different keys"
+            )
+        seen.add(text)
 
 
 def _text_breaches(schema: Schema, value: str, path: str) -> Iterator[Problem]:

@@ -192,3 +192,30 @@ def test_only_what_is_not_the_very_same_as_before_is_looked_at() -> None:
     assert list(breaches(SHARED, {**old, "changed": 2}, old=old)) == []
     assert [one.where for one in breaches(SHARED, {**old, "changed": "2"}, old=old)] == ["changed"]
     assert [one.where for one in breaches(SHARED, {"kept": {"count": "new"}}, old=old)] == ["kept.count"]
+
+
+class CountedName(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+
+    comparison_count = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.comparison_count += 1
+        return str(self) == str(other)
+
+    __hash__ = str.__hash__
+
+
+def test_duplicates_in_a_long_list_are_found_in_steps_of_its_length() -> None:
+    schema = {
+        "type": "array",
+        "items": {"type": "object", "properties": {"name": {"type": "string"}}},
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    }
+    CountedName.comparison_count = 0
+    value = [{"name": CountedName(f"N{number % 1999}")} for number in range(2000)]
+    assert [one.where for one in breaches(schema, value, "env")] == ["env[1999]"]
+    assert CountedName.comparison_count < 10 * len(value)

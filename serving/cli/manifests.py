@@ -13,7 +13,17 @@ from typing import Any, ClassVar
 import msgspec
 import yaml
 
-from serving.cluster.kinds import CONFIG_MAP, KINDS, NAMESPACE, SECRET, Kind, kind_of
+from serving.cluster.kinds import (
+    CONFIG_MAP,
+    KINDS,
+    LIMIT_RANGE,
+    NAMESPACE,
+    RESOURCE_QUOTA,
+    SECRET,
+    SERVICE_ACCOUNT,
+    Kind,
+    kind_of,
+)
 from serving.cluster.port import Object
 from serving.model.errors import Problem, SettingsError
 from serving.model.knative import SERVING_GROUP
@@ -24,7 +34,7 @@ _SUFFIXES = {".yaml", ".yml", ".json"}
 # Manifests are ten deep; a hundred is no accident.
 _DEPTH_MAX = 100
 # What others need is made before them, whatever the order of files is.
-_FIRST = {NAMESPACE: 0, CONFIG_MAP: 1, SECRET: 1}
+_FIRST = {NAMESPACE: 0, **dict.fromkeys((CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LIMIT_RANGE, RESOURCE_QUOTA), 1)}
 _SERVING = SERVING_GROUP + "/"
 _EXPECTED = "a manifest: apiVersion, kind and metadata.name"
 

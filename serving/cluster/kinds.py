@@ -20,6 +20,7 @@ __all__ = [
     "HTTP_ROUTE",
     "KINDS",
     "LEASE",
+    "LIMIT_RANGE",
     "MACHINE",
     "MACHINE_DEPLOYMENT",
     "MACHINE_POOL",
@@ -32,12 +33,14 @@ __all__ = [
     "POD_AUTOSCALER",
     "POD_DISRUPTION_BUDGET",
     "POD_METRICS",
+    "RESOURCE_QUOTA",
     "REVISION",
     "ROUTE",
     "SCALING_POLICY",
     "SECRET",
     "SERVERLESS_SERVICE",
     "SERVICE",
+    "SERVICE_ACCOUNT",
     "SERVING_SERVICE",
     "TOKEN_REVIEW",
     "UNUSED_KINDS",
@@ -108,6 +111,9 @@ POD = _core("Pod", "pods", "po", has_status=True)
 SERVICE = _core("Service", "services", "svc", has_status=True)
 CONFIG_MAP = _core("ConfigMap", "configmaps", "cm", durable=True)
 SECRET = _core("Secret", "secrets", durable=True)
+SERVICE_ACCOUNT = _core("ServiceAccount", "serviceaccounts", "sa", durable=True)
+RESOURCE_QUOTA = _core("ResourceQuota", "resourcequotas", "quota", durable=True, has_status=True)
+LIMIT_RANGE = _core("LimitRange", "limitranges", "limits", durable=True)
 EVENT = _core("Event", "events", "ev")
 DEPLOYMENT = Kind(
     group="apps", version="v1", name="Deployment", plural="deployments", short_names=("deploy",), has_scale=True
@@ -249,6 +255,9 @@ KINDS: tuple[Kind, ...] = (
     SERVICE,
     CONFIG_MAP,
     SECRET,
+    SERVICE_ACCOUNT,
+    RESOURCE_QUOTA,
+    LIMIT_RANGE,
     EVENT,
     DEPLOYMENT,
     ENDPOINT_SLICE,

@@ -32,7 +32,7 @@ from serving.cluster.port import Listing, Object, PatchType, Subresource
 from serving.cluster.records import Key, decoded
 from serving.cluster.requester import acting_manager
 from serving.cluster.state import FIRST_NAMESPACES, StoreState, filter_of
-from serving.cluster.tables import token_of_page
+from serving.cluster.tables import KindTable, token_of_page
 from serving.cluster.watching import Watch
 from serving.cluster.writes import (
     Propagation,
@@ -110,6 +110,10 @@ class MemoryCluster:
     def owners(self) -> Owners:
         """The owner references, for the collector."""
         return self._state.owners
+
+    def table(self, kind: Kind) -> KindTable:
+        """The objects of a kind as they are now, for rules that look at more than one."""
+        return self._state.table(kind)
 
     async def close(self) -> None:
         """End all watches, flush the journal and close it."""

@@ -34,7 +34,7 @@ _decoder = msgspec.json.Decoder(dict[str, Any])
 _encoder = msgspec.json.Encoder()
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Stored(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     """One version of one object."""
 
     key: Key

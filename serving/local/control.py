@@ -34,8 +34,10 @@ from serving.cluster.configmaps import followed
 from serving.cluster.garbage import collect_garbage
 from serving.cluster.identity import system_namespace
 from serving.cluster.journal import Journal
+from serving.cluster.kinds import Kind
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Cluster
+from serving.cluster.namespacerules import NamespaceRules
+from serving.cluster.port import Cluster, Object, Subresource
 from serving.controller.io.config import ControllerConfig
 from serving.controller.io.controller import Controller
 from serving.controller.io.view_writer import ViewWriter
@@ -51,6 +53,7 @@ from serving.local.hostsfile import HostsFile
 from serving.local.images.imagegc import collect_images
 from serving.local.kubelet import Kubelet
 from serving.local.manager import Manager
+from serving.local.namespaceobjects import NamespaceObjects
 from serving.local.nodecontext import NodeContext
 from serving.local.podlogs import FilePodLogs
 from serving.local.podstreams import LocalPodStreams
@@ -79,10 +82,7 @@ _REBUILD_S = 5.0
 async def _body(stop: asyncio.Event) -> None:
     state = StateFolder(Path(os.environ["SERVING_STATE"]))
     config = ControllerConfig(os.environ)
-    cluster = MemoryCluster(
-        Journal(state.journal),
-        admit=lambda *new, **more: admit(*new, **more, scaling=config.scaling.settings, is_one_machine=True),
-    )
+    cluster, rules = _store(state.journal, config)
     runtime = ProcessRuntime(state.template)
     logs = state.logs / "pods"
     containers = await asyncio.to_thread(_container_host, state.path)
@@ -120,6 +120,8 @@ async def _body(stop: asyncio.Event) -> None:
             config.attach(controller, watch)
             tasks = [group.create_task(runtime.run(), name="runtime")]
             await kubelet.take_over()
+            rules.enforce()
+            tasks.append(group.create_task(NamespaceObjects(cluster).run(), name="namespaces"))
             if containers is not None:
                 await asyncio.to_thread(containers.sweep, [one.pod for one in runtime.held])
             tasks.append(group.create_task(kubelet.run(), name="kubelet"))
@@ -143,6 +145,21 @@ async def _body(stop: asyncio.Event) -> None:
                 task.cancel()
     finally:
         await cluster.close()
+
+
+def _store(journal: Path, config: ControllerConfig) -> tuple[MemoryCluster, NamespaceRules]:
+    """The store with its admission, and the rules among the objects of a namespace, which are not enforced yet."""
+
+    def admitted(
+        kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
+    ) -> Object:
+        settings = config.scaling.settings
+        whole = admit(kind, new, old, subresource=subresource, scaling=settings, is_one_machine=True)
+        return rules.admit(kind, whole, old, subresource=subresource)
+
+    cluster = MemoryCluster(Journal(journal), admit=admitted)
+    rules = NamespaceRules(cluster.table)
+    return cluster, rules
 
 
 def _beside_containers(

@@ -5,14 +5,16 @@ made is decided in ``workloads``. Writes are made through the port; nothing is r
 """
 
 import asyncio
+import contextlib
 
-from serving.aio.clock import now_s
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, SERVICE
+from serving.aio.clock import now_s, stamp
+from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, EVENT, POD, SERVICE
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import CacheChange, Key, Reflector
 from serving.cluster.workqueue import WorkQueue
 from serving.local.scheduler import PodScheduler
 from serving.local.workloads import (
+    CREATE_FAILED,
     adoptable,
     deployment_status,
     desired_slice,
@@ -21,7 +23,8 @@ from serving.local.workloads import (
     owner_of_pods,
     plan_pods,
 )
-from serving.model.errors import NotFound
+from serving.model.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from serving.model.event import Words, about, digest, new_event
 from serving.model.objects import nested
 
 __all__ = ["Manager"]
@@ -31,6 +34,9 @@ _WORKERS = 8
 _WATCH_LAG_MAX_S = 5.0
 # A slice that changes by pods that are not ready waits for the next change: it names all pods, and many start at once.
 _UNREADY_LAG_S = 0.1
+# A refused pod is created again: what refuses it, a quota or a missing account, may have changed.
+_REFUSED_PAUSE_S = 1.0
+_COMPONENT = "deployment-controller"
 _DEPLOYMENT, _SERVICE = "deployment", "service"
 
 WorkKey = tuple[str, str, str]
@@ -102,25 +108,33 @@ class Manager:
                 elif before != after:
                     self._queue.add_after((_SERVICE, namespace, name), _UNREADY_LAG_S)
 
-    async def _work(self, key: WorkKey) -> None:
+    async def _work(self, key: WorkKey) -> float | None:
         what, namespace, name = key
         if what == _DEPLOYMENT:
             deployment = self._deployments.cache.get((namespace, name))
             if deployment and not deployment["metadata"].get("deletionTimestamp"):
-                await self._settle_pods(deployment)
+                return await self._settle_pods(deployment)
         else:
             service = self._services.cache.get((namespace, name))
             if service and service["spec"].get("selector"):
                 await self._settle_slice(service)
+        return None
 
-    async def _settle_pods(self, deployment: Object) -> None:
-        metadata = deployment["metadata"]
+    async def _settle_pods(self, deployment: Object) -> float | None:
+        """Create and delete pods and write the status; after how many seconds to try again, None for never."""
+        metadata, refusal = deployment["metadata"], ""
         if await self._adopt(deployment):
-            return
+            return None
         pods = self._pods_owned_by(metadata["uid"])
         plan = plan_pods(deployment, pods)
         for _ in range(plan.create_count):
-            pod = await self._create_pod(deployment)
+            try:
+                pod = await self._create_pod(deployment)
+            except (Forbidden, Invalid) as error:
+                # A quota, a LimitRange, no such account. The pods that are there stay.
+                refusal = str(error)
+                await self._note_refusal(deployment, refusal)
+                break
             key = (metadata["namespace"], pod["metadata"]["name"])
             if key not in self._pods.cache:
                 # Known at once: a pod that the watch has not brought yet would be made again.
@@ -131,13 +145,23 @@ class Manager:
             except NotFound:
                 continue
         pods = self._pods_owned_by(metadata["uid"])
-        status = deployment_status(deployment, pods)
+        status = deployment_status(deployment, pods, refusal=refusal)
         if status != {key: value for key, value in (deployment.get("status") or {}).items() if key in status}:
             # The uid fences it: a Deployment of that name that was made since has a status of its own.
             patch = {"metadata": {"uid": metadata["uid"]}, "status": status}
             await self._cluster.patch(
                 DEPLOYMENT, metadata["namespace"], metadata["name"], patch=patch, subresource="status"
             )
+        return _REFUSED_PAUSE_S if refusal else None
+
+    async def _note_refusal(self, deployment: Object, refusal: str) -> None:
+        """Write the Event of a pod that the server refuses; the same refusal is written once."""
+        words = Words(reason=CREATE_FAILED, message=f"Error creating: {refusal}", is_warning=True)
+        event = new_event(
+            about(deployment), words, suffix=digest(refusal), component=_COMPONENT, now=stamp(), instance=_COMPONENT
+        )
+        with contextlib.suppress(AlreadyExists, NotFound):
+            await self._cluster.create(EVENT, event)
 
     async def _create_pod(self, deployment: Object) -> Object:
         """Create a pod on the node that the scheduler chooses."""

@@ -17,10 +17,10 @@ from serving.aio.clock import now_s, stamp
 from serving.cluster.kinds import EVENT, NODE, POD
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Key, Reflector
-from serving.local.scheduling import refusal, unschedulable_message
+from serving.local.scheduling import excess_message, refusal, unschedulable_message
 from serving.model.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from serving.model.event import Words, about, digest, new_event
-from serving.model.objects import condition_of, is_being_deleted, nested, version_of
+from serving.model.objects import condition_of, is_being_deleted, name_of, nested, version_of
 
 if TYPE_CHECKING:
     from serving.local.placing import NodePlacing
@@ -52,6 +52,8 @@ class PodScheduler:
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._pod_changed)
         self._waiting: dict[Key, Object] = {}
+        # Pods that request more than the one node has, and what they request.
+        self._excessive: list[tuple[Object, str]] = []
         # The version of the last write to a pod that the watch has not brought yet.
         self._written: dict[Key, int] = {}
         self._wake = asyncio.Event()
@@ -72,6 +74,9 @@ class PodScheduler:
                 self._wake.clear()
                 for key in list(self._waiting):
                     await self._try(key)
+                while self._excessive:
+                    pod, message = self._excessive.pop()
+                    await self._warn(pod, message, reason="RequestsExceedNode")
 
     def place(self, pod: Object) -> PlacedCreation:
         """The pod with its node, or without one where none takes it. Follow with ``created``."""
@@ -162,7 +167,10 @@ class PodScheduler:
         self._waiting[namespace, name] = await self._cluster.patch(
             POD, namespace, name, patch={"status": status}, subresource="status"
         )
-        words = Words(reason="FailedScheduling", message=message, is_warning=True)
+        await self._warn(pod, message, reason="FailedScheduling")
+
+    async def _warn(self, pod: Object, message: str, *, reason: str) -> None:
+        words = Words(reason=reason, message=message, is_warning=True)
         event = new_event(
             about(pod), words, suffix=digest(message), component=_COMPONENT, now=stamp(), instance=_COMPONENT
         )
@@ -170,6 +178,16 @@ class PodScheduler:
             await self._cluster.create(EVENT, event)
         except AlreadyExists:
             return
+        except ClusterError as error:
+            _log.warning("pod.unreported", extra={"pod": name_of(pod), "reason": reason, "error": str(error)})
+
+    def _look_at_requests(self, pod: Object) -> None:
+        """Note a pod that requests more than the one node has."""
+        node = self._nodes.cache.get(("", nested(pod, "spec", "nodeName") or ""))
+        message = excess_message(node, pod) if node is not None and self._placing is None else ""
+        if message:
+            self._excessive.append((pod, message))
+            self._wake.set()
 
     def _node_changed(self, change: CacheChange) -> None:
         if self._placing is not None:
@@ -193,6 +211,8 @@ class PodScheduler:
                 self._wake.set()
             return
         self._waiting.pop(change.key, None)
+        if not is_gone and (change.old is None or _waits(change.old)):
+            self._look_at_requests(change.new)
         if is_gone:
             # Its room may be what another pod waits for.
             self._retry()

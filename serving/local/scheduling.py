@@ -8,10 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from serving.cluster.quotas import pod_sums
 from serving.cluster.selectors import written_selector
+from serving.model.amounts import amounts_of
+from serving.model.errors import InvalidValue
 from serving.model.objects import labels_of, name_of, nested
 
-__all__ = ["refusal", "unschedulable_message"]
+__all__ = ["excess_message", "refusal", "unschedulable_message"]
 
 _UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _BINDING_EFFECTS = ("NoSchedule", "NoExecute")
@@ -38,6 +41,23 @@ def unschedulable_message(reasons: Iterable[str]) -> str:
     counts = Counter(reasons)
     listed = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items(), key=lambda one: one[0]))
     return f"0/{counts.total()} nodes are available: {listed or 'there is no node'}."
+
+
+def excess_message(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
+    """What a pod requests beyond all that the node has, and that it starts all the same; "" if it could fit."""
+    try:
+        has, asks = amounts_of(nested(node, "status", "allocatable")), pod_sums(nested(pod, "spec") or {}, "requests")
+    except InvalidValue:
+        return ""
+    over = [
+        f"{asks[name]} {name} of {has[name]}" for name in has if name in asks and asks[name].nanos > has[name].nanos
+    ]
+    if not over:
+        return ""
+    return (
+        f"the pod requests {' and '.join(over)} that {name_of(node)} has; it starts all the same, "
+        "as requests are only held to with virtual nodes (serving up --nodes)"
+    )
 
 
 def _is_tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]) -> bool:

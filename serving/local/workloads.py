@@ -17,6 +17,7 @@ from serving.model.knative import POD_TEMPLATE_HASH_LABEL
 from serving.model.objects import annotations_of, is_true, labels_of, nested
 
 __all__ = [
+    "CREATE_FAILED",
     "PodPlan",
     "adoptable",
     "deployment_status",
@@ -27,6 +28,9 @@ __all__ = [
     "plan_pods",
     "selects",
 ]
+
+CREATE_FAILED = "FailedCreate"
+"""The reason of a Deployment whose pods the server refuses, in its condition and in the Event."""
 
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
@@ -140,8 +144,11 @@ def adoptable(deployment: Object, pods: Iterable[Object]) -> list[Object]:
     ]
 
 
-def deployment_status(deployment: Object, pods: Sequence[Object]) -> Object:
-    """The status of a Deployment as its pods make it, in Kubernetes' words."""
+def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: str = "") -> Object:
+    """The status of a Deployment as its pods make it, in Kubernetes' words.
+
+    ``refusal`` is why the server refuses its next pod, "" if it does not.
+    """
     living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     ready_count = sum(map(is_ready, living))
     wanted = deployment["spec"].get("replicas")
@@ -157,7 +164,10 @@ def deployment_status(deployment: Object, pods: Sequence[Object]) -> Object:
     before = {one["type"]: one for one in (deployment.get("status") or {}).get("conditions") or ()}
     reason = "MinimumReplicasAvailable" if is_available else "MinimumReplicasUnavailable"
     condition = {"type": "Available", "status": str(is_available), "reason": reason}
-    status["conditions"] = [_kept(before.get("Available"), condition)]
+    conditions = [condition]
+    if refusal:
+        conditions.append({"type": "ReplicaFailure", "status": "True", "reason": CREATE_FAILED, "message": refusal})
+    status["conditions"] = [_kept(before.get(one["type"]), one) for one in conditions]
     return status
 
 

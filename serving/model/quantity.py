@@ -27,6 +27,7 @@ __all__ = [
     "parse_number",
     "parse_percent",
     "parse_percent_or_fraction",
+    "parse_quantity",
 ]
 
 _SECONDS_PER_UNIT = {
@@ -128,7 +129,8 @@ def format_percent(ratio: float) -> str:
     return format_number(float(Fraction(repr(ratio)) * 100))
 
 
-def _parse_quantity(text: str, expected: str) -> Fraction:
+def parse_quantity(text: str, expected: str = 'a quantity such as "500m", "2" or "1Gi"') -> Fraction:
+    """The exact value of a quantity of Kubernetes: "500m" is 1/2, "1Ki" is 1024."""
     match = _QUANTITY.fullmatch(text)
     if not match:
         raise InvalidValue(text=text, expected=expected)
@@ -137,12 +139,12 @@ def _parse_quantity(text: str, expected: str) -> Fraction:
 
 def parse_millicores(text: str) -> int:
     """Thousandths of a core of a Kubernetes cpu quantity, rounded up: "0.5" and "500m" are 500."""
-    return math.ceil(_parse_quantity(text, 'a cpu quantity such as "500m" or "2"') * 1000)
+    return math.ceil(parse_quantity(text, 'a cpu quantity such as "500m" or "2"') * 1000)
 
 
 def parse_bytes(text: str) -> int:
     """Bytes of a Kubernetes memory quantity, rounded up: "1Gi" is 1073741824, "1G" is 1000000000."""
-    return math.ceil(_parse_quantity(text, 'a memory quantity such as "128Mi" or "1G"'))
+    return math.ceil(parse_quantity(text, 'a memory quantity such as "128Mi" or "1G"'))
 
 
 def format_bytes(byte_count: int) -> str:

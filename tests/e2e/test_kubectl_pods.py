@@ -278,3 +278,38 @@ def test_logs_of_the_run_before_a_restart(kubectl: Kubectl) -> None:
     kubectl("wait", f"pod/{kubectl.pod}", "--for=condition=Ready", "--timeout=60s")
     assert "bye" in kubectl("logs", "-p", kubectl.pod)
     assert "bye" not in kubectl("logs", kubectl.pod)
+
+
+OVER_QUOTA = """
+apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: greedy, namespace: bounded}
+spec:
+  template:
+    metadata: {annotations: {serving.dev/command: python3 -m http.server $PORT}}
+    spec:
+      containers: [{image: none, resources: {requests: {cpu: 200m}, limits: {cpu: 500m}}}]
+"""
+
+
+def test_a_quota_keeps_a_service_from_being_ready_until_it_is_raised(kubectl: Kubectl) -> None:
+    kubectl("create", "namespace", "bounded")
+    kubectl("wait", "--for=create", "serviceaccount/default", "-n", "bounded", "--timeout=60s")
+    kubectl("create", "quota", "small", "--hard=cpu=50m", "-n", "bounded")
+    kubectl("apply", "-f", "-", stdin=OVER_QUOTA)
+    kubectl("wait", "--for=condition=Ready=False", "ksvc/greedy", "-n", "bounded", "--timeout=60s")
+    why = (
+        'pods "greedy-00001-deployment-" is forbidden: exceeded quota: small, requested: cpu=200m, used: cpu=0, '
+        "limited: cpu=50m"
+    )
+    for kind, reason in (("ksvc/greedy", "RevisionFailed"), ("revision/greedy-00001", "FailedCreate")):
+        shown = kubectl("get", kind, "-n", "bounded", "-o", "jsonpath={.status.conditions[?(@.type=='Ready')]}")
+        found = msgspec.json.decode(shown)
+        assert found["reason"] == reason
+        assert why in found["message"]
+    assert f"Error creating: {why}" in kubectl("get", "events", "-n", "bounded")
+    kubectl("patch", "quota", "small", "-n", "bounded", "--type=merge", "-p", '{"spec":{"hard":{"cpu":"300m"}}}')
+    kubectl("wait", "--for=condition=Ready", "ksvc/greedy", "-n", "bounded", "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.status.used.cpu}=200m", "quota/small", "-n", "bounded", "--timeout=60s")
+    assert re.search(r"cpu +200m +300m", kubectl("describe", "quota", "small", "-n", "bounded"))
+    kubectl("delete", "namespace", "bounded")

@@ -5,9 +5,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD, SERVICE, Kind
+from serving.cluster.kinds import (
+    DEPLOYMENT,
+    ENDPOINT_SLICE,
+    EVENT,
+    NAMESPACE,
+    POD,
+    RESOURCE_QUOTA,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Kind,
+)
 from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import EventType
 from serving.local.manager import Manager
+from serving.local.namespaceobjects import NamespaceObjects
+from serving.model.errors import Forbidden
+from serving.model.objects import condition_of, nested
 
 LABELS = {"app": "web"}
 _TURNS = 500
@@ -20,6 +34,12 @@ class CountingCluster(MemoryCluster):
     def __init__(self) -> None:
         super().__init__()
         self.writes: list[str] = []
+        self.refusal = ""
+
+    async def create(self, kind: Kind, *given: Any, **options: Any) -> Any:  # noqa: ANN401 - as it comes
+        if kind == POD and self.refusal:
+            raise Forbidden(self.refusal)
+        return await super().create(kind, *given, **options)
 
     async def patch(self, kind: Kind, *given: Any, **options: Any) -> Any:  # noqa: ANN401 - as it comes
         self.writes.append(kind.resource)
@@ -125,3 +145,43 @@ async def test_the_address_of_a_pod_that_is_never_ready_reaches_its_slice() -> N
             async for event in events:
                 if event.object["endpoints"]:
                     break
+
+
+async def test_a_pod_that_the_server_refuses_is_in_the_status_and_an_event_until_it_is_created() -> None:
+    async with managed() as cluster:
+        await the_pod(cluster)
+        await rest(cluster)
+        cluster.refusal = 'pods "web-" is forbidden: exceeded quota: q'
+        await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 2}}, subresource="scale")
+        await rest(cluster)
+        found = condition_of(await cluster.get(DEPLOYMENT, "default", "web"), "ReplicaFailure")
+        assert (found["status"], found["reason"], found["message"]) == ("True", "FailedCreate", cluster.refusal)
+        (event,) = (await cluster.list(EVENT)).items
+        assert (event["reason"], event["message"]) == ("FailedCreate", f"Error creating: {cluster.refusal}")
+        cluster.refusal = ""
+        await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"minReadySeconds": 1}})
+        await rest(cluster)
+        assert len((await cluster.list(POD)).items) == 2
+        assert not condition_of(await cluster.get(DEPLOYMENT, "default", "web"), "ReplicaFailure")
+
+
+async def test_a_namespace_has_a_default_account_and_the_status_of_its_quotas() -> None:
+    cluster = MemoryCluster()
+    running = asyncio.create_task(NamespaceObjects(cluster).run())
+    try:
+        await cluster.create(NAMESPACE, {"metadata": {"name": "new"}})
+        async with cluster.watch(SERVICE_ACCOUNT, "new", resource_version="0") as accounts:
+            assert (await anext(accounts)).object["metadata"]["name"] == "default"
+            await cluster.delete(SERVICE_ACCOUNT, "new", "default")
+            assert [(await anext(accounts)).type for _ in range(2)] == [EventType.DELETED, EventType.ADDED]
+        hard = {"hard": {"pods": "2", "count/configmaps": "5"}}
+        await cluster.create(RESOURCE_QUOTA, {"metadata": {"name": "q", "namespace": "new"}, "spec": hard})
+        await cluster.create(POD, {"metadata": {"name": "p", "namespace": "new"}, "spec": {"containers": []}})
+        async with cluster.watch(RESOURCE_QUOTA, "new", resource_version="0") as quotas:
+            async for change in quotas:
+                if nested(change.object, "status", "used", "pods") == "1":
+                    assert change.object["status"]["used"] == {"pods": "1", "count/configmaps": "0"}
+                    break
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

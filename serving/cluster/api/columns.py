@@ -17,12 +17,15 @@ from serving.cluster.kinds import (
     HORIZONTAL_POD_AUTOSCALER,
     HTTP_ROUTE,
     LEASE,
+    LIMIT_RANGE,
     NAMESPACE,
     NODE,
     POD,
     POD_DISRUPTION_BUDGET,
+    RESOURCE_QUOTA,
     SECRET,
     SERVICE,
+    SERVICE_ACCOUNT,
     Kind,
 )
 from serving.cluster.port import Object
@@ -155,6 +158,14 @@ def _seen(event: Object, now_s: float) -> str:
     return age(stamp, now_s=now_s)
 
 
+def _used(quota: Object, *, is_limit: bool) -> str:
+    """How much of each bound is used, limits apart: "pods: 2/4, requests.cpu: 200m/1"."""
+    hard, used = _at(quota, "status", "hard") or {}, _at(quota, "status", "used") or {}
+    return ", ".join(
+        f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard) if name.startswith("limits") is is_limit
+    )
+
+
 def _involved(event: Object) -> str:
     return f"{str(_at(event, 'involvedObject', 'kind')).lower()}/{_at(event, 'involvedObject', 'name')}"
 
@@ -193,6 +204,14 @@ COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
         _column("Data", lambda one: len(_at(one, "data") or ()), kind="integer"),
         _AGE,
     ),
+    SERVICE_ACCOUNT: (_NAME, _column("Secrets", lambda one: len(_listed(one, "secrets")), kind="integer"), _AGE),
+    RESOURCE_QUOTA: (
+        _NAME,
+        _column("Request", lambda one: _used(one, is_limit=False)),
+        _column("Limit", lambda one: _used(one, is_limit=True)),
+        _AGE,
+    ),
+    LIMIT_RANGE: (_NAME, CellColumn(name="Created At", cell=lambda one, _: _at(one, "metadata", "creationTimestamp"))),
     EVENT: (
         CellColumn(name="Last Seen", cell=_seen),
         _column("Type", lambda one: _at(one, "type")),

@@ -229,3 +229,14 @@ def test_before_the_node_is_known_pods_go_to_this_machine() -> None:
 async def test_every_policy_places_a_pod(policy: str) -> None:
     async with staged(NodePlacing(policy), "a") as stage:
         assert nested(await stage.create(pod("p0")), "spec", "nodeName") == "a"
+
+
+async def test_a_pod_that_requests_more_than_the_machine_starts_with_a_warning() -> None:
+    async with staged(None, "local") as stage:
+        await stage.create(pod("small"))
+        made = await stage.create(pod("large", "50"))
+        assert nested(made, "spec", "nodeName") == "local"
+        async with stage.cluster.watch(EVENT, resource_version="0") as events:
+            event = (await anext(events)).object
+        assert (event["reason"], event["involvedObject"]["name"]) == ("RequestsExceedNode", "large")
+        assert event["message"].startswith("the pod requests 50 cpu of 1 that local has; it starts all the same")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serving.local.scheduling import refusal, unschedulable_message
+from serving.local.scheduling import excess_message, refusal, unschedulable_message
 
 CORDONED = "node(s) were unschedulable"
 ELSEWHERE = "node(s) didn't match Pod's node affinity/selector"
@@ -71,3 +71,16 @@ def test_the_message_counts_the_nodes_of_each_reason() -> None:
         "0/3 nodes are available: 2 Insufficient cpu, 1 node(s) were unschedulable."
     )
     assert unschedulable_message([]) == "0/0 nodes are available: there is no node."
+
+
+def test_requests_beyond_a_node_are_named() -> None:
+    machine = {**node(), "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}}}
+
+    def asking(**amounts: str) -> dict[str, Any]:
+        return pod(containers=[{"resources": {"requests": amounts}}])
+
+    assert excess_message(machine, asking(cpu="2", memory="1Gi")) == ""
+    assert excess_message(machine, asking(cpu="much")) == ""
+    assert excess_message(machine, asking(cpu="3", memory="5Gi")).startswith(
+        "the pod requests 3 cpu of 2 and 5Gi memory of 4Gi that n has"
+    )

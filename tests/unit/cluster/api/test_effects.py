@@ -15,7 +15,7 @@ def service(pod: dict[str, Any], **metadata: object) -> dict[str, Any]:
     [
         ({"priorityClassName": "high"}, "spec.template.spec.priorityClassName"),
         ({"affinity": {"podAntiAffinity": {"a": "b"}}}, "spec.template.spec.affinity.podAntiAffinity"),
-        ({"serviceAccountName": "x"}, "spec.template.spec.serviceAccountName"),
+        ({"automountServiceAccountToken": True}, "spec.template.spec.automountServiceAccountToken"),
         ({"containers": [{}, {"imagePullPolicy": "Always"}]}, "spec.template.spec.containers[1].imagePullPolicy"),
         ({"volumes": [{"hostPath": {"path": "/x"}}]}, "spec.template.spec.volumes[0].hostPath"),
     ],

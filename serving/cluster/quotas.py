@@ -1,0 +1,182 @@
+"""ResourceQuotas: what an object counts for, what a namespace uses, and whether one more object exceeds it. Pure.
+
+Input: objects as the API has them. Output: amounts by the names that ``spec.hard`` has, or why an object is refused, in the words of
+a kube-apiserver. Follows kubernetes/kubernetes 1.31, pkg/quota/v1 and staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.cluster.kinds import KINDS, POD, SERVICE, Kind
+from serving.model.amounts import Amounts, ExactAmount, amounts_of, total
+from serving.model.objects import Object, name_of, nested
+
+__all__ = ["Claim", "ClaimsOf", "claim_of", "counted_kinds", "pod_sums", "quota_refusal", "quota_status"]
+
+_ONE = ExactAmount(10**9)
+_OVER = ("Succeeded", "Failed")
+# Resources that have a request and a limit, each with a quota of its own; the plain name is the request.
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+# With a quota on one of these, each container must say how much it takes.
+_NEEDED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
+_COUNT = "count/"
+_SERVICE_TYPES = {"LoadBalancer": "services.loadbalancers", "NodePort": "services.nodeports"}
+# Kinds with a quota under their plain name, which is older than "count/".
+_PLAIN = ("configmaps", "persistentvolumeclaims", "replicationcontrollers", "resourcequotas", "secrets", "services")
+_KINDS = {kind.resource: kind for kind in KINDS if kind.namespaced}
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What one object counts for, and the scopes of quotas that it is in; ``priority_class`` is a pod's, "" without."""
+
+    usage: Amounts
+    scopes: frozenset[str] = frozenset()
+    priority_class: str = ""
+
+
+ClaimsOf = Callable[[Kind], Iterable[Claim]]
+"""The claims of all objects of a kind in one namespace."""
+
+
+def claim_of(kind: Kind, whole: Object) -> Claim:
+    """The claim of an object. A pod that has ended counts for ``count/pods`` only. Raises ``InvalidValue``."""
+    usage = {_COUNT + kind.resource: _ONE}
+    if kind != POD:
+        if kind.resource in _PLAIN:
+            usage[kind.resource] = _ONE
+        by_type = _SERVICE_TYPES.get(nested(whole, "spec", "type") or "")
+        if kind == SERVICE and by_type:
+            usage[by_type] = _ONE
+        return Claim(usage=usage)
+    spec = nested(whole, "spec") or {}
+    if nested(whole, "status", "phase") in _OVER:
+        return Claim(usage=usage, scopes=_scopes(spec, usage))
+    requests, limits = pod_sums(spec, "requests"), pod_sums(spec, "limits")
+    usage[POD.resource] = _ONE
+    for name, amount in requests.items():
+        usage[f"requests.{name}"] = amount
+        if name in _COMPUTE or name.startswith("hugepages-"):
+            usage[name] = amount
+    usage |= {f"limits.{name}": limits[name] for name in _COMPUTE if name in limits}
+    return Claim(usage=usage, scopes=_scopes(spec, usage), priority_class=spec.get("priorityClassName") or "")
+
+
+def pod_sums(spec: Mapping[str, Any], field: str) -> dict[str, ExactAmount]:
+    """The ``requests`` or ``limits`` of a pod by resource: the containers together, or more where an init container needs it.
+
+    A sidecar, an init container with ``restartPolicy: Always``, goes on beside all that follow. A request that is missing
+    is its limit. Containers of 1 and 2 cpu, an init container of 4 before them: max(4, 1 + 2) = 4.
+    """
+    largest: dict[str, ExactAmount] = {}
+    beside: dict[str, ExactAmount] = {}
+    for container in spec.get("initContainers") or ():
+        needed = total((beside, _amounts(container, field)))
+        if container.get("restartPolicy") == "Always":
+            beside = needed
+        largest = _largest(largest, needed)
+    together = total((beside, *(_amounts(one, field) for one in spec.get("containers") or ())))
+    return total((_largest(largest, together), amounts_of(spec.get("overhead"))))
+
+
+def _amounts(container: Mapping[str, Any], field: str) -> dict[str, ExactAmount]:
+    resources = container.get("resources") or {}
+    below = (resources.get("limits") or {}) if field == "requests" else {}
+    return amounts_of({**below, **(resources.get(field) or {})})
+
+
+def _largest(one: Amounts, other: Amounts) -> dict[str, ExactAmount]:
+    return {
+        name: max((part[name] for part in (one, other) if name in part), key=lambda amount: amount.nanos)
+        for name in {**one, **other}
+    }
+
+
+def _scopes(spec: Mapping[str, Any], usage: Amounts) -> frozenset[str]:
+    ends = spec.get("activeDeadlineSeconds") is not None
+    effort = any(name.partition(".")[2] in _COMPUTE[:2] and usage[name].nanos for name in usage)
+    return frozenset(("Terminating" if ends else "NotTerminating", "NotBestEffort" if effort else "BestEffort"))
+
+
+def _is_counted(quota: Object, claim: Claim) -> bool:
+    """Whether a quota counts an object: one with scopes counts the pods that are in all of them."""
+    written = nested(quota, "spec", "scopeSelector", "matchExpressions") or ()
+    asked = [*({"scopeName": one, "operator": "Exists"} for one in nested(quota, "spec", "scopes") or ()), *written]
+    return all(_is_in(one, claim) for one in asked)
+
+
+def _is_in(asked: Mapping[str, Any], claim: Claim) -> bool:
+    if asked.get("scopeName") != "PriorityClass":
+        return asked.get("scopeName") in claim.scopes
+    mine, values = claim.priority_class, asked.get("values") or ()
+    match asked.get("operator"):
+        case "Exists":
+            return bool(mine)
+        case "In":
+            return mine in values
+        case "NotIn":
+            return bool(claim.scopes) and mine not in values
+        case _:
+            return bool(claim.scopes) and not mine
+
+
+def counted_kinds(quota: Object) -> frozenset[Kind]:
+    """The kinds that a quota counts: what is no count of objects is of pods."""
+    named = (name.removeprefix(_COUNT) for name in nested(quota, "spec", "hard") or ())
+    plain = (SERVICE.resource if name in _SERVICE_TYPES.values() else name for name in named)
+    return frozenset(_KINDS.get(name, POD) for name in plain)
+
+
+def quota_refusal(kind: Kind, new: Object, quotas: Sequence[Object], *, claims_of: ClaimsOf) -> str:
+    """Why the namespace's quotas refuse a new object; "" if they do not."""
+    claim = claim_of(kind, new)
+    for quota in sorted(quotas, key=name_of):
+        hard = amounts_of(nested(quota, "spec", "hard"))
+        requested = {name: claim.usage[name] for name in hard if name in claim.usage}
+        if not _is_counted(quota, claim):
+            continue
+        missing = _missing(new, hard) if kind == POD else ""
+        if missing:
+            return f"failed quota: {name_of(quota)}: must specify {missing}"
+        if not requested:
+            continue
+        used = _used(quota, hard, claims_of(kind))
+        over = [
+            name
+            for name, amount in sorted(requested.items())
+            if amount.nanos > 0 and used[name].nanos + amount.nanos > hard[name].nanos
+        ]
+        if over:
+            texts = (",".join(f"{name}={part[name]}" for name in over) for part in (requested, used, hard))
+            return "exceeded quota: {}, requested: {}, used: {}, limited: {}".format(name_of(quota), *texts)
+    return ""
+
+
+def _missing(pod: Object, hard: Amounts) -> str:
+    """The amounts that a quota bounds and containers leave open: "limits.cpu for: app,helper; memory for: app"."""
+    found = []
+    for name in sorted(one for one in hard if one in _NEEDED):
+        part, _, resource = name.rpartition(".")
+        every = [*(nested(pod, "spec", "containers") or ()), *(nested(pod, "spec", "initContainers") or ())]
+        lacking = {one.get("name", "") for one in every if resource not in _amounts(one, part or "requests")}
+        if lacking:
+            found.append(f"{name} for: {','.join(sorted(lacking))}")
+    return "; ".join(found)
+
+
+def _used(quota: Object, hard: Amounts, claims: Iterable[Claim]) -> dict[str, ExactAmount]:
+    counted = (claim.usage for claim in claims if _is_counted(quota, claim))
+    found = total({name: usage[name] for name in hard if name in usage} for usage in counted)
+    return {name: found.get(name, ExactAmount(0)) for name in hard}
+
+
+def quota_status(quota: Object, claims_of: ClaimsOf) -> Object:
+    """The status of a quota: its bounds, and what is used of each."""
+    hard = amounts_of(nested(quota, "spec", "hard"))
+    parts = [_used(quota, hard, claims_of(kind)) for kind in counted_kinds(quota)]
+    used = total(parts)
+    return {
+        "hard": {name: str(amount) for name, amount in hard.items()},
+        "used": {name: str(used[name]) for name in hard},
+    }

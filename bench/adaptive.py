@@ -1,7 +1,7 @@
 """What a decision of the adaptive policy costs with all its pieces on, and how much a revision's state takes.
 
 ``python bench/adaptive.py``: microseconds of a second of load and a decision, under load and while idle, and of the plan that
-each gap needs once; the same of Knative's decision, which runs in shadow; bytes of one policy with a full history, and of a shadow.
+each gap needs once; the same of the other policy's decision, which runs in shadow; bytes of one policy with a full history, and of a shadow.
 """
 
 import random
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from serving.autoscaler.adaptive.budget import PreWarmBudget
 from serving.autoscaler.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.autoscaler.adaptive.policy import RevisionPolicy
-from serving.autoscaler.adaptive.shadow import KnativeShadow, shadow_of
+from serving.autoscaler.adaptive.shadow import PolicyShadow, shadow_of
 from serving.autoscaler.merge import Proposal
 from serving.autoscaler.target.learner import TargetLearner
 from serving.model.resources import Resources
 from serving.model.stat import Stat
 from serving.scaling.resolve import resolve
 from serving.settings.annotations import ScalingAnnotations
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 
 __all__ = ["main"]
 
@@ -44,18 +44,37 @@ def _policy(prior: GapPrior, *, gaps: int) -> RevisionPolicy:
     return policy
 
 
-def _shadow() -> KnativeShadow:
-    settings = AutoscalerSettings()
+def _shadow(running: str) -> PolicyShadow:
+    settings = AutoscalerSettings(policy=running)
     spec = resolve(settings, ScalingAnnotations(), container_concurrency=10, reachable=True)
     made = shadow_of(spec, settings, present_scale=1, wall_offset_s=0.0, now_s=0.0)
     assert made is not None
     for second in range(100):
         _report(made, second, load=Stat(concurrency=20.0 + second % 10, request_count=100.0))
-        made.look((), present_scale=4, ready_count=4, start_s=2.0, now_s=second + 1.0)
+        inside = Stat(concurrency=20.0 + second % 10)
+        made.look((), inside=inside, present_scale=4, ready_count=4, start_s=2.0, now_s=second + 1.0)
     return made
 
 
-def _report(shadow: KnativeShadow, second: int, *, load: Stat) -> None:
+def _shadow_us(shadow: PolicyShadow, start: int) -> tuple[float, float]:
+    """Two seconds of load and a decision, then a decision while idle."""
+    # The decider takes the same records: they are no cost of the shadow.
+    loads = [Stat(concurrency=27.0 + one, request_count=100.0) for one in range(5)]
+
+    def under_load(index: int) -> None:
+        for second in (start + 2 * index, start + 2 * index + 1):
+            _report(shadow, second, load=loads[index % 5])
+        now_s = start + 2.0 * index + 2.0
+        shadow.look((), inside=loads[index % 5], present_scale=4, ready_count=4, start_s=2.0, now_s=now_s)
+
+    def while_idle(index: int) -> None:
+        now_s = start + 2.0 * (_DECISIONS * (_ROUNDS + 2) + index)
+        shadow.look((), inside=Stat(), present_scale=0, ready_count=0, start_s=2.0, now_s=now_s)
+
+    return _us(under_load, _DECISIONS), _us(while_idle, _DECISIONS)
+
+
+def _report(shadow: PolicyShadow, second: int, *, load: Stat) -> None:
     """A second as an activator reports it."""
     shadow.arrive(100.0, second + 0.9)
     shadow.take(second, load)
@@ -114,27 +133,16 @@ def main() -> None:
         planned.take(start + 30 * index, 1.0, 1.0)
         planned.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=start + 30.0 * index + 20.0)
 
-    busy_shadow, idle_shadow = _shadow(), _shadow()
-    # The decider takes the same records: they are no cost of the shadow.
-    loads = [Stat(concurrency=27.0 + one, request_count=100.0) for one in range(5)]
-
-    def shadow_under_load(index: int) -> None:
-        for second in (start + 2 * index, start + 2 * index + 1):
-            _report(busy_shadow, second, load=loads[index % 5])
-        busy_shadow.look((), present_scale=4, ready_count=4, start_s=2.0, now_s=start + 2.0 * index + 2.0)
-
-    def shadow_while_idle(index: int) -> None:
-        idle_shadow.look((), present_scale=0, ready_count=0, start_s=2.0, now_s=start + 2.0 * index)
-
     policy_us, learning_us = _us(under_load, _DECISIONS), _learning_us(start)
-    shadow_us = _us(shadow_under_load, _DECISIONS)
+    knative_us, knative_idle_us = _shadow_us(_shadow(ADAPTIVE_POLICY), start)
+    adaptive_us, adaptive_idle_us = _shadow_us(_shadow(KNATIVE_POLICY), start)
     print(f"two seconds of load and a decision: {policy_us:.1f} us")
     print(f"a decision while idle:              {_us(while_idle, _DECISIONS):.1f} us")
     print(f"the first decision of a gap:        {_us(new_gap, _DECISIONS // 10):.1f} us")
-    print(f"beside it, Knative in shadow: under load {shadow_us:.1f} us, ", end="")
-    print(f"idle {_us(shadow_while_idle, _DECISIONS):.1f} us")
+    print(f"beside it, Knative in shadow: under load {knative_us:.1f} us, idle {knative_idle_us:.1f} us")
+    print(f"beside Knative, it in shadow: under load {adaptive_us:.1f} us, idle {adaptive_idle_us:.1f} us")
     print(f"beside it, the learnt target of {_PODS} pods: under load {learning_us:.1f} us")
-    print(f"all together, under load:           {policy_us + shadow_us + learning_us:.1f} us")
+    print(f"all together, under load:           {policy_us + knative_us + learning_us:.1f} us")
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     kept = [_policy(prior, gaps=100) for _ in range(_REVISIONS)]
@@ -142,7 +150,7 @@ def main() -> None:
         policy.advise(_ONE, in_flight=0.0, present_scale=1, ready_count=1, now_s=float(start))
     after, _ = tracemalloc.get_traced_memory()
     print(f"state of a revision:                {(after - before) / len(kept):.0f} bytes")
-    shadows = [_shadow() for _ in range(_REVISIONS)]
+    shadows = [_shadow(ADAPTIVE_POLICY) for _ in range(_REVISIONS)]
     print(
         f"and of its shadow:                  {(tracemalloc.get_traced_memory()[0] - after) / len(shadows):.0f} bytes"
     )

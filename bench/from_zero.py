@@ -128,7 +128,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with running_system(SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE="true") as system:
-        scale = ["--concurrency", "10", "--initial-scale", "0"]
+        scale = ["--concurrency", "10", "--initial-scale", "0", "--policy", "adaptive"]
         system.serving("deploy", "sleeper", str(SLEEPER.parent), "--command", f"{sys.executable} {SLEEPER}", *scale)
         if not system.until_zero("sleeper", GIVE_UP_S):
             raise SystemExit("the service did not come to zero")

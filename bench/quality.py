@@ -1,4 +1,4 @@
-"""Scaling quality on recorded workloads: the default policy against Knative's and fixed ones, on the parts kept for the test.
+"""Scaling quality on recorded workloads: the adaptive policy against Knative's and fixed ones, on the parts kept for the test.
 
 ``python bench/quality.py --traces DIR NAME...`` runs workloads of the table below and keeps each result as a file in
 ``bench/quality_results``; ``--write`` renders them as ``docs/scaling-quality.md`` with one chart a workload. The policies
@@ -173,10 +173,10 @@ def run(name: str, traces: Path, jobs: int) -> QualityResult:
             found[one.name] = (pod_seconds + one.pod_seconds, cold + one.cold_requests)
 
     runner = PolicyRunner(workload=workload, seeds=range(1, test.seeds + 1), jobs=jobs, on_results=keep)
-    rivals = ("knative", "default") if test.is_heavy else ("knative", "default", "fixed-300s")
+    rivals = ("knative", "adaptive") if test.is_heavy else ("knative", "adaptive", "fixed-300s")
     comparison = compare_policies(runner, rivals, equal_pod_seconds=True)
     interval = cold_change_interval(
-        costs["knative", ""], [costs["default", point.name] for point in comparison.curves["default"]]
+        costs["knative", ""], [costs["adaptive", point.name] for point in comparison.curves["adaptive"]]
     )
     knative_curve = [
         CurvePoint(name=position.name, report=runner.run("knative", position))

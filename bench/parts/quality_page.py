@@ -12,7 +12,7 @@ from serving.simulator.report import PolicyReport
 __all__ = ["QualityResult", "page"]
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
-_COLOURS = {"knative": "#888888", "default": "#0b6cff"}
+_COLOURS = {"knative": "#888888", "adaptive": "#0b6cff"}
 TEXT = Path(__file__).parent / "quality_text.md"
 
 
@@ -54,8 +54,8 @@ def _summary(results: Sequence[QualityResult]) -> Iterator[str]:
     )
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for result in results:
-        equal = (result.comparison.at_equal_pod_seconds or {})["default"]
-        knative, shipped = (result.comparison.policies[name] for name in ("knative", "default"))
+        equal = (result.comparison.at_equal_pod_seconds or {})["adaptive"]
+        knative, shipped = (result.comparison.policies[name] for name in ("knative", "adaptive"))
         changes = (
             equal.cold_change,
             equal.wait_p99_change,
@@ -77,8 +77,8 @@ def _workload(result: QualityResult) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for name, report in result.comparison.policies.items():
         yield _row(name, report)
-    for point in result.comparison.curves.get("default", []):
-        yield _row(f"default, {point.name}", point.report)
+    for point in result.comparison.curves.get("adaptive", []):
+        yield _row(f"adaptive, {point.name}", point.report)
     for point in result.knative_curve:
         yield _row(f"knative, {point.name}", point.report)
     yield ""
@@ -102,7 +102,7 @@ def _chart(result: QualityResult) -> str:
     def value(report: PolicyReport) -> float:
         return report.late_share * 100 if result.is_heavy else report.cold_requests
 
-    curves = {"knative": result.knative_curve, "default": result.comparison.curves.get("default", [])}
+    curves = {"knative": result.knative_curve, "adaptive": result.comparison.curves.get("adaptive", [])}
     lines = {
         name: sorted((point.report.pod_seconds / 3600, value(point.report)) for point in curve)
         for name, curve in curves.items()

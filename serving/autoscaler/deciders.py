@@ -25,7 +25,7 @@ from serving.model.stat import Stat
 from serving.scaling.spec import KpaQuirks, ScalingSpec
 from serving.settings.classic import ClassicSettings
 
-__all__ = ["ClassicDecider", "Decided", "Decider", "Inside", "KpaDecider"]
+__all__ = ["ClassicDecider", "Decided", "Decider", "Inside", "KpaDecider", "at_least"]
 
 # The source of a classic point while no pod reports: the original's activator counts as a pod too.
 _ACTIVATOR = "activator"
@@ -136,7 +136,7 @@ class KpaDecider(Decider):
         self._asked = self._windows
         observed = self._windows.query(now_s)
         if inside.is_waiting or isinstance(observed, NoData):
-            observed = _at_least(observed, inside.amount(self._metric))
+            observed = at_least(observed, inside.amount(self._metric))
         self._state, detail = decide(
             self._state, observed=observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=self._quirks
         )
@@ -261,7 +261,7 @@ class ClassicDecider(Decider):
         )
 
 
-def _at_least(observed: Observation | NoData, load: float) -> Observation | NoData:
+def at_least(observed: Observation | NoData, load: float) -> Observation | NoData:
     """The averages, where they are more than what is inside now; nothing inside is no news."""
     if isinstance(observed, NoData):
         return Observation(stable=load, panic=load) if load else observed

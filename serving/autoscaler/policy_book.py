@@ -1,6 +1,6 @@
-"""What the adaptive policy has to say of each revision to those who ask: savings, and the curve that it keeps pods by.
+"""What both policies cost each revision, and the curve by which the adaptive one keeps pods, in force or in shadow.
 
-Input: scalers, and a query. Output: ``PolicyStory`` records as JSON. Revisions that are decided on as by Knative are left out.
+Input: scalers, and a query. Output: ``PolicyStory`` records as JSON. Revisions of classes without a policy are left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +12,7 @@ from serving.autoscaler.policy_story import PolicyStory, savings_sentence
 from serving.autoscaler.scaler import Scaler
 from serving.model.knative import RevisionKey
 from serving.model.revisionnumbers import PolicyCosts
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 
 __all__ = ["PolicyBook"]
 
@@ -29,7 +30,7 @@ class PolicyBook:
         return f"PolicyBook({len(list(self._keys()))} revisions)"
 
     def costs(self, key: RevisionKey, now_s: float) -> PolicyCosts | None:
-        """What a revision's policy costs beside Knative's; None under Knative's."""
+        """What both policies cost a revision; None of one whose class has no policy."""
         scaler = self._scaler(key)
         return None if scaler is None or scaler.shadow is None else scaler.shadow.costs(now_s)
 
@@ -45,15 +46,18 @@ class PolicyBook:
 
     def _story(self, key: RevisionKey, *, has_curve: bool, now_s: float) -> PolicyStory | None:
         scaler = self._scaler(key)
-        if scaler is None or scaler.shadow is None or scaler.policy is None:
+        if scaler is None or scaler.shadow is None or scaler.learner is None:
             return None
         costs = scaler.shadow.costs(now_s)
-        since_s = scaler.policy.idle_since_s
+        since_s = scaler.learner.idle_since_s
+        running = KNATIVE_POLICY if scaler.policy is None else ADAPTIVE_POLICY
         return PolicyStory(
             namespace=key[0],
             revision=key[1],
+            policy=running,
+            shadow_scale=scaler.shadow.scale,
             costs=costs,
-            sentence=savings_sentence(costs),
+            sentence=savings_sentence(costs, running=running),
             idle_since_wall_s=None if since_s is None else since_s + scaler.shadow.wall_offset_s,
-            curve=scaler.policy.curve() if has_curve else None,
+            curve=scaler.learner.curve() if has_curve else None,
         )

@@ -1,12 +1,16 @@
 """What the adaptive policy has learnt of a revision and what it saves against Knative's, as records and as a sentence.
 
 Input: costs of both policies. Output: "over the last day: 12 cold requests instead of 31, 40 pod-minutes less than under Knative's
-policy, estimated". This module imports no decider, so that a command that only prints sentences starts without numpy.
+policy, estimated", or under Knative's what the adaptive policy would have had. This module imports no decider, so that a
+command that only prints sentences starts without numpy.
 """
+
+from typing import NamedTuple
 
 import msgspec
 
 from serving.model.revisionnumbers import PolicyCosts
+from serving.settings.autoscaler import ADAPTIVE_POLICY
 
 __all__ = ["HazardCurve", "PolicyStory", "savings_sentence"]
 
@@ -15,6 +19,11 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
 _COVERED_MIN_S = 60.0
 # A difference of fewer pod-seconds, and of a smaller share, is none.
 _SAVED_MIN_S, _SAVED_MIN_RATIO = 30.0, 0.005
+
+
+class _Cost(NamedTuple):
+    pod_seconds: float
+    cold_requests: float
 
 
 class HazardCurve(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,10 +44,16 @@ class HazardCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision under ``policy: adaptive``."""
+    """One revision: the policy in force, the other in shadow, and what both cost."""
 
     namespace: str
     revision: str
+    policy: str
+    """The policy in force."""
+
+    shadow_scale: int
+    """Pods that the other policy would have now."""
+
     costs: PolicyCosts
     sentence: str
     """What was saved; "" while there is nothing to say."""
@@ -50,11 +65,19 @@ class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
     """None before the first gap, and where it was not asked for."""
 
 
-def savings_sentence(costs: PolicyCosts) -> str:
-    """What a policy cost, and what Knative's would have cost; "" in the first minute and while there was no pod."""
-    if costs.covered_s < _COVERED_MIN_S or not costs.pod_seconds + costs.knative_pod_seconds:
+def savings_sentence(costs: PolicyCosts, *, running: str) -> str:
+    """What both policies cost, of which ``running`` is in force; "" while there is nothing to say."""
+    adaptive = _Cost(costs.adaptive_pod_seconds, costs.adaptive_cold_requests)
+    knative = _Cost(costs.knative_pod_seconds, costs.knative_cold_requests)
+    if costs.covered_s < _COVERED_MIN_S or not adaptive.pod_seconds + knative.pod_seconds:
         return ""
-    return f"over the last {_span(costs.covered_s)}: {_cold(costs)}, {_pods(costs)} under Knative's policy, estimated"
+    span = f"over the last {_span(costs.covered_s)}"
+    if running == ADAPTIVE_POLICY:
+        return f"{span}: {_cold(adaptive, knative)}, {_pods(adaptive, knative)} under Knative's policy, estimated"
+    cold, other = round(knative.cold_requests), round(adaptive.cold_requests)
+    would = "as many" if cold == other else f"{other:,}"
+    saved = f"and {_pods(adaptive, knative)} Knative's"
+    return f"{span}: {_requests(cold)}; the adaptive policy would have had {would}, {saved}, estimated"
 
 
 def _span(span_s: float) -> str:
@@ -65,15 +88,18 @@ def _span(span_s: float) -> str:
     return f"{span_s / _MINUTE_S:.0f} minutes" if span_s >= 2 * _MINUTE_S else "minute"
 
 
-def _cold(costs: PolicyCosts) -> str:
-    cold, other = round(costs.cold_requests), round(costs.knative_cold_requests)
-    requests = f"{cold:,} cold request{'' if cold == 1 else 's'}"
-    return f"{requests} in both cases" if cold == other else f"{requests} instead of {other:,}"
+def _requests(cold: int) -> str:
+    return f"{cold:,} cold request{'' if cold == 1 else 's'}"
 
 
-def _pods(costs: PolicyCosts) -> str:
-    saved_s = costs.knative_pod_seconds - costs.pod_seconds
-    if abs(saved_s) < max(_SAVED_MIN_S, _SAVED_MIN_RATIO * costs.knative_pod_seconds):
+def _cold(adaptive: _Cost, knative: _Cost) -> str:
+    cold, other = round(adaptive.cold_requests), round(knative.cold_requests)
+    return f"{_requests(cold)} in both cases" if cold == other else f"{_requests(cold)} instead of {other:,}"
+
+
+def _pods(adaptive: _Cost, knative: _Cost) -> str:
+    saved_s = knative.pod_seconds - adaptive.pod_seconds
+    if abs(saved_s) < max(_SAVED_MIN_S, _SAVED_MIN_RATIO * knative.pod_seconds):
         return "as many pod-seconds as"
     size_s = abs(saved_s)
     amount = f"{size_s / _HOUR_S:,.1f} pod-hours" if size_s >= 2 * _HOUR_S else f"{size_s / _MINUTE_S:.0f} pod-minutes"

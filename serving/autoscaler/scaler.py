@@ -16,7 +16,7 @@ import msgspec
 
 from serving.autoscaler.adaptive.advice import NEUTRAL, Advice
 from serving.autoscaler.adaptive.policy import RevisionPolicy
-from serving.autoscaler.adaptive.shadow import KnativeShadow
+from serving.autoscaler.adaptive.shadow import PolicyShadow
 from serving.autoscaler.decide import KpaState
 from serving.autoscaler.deciders import ClassicDecider, Decided, Inside
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
@@ -154,10 +154,10 @@ class Scaler:
     ) -> None:
         """``is_restart`` says that the revision was there before us: its scale is held until there is a window of data.
 
-        ``policy`` is the adaptive one; None: Knative's. Beside it a ``shadow`` may be set, which decides as Knative would.
+        ``policy`` is the adaptive one; None: Knative's. Beside it a ``shadow`` may be set, which decides by the other policy.
         """
         self.policy = policy
-        self.shadow: KnativeShadow | None = None
+        self.shadow: PolicyShadow | None = None
         self.target = RevisionTarget(revision, settings.adaptive)
         self._settings = settings
         self._spec = revision.spec
@@ -181,6 +181,11 @@ class Scaler:
     def _counts_waiting(self) -> bool:
         """Whether what waits for the first pod counts at once. Knative decides on its windows alone, each period."""
         return self.policy is not None or isinstance(self._decider, ClassicDecider)
+
+    @property
+    def learner(self) -> RevisionPolicy | None:
+        """The adaptive policy that learns from the revision, in force or in shadow; None of classes that have no policy."""
+        return self.policy if self.policy is not None or self.shadow is None else self.shadow.policy
 
     @property
     def pods(self) -> dict[str, Stat]:
@@ -219,10 +224,10 @@ class Scaler:
 
     def started(self, took_s: float, now_s: float) -> None:
         """A pod is ready, so many seconds after it was created."""
-        if self.policy is not None:
+        if self.learner is not None:
             # What the policy learns from a second depends on the starts before it.
             self._advance(now_s)
-            self.policy.started(took_s)
+            self.learner.started(took_s)
 
     def forget_pod(self, name: str, now_s: float) -> None:
         """A pod is gone: its last report says nothing about the time after."""
@@ -262,14 +267,15 @@ class Scaler:
             if advice.proposals is not None:
                 counts = [one.desired for one in advice.proposals if not isinstance(one.desired, NoData)]
                 self._latest_count = max(counts, default=None)
-            if self.shadow is not None:
-                self.shadow.look(
-                    inputs.beside,
-                    present_scale=facts.present_scale,
-                    ready_count=facts.ready_count,
-                    start_s=self.policy.start_s,
-                    now_s=now_s,
-                )
+        if self.shadow is not None and self.learner is not None:
+            self.shadow.look(
+                inputs.beside,
+                inside=None if self._in_flight(inputs) is None else inputs.inside.present,
+                present_scale=facts.present_scale,
+                ready_count=facts.ready_count,
+                start_s=self.learner.start_s,
+                now_s=now_s,
+            )
         self._gate, outcome = conclude(inputs, decided)
         if outcome.apply_count and not facts.present_scale and self._counts_waiting:
             self._decider.reset_windows(self._spec)
@@ -295,10 +301,9 @@ class Scaler:
         for second in self._sources.complete(now_s):
             self._decider.take(second)
             if self.policy is not None:
-                load = second.load
-                self.policy.take(second.number, load.concurrency, load.request_count)
-                if self.shadow is not None:
-                    self.shadow.take(second.number, load)
+                self.policy.take(second.number, second.load.concurrency, second.load.request_count)
+            if self.shadow is not None:
+                self.shadow.take(second.number, second.load)
 
     def _inside(self, now_s: float) -> Inside:
         """What is inside now. No request is served while no pod is ready, or none was wanted when it came."""

@@ -13,7 +13,15 @@ import msgspec
 from serving.cli.api import ApiClient, api_options, fail, fail_usage, message_of
 from serving.cli.asgiapp import asgi_command
 from serving.cli.completion import complete_service
-from serving.cli.deployment import Deployment, check_name, kept_options, manifest_of, merged, pairs_of
+from serving.cli.deployment import (
+    Deployment,
+    check_name,
+    kept_options,
+    manifest_of,
+    merged,
+    pairs_of,
+    policy_annotation,
+)
 from serving.cli.params import wait_timeout_option
 from serving.cli.progress import Progress, say_aside
 from serving.cli.resources import path_of
@@ -38,6 +46,7 @@ from serving.model.knative import (
 )
 from serving.model.objects import nested
 from serving.model.routepolicy import route_policy
+from serving.settings.autoscaler import POLICIES
 
 __all__ = ["deploy"]
 
@@ -85,6 +94,12 @@ class _How(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--concurrency", type=click.IntRange(0), help="Requests at once per pod; 0 is no limit.")
 @click.option("--min-scale", type=click.IntRange(0), help="Fewest pods.")
 @click.option("--max-scale", type=click.IntRange(0), help="Most pods; 0 is no limit.")
+@click.option(
+    "--policy",
+    "scaling_policy",
+    type=click.Choice(POLICIES),
+    help="How it scales: as Knative does, or by what is learnt from its requests.",
+)
 @click.option("--initial-scale", type=click.IntRange(0), help="Pods that must be ready once; 0 starts none.")
 @click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s.")
 @click.option("--target", type=click.FloatRange(0, min_open=True), help="Requests at once to aim at per pod.")
@@ -172,7 +187,10 @@ def _deployment(given: dict[str, Any]) -> Deployment:
     return Deployment(
         policy=policy,
         environment=pairs_of(given.pop("pairs"), "--env", "NAME"),
-        annotations=pairs_of(given.pop("annotate"), "--annotate", "KEY"),
+        annotations={
+            **policy_annotation(given.pop("scaling_policy")),
+            **pairs_of(given.pop("annotate"), "--annotate", "KEY"),
+        },
         scaling={key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in scaling.items()},
         **given,
     )

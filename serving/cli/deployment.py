@@ -16,6 +16,7 @@ from serving.model.knative import (
     COMMAND_ANNOTATION,
     FOLDER_ANNOTATION,
     NETWORK_ANNOTATION,
+    OWN_AUTOSCALING_GROUP,
     QUEUE_PROXY_ANNOTATION,
     SERVING_API_VERSION,
     SNAPSHOT_ANNOTATION,
@@ -24,7 +25,16 @@ from serving.model.knative import (
 )
 from serving.model.objects import Object, annotations_of, nested
 
-__all__ = ["VIRTUAL_ENV", "Deployment", "check_name", "kept_options", "manifest_of", "merged", "pairs_of"]
+__all__ = [
+    "VIRTUAL_ENV",
+    "Deployment",
+    "check_name",
+    "kept_options",
+    "manifest_of",
+    "merged",
+    "pairs_of",
+    "policy_annotation",
+]
 
 VIRTUAL_ENV = "VIRTUAL_ENV"
 # What Knative assumes where a manifest names no port.
@@ -74,6 +84,11 @@ def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
             raise InvalidValue(text=text, expected=f"{what}=VALUE after {option}")
         found[name] = value
     return found
+
+
+def policy_annotation(policy: str | None) -> dict[str, str]:
+    """The annotation of a scaling policy; nothing for None."""
+    return {} if policy is None else {f"{OWN_AUTOSCALING_GROUP}/policy": policy}
 
 
 def manifest_of(asked: Deployment) -> Object:

@@ -42,7 +42,7 @@ class Stats:
             return [bytes(one) for one in msgspec.json.decode(answer.read(), type=list[msgspec.Raw])]
 
     def policies(self, **names: str) -> list[PolicyStory]:
-        """What the adaptive policy saves, for each revision that has it."""
+        """What both policies cost, for each revision that has one."""
         with self._get("policies", names, timeout_s=_TIMEOUT_S) as answer:
             return msgspec.json.decode(answer.read(), type=list[PolicyStory])
 

@@ -100,13 +100,17 @@ def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WI
 
 
 def _saved(state: Mapping[str, Any], namespace: str) -> str:
-    """What the policies of all revisions saved together; "" for nothing."""
-    found = [one["costs"] for one in state.get("policies") or () if namespace in {"", one["namespace"]}]
-    if not found:
-        return ""
-    total = {name: sum(one[name] for one in found) for name in PolicyCosts.__struct_fields__}
-    sentence = savings_sentence(PolicyCosts(**total | {"covered_s": max(one["covered_s"] for one in found)}))
-    return sentence[:1].upper() + sentence[1:]
+    """What the policies of all revisions cost together, a line for each policy in force; "" for nothing."""
+    by_policy: dict[str, list[Mapping[str, float]]] = {}
+    for one in state.get("policies") or ():
+        if namespace in {"", one["namespace"]}:
+            by_policy.setdefault(one["policy"], []).append(one["costs"])
+    lines = []
+    for running, found in sorted(by_policy.items()):
+        total = {name: sum(one[name] for one in found) for name in PolicyCosts.__struct_fields__}
+        costs = PolicyCosts(**total | {"covered_s": max(one["covered_s"] for one in found)})
+        lines.append(savings_sentence(costs, running=running))
+    return "\n".join(one[:1].upper() + one[1:] for one in lines if one)
 
 
 def _revisions(rows: list["_Row"], *, width: int) -> Table:

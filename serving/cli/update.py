@@ -7,7 +7,7 @@ import click
 
 from serving.cli.api import ApiClient, api_options, fail, fail_usage, message_of
 from serving.cli.completion import complete_service
-from serving.cli.deployment import pairs_of
+from serving.cli.deployment import pairs_of, policy_annotation
 from serving.cli.objects import service_of
 from serving.cli.params import wait_timeout_option
 from serving.cli.progress import Progress
@@ -19,6 +19,7 @@ from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
 from serving.model.quantity import parse_bytes, parse_millicores
+from serving.settings.autoscaler import POLICIES
 
 __all__ = ["update"]
 
@@ -41,6 +42,12 @@ _CONFLICT = 409
 @click.option("--timeout", type=click.IntRange(1), help="Longest time of a request, in seconds.")
 @click.option("--min-scale", type=click.IntRange(0), help="Fewest pods.")
 @click.option("--max-scale", type=click.IntRange(0), help="Most pods; 0 is no limit.")
+@click.option(
+    "--policy",
+    "scaling_policy",
+    type=click.Choice(POLICIES),
+    help="How it scales: as Knative does, or by what is learnt from its requests.",
+)
 @click.option("--cpu", metavar="CPU", help="Limit of cpu, as 500m or 2.")
 @click.option("--memory", metavar="MEMORY", help="Limit of memory, as 256Mi.")
 @click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="An annotation of the template; KEY= removes it.")
@@ -56,7 +63,10 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
                 read(text)
         wanted = ServiceUpdate(
             environment=pairs_of(asked.pop("environment"), "--env", "NAME"),
-            annotations=pairs_of(asked.pop("annotate"), "--annotate", "KEY"),
+            annotations={
+                **policy_annotation(asked.pop("scaling_policy")),
+                **pairs_of(asked.pop("annotate"), "--annotate", "KEY"),
+            },
             **asked,
         )
     except InvalidValue as error:

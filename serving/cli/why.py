@@ -25,6 +25,7 @@ from serving.cli.whyunready import unready_lines
 from serving.model.errors import InvalidValue, ServingError
 from serving.model.knative import SERVICE_LABEL
 from serving.model.quantity import parse_duration_s
+from serving.settings.autoscaler import POLICIES
 
 __all__ = ["ShownDecisions", "forgotten", "line_of", "log_files", "why"]
 
@@ -189,10 +190,12 @@ def _event_line(one: ScaleEvent) -> str:
 
 
 def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
-    """What the policy of each revision saved."""
+    """The policy of each revision, what the other would have now, and what both cost."""
     for one in stats.policies(namespace=namespace):
         if one.sentence and one.revision in ours:
-            yield f"{one.revision} {one.sentence}"
+            other = next(policy for policy in POLICIES if policy != one.policy)
+            pods = f"{one.shadow_scale} pod{'' if one.shadow_scale == 1 else 's'}"
+            yield f"{one.revision} policy {one.policy}, {other} in shadow has {pods} now; {one.sentence}"
 
 
 def _logged(

@@ -34,7 +34,7 @@ _TOTAL = "_total"
 class AutoscalerMetrics:
     """``keys`` gives the revisions that there are; ``counts`` all counts of the daemon, those that only grow end in _total.
 
-    ``pods`` tells how many pods of a revision are not ready, and why; ``costs`` what its policy costs, None under Knative's. ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
+    ``pods`` tells how many pods of a revision are not ready, and why; ``costs`` what its policy costs, None of one whose class has no policy. ``has_old_names`` adds each family of a revision once more under the name that it had up to Knative 1.18.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AutoscalerMetrics:
             yield _counted(_PREFIX + name, value)
 
     def _of_policies(self) -> Iterator[Family]:
-        """What the policy of each revision cost over the last day, and what Knative's would have."""
+        """What the policy of each revision cost over the last day, and what the other would have."""
         pods, cold = (family_of(_BY_NAME[f"serving_policy_day_{what}"]) for what in ("pod_seconds", "cold_requests"))
         for one in self._latest.values():
             costs = self._costs((one.namespace, one.revision))
@@ -92,7 +92,7 @@ class AutoscalerMetrics:
                 continue
             labels = dict(zip(REVISION_LABELS, _labels(one), strict=True))
             for policy, pod_seconds, cold_requests in (
-                (ADAPTIVE_POLICY, costs.pod_seconds, costs.cold_requests),
+                (ADAPTIVE_POLICY, costs.adaptive_pod_seconds, costs.adaptive_cold_requests),
                 (KNATIVE_POLICY, costs.knative_pod_seconds, costs.knative_cold_requests),
             ):
                 pods.add_sample(pods.name, labels | {"policy": policy}, pod_seconds)

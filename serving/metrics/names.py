@@ -211,7 +211,7 @@ AUTOSCALER_METRICS = (
     ),
     _gauge(
         "serving_policy_day_pod_seconds",
-        "Pod-seconds over the last day: of the adaptive policy, and what Knative's would have taken (estimated).",
+        "Pod-seconds over the last day: of the policy in force, and what the other would have taken (estimated).",
         *REVISION_LABELS,
         "policy",
     ),

@@ -19,10 +19,10 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Costs of the chosen policy, and what Knative's would have cost."""
+    """Costs of the policy that is in force, and what the other would have cost."""
 
-    pod_seconds: float
-    cold_requests: float
+    adaptive_pod_seconds: float
+    adaptive_cold_requests: float
     """Requests that came while no pod was ready."""
 
     knative_pod_seconds: float

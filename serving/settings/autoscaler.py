@@ -57,11 +57,11 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Algorithm of revisions that do not name one in the annotation ``class``: kpa is today's Knative algorithm, classic
     that of June 2018, hpa leaves the revision to a HorizontalPodAutoscaler. Default: Knative, kpa."""
 
-    policy: Annotated[str, Knob(key="policy", unit=TEXT, choices=POLICIES)] = ADAPTIVE_POLICY
+    policy: Annotated[str, Knob(key="policy", unit=TEXT, choices=POLICIES)] = KNATIVE_POLICY
     """Policy of revisions that do not name one in the annotation ``policy``: knative decides exactly as Knative does,
     adaptive learns from each revision's requests how long its last pod stays and how much room its pods need. A revision
-    that sets its own window or retention by annotation has said that itself, and is decided on as by Knative. Default: ours,
-    adaptive."""
+    that sets its own window or retention by annotation has said that itself, and is decided on as by Knative. The other
+    policy decides in shadow, and ``serving why`` says what it would have saved. Default: knative."""
 
     cold_start_worth_s: Annotated[float, Knob(key="cold-start-worth", unit=NUMBER, low=1, high=1_000_000)] = 60.0
     """What a cold start is worth, in pod-seconds, under ``policy: adaptive``: a pod stays while the probability that it is

@@ -32,7 +32,7 @@ def test_a_service_woken_from_zero_is_seen_to_wake(tmp_path: Path) -> None:
         window.until("return document.getElementById('decisions').textContent.includes('0 → 1')")
         marked = "return document.getElementById('decisions').querySelector('.change').textContent"
         # Whichever the autoscaler heard of first.
-        reasons = ("in flight and no pod to serve them", "woken by the activator")
+        reasons = ("in flight over 0 ready pods", "woken by the activator")
         assert any(one in window.run(marked) for one in reasons)
         for _ in range(20):
             stage("invoke", "hello")

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.cluster.kinds import POD, REVISION
 from serving.metrics.names import AUTOSCALER_METRICS
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
 from serving.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_activator_stats, encode_pod_stat
 from serving.wire.tokens import activator_token, pod_token
 from tests.integration.autoscaler_stage import KEY, NAME, Store
@@ -73,7 +73,11 @@ async def staged(
     ingress = await asyncio.start_server(answer_probes, "127.0.0.1", 0)
     host, port = ingress.sockets[0].getsockname()
     given = settings or AutoscalerSettings(
-        decision_period_s=period_s, stats_address="127.0.0.1:0", activator_address=f"{host}:{port}"
+        # It decides for all requests that wait at once; Knative's policy wakes with 1 pod and then waits for its windows.
+        policy=ADAPTIVE_POLICY,
+        decision_period_s=period_s,
+        stats_address="127.0.0.1:0",
+        activator_address=f"{host}:{port}",
     )
     daemon, stop = AutoscalerDaemon(given, store.cluster, key=KEY), asyncio.Event()
     async with ingress, asyncio.TaskGroup() as group:

@@ -131,8 +131,8 @@ async def test_the_traffic_form_keeps_the_target_that_follows_the_latest_revisio
 
 
 COSTS = {
-    "pod_seconds": 3600.0,
-    "cold_requests": 12.0,
+    "adaptive_pod_seconds": 3600.0,
+    "adaptive_cold_requests": 12.0,
     "knative_pod_seconds": 6000.0,
     "knative_cold_requests": 31.0,
     "covered_s": 86_400.0,
@@ -142,21 +142,24 @@ SENTENCE = (
 )
 
 
-def calls_each_ten_minutes() -> dict[str, object]:
+def calls_each_ten_minutes(running: str = "adaptive") -> dict[str, object]:
     policy = policy_of(spec_with(policy="adaptive", cold_start_worth_s=60.0), AutoscalerSettings())
     assert policy is not None
     for call in range(40):
         policy.take(call * 600, 0.2, 1.0)
     curve = msgspec.to_builtins(policy.curve())
-    named = {"namespace": "default", "revision": "hello-00002", "sentence": SENTENCE, "costs": COSTS}
+    named: dict[str, object] = {"namespace": "default", "revision": "hello-00002", "sentence": SENTENCE, "costs": COSTS}
+    named |= {"policy": running, "shadow_scale": 1}
     return {**named, "idle_since_wall_s": wall_s() - 300.0, "curve": curve}
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1400, 900)])
 async def test_the_page_shows_by_what_the_last_pod_is_kept_and_what_that_saved(width: int, height: int) -> None:
+    beside = "Policy adaptive; knative in shadow has 1 pod now."
+
     def look(window: Browser) -> None:
         window.until(_IS_SHOWN, "#curve .line")
-        assert window.run("return document.getElementById('saved').textContent") == f"O{SENTENCE[1:]}."
+        assert window.run("return document.getElementById('saved').textContent") == f"{beside} O{SENTENCE[1:]}."
         text = window.run("return document.getElementById('kept').textContent")
         assert "stays for 6 s after a request, and is started ahead of one expected after 10 min to 10.3 min." in text
         assert "Learnt from 39 gaps; a pod is kept from 1 request a minute on. Now idle for 5 min." in text
@@ -174,7 +177,19 @@ async def test_the_page_shows_by_what_the_last_pod_is_kept_and_what_that_saved(w
         await seen(stage, look, width=width, height=height)
 
 
-async def test_a_revision_without_the_policy_shows_no_curve() -> None:
+async def test_under_knatives_policy_the_page_shows_the_adaptive_one_in_shadow() -> None:
+    def look(window: Browser) -> None:
+        window.until(_IS_SHOWN, "#curve .line")
+        saved, kept = (window.run(f"return document.getElementById('{one}').textContent") for one in ("saved", "kept"))
+        assert saved.startswith("Policy knative; adaptive in shadow has 1 pod now. ")
+        assert "Under the adaptive policy the last pod would stay for 6 s after a request, and be started ahead" in kept
+
+    async with staged() as stage:
+        stage.policies = [calls_each_ten_minutes("knative")]
+        await seen(stage, look)
+
+
+async def test_a_revision_without_a_policy_shows_no_curve() -> None:
     def look(window: Browser) -> None:
         window.until(_IS_SHOWN, "#charts")
         assert (

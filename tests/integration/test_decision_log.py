@@ -10,7 +10,7 @@ import aiohttp
 from serving.autoscaler.main import AutoscalerDaemon
 from serving.autoscaler.replay import again, read_record
 from serving.cluster.kinds import EVENT
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
 from serving.wire.frames import PodStat, encode_pod_stat
 from tests.integration.autoscaler_stage import KEY, NAME, Store
 from tests.integration.test_autoscaler import Stage, load
@@ -20,7 +20,8 @@ from tests.integration.test_autoscaler import Stage, load
 async def recorded(lines: list[bytes]) -> AsyncIterator[Stage]:
     store = Store()
     await store.fill(scale=0, serving_state="Reserve")
-    settings = AutoscalerSettings(decision_period_s=0.1, stats_address="127.0.0.1:0")
+    # It decides for all requests that wait at once, so that the first decision is the one that is looked for.
+    settings = AutoscalerSettings(policy=ADAPTIVE_POLICY, decision_period_s=0.1, stats_address="127.0.0.1:0")
     daemon, stop = AutoscalerDaemon(settings, store.cluster, key=KEY, log=lines.append), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(daemon.run(stop))

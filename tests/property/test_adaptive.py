@@ -11,7 +11,7 @@ from serving.autoscaler.adaptive.shadow import shadow_of
 from serving.autoscaler.adaptive.windows import KeepBounds, keep_windows
 from serving.autoscaler.merge import MergeDecision, Proposal, merge
 from serving.model.stat import Stat
-from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.autoscaler import POLICIES, AutoscalerSettings
 from tests.unit.autoscaler.kpa_builders import spec_with
 
 SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0, max_scale=20)
@@ -182,11 +182,12 @@ SHADOW_STEPS = st.lists(
 
 
 @settings(deadline=None)
-@given(steps=SHADOW_STEPS, start_s=st.floats(0, 600))
+@given(steps=SHADOW_STEPS, start_s=st.floats(0, 600), running=st.sampled_from(POLICIES))
 def test_the_shadow_stays_within_the_bounds_and_its_costs_never_fall(
-    steps: list[tuple[float, float, int, int]], start_s: float
+    steps: list[tuple[float, float, int, int]], start_s: float, running: str
 ) -> None:
-    shadow, now_s = shadow_of(SPEC, SETTINGS, present_scale=0, wall_offset_s=1e9, now_s=1e4), 1e4
+    spec = msgspec.structs.replace(SPEC, policy=running)
+    shadow, now_s = shadow_of(spec, SETTINGS, present_scale=0, wall_offset_s=1e9, now_s=1e4), 1e4
     assert shadow is not None
     before = shadow.costs(now_s)
     for step_s, load, requests, scale in steps:
@@ -194,10 +195,11 @@ def test_the_shadow_stays_within_the_bounds_and_its_costs_never_fall(
         now_s = max(0.0, now_s + step_s)
         shadow.arrive(float(requests), now_s)
         shadow.take(int(now_s), Stat(concurrency=load, request_count=requests))
-        shadow.look((), present_scale=scale, ready_count=min(scale, 3), start_s=start_s, now_s=now_s)
+        inside = Stat(concurrency=load)
+        shadow.look((), inside=inside, present_scale=scale, ready_count=min(scale, 3), start_s=start_s, now_s=now_s)
         costs = shadow.costs(now_s)
         assert 0 <= shadow.scale <= SPEC.max_scale
-        assert costs.pod_seconds >= before.pod_seconds
+        assert costs.adaptive_pod_seconds >= before.adaptive_pod_seconds
         assert costs.knative_pod_seconds >= before.knative_pod_seconds
         assert costs.knative_cold_requests - before.knative_cold_requests in (0, requests)
         before = costs

@@ -16,7 +16,7 @@ __all__ = ["DayCosts"]
 
 _HOUR_S = 3600.0
 _HOURS = 24
-# Columns of an hour: pod-seconds and cold requests of the policy, and of Knative's.
+# Columns of an hour: pod-seconds and cold requests of the adaptive policy, and of Knative's.
 _WIDTH = 4
 _COST_MAX = 1e12
 
@@ -48,16 +48,16 @@ class DayCosts:
         """The hour that is counted in, since the epoch."""
         return self._hour
 
-    def add_pods(self, pod_seconds: float, knative_pod_seconds: float, *, wall_s: float) -> None:
+    def add_pods(self, adaptive_pod_seconds: float, knative_pod_seconds: float, *, wall_s: float) -> None:
         """Pod-seconds of both, up to now."""
         at = self._place(wall_s)
-        self._columns[at] += pod_seconds
+        self._columns[at] += adaptive_pod_seconds
         self._columns[at + 2] += knative_pod_seconds
 
-    def add_cold(self, cold_requests: float, knative_cold_requests: float, *, wall_s: float) -> None:
+    def add_cold(self, adaptive_cold_requests: float, knative_cold_requests: float, *, wall_s: float) -> None:
         """Cold requests of both, now."""
         at = self._place(wall_s)
-        self._columns[at + 1] += cold_requests
+        self._columns[at + 1] += adaptive_cold_requests
         self._columns[at + 3] += knative_cold_requests
 
     def total(self, wall_s: float) -> PolicyCosts:
@@ -68,8 +68,8 @@ class DayCosts:
         )
         first_s = max(self._since_s, (self._hour - _HOURS + 1) * _HOUR_S)
         return PolicyCosts(
-            pod_seconds=pod_seconds,
-            cold_requests=cold,
+            adaptive_pod_seconds=pod_seconds,
+            adaptive_cold_requests=cold,
             knative_pod_seconds=knative_pod_seconds,
             knative_cold_requests=knative_cold,
             covered_s=max(0.0, wall_s - first_s),

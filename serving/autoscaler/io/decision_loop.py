@@ -80,7 +80,8 @@ class DecisionLoop:
         self._watch, self._policies, self._sharing = watch, policies, sharing
         self._client = client
         self._prior = GapPrior(SHIPPED_PRIOR)
-        self._budget = PreWarmBudget(settings.adaptive.pre_warming_per_minute)
+        # Pods that shadows start take nothing from those that are started.
+        self._budget, self._shadow_budget = (PreWarmBudget(settings.adaptive.pre_warming_per_minute) for _ in range(2))
         self._on_decision = on_decision
         self._writes: WorkQueue[RevisionKey] = WorkQueue("autoscaler", settings=_PATIENCE, on_error=self._write_failed)
         self._saves: WorkQueue[RevisionKey] = WorkQueue(
@@ -116,20 +117,22 @@ class DecisionLoop:
             return
         at_s = now_s()
         policy = policy_of(entry.revision.spec, self.settings, prior=self._prior, budget=self._budget)
-        if policy is not None:
-            _load(key, policy.load, entry.revision.learnt)
-        shadow = shadow_of(
+        scaler = Scaler(entry.revision, facts, self.settings, is_restart=is_restart, now_s=at_s, policy=policy)
+        scaler.shadow = shadow_of(
             entry.revision.spec,
             self.settings,
             present_scale=facts.present_scale,
             wall_offset_s=wall_s() - at_s,
             now_s=at_s,
+            prior=self._prior,
+            budget=self._shadow_budget,
         )
-        if shadow is not None:
-            _load(key, shadow.load, entry.revision.savings)
-        entry.scaler = Scaler(entry.revision, facts, self.settings, is_restart=is_restart, now_s=at_s, policy=policy)
-        entry.scaler.shadow = shadow
-        _load(key, entry.scaler.target.load, entry.revision.learnt_target)
+        if scaler.shadow is not None:
+            _load(key, scaler.shadow.load, entry.revision.savings)
+        if scaler.learner is not None:
+            _load(key, scaler.learner.load, entry.revision.learnt)
+        _load(key, scaler.target.load, entry.revision.learnt_target)
+        entry.scaler = scaler
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
     def stop(self, key: RevisionKey) -> None:
@@ -195,7 +198,7 @@ class DecisionLoop:
         entry.latest = outcome
         if outcome.apply_count is not None or outcome.to_prove or outcome.path is not facts.path:
             self._writes.add(key)
-        learnt = None if scaler.policy is None else scaler.policy.due_save(outcome.at_s)
+        learnt = None if scaler.learner is None else scaler.learner.due_save(outcome.at_s)
         if learnt is not None:
             self._note(key, LEARNT_ANNOTATION, learnt)
         savings = None if scaler.shadow is None else scaler.shadow.due_save(is_now=learnt is not None)

@@ -61,7 +61,9 @@ export class Policy {
   draw() {
     const { story } = this;
     if (!story || this.part.hidden) return;
-    this.#write(this.saved, story.sentence ? `${story.sentence[0].toUpperCase()}${story.sentence.slice(1)}.` : "Nothing to compare yet.");
+    const other = story.policy === "adaptive" ? "knative" : "adaptive", pods = `${story.shadow_scale} pod${story.shadow_scale === 1 ? "" : "s"}`;
+    const saved = story.sentence ? `${story.sentence[0].toUpperCase()}${story.sentence.slice(1)}.` : "Nothing to compare yet.";
+    this.#write(this.saved, `Policy ${story.policy}; ${other} in shadow has ${pods} now. ${saved}`);
     const { curve } = story, age = this.#age();
     this.drawing.parentNode.hidden = !curve;
     if (!curve) return;
@@ -72,9 +74,10 @@ export class Policy {
   #write(node, text) { if (node.textContent !== text) node.textContent = text; }
 
   #text(curve, age) {
-    const kept = `The last pod stays for ${span(curve.windows[0][1])} after a request`;
+    const isShadow = this.story.policy !== "adaptive";
+    const kept = `${isShadow ? "Under the adaptive policy the last pod would stay" : "The last pod stays"} for ${span(curve.windows[0][1])} after a request`;
     const ahead = curve.windows.slice(1, 4).map(([from, to]) => `${span(from)} to ${span(to)}`);
-    const warmed = ahead.length ? `, and is started ahead of one expected after ${ahead.join(", ")}` : "";
+    const warmed = ahead.length ? `, and ${isShadow ? "be" : "is"} started ahead of one expected after ${ahead.join(", ")}` : "";
     const now = age == null ? "requests are in flight" : `idle for ${span(age)}`;
     const learnt = `Learnt from ${curve.gap_count} gap${curve.gap_count === 1 ? "" : "s"}`;
     const least = number(curve.threshold * 60);

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from serving.aio.clock import now_s
+from serving.autoscaler.adaptive.policy import policy_of
 from serving.autoscaler.io.autoscaler import Autoscaler
 from serving.autoscaler.scaler import StatSource
 from serving.cluster.kinds import DEPLOYMENT, POD, REVISION, Kind
@@ -17,12 +18,14 @@ from serving.cluster.port import Object, PatchType, Subresource
 from serving.model.errors import Unavailable
 from serving.model.knative import LEARNT_ANNOTATION, SAVINGS_ANNOTATION
 from serving.model.stat import Stat
-from serving.settings.autoscaler import KNATIVE_POLICY, AutoscalerSettings
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY, AutoscalerSettings
 from tests.eventually import until
 from tests.integration.autoscaler_stage import NAME, Store
+from tests.unit.autoscaler.kpa_builders import spec_with
 from tests.virtual_time import run_virtually
 
 KEY = ("default", NAME)
+ADAPTIVE = AutoscalerSettings(policy=ADAPTIVE_POLICY)
 KEY_OF_DEPLOYMENT = ("default", f"{NAME}-deployment")
 
 Before = Callable[[Kind, Subresource | None], Awaitable[None]]
@@ -462,10 +465,30 @@ def test_objects_that_are_not_ours_are_not_looked_at() -> None:
     assert run_virtually(run()) == 1
 
 
+def test_by_default_knatives_policy_decides_and_the_adaptive_one_learns_in_shadow() -> None:
+    async def run() -> None:
+        async with staged(scale=1, serving_state="Active", pods=("p",), settings=AutoscalerSettings()) as stage:
+            for _ in range(4):
+                await stage.report(2, p=1.0)
+                await stage.report(20, p=0.0)
+            await stage.report(2, p=1.0)
+            decided = stage.autoscaler.decisions(KEY)[-1].outcome
+            assert (decided.inputs.spec.policy, decided.inputs.advice.proposals) == (KNATIVE_POLICY, None)
+            found = await stage.cluster.get(REVISION, *KEY)
+            assert {LEARNT_ANNOTATION, SAVINGS_ANNOTATION} <= set(found["metadata"]["annotations"])
+            # Chosen now, the adaptive policy goes on from what was learnt in shadow.
+            policy = policy_of(spec_with(policy=ADAPTIVE_POLICY), ADAPTIVE)
+            assert policy is not None
+            policy.load(found["metadata"]["annotations"][LEARNT_ANNOTATION])
+            assert policy.curve() is not None
+
+    run_virtually(run())
+
+
 def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
     async def run() -> tuple[float, float]:
         stop = asyncio.Event()
-        async with staged(scale=1, serving_state="Active", pods=("p",), settings=AutoscalerSettings()) as stage:
+        async with staged(scale=1, serving_state="Active", pods=("p",), settings=ADAPTIVE) as stage:
             for _ in range(4):
                 await stage.report(2, p=1.0)
                 await stage.report(20, p=0.0)
@@ -474,7 +497,7 @@ def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
             before = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.advice.keep
             found = await stage.cluster.get(REVISION, *KEY)
             assert {LEARNT_ANNOTATION, SAVINGS_ANNOTATION} <= set(found["metadata"]["annotations"])
-            again = Autoscaler(stage.cluster, settings=AutoscalerSettings(), prove=stage.prove)
+            again = Autoscaler(stage.cluster, settings=ADAPTIVE, prove=stage.prove)
             async with asyncio.TaskGroup() as group:
                 group.create_task(again.run(stop))
                 for _ in range(10):
@@ -494,7 +517,7 @@ def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
 
 def test_the_policy_learns_how_long_pods_take_to_start() -> None:
     async def run() -> tuple[float, float]:
-        async with staged(scale=1, serving_state="Active", pods=("p",), settings=AutoscalerSettings()) as stage:
+        async with staged(scale=1, serving_state="Active", pods=("p",), settings=ADAPTIVE) as stage:
             await stage.report(10, p=5.0)
             before = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.advice.room
             await stage.store.add_pod("q", ready=False)

@@ -2,21 +2,29 @@ import pytest
 
 from serving.autoscaler.policy_story import savings_sentence
 from serving.model.revisionnumbers import PolicyCosts
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 
 HOUR_S = 3600.0
 
 
 def said(
-    pod_seconds: float, cold: float, knative_pod_seconds: float, knative_cold: float, *, covered_s: float = 24 * HOUR_S
+    pod_seconds: float,
+    cold: float,
+    knative_pod_seconds: float,
+    knative_cold: float,
+    *,
+    covered_s: float = 24 * HOUR_S,
+    running: str = ADAPTIVE_POLICY,
 ) -> str:
     return savings_sentence(
         PolicyCosts(
-            pod_seconds=pod_seconds,
-            cold_requests=cold,
+            adaptive_pod_seconds=pod_seconds,
+            adaptive_cold_requests=cold,
             knative_pod_seconds=knative_pod_seconds,
             knative_cold_requests=knative_cold,
             covered_s=covered_s,
-        )
+        ),
+        running=running,
     )
 
 
@@ -51,3 +59,22 @@ def test_the_sentence_says_both_and_for_how_long(
     costs: tuple[float, float, float, float], covered_s: float, sentence: str
 ) -> None:
     assert said(*costs, covered_s=covered_s) == sentence
+
+
+@pytest.mark.parametrize(
+    ("costs", "sentence"),
+    [
+        (
+            (3600.0, 12.0, 6000.0, 31.0),
+            "over the last day: 31 cold requests; the adaptive policy would have had 12, and 40 pod-minutes less than Knative's, estimated",
+        ),
+        (
+            (6000.0, 1.0, 3600.0, 1.0),
+            "over the last day: 1 cold request; the adaptive policy would have had as many, and 40 pod-minutes more than Knative's, estimated",
+        ),
+    ],
+)
+def test_under_knatives_policy_it_says_what_the_adaptive_one_would_have_cost(
+    costs: tuple[float, float, float, float], sentence: str
+) -> None:
+    assert said(*costs, running=KNATIVE_POLICY) == sentence

@@ -3,7 +3,15 @@ from typing import Any
 
 import pytest
 
-from serving.cli.deployment import Deployment, check_name, kept_options, manifest_of, merged, pairs_of
+from serving.cli.deployment import (
+    Deployment,
+    check_name,
+    kept_options,
+    manifest_of,
+    merged,
+    pairs_of,
+    policy_annotation,
+)
 from serving.cluster.admission import admit
 from serving.cluster.kinds import SERVING_SERVICE
 from serving.cluster.port import Object
@@ -137,3 +145,11 @@ def test_an_app_on_a_fixed_port_has_a_network_of_its_own() -> None:
     image = manifest_of(Deployment(name="a", folder=Path(), image="i", fixed_port=3000))["spec"]["template"]
     assert "serving.dev/network" not in image["metadata"]["annotations"]
     assert image["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
+
+
+def test_a_policy_becomes_an_annotation_that_the_api_takes() -> None:
+    manifest = manifest_of(asked(annotations=policy_annotation("adaptive")))
+    manifest["metadata"]["namespace"] = "default"
+    found = template_of(admit(SERVING_SERVICE, manifest))["metadata"]["annotations"]
+    assert found["autoscaling.serving.dev/policy"] == "adaptive"
+    assert policy_annotation(None) == {}

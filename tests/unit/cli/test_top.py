@@ -4,6 +4,7 @@ from rich.console import Console
 
 from serving.cli.top import screen_of
 from serving.dashboard.history import COLUMNS
+from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 from tests.unit.cli.test_topnodes import node
 
 
@@ -95,12 +96,17 @@ def test_a_narrow_and_low_screen_is_not_overrun() -> None:
     assert shown[-1].startswith("n ")
 
 
-def test_the_savings_of_all_revisions_are_one_line() -> None:
-    def policy(cold: float, covered_s: float) -> dict[str, Any]:
-        costs = {"pod_seconds": 600.0, "cold_requests": cold, "knative_pod_seconds": 1800.0}
-        return {"namespace": "default", "costs": {**costs, "knative_cold_requests": 5.0, "covered_s": covered_s}}
+def test_the_savings_of_all_revisions_are_a_line_for_each_policy_in_force() -> None:
+    def policy(cold: float, covered_s: float, running: str = ADAPTIVE_POLICY) -> dict[str, Any]:
+        costs = {"adaptive_pod_seconds": 600.0, "adaptive_cold_requests": cold, "knative_pod_seconds": 1800.0}
+        costs |= {"knative_cold_requests": 5.0, "covered_s": covered_s}
+        return {"namespace": "default", "policy": running, "costs": costs}
 
-    lines = screen(BUSY, policies=[policy(1.0, 600.0), policy(2.0, 86_400.0)])
+    lines = screen(BUSY, policies=[policy(1.0, 600.0), policy(2.0, 86_400.0), policy(0.0, 600.0, KNATIVE_POLICY)])
     assert lines[1] == (
         "Over the last day: 3 cold requests instead of 10, 40 pod-minutes less than under Knative's policy, estimated"
+    )
+    assert lines[2] == (
+        "Over the last 10 minutes: 5 cold requests; the adaptive policy would have had 0, and 20 pod-minutes less "
+        "than Knative's, estimated"
     )

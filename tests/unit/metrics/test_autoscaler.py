@@ -6,7 +6,11 @@ LABELS = '{k8s_namespace_name="default",kn_configuration_name="hello",kn_revisio
 KEY = ("default", "hello-00001")
 COSTS = {
     KEY: PolicyCosts(
-        pod_seconds=600.0, cold_requests=3.0, knative_pod_seconds=900.0, knative_cold_requests=5.0, covered_s=3600.0
+        adaptive_pod_seconds=600.0,
+        adaptive_cold_requests=3.0,
+        knative_pod_seconds=900.0,
+        knative_cold_requests=5.0,
+        covered_s=3600.0,
     )
 }
 

@@ -14,8 +14,12 @@ import heapq
 import itertools
 import threading
 import time
+from collections.abc import Callable
+from typing import ParamSpec
 
-__all__ = ["BUDGET_S", "turn"]
+__all__ = ["BUDGET_S", "finished_in_thread", "turn"]
+
+_P = ParamSpec("_P")
 
 BUDGET_S = 0.004
 """How long the steps of one turn of a loop may take together, in seconds. More of it is fewer looks at the sockets; at 4
@@ -111,3 +115,12 @@ async def turn() -> None:
         turns = _present.turns = _Turns(loop)
     if not turns.may_go_on():
         await turns.wait()
+
+
+async def finished_in_thread(work: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
+    """Run blocking work in a thread to its end, also when the task is cancelled: what it makes can be removed then."""
+    task = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        await asyncio.shield(task)
+    finally:
+        await asyncio.wait((task,))

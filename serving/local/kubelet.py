@@ -30,7 +30,7 @@ from serving.local.resident_memory import kill_above_limits, memory_limits, resi
 from serving.local.restarts import RestartSettings, pause_after
 from serving.local.usage import UsageReporter
 from serving.local.virtualnodes import network_of
-from serving.model.errors import ClusterError, NotFound
+from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import REVISION_LABEL
 
 __all__ = ["Kubelet"]
@@ -44,6 +44,7 @@ _GONE_LOGS_KEPT = 100
 # Between two attempts at a pod that raises, as a kubelet's CrashLoopBackOff.
 _PATIENCE = RestartSettings(pause_first_s=10.0, pause_max_s=300.0, sound_s=600.0)
 _CHORE_PAUSE_S = 10.0
+_DELETE_PAUSE_S = 1.0
 
 
 class Kubelet:
@@ -59,6 +60,8 @@ class Kubelet:
         self._ahead = AheadNetworks(self._locations, node.containers.networks if node.containers else None)
         self._running: dict[str, PodRun] = {}
         self._taken_over: dict[str, PodLocation] = {}
+        # By uid: pods whose objects are deleted and still in the cache.
+        self._gone: set[str] = set()
         self._machine = read_machine()
         self._usage = UsageReporter(
             node.cluster,
@@ -133,6 +136,11 @@ class Kubelet:
         self._forget_others(key, uid)
         pod = self._running.get(uid)
         is_there = key in self._pods.cache
+        if uid in self._gone:
+            # What was written before its end and is seen after it.
+            if not is_there:
+                self._gone.discard(uid)
+            return
         if pod is None and is_there:
             assert self._group is not None, "changes come while it runs"
             pod = PodRun(self._node, change.new, pod_id=uid)
@@ -183,11 +191,22 @@ class Kubelet:
         await self._free(pod)
         if location is not None:
             self._locations.leave(location)
-        try:
-            await self._node.cluster.delete(POD, *pod.key, grace_s=0, uid=uid)
-        except ClusterError as error:
-            _log.debug("pod.forgotten", extra={"pod": pod.key[1], "error": str(error)})
+        await self._delete(pod, uid)
         del self._running[uid]
+        if (seen := self._pods.cache.get(pod.key)) and seen["metadata"]["uid"] == uid:
+            self._gone.add(uid)
+
+    async def _delete(self, pod: PodRun, uid: str) -> None:
+        while True:
+            try:
+                await self._node.cluster.delete(POD, *pod.key, grace_s=0, uid=uid)
+            except (NotFound, Conflict):
+                return
+            except ClusterError as error:
+                _log.warning("pod.not_deleted", extra={"pod": pod.key[1], "error": str(error)})
+                await asyncio.sleep(_DELETE_PAUSE_S)
+            else:
+                return
 
     async def _report_broken(self, pod: PodRun, error: Exception) -> None:
         """Write why a pod cannot be run into its status."""

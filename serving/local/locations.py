@@ -1,7 +1,8 @@
 """Assigns a loopback address to each queue-proxy and a port to each app.
 
-Addresses are 127.64.x.y, or those of the virtual node that the pod is on. Ports are below those that the kernel gives to outgoing connections, which could take an app's
-port between two of its starts. Both begin at random, so that two systems on one machine rarely collide, and those in use
+Addresses are 127.64.x.y, or those of the virtual node that the pod is on: its last two numbers are a pod's own on the whole
+machine, as containers have one network for all nodes. Ports are below those that the kernel gives to outgoing connections,
+which could take an app's port between two of its starts. Both begin at random, so that two systems on one machine rarely collide, and those in use
 are skipped.
 """
 
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["QUEUE_PORTS", "PodLocation", "PodLocations"]
+__all__ = ["QUEUE_PORTS", "PodLocation", "PodLocations", "host_part"]
 
 _NETWORK = "127.64"
 _ADDRESSES = 2**16
@@ -48,20 +49,20 @@ class PodLocations:
 
     def occupy(self, place: PodLocation) -> PodLocation:
         """Mark a location as used."""
-        self._taken |= {place.address, place.port}
+        self._taken |= {host_part(place.address), place.port}
         return place
 
     def leave(self, place: PodLocation) -> None:
         """Release a location."""
-        self._taken -= {place.address, place.port}
+        self._taken -= {host_part(place.address), place.port}
 
     def _free_address(self, network: str) -> str:
         for _ in range(_TRIES):
             number = self._next_address = (self._next_address + 1) % _ADDRESSES
-            address = f"{network}.{number >> 8}.{number & 255}"
+            host = f"{number >> 8}.{number & 255}"
             # .0 and .255 work, but look like a network and a broadcast address.
-            if 0 < number & 255 < 255 and address not in self._taken and _is_free(address, *QUEUE_PORTS):
-                return address
+            if 0 < number & 255 < 255 and host not in self._taken and _is_free(f"{network}.{host}", *QUEUE_PORTS):
+                return f"{network}.{host}"
         raise OSError("no loopback address is free")
 
     def _free_port(self) -> int:
@@ -72,6 +73,11 @@ class PodLocations:
             if self._next_port not in self._taken and _is_free("", self._next_port):
                 return self._next_port
         raise OSError("no port is free")
+
+
+def host_part(address: str) -> str:
+    """The last two numbers of a pod's address: "3.7" of 127.66.3.7."""
+    return address.split(".", 2)[2]
 
 
 def _is_free(address: str, *ports: int) -> bool:

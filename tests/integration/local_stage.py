@@ -20,6 +20,7 @@ from serving.local.nodecontext import NodeContext
 from serving.local.process_lifetime import children_of
 from serving.local.processruntime import ProcessRuntime
 from serving.local.state import StateFolder
+from serving.local.virtualnodes import VirtualNodes
 from serving.local.workloads import is_ready
 from tests.tidy.sources import ROOT
 
@@ -144,7 +145,9 @@ class Machine:
 
 
 @contextlib.asynccontextmanager
-async def controlled(state: StateFolder, *, containers: ContainerHost | None = None) -> AsyncIterator[Machine]:
+async def controlled(
+    state: StateFolder, *, containers: ContainerHost | None = None, virtual: VirtualNodes | None = None
+) -> AsyncIterator[Machine]:
     """A kubelet and a manager at work, as the control process has them; leaving it is that process's end."""
     cluster = MemoryCluster()
     metadata = {"name": "hello-00001", "namespace": "default"}
@@ -159,6 +162,7 @@ async def controlled(state: StateFolder, *, containers: ContainerHost | None = N
         stats_url="ws://127.0.0.1:1/stats",
         key=bytes(range(32)),
         containers=containers,
+        virtual=virtual,
     )
     kubelet = Kubelet(node)
     async with asyncio.TaskGroup() as group:

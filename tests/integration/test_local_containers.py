@@ -13,6 +13,7 @@ from serving.local.containers.cgroups import Limits
 from serving.local.containers.host import container_host
 from serving.local.containers.leftovers import remove_leftovers
 from serving.local.containers.podbox import ContainerHost
+from serving.local.virtualnodes import VirtualNodes
 from tests.eventually import until
 from tests.integration.image_stage import BUSYBOX, app_image, needs_containers
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
@@ -119,6 +120,28 @@ async def test_a_container_that_ends_starts_again_with_the_files_of_its_image(ma
     pod = await machine.until(lambda one: status_of(one).get("restartCount", 0) >= 2)
     assert status_of(pod)["lastState"]["terminated"]["exitCode"] == 3
     assert "dirty" not in machine.log("p")
+
+
+async def test_pods_of_two_virtual_nodes_run_images(tmp_path: Path) -> None:
+    host = host_of(tmp_path / "state")
+    app_image(tmp_path / "image.tar")
+    host.images.store.add(tmp_path / "image.tar", is_kept=True)
+    nodes = VirtualNodes(
+        count=2, count_max=2, cpu="1", memory="1Gi", boot_s=0.0, policy="resource-efficient", anticipates=False
+    )
+    with template_process(tmp_path / "state") as template:
+        async with controlled(template.state, containers=host, virtual=nodes) as machine:
+            for number in (1, 2):
+                made = boxed()
+                made["metadata"]["name"], made["spec"]["nodeName"] = f"p{number}", f"node-{number}"
+                await machine.start(made)
+            pods = [await machine.ready(name) for name in ("p1", "p2")]
+            pages = [(await machine.get(pod, "/me"))[1] for pod in pods]
+            assert ["host=p1 " in pages[0], "host=p2 " in pages[1]] == [True, True]
+            for name in ("p1", "p2"):
+                await machine.cluster.delete(POD, "default", name, grace_s=0)
+                await machine.until_gone(name)
+    remove_leftovers(tmp_path / "state")
 
 
 async def test_an_image_that_is_not_here_is_said(machine: Machine) -> None:

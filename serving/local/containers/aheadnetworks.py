@@ -6,8 +6,8 @@ successor sweeps the namespaces that no pod has.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 
+from serving.aio.cooperative import finished_in_thread
 from serving.local.containers.network import PodNetworks
 from serving.local.locations import PodLocation, PodLocations
 
@@ -47,19 +47,10 @@ class AheadNetworks:
             while len(self._ready) < _COUNT:
                 location = self._locations.take()
                 try:
-                    await _finished(asyncio.to_thread(self._networks.make_ahead, location.address))
+                    await finished_in_thread(self._networks.make_ahead, location.address)
                 except OSError as error:
                     self._locations.leave(location)
                     _log.warning("network.not_ahead", extra={"error": str(error)})
                     await asyncio.sleep(_RETRY_S)
                 else:
                     self._ready.append(location)
-
-
-async def _finished(work: Coroutine[object, object, None]) -> None:
-    """Run work in a thread to its end, also when the task is cancelled: what it makes could not be swept before."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    finally:
-        await asyncio.wait((task,))

@@ -1,7 +1,7 @@
 """The network namespace of a pod: its own loopback, and a link to this machine over which it reaches services and the outside.
 
 A pod's namespace is a file that a mount keeps. Its address is the pod's loopback address in another network, 10.137.3.7 for
-127.64.3.7. All of its routes lead to one gateway, an address of this machine at which the pod finds names and services; pods
+127.64.3.7, and for 127.66.3.7 on a virtual node: no two pods have the same last numbers. All of its routes lead to one gateway, an address of this machine at which the pod finds names and services; pods
 do not reach each other. ``ip`` of iproute2 makes the links.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from serving.local.containers.gateway import Gateway
+from serving.local.locations import host_part
 
 __all__ = ["PodNetworks"]
 
@@ -121,11 +122,11 @@ def _ahead(address: str) -> str:
 
 
 def _routed(address: str) -> str:
-    return _POD_NETWORK + address.removeprefix("127.64.")
+    return _POD_NETWORK + host_part(address)
 
 
 def _link_of(address: str) -> str:
-    third, fourth = address.split(".")[2:]
+    third, fourth = host_part(address).split(".")
     return f"serving-{int(third):02x}{int(fourth):02x}"
 
 

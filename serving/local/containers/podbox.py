@@ -4,13 +4,13 @@ The containers share the pod's network namespace, in which each finds the others
 127.0.0.1. Everything that a container needs lies in the pod's folder and ends with it.
 """
 
-import asyncio
 import signal
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
 
+from serving.aio.cooperative import finished_in_thread
 from serving.cluster.port import Object
 from serving.local.containers.bundle import ContainerBox, arguments_of, bundle_config, environment_of, security_of
 from serving.local.containers.cgroups import CgroupTree, Limits
@@ -137,7 +137,7 @@ class PodBox:
         if networks is None:
             return
         if not networks.claim(self._pod_id, self._location.address):
-            await asyncio.to_thread(networks.make, self._pod_id, self._location.address)
+            await finished_in_thread(networks.make, self._pod_id, self._location.address)
         (shared / "hosts").write_text(f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.0.1\t{name}\n")
         domain = "svc.cluster.local"
         search = f"{namespace_of(self._manifest)}.{domain} {domain} cluster.local"

@@ -1,7 +1,7 @@
 import random
 import socket
 
-from serving.local.locations import PodLocations
+from serving.local.locations import PodLocation, PodLocations, host_part
 
 
 def places() -> PodLocations:
@@ -27,3 +27,10 @@ def test_a_place_that_was_left_can_be_had_again() -> None:
     assert repr(one) == "PodLocations(1 taken)"
     one.leave(first)
     assert repr(one) == "PodLocations(0 taken)"
+
+
+def test_pods_of_two_nodes_have_different_last_numbers() -> None:
+    free = host_part(places().take("127.65").address)
+    other = places()
+    other.occupy(PodLocation(address=f"127.66.{free}", port=1))
+    assert host_part(other.take("127.65").address) != free

@@ -197,8 +197,8 @@ class Journal:
                             "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", (kind, namespace, name, data)
                         )
             connection.execute("COMMIT")
-        except sqlite3.Error:
-            # Some failures have rolled back already.
+        except BaseException:
+            # Of SQLite or of Python, such as a name that is no UTF-8. Some failures have rolled back already.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise

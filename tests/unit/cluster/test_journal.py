@@ -387,3 +387,17 @@ async def test_writes_are_answered_in_order(tmp_path: Path) -> None:
     await one.close()
     await asyncio.sleep(0)
     assert answered == list(range(300))
+
+
+async def test_a_write_that_python_refuses_ends_its_transaction(tmp_path: Path) -> None:
+    one = Journal(tmp_path / "journal.db")
+    found: asyncio.Queue[str] = asyncio.Queue()
+    # A name that is no UTF-8 never comes to SQLite.
+    for name in ("\ud800", "next"):
+        entry = JournalEntry(kind="k", namespace="", name=name, data=b"{}")
+        one.submit(entry, lambda error: found.put_nowait(ascii(error)))
+        assert ("surrogates not allowed" in await found.get()) is (name != "next")
+    await one.close()
+    again = Journal(tmp_path / "journal.db")
+    assert [entry.name for entry in again.entries()] == ["next"]
+    await again.close()

@@ -1,10 +1,11 @@
 """Starts ``serving up`` in the background: a session of its own, with its output in a file.
 
-The command waits for a byte in a pipe, which the system writes once it has started, so that it returns with what the system
-printed, or with its error and exit code.
+The command waits for a byte in a pipe, which the system writes once all its daemons serve, so that it returns with what the
+system printed, or with its error and exit code.
 """
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ __all__ = ["report_ready", "start_in_background"]
 _READY_VARIABLE = "SERVING_UP_READY_FD"
 
 _LOG = "up.log"
+# Four daemons that take a second each, on a machine under heavy load.
+_READY_S = 180.0
+_EXIT_FAILED = 1
 
 
 def start_in_background(arguments: Sequence[str], logs: Path) -> int:
@@ -38,13 +42,22 @@ def start_in_background(arguments: Sequence[str], logs: Path) -> int:
         )
     os.close(its)
     with os.fdopen(mine, "rb") as pipe:
-        has_started = bool(pipe.read())
-    code = 0 if has_started else process.wait()
+        try:
+            is_late = not select.select([pipe], [], [], _READY_S)[0]
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+        has_started = not is_late and bool(pipe.read())
+    code = 0 if has_started else _EXIT_FAILED if is_late else process.wait()
     # The process goes on when this one ends.
     process.returncode = 0
     with log.open("rb") as file:
         file.seek(begin)
         click.echo(file.read().decode(errors="replace"), nl=False, err=not has_started)
+    if is_late:
+        click.echo(
+            f"serving has not started after {_READY_S:g} s and goes on; see {logs}; `serving down` ends it", err=True
+        )
     return code
 
 

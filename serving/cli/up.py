@@ -71,7 +71,7 @@ def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Activator processes, which take requests from the same ports; more than there are busy cores does not help.",
 )
 @with_node_flags
-@click.option("-d", "--detach", is_flag=True, help="Run in the background, and return once it has started.")
+@click.option("-d", "--detach", is_flag=True, help="Run in the background, and return once all daemons serve.")
 @click.option(
     "--reload",
     "reloads",
@@ -99,8 +99,11 @@ def up(
     _refuse_wrong_settings()
     if detach:
         # As they were typed: there is one place that reads options.
-        arguments = sys.argv[sys.argv.index("up") + 1 :]
-        sys.exit(start_in_background([one for one in arguments if one not in {"-d", "--detach"}], state.logs))
+        arguments = [one for one in sys.argv[sys.argv.index("up") + 1 :] if one not in {"-d", "--detach", "--sample"}]
+        code = start_in_background(arguments, state.logs)
+        if code == 0 and sample:
+            code = subprocess.run(_sample_command(state.path), check=False).returncode  # noqa: S603 - our own CLI
+        sys.exit(code)
     by_name = {
         name.removesuffix("_port").replace("_", "-"): port for name, port in more.items() if name not in NODE_FLAGS
     }
@@ -142,11 +145,13 @@ def up(
             )
             click.echo(f"metrics of the {activator_count} activators: ports {', '.join(map(str, pages))}")
         if sample:
-            _deploy_sample(state.path)
+            # In a process of its own: this one has children to look after.
+            subprocess.Popen(_sample_command(state.path), preexec_fn=die_with_parent)  # noqa: S603, PLW1509 - our own CLI; one thread, by design
         report_ready()
 
     exit_code = Supervisor(state, sockets, children, environment=environment).run(on_started)
     remove_leftovers(state.path)
+    click.echo("serving has ended", err=exit_code != 0)
     sys.exit(exit_code)
 
 
@@ -209,13 +214,10 @@ def _tls_environment(certificates: Sequence[Path], keys: Sequence[Path]) -> dict
     }
 
 
-def _deploy_sample(state_path: Path) -> None:
-    """Deploy hello from a process of its own: this one has children to look after."""
+def _sample_command(state_path: Path) -> list[str]:
+    """The command that deploys hello."""
     app = Path(hello.__file__)
     command = f"{shlex.quote(sys.executable)} {shlex.quote(str(app))}"
     window = f"{AUTOSCALING_GROUP}/window=10s"
     arguments = ["deploy", "hello", str(app.parent), "--command", command, "--concurrency", "10", "--annotate", window]
-    subprocess.Popen(  # noqa: S603 - our own CLI
-        [sys.executable, "-m", "serving", *arguments, "--state", str(state_path)],
-        preexec_fn=die_with_parent,  # noqa: PLW1509 - the supervisor has one thread, by design
-    )
+    return [sys.executable, "-m", "serving", *arguments, "--state", str(state_path)]

@@ -71,6 +71,8 @@ class Child:
         self.pause_s = 0.0
         self.generation = 0
         """How often it was replaced while it ran."""
+        self.failed_starts = 0
+        """How often it has ended without ever serving."""
         self.has_served = False
         """Whether a process of it was ready: the settings of this system are not at fault if a later one is not."""
 

@@ -149,7 +149,11 @@ def receive(control: socket.socket) -> ProcessAssignment | None:
     """Wait for the assignment; None if the template has ended."""
     received = b""
     while not received.endswith(_END):
-        piece = control.recv(_PIECE_BYTES)
+        try:
+            piece = control.recv(_PIECE_BYTES)
+        except ConnectionResetError:
+            # The template ended before it read the report.
+            return None
         if not piece:
             return None
         received += piece
@@ -161,7 +165,10 @@ async def receive_in_loop(control: socket.socket) -> ProcessAssignment | None:
     control.setblocking(False)
     received = b""
     while not received.endswith(_END):
-        piece = await asyncio.get_running_loop().sock_recv(control, _PIECE_BYTES)
+        try:
+            piece = await asyncio.get_running_loop().sock_recv(control, _PIECE_BYTES)
+        except ConnectionResetError:
+            return None
         if not piece:
             return None
         received += piece

@@ -10,6 +10,7 @@ the children in the order in which no request is lost: first the ingress, which 
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -49,6 +50,8 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (signal.SIGCHLD, signal.SIGHUP, *_STOP_SIGNALS)
 # A daemon serves within seconds, on a machine under load within tens of them.
 _READY_S = 60.0
+# A child that has never served and ends this often cannot start.
+_STARTS_MAX = 5
 # While it waits for one to serve, which no signal reports.
 _LOOK_S = 0.02
 _IDLE_S = 3600.0
@@ -85,13 +88,18 @@ class Supervisor:
         self._exit_code = 0
 
     def run(self, on_started: Callable[[], None] = lambda: None) -> int:
-        """Start all, keep them, and end all on SIGTERM or SIGINT."""
+        """Start all, call ``on_started`` when all serve, keep them, and end all on SIGTERM or SIGINT.
+
+        Ends by itself, without that call, if a child cannot start.
+        """
         adopt_orphans()
         # Blocked signals wait to be asked for: none is lost between two looks, and no handler runs in between.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for child in self._children:
             self._start(child)
-        on_started()
+        self._until_started()
+        if not self._is_stopping:
+            on_started()
         while not self._is_stopping:
             self._turn(self._next_start_s())
             if self._is_reload_wanted and not self._is_stopping:
@@ -109,6 +117,7 @@ class Supervisor:
             elif not self._terminal.is_hangup_ignored:
                 self._is_stopping = True
         elif received is not None and received.si_signo in _STOP_SIGNALS:
+            _say("ending; pods finish their requests. A second signal ends all at once")
             self._is_stopping = True
         self._reap()
         self._events.send()
@@ -116,6 +125,22 @@ class Supervisor:
             is_due = child is not self._held_child and time.monotonic() >= child.started_s + child.pause_s
             if child.process is None and is_due and not self._is_stopping:
                 self._start(child)
+
+    def _until_started(self) -> None:
+        """Wait until each child serves or has served."""
+        self._wait(lambda: not self._unready, within_s=_READY_S)
+        if self._unready and not self._is_stopping:
+            _say(f"{', '.join(self._unready)}: no service after {_READY_S:g} s; see {self._state.logs}")
+            self._wait(lambda: not self._unready, within_s=math.inf)
+
+    @property
+    def _unready(self) -> list[str]:
+        """The children that have not served since the start."""
+        return [
+            child.name
+            for child in self._children
+            if not (child.has_served or (child.process is not None and child.process.is_ready))
+        ]
 
     def _reload(self) -> None:
         """Replace all children, activators first: what cannot start is found while the old ones still serve."""
@@ -303,18 +328,21 @@ class Supervisor:
             _PAUSE_FIRST_S if lived_s >= _SOUND_S else min(_PAUSE_MAX_S, max(_PAUSE_FIRST_S, child.pause_s * 2))
         )
         log = self._state.logs / f"{child.name}.log"
-        if code == _CANNOT_START_EXIT and not child.has_served:
-            sys.stderr.write(f"serving: {child.name} cannot start: {_last_error(log)}\n")
-            self._exit_code, self._is_stopping = code, True
+        child.failed_starts += not child.has_served
+        is_hopeless = code == _CANNOT_START_EXIT or child.failed_starts >= _STARTS_MAX
+        if is_hopeless and not child.has_served:
+            _say(f"{child.name} cannot start: {_last_error(log)}")
+            self._exit_code, self._is_stopping = max(code, 1), True
         else:
-            sys.stderr.write(f"serving: {child.name} ended with {code}, starts again; see {log}\n")
+            _say(f"{child.name} ended with {code}, starts again; see {log}")
 
     def _stop_all(self) -> None:
         """Stop the children in reverse order. A second signal kills all of them at once."""
         finishing = list(self._beside)
         for process in finishing:
             process.signal(signal.SIGTERM)
-        if all(self._wait_for_end(process) for process in finishing):
+        # Where one cannot start, no request has been served.
+        if not self._exit_code and all(self._wait_for_end(process) for process in finishing):
             for child in reversed(self._children):
                 if child.process is not None and not self._stop(child.process):
                     break
@@ -346,6 +374,13 @@ class Supervisor:
             if pid not in ours:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def _say(text: str) -> None:
+    # The terminal may be gone.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"serving: {text}\n")
+        sys.stderr.flush()
 
 
 def _last_error(log: Path) -> str:

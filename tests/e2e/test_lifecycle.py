@@ -55,3 +55,30 @@ def test_a_system_starts_in_the_background_says_where_it_is_and_ends(tmp_path: P
             os.kill(pid, signal.SIGTERM)
     assert "does not run" in typed(state, "down").stdout
     assert "does not run" in typed(state, "status", code=1).stdout
+
+
+def test_the_sample_answers_once_a_system_in_the_background_is_up(tmp_path: Path) -> None:
+    state, ports = tmp_path / "state", [f"--{port.name}-port=0" for port in PORTS]
+    try:
+        typed(state, "up", "-d", "--sample", *ports)
+        assert typed(state, "url", "hello").stdout.startswith("http://hello.default.localhost:")
+    finally:
+        typed(state, "down")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "code"), [("journal.db", "file is not a database", 2), ("hosts", "Is a directory", 1)]
+)
+def test_a_system_that_cannot_start_in_the_background_gives_its_reason(
+    tmp_path: Path, name: str, reason: str, code: int
+) -> None:
+    state, ports = tmp_path / "state", [f"--{port.name}-port=0" for port in PORTS]
+    state.mkdir()
+    if name == "hosts":
+        (state / name).mkdir()
+    else:
+        (state / name).write_text("this is no journal at all\n" * 100)
+    done = typed(state, "up", "-d", *ports, code=code)
+    assert reason in done.stderr
+    assert (done.stdout, "is up" in done.stderr) == ("", False)
+    assert "does not run" in typed(state, "status", code=1).stdout

@@ -192,3 +192,13 @@ def test_forks_ahead_are_tried_again_when_the_system_has_no_room(capsys: pytest.
     due_s = standbys.due_in_s(NOW_S)
     assert due_s is not None
     assert due_s > 1
+
+
+def test_a_template_that_ended_before_it_read_the_report_is_an_end() -> None:
+    for receiving in (receive, lambda its: asyncio.run(receive_in_loop(its))):
+        mine, its = socket.socketpair()
+        with its:
+            report_waiting(its)
+            # Unread bytes make the kernel reset the connection.
+            mine.close()
+            assert receiving(its) is None

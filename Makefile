@@ -98,8 +98,9 @@ simulate-faults: $(VENV)/.ready  ## The control plane under random faults on vir
 faults: $(VENV)/.ready  ## The fault contract of docs/faults.md under load; about twelve minutes
 	$(BIN)/python bench/faults.py
 
-soak: $(VENV)/.ready  ## Ten minutes of mixed traffic through the data path; memory flat, nothing left over
+soak: $(VENV)/.ready  ## Ten minutes of mixed traffic, then 2,000 services that come and go; memory flat, nothing left over
 	$(BIN)/python bench/soak.py
+	$(BIN)/python bench/soak_control.py
 
 fuzz: $(VENV)/.ready  ## Ten million frames, legal and not, through the HTTP/2 side; about 20 minutes
 	$(BIN)/python bench/fuzz_http2.py

@@ -13,8 +13,8 @@ from serving.model.knative import RevisionKey
 
 __all__ = ["PodEndpoint", "PodEndpoints"]
 
-# More pods than one machine runs or one activator should know.
-_ENDPOINTS_MAX = 65_536
+# About 2 MB, whatever came and went. An endpoint is made again in microseconds.
+_ENDPOINTS_MAX = 2_048
 
 
 class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):

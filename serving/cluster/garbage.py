@@ -1,24 +1,34 @@
-"""Garbage collection in the background: dependents of deleted owners, and the contents of terminating namespaces.
+"""Garbage collection in the background: dependents of deleted owners, the contents of terminating namespaces, old Events.
 
 Runs beside a ``MemoryCluster`` and looks at its suspects (``cluster/owners.py``); a real cluster has its own collector. An
 object is collected when all its owners are gone. An owner that is deleted in the foreground waits for its dependents; one
 that orphans them waits until they no longer name it. Follows Kubernetes' garbage collector.
 """
 
-from typing import Any
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
-from serving.cluster.kinds import KINDS, NAMESPACE, Kind
+from serving.aio.clock import now_s
+from serving.cluster.kinds import EVENT, KINDS, NAMESPACE, Kind
 from serving.cluster.memory import MemoryCluster
 from serving.cluster.metadata import ObjectMetadata, read_metadata
 from serving.cluster.owners import Reference
-from serving.cluster.port import Object
+from serving.cluster.port import EventType, Object, WatchEvent
+from serving.cluster.records import Key
 from serving.cluster.writes import PROPAGATION_FINALIZERS
-from serving.model.errors import NotFound
+from serving.model.errors import Conflict, Gone, NotFound
 
-__all__ = ["collect_garbage"]
+__all__ = ["EventAges", "collect_events", "collect_garbage"]
 
 # Deletions of durable objects wait for the disk, together.
 _WORKERS = 16
+# A kube-apiserver's --event-ttl.
+_EVENT_AGE_MAX_S = 3600.0
+# About 5 MB. A kube-apiserver has no such limit, but the disk of etcd.
+_EVENT_COUNT_MAX = 2_000
+_EVENTS_PAUSE_S = 10.0
 
 
 async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) -> None:
@@ -31,7 +41,9 @@ async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) ->
             # Another client deleted it first.
             return
 
-    await cluster.owners.suspects.run(workers, look)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(collect_events(cluster), name="old events")
+        await cluster.owners.suspects.run(workers, look)
 
 
 async def _look(cluster: MemoryCluster, suspect: Reference) -> None:
@@ -96,3 +108,55 @@ async def _empty(cluster: MemoryCluster, namespace: str) -> None:
 
 def _namespaced() -> list[Kind]:
     return [kind for kind in KINDS if kind.namespaced]
+
+
+class EventAges:
+    """The Events of a store in the order of their last writes, to find those that are too old or too many."""
+
+    def __init__(self, *, age_max_s: float = _EVENT_AGE_MAX_S, count_max: int = _EVENT_COUNT_MAX) -> None:
+        self._age_max_s, self._count_max = age_max_s, count_max
+        self._written: dict[Key, tuple[float, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"EventAges({len(self._written)} events)"
+
+    def put(self, seen: WatchEvent, *, now_s: float) -> None:
+        """Take a change of an Event."""
+        metadata = seen.object["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        # At the end, where the youngest are.
+        self._written.pop(key, None)
+        if seen.type is not EventType.DELETED:
+            self._written[key] = (now_s, metadata["resourceVersion"])
+
+    def pop_expired(self, *, now_s: float) -> Iterator[tuple[Key, str]]:
+        """Forget and yield the keys and versions of the Events to delete, oldest first."""
+        while self._written:
+            key, (at_s, version) = next(iter(self._written.items()))
+            if len(self._written) <= self._count_max and now_s - at_s <= self._age_max_s:
+                return
+            del self._written[key]
+            yield key, version
+
+
+async def collect_events(
+    cluster: MemoryCluster, ages: EventAges | None = None, *, pause_s: float = _EVENTS_PAUSE_S
+) -> NoReturn:
+    """Delete old Events until cancelled."""
+    ages = ages or EventAges()
+
+    async def follow() -> None:
+        while True:
+            with contextlib.suppress(Gone):
+                async with cluster.watch(EVENT, resource_version="0") as events:
+                    async for seen in events:
+                        ages.put(seen, now_s=now_s())
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(follow(), name="events")
+        while True:
+            for (namespace, name), version in ages.pop_expired(now_s=now_s()):
+                # One that was written since comes again.
+                with contextlib.suppress(NotFound, Conflict):
+                    await cluster.delete(EVENT, namespace, name, resource_version=version)
+            await asyncio.sleep(pause_s)

@@ -35,11 +35,12 @@ class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreChange:
-    """One write. ``old`` is None for a creation. A removal has its last state, with the removal's version, as ``new``."""
+    """One write, made at ``at_s``. ``old`` is None for a creation. A removal has its last state, with the removal's version, as ``new``."""
 
-    __slots__ = ("_left", "_shared_event", "is_removal", "new", "old", "version")
+    __slots__ = ("_left", "_shared_event", "at_s", "is_removal", "new", "old", "version")
 
-    def __init__(self, old: Stored | None, new: Stored, *, is_removal: bool) -> None:
+    def __init__(self, old: Stored | None, new: Stored, *, is_removal: bool, at_s: float = 0.0) -> None:
+        self.at_s = at_s
         self.old = old
         self.new = new
         self.is_removal = is_removal
@@ -95,10 +96,17 @@ class History:
         """Add a change; drop the oldest ones beyond the limits."""
         self._changes.append(change)
         self._bytes += len(change.new.encoded)
-        while len(self._changes) > self._limits.history_count_max or self._bytes > self._limits.history_bytes_max:
+        while self._changes and self._is_beyond(change.at_s):
             oldest = self._changes.popleft()
             self._bytes -= len(oldest.new.encoded)
             self.floor = oldest.version
+
+    def _is_beyond(self, now_s: float) -> bool:
+        """Whether the oldest change is to be dropped."""
+        limits, count = self._limits, len(self._changes)
+        if count > limits.history_count_max or self._bytes > limits.history_bytes_max:
+            return True
+        return count > limits.history_count_min and now_s - self._changes[0].at_s > limits.history_age_s
 
     def after(self, version: int) -> Iterator[StoreChange]:
         """All changes after a version, oldest first. Raises ``Gone`` if some of them were dropped."""

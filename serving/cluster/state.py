@@ -116,7 +116,7 @@ class StoreState:
         self.check_size(kind, one.encoded)
         self.version = version
         table = self._tables[kind]
-        change = StoreChange(table.objects.get(one.key), one, is_removal=is_removal)
+        change = StoreChange(table.objects.get(one.key), one, is_removal=is_removal, at_s=self.wall_s())
         table.apply(change)
         self.owners.follow(kind, change)
         return one

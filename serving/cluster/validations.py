@@ -35,7 +35,7 @@ _USES_OLD = re.compile(r"\boldSelf\b")
 # An old value that is read for more than its presence.
 _READS_OLD = re.compile(r"(?<!has\()\boldSelf\b")
 # Evaluations remembered: manifests repeat ports, names of variables, probes. One costs some 40 µs, a look 2.
-_ANSWERS_KEPT_MAX = 4096
+_ANSWERS_KEPT_MAX = 1024
 _SHOWN_TYPES = (str, int, float, bool)
 # The parts of an object's metadata that a rule at the root can see.
 _ROOT_METADATA = ("name", "generateName")

@@ -6,6 +6,7 @@ made is decided in ``workloads``. Writes are made through the port; nothing is r
 
 import asyncio
 import contextlib
+from typing import TypeVar
 
 from serving.aio.clock import now_s, stamp
 from serving.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, EVENT, POD, SERVICE
@@ -45,6 +46,8 @@ WorkKey = tuple[str, str, str]
 _Selector = tuple[str, str, str]
 """Namespace, label, value."""
 
+_Of = TypeVar("_Of", str, _Selector)
+
 
 class Manager:
     """Runs until cancelled."""
@@ -64,6 +67,10 @@ class Manager:
         self._services.on_change(self._service_changed)
         self._pods.on_change(self._pod_changed)
 
+    def __repr__(self) -> str:
+        owners, labels, selectors = len(self._pods_of), len(self._pods_with), len(self._services_with)
+        return f"Manager({owners} owners and {labels} labels of pods, {selectors} selectors, {len(self._made)} waiting)"
+
     async def run(self) -> None:
         """Follow and write until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -74,6 +81,8 @@ class Manager:
             group.create_task(self._queue.run(_WORKERS, self._work), name="manager work")
 
     def _deployment_changed(self, change: CacheChange) -> None:
+        if change.key not in self._deployments.cache:
+            self._made.pop(change.new["metadata"]["uid"], None)
         # Its status is ours: nothing to look at.
         if change.old is None or _asked(change.old) != _asked(change.new):
             self._queue.add((_DEPLOYMENT, *change.key))
@@ -81,11 +90,7 @@ class Manager:
     def _service_changed(self, change: CacheChange) -> None:
         namespace, _ = change.key
         for selector in _selectors(namespace, change.new["spec"].get("selector") or {}):
-            found = self._services_with.setdefault(selector, set())
-            if change.key in self._services.cache:
-                found.add(change.key)
-            else:
-                found.discard(change.key)
+            _keep(self._services_with, selector, change.key, is_here=change.key in self._services.cache)
         self._queue.add((_SERVICE, *change.key))
 
     def _pod_changed(self, change: CacheChange) -> None:
@@ -93,15 +98,18 @@ class Manager:
         metadata = change.new["metadata"]
         is_counted = not is_here or change.old is None or _counted(change.old) != _counted(change.new)
         for owner in metadata.get("ownerReferences") or ():
-            _keep(self._pods_of.setdefault(owner["uid"], set()), change.key, is_here=is_here)
-            self._made.get(owner["uid"], {}).pop(change.key, None)
+            _keep(self._pods_of, owner["uid"], change.key, is_here=is_here)
+            made = self._made.get(owner["uid"], {})
+            made.pop(change.key, None)
+            if not made:
+                self._made.pop(owner["uid"], None)
             if owner["kind"] == DEPLOYMENT.name and is_counted:
                 self._queue.add((_DEPLOYMENT, change.key[0], owner["name"]))
         # One that has no address yet is in no slice, and one that is not ready takes no requests.
         before, after = _address_of(change.old), _address_of(change.new)
         is_urgent = not is_here or (is_counted and (after or before) is not None)
         for label in _selectors(change.key[0], metadata.get("labels") or {}):
-            _keep(self._pods_with.setdefault(label, set()), change.key, is_here=is_here)
+            _keep(self._pods_with, label, change.key, is_here=is_here)
             for namespace, name in self._services_with.get(label, ()):
                 if is_urgent:
                     self._queue.add((_SERVICE, namespace, name))
@@ -240,11 +248,14 @@ def _address_of(pod: Object | None) -> str | None:
     return None if pod is None else nested(pod, "status", "podIP") or None
 
 
-def _keep(found: set[Key], key: Key, *, is_here: bool) -> None:
+def _keep(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> None:
+    """Put a key into an index, or take it out; what has no key is not in the index."""
     if is_here:
-        found.add(key)
-    else:
+        index.setdefault(of, set()).add(key)
+    elif found := index.get(of):
         found.discard(key)
+        if not found:
+            del index[of]
 
 
 def _selectors(namespace: str, labels: dict[str, str]) -> list[_Selector]:

@@ -170,6 +170,8 @@ class PodRun:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILL_MAX_S):
                 await asyncio.gather(*(one.process.outlast(0) for one in self.keepers.values() if one.process))
+        # Each refers to this pod: without cycles it is freed at once (``serving.aio.collecting``).
+        self.keepers.clear()
         self._node.runtime.forget(self.id)
         if self._node.containers is not None:
             await asyncio.to_thread(self._node.containers.remove, self.id)

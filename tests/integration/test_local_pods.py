@@ -1,11 +1,13 @@
 """Pods as real processes: started from the template, answered by their queue-proxy, restarted, drained, taken over."""
 
 import asyncio
+import gc
 import os
 import re
 import shlex
 import signal
 import sys
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -365,3 +367,17 @@ async def test_a_pod_that_initializes_is_taken_over_and_goes_on_where_it_was(tmp
             (shared / "go").touch()
             await machine.ready()
     assert (shared / "words").read_text() == "one\n"
+
+
+async def test_a_pod_that_is_gone_is_freed_without_a_look_for_cycles(machine: Machine) -> None:
+    await machine.start(manifest())
+    await machine.ready()
+    freed = weakref.ref(machine.kubelet.find("default", "p"))
+    # Control never looks for old cycles (``serving.aio.collecting``).
+    gc.disable()
+    try:
+        await machine.cluster.delete(POD, "default", "p")
+        await machine.until_gone()
+        await until(lambda: freed() is None)
+    finally:
+        gc.enable()

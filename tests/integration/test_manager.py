@@ -35,6 +35,7 @@ class CountingCluster(MemoryCluster):
         super().__init__()
         self.writes: list[str] = []
         self.refusal = ""
+        self.manager = Manager(self)
 
     async def create(self, kind: Kind, *given: Any, **options: Any) -> Any:  # noqa: ANN401 - as it comes
         if kind == POD and self.refusal:
@@ -49,7 +50,7 @@ class CountingCluster(MemoryCluster):
 @asynccontextmanager
 async def managed() -> AsyncIterator[CountingCluster]:
     cluster = CountingCluster()
-    running = asyncio.create_task(Manager(cluster).run())
+    running = asyncio.create_task(cluster.manager.run())
     template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "app"}]}}
     spec = {"replicas": 1, "selector": {"matchLabels": LABELS}, "template": template}
     await cluster.create(SERVICE, {"metadata": {"name": "web"}, "spec": {"selector": LABELS, "ports": [{"port": 80}]}})
@@ -185,3 +186,15 @@ async def test_a_namespace_has_a_default_account_and_the_status_of_its_quotas() 
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_is_deleted_is_forgotten() -> None:
+    async with managed() as cluster:
+        pod = await the_pod(cluster)
+        await rest(cluster)
+        assert repr(cluster.manager) == "Manager(1 owners and 2 labels of pods, 1 selectors, 0 waiting)"
+        await cluster.delete(SERVICE, "default", "web")
+        await cluster.delete(DEPLOYMENT, "default", "web")
+        await cluster.delete(POD, "default", pod, grace_s=0)
+        await rest(cluster)
+        assert repr(cluster.manager) == "Manager(0 owners and 0 labels of pods, 0 selectors, 0 waiting)"

@@ -10,8 +10,8 @@ from serving.proxy.timeouts import Timeouts
 __all__ = ["RevisionTimeouts"]
 
 _TEXT = b"activator request timeout"
-# More revisions than one activator should know.
-_KNOWN_MAX = 65_536
+# About 2 MB, whatever came and went. A record is made again in microseconds.
+_KNOWN_MAX = 2_048
 
 
 class RevisionTimeouts:

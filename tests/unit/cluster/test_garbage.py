@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from serving.cluster.garbage import collect_garbage
+from serving.cluster.garbage import EventAges, collect_events, collect_garbage
 from serving.cluster.journal import Journal
-from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, SERVING_SERVICE
+from serving.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, NAMESPACE, POD, SERVING_SERVICE
 from serving.cluster.memory import MemoryCluster
-from serving.cluster.port import Object
+from serving.cluster.port import EventType, Object, WatchEvent
 
 
 @asynccontextmanager
@@ -120,3 +120,45 @@ async def test_a_namespace_that_was_going_goes_on_after_a_restart(tmp_path: Path
         await cluster.owners.suspects.settled()
         found = [one["metadata"]["name"] for one in (await cluster.list(NAMESPACE)).items]
     assert found == ["default", "knative-serving", "kube-system"]
+
+
+def seen(name: str, version: str, *, is_deleted: bool = False) -> WatchEvent:
+    metadata = {"namespace": "default", "name": name, "resourceVersion": version}
+    return WatchEvent(type=EventType.DELETED if is_deleted else EventType.MODIFIED, object={"metadata": metadata})
+
+
+def test_an_event_expires_an_hour_after_its_last_write() -> None:
+    ages = EventAges()
+    ages.put(seen("once", "1"), now_s=0)
+    ages.put(seen("again", "2"), now_s=0)
+    ages.put(seen("deleted", "3"), now_s=0)
+    ages.put(seen("again", "4"), now_s=1800)
+    ages.put(seen("deleted", "5", is_deleted=True), now_s=1800)
+    assert list(ages.pop_expired(now_s=3600)) == []
+    assert list(ages.pop_expired(now_s=3601)) == [(("default", "once"), "1")]
+    assert list(ages.pop_expired(now_s=5401)) == [(("default", "again"), "4")]
+    assert repr(ages) == "EventAges(0 events)"
+
+
+def test_of_too_many_events_the_oldest_expire() -> None:
+    ages = EventAges(count_max=2)
+    for number in range(5):
+        ages.put(seen(f"e-{number}", str(number)), now_s=0)
+    assert [key[1] for key, _ in ages.pop_expired(now_s=0)] == ["e-0", "e-1", "e-2"]
+
+
+async def test_events_that_expire_are_deleted() -> None:
+    cluster, ages = MemoryCluster(), EventAges(count_max=1)
+    for name in ("first", "second", "third"):
+        await cluster.create(EVENT, {"metadata": {"name": name}})
+    start = (await cluster.list(EVENT)).resource_version
+    collector = asyncio.create_task(collect_events(cluster, ages, pause_s=0.001))
+    async with asyncio.timeout(60), cluster.watch(EVENT, resource_version=start) as events:
+        gone = [(await anext(events)).object["metadata"]["name"] for _ in range(2)]
+    collector.cancel()
+    with suppress(asyncio.CancelledError):
+        await collector
+    assert (gone, [one["metadata"]["name"] for one in (await cluster.list(EVENT)).items]) == (
+        ["first", "second"],
+        ["third"],
+    )

@@ -89,6 +89,26 @@ async def test_the_history_is_bounded(limits: StoreLimits) -> None:
         assert (await anext(events)).object["metadata"]["name"] == "map-19"
 
 
+async def test_the_history_drops_what_is_old_but_for_the_newest() -> None:
+    wall = [1000.0]
+    cluster = MemoryCluster(limits=StoreLimits(history_age_s=30, history_count_min=2), wall_s=lambda: wall[0])
+    versions = []
+    for number in range(5):
+        made = await cluster.create(CONFIG_MAP, config_map(f"map-{number}"))
+        versions.append(made["metadata"]["resourceVersion"])
+        wall[0] += 15
+    # At 60 s, those of 45, 30 and 60 s are kept.
+    with pytest.raises(Gone, match="too old"):
+        async with cluster.watch(CONFIG_MAP, resource_version=versions[0]):
+            pass
+    async with cluster.watch(CONFIG_MAP, resource_version=versions[1]) as events:
+        assert (await anext(events)).object["metadata"]["name"] == "map-2"
+    wall[0] += 1000
+    await cluster.create(CONFIG_MAP, config_map("map-5"))
+    async with cluster.watch(CONFIG_MAP, resource_version=versions[3]) as events:
+        assert (await anext(events)).object["metadata"]["name"] == "map-4"
+
+
 async def test_a_busy_kind_does_not_push_out_the_history_of_a_quiet_one() -> None:
     cluster = MemoryCluster(limits=StoreLimits(history_count_max=3))
     start = (await cluster.list(CONFIG_MAP)).resource_version

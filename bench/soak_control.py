@@ -1,0 +1,113 @@
+"""The second half of ``make soak``: services come and go on one machine, and no daemon keeps anything of them.
+
+    python bench/soak_control.py [--cycles N] [--at-once N]
+
+In each cycle a service is created, answers a request and is deleted, until its pods are gone. The memory of each daemon (Pss)
+is read every 100 cycles; after the first 200 it may grow by 10 percent. Exit 0 only if that holds.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.peers.cast import pss_mib
+from bench.system import System, running_system
+from serving.samples import hello
+
+__all__ = ["cycle", "main"]
+
+DAEMONS = {
+    "control": "serving.local.control",
+    "template": "serving.local.template",
+    "autoscaler": "serving.autoscaler.main",
+    "activator": "serving.activator.main",
+    "dashboard": "serving.dashboard.main",
+}
+SERVICES = "/apis/serving.knative.dev/v1/namespaces/default/services"
+STEP_CYCLES = 100
+# By then caches are full, and the store's history has its age.
+WARM_CYCLES = 200
+GROWTH_MAX = 1.10
+# What the last cycle left is gone by then.
+SETTLE_S = 3.0
+WITHIN_S = 60.0
+POLL_S = 0.1
+
+Sample = dict[str, float]
+
+
+def cycle(system: System, name: str) -> None:
+    """Create one service, send it requests until one is answered, and delete it with its pods. Raises ``TimeoutError``."""
+    app = Path(hello.__file__)
+    annotations = {"serving.dev/command": shlex.join([sys.executable, str(app)]), "serving.dev/dir": str(app.parent)}
+    template = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"image": "hello"}]}}
+    body = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": name}}
+    system.ask(SERVICES, {**body, "spec": {"template": template}}, method="POST")
+    until_s = time.monotonic() + WITHIN_S
+    while not _answers(system, name):
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"{name} does not answer: {system.ask(f'{SERVICES}/{name}').get('status')}")
+        time.sleep(POLL_S)
+    system.ask(f"{SERVICES}/{name}", method="DELETE")
+    while system.pods(name):
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"{name} is deleted, its pods stay")
+        time.sleep(POLL_S)
+
+
+def _answers(system: System, name: str) -> bool:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", system.port, timeout=WITHIN_S)) as connection:
+        connection.request("GET", "/", headers={"Host": f"{name}.default.localhost"})
+        answer = connection.getresponse()
+        answer.read()
+    return answer.status == http.client.OK
+
+
+def soak(system: System, cycles: int, at_once: int) -> dict[int, Sample]:
+    """The memory of each daemon in MiB, by the number of cycles."""
+    samples: dict[int, Sample] = {}
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        for first in range(0, cycles, STEP_CYCLES):
+            names = [f"soak-{number}" for number in range(first, min(first + STEP_CYCLES, cycles))]
+            list(pool.map(lambda name: cycle(system, name), names))
+            time.sleep(SETTLE_S)
+            found = {name: round(pss_mib(system.daemon(module)), 1) for name, module in DAEMONS.items()}
+            samples[first + len(names)] = found
+            print(first + len(names), found, file=sys.stderr, flush=True)
+    return samples
+
+
+def wrong_of(samples: dict[int, Sample]) -> list[str]:
+    """What grew."""
+    warm = {name: max(one[name] for count, one in samples.items() if count <= WARM_CYCLES) for name in DAEMONS}
+    end = samples[max(samples)]
+    return [
+        f"{name}: memory grew from {warm[name]} to {end[name]} MiB"
+        for name in DAEMONS
+        if end[name] > warm[name] * GROWTH_MAX
+    ]
+
+
+def main() -> int:
+    """Run, print, and say by the exit code whether it held."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cycles", type=int, default=2000, help="services that come and go")
+    parser.add_argument("--at-once", type=int, default=4, help="of them at the same time")
+    options = parser.parse_args()
+    with running_system() as system:
+        samples = soak(system, options.cycles, options.at_once)
+    wrong = wrong_of(samples)
+    print(json.dumps({"cycles": options.cycles, "memory_mib": samples, "wrong": wrong}, indent=2))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -98,12 +98,7 @@ def up(
         return
     _refuse_wrong_settings()
     if detach:
-        # As they were typed: there is one place that reads options.
-        arguments = [one for one in sys.argv[sys.argv.index("up") + 1 :] if one not in {"-d", "--detach", "--sample"}]
-        code = start_in_background(arguments, state.logs)
-        if code == 0 and sample:
-            code = subprocess.run(_sample_command(state.path), check=False).returncode  # noqa: S603 - our own CLI
-        sys.exit(code)
+        sys.exit(_run_in_background(state, has_sample=sample))
     by_name = {
         name.removesuffix("_port").replace("_", "-"): port for name, port in more.items() if name not in NODE_FLAGS
     }
@@ -153,6 +148,16 @@ def up(
     remove_leftovers(state.path)
     click.echo("serving has ended", err=exit_code != 0)
     sys.exit(exit_code)
+
+
+def _run_in_background(state: StateFolder, *, has_sample: bool) -> int:
+    """Start the system, and the sample if it is wanted; returns the exit code."""
+    # As they were typed: there is one place that reads options.
+    arguments = [one for one in sys.argv[sys.argv.index("up") + 1 :] if one not in {"-d", "--detach", "--sample"}]
+    code = start_in_background(arguments, state.logs)
+    if code == 0 and has_sample:
+        code = subprocess.run(_sample_command(state.path), check=False).returncode  # noqa: S603 - our own CLI
+    return code
 
 
 def _refuse_wrong_settings() -> None:

@@ -128,19 +128,10 @@ class Supervisor:
 
     def _until_started(self) -> None:
         """Wait until each child serves or has served."""
-        self._wait(lambda: not self._unready, within_s=_READY_S)
-        if self._unready and not self._is_stopping:
-            _say(f"{', '.join(self._unready)}: no service after {_READY_S:g} s; see {self._state.logs}")
-            self._wait(lambda: not self._unready, within_s=math.inf)
-
-    @property
-    def _unready(self) -> list[str]:
-        """The children that have not served since the start."""
-        return [
-            child.name
-            for child in self._children
-            if not (child.has_served or (child.process is not None and child.process.is_ready))
-        ]
+        self._wait(lambda: not _unready(self._children), within_s=_READY_S)
+        if _unready(self._children) and not self._is_stopping:
+            _say(f"{', '.join(_unready(self._children))}: no service after {_READY_S:g} s; see {self._state.logs}")
+            self._wait(lambda: not _unready(self._children), within_s=math.inf)
 
     def _reload(self) -> None:
         """Replace all children, activators first: what cannot start is found while the old ones still serve."""
@@ -374,6 +365,15 @@ class Supervisor:
             if pid not in ours:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def _unready(children: Sequence[Child]) -> list[str]:
+    """Those that have not served since the start."""
+    return [
+        child.name
+        for child in children
+        if not (child.has_served or (child.process is not None and child.process.is_ready))
+    ]
 
 
 def _say(text: str) -> None:

@@ -8,6 +8,7 @@ Environment:
   "inner-pods-80" is a further socket of the listener "inner", for the pods of one machine.
 - ``SERVING_ACTIVATOR_<FIELD>``: each setting of ``serving.settings.activator`` in its plain unit.
 - ``SERVING_AUTOSCALER_<FIELD>``: the settings from which the targets of revisions are resolved.
+- ``SERVING_CONTROLLER_<FIELD>``: of these the domains and templates that hosts are made from, as the controller has them.
 
 SIGTERM and SIGINT drain it. SIGHUP is for one whose sockets another process has too: it finishes what it has.
 """
@@ -56,6 +57,7 @@ from serving.metrics.server import serve_page
 from serving.metrics.tls import add_tls
 from serving.metrics.tracing import Tracer
 from serving.model.errors import InvalidValue, Problem, SettingsError
+from serving.model.routehosts import HostRules
 from serving.proxy.accesslog import stdout_log
 from serving.proxy.exchange import Exchange, Handler
 from serving.proxy.redirect import HttpsRedirect
@@ -65,7 +67,8 @@ from serving.proxy.tls.keeper import silence_unreadable_names
 from serving.proxy.tls.layer import TlsLayer
 from serving.settings.activator import REDIRECTED, ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings
-from serving.settings.daemons import ACTIVATOR, AUTOSCALER, DAEMONS
+from serving.settings.controller import ControllerSettings
+from serving.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER, DAEMONS
 from serving.settings.live import LiveSettings
 from serving.wire.tokens import read_key
 
@@ -97,6 +100,7 @@ class Activator:
         *,
         key: bytes,
         scaling: AutoscalerSettings | None = None,
+        rules: HostRules | None = None,
         namespace: str = "knative-serving",
     ) -> None:
         draw = random.Random().random  # noqa: S311 - spreads requests and pauses
@@ -118,7 +122,13 @@ class Activator:
         metrics, link = self.ingress.metrics, self.client.link
         metrics.lost_frames = lambda: link.dropped_count
         metrics.connection.set_function(lambda: link.is_connected)
-        self.view = ClusterView(cluster, self.ingress, scaling or AutoscalerSettings(), clock=self.server.clock)
+        self.view = ClusterView(
+            cluster,
+            self.ingress,
+            scaling or AutoscalerSettings(),
+            rules=rules or ControllerSettings().host_rules,
+            clock=self.server.clock,
+        )
         self.certificates = CertificateWatch(settings.tls, cluster, namespace=namespace)
         self.view.on_secrets = self.certificates.set_mapped
         kept = self.certificates.certificates
@@ -138,11 +148,11 @@ class Activator:
         """
         self._handover.set()
 
-    def reconfigure(self, settings: ActivatorSettings, scaling: AutoscalerSettings) -> None:
+    def reconfigure(self, settings: ActivatorSettings, scaling: AutoscalerSettings, rules: HostRules) -> None:
         """Work with these settings from now on, as far as they may change."""
         self.settings = settings
         self.ingress.reconfigure(settings)
-        self.view.reconfigure(scaling)
+        self.view.reconfigure(scaling, rules)
 
     def route_digest(self, parts: Mapping[str, str]) -> str | None:
         """The digest of a Route as it is served now; ``parts`` are its namespace and name."""
@@ -327,6 +337,7 @@ def main() -> int:
     try:
         config = LiveSettings(ACTIVATOR, registry=DAEMONS, environment=os.environ)
         scaling = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
+        hosts = LiveSettings(CONTROLLER, registry=DAEMONS, environment=os.environ)
         key = read_key(os.environ[_KEY_FILE_VARIABLE])
     except (SettingsError, InvalidValue, KeyError, OSError) as error:
         text = f"{_KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
@@ -339,13 +350,18 @@ def main() -> int:
     async def body(stop: asyncio.Event) -> None:
         async with (
             connect("activator") as cluster,
-            followed(cluster, system_namespace(os.environ), [config, scaling]) as watch,
+            followed(cluster, system_namespace(os.environ), [config, scaling, hosts]) as watch,
         ):
             settings = config.settings
             activator = Activator(
-                settings, cluster, key=key, scaling=scaling.settings, namespace=system_namespace(os.environ)
+                settings,
+                cluster,
+                key=key,
+                scaling=scaling.settings,
+                rules=hosts.settings.host_rules,
+                namespace=system_namespace(os.environ),
             )
-            watch.on_change(lambda: activator.reconfigure(config.settings, scaling.settings))
+            watch.on_change(lambda: activator.reconfigure(config.settings, scaling.settings, hosts.settings.host_rules))
             sockets = inherited_sockets()
             where = (
                 sockets.get(f"activator-{settings.index}-metrics" if settings.index else "activator-metrics")

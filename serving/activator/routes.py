@@ -64,6 +64,10 @@ class Routes:
         if route not in self._claims_of:
             self._set(route, [_claim_of_revision(route, key)])
 
+    def holds(self, host: str) -> bool:
+        """Whether a route has a public host: then a mapping of that host has none."""
+        return host in self._sites[Listener.PUBLIC]
+
     def remove_revision(self, key: RevisionKey) -> None:
         """A revision is gone."""
         self.remove(_of_revision(key))
@@ -143,8 +147,9 @@ class Routes:
             self._sites[claim.listener].pop(claim.host)
 
 
-def _age_order(claim: HostClaim) -> tuple[str, str]:
-    return claim.since, claim.route
+def _age_order(claim: HostClaim) -> tuple[str, ...]:
+    # As the controller orders them: by namespace, then by name.
+    return claim.since, *claim.route.split("/")
 
 
 def _bare(host: str) -> str:

@@ -83,7 +83,8 @@ def invoke(*, api: ApiClient, name: str, path: str, include: bool, output: str, 
     if head.status >= 400:
         ready = condition(service)
         if ready.get("status") != "True":
-            click.echo(f"{name} is not ready: {ready.get('reason')}; `serving describe {name}` shows why", err=True)
+            reason = ready.get("message") or ready.get("reason") or "its controller has not reported on it yet"
+            click.echo(f"{name} is not ready: {reason}; `serving describe {name}` shows why", err=True)
         sys.exit(1)
 
 

@@ -142,8 +142,8 @@ def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSetting
     has_moved = _needs_activator(change.before) != _needs_activator(change.after)
     for name in before | after if has_moved else before ^ after:
         yield (ResourceKind.REVISION, namespace, name)
-    claims = {} if change.after is None else claims_of(change.after, settings)
-    claimed = {} if change.before is None else claims_of(change.before, settings)
+    claims = {} if change.after is None else claims_of(change.after, settings.host_rules)
+    claimed = {} if change.before is None else claims_of(change.before, settings.host_rules)
     if change.before is None or claims != claimed:
         yield from ((ResourceKind.ROUTE, *rival) for rival in indexes.claims.put(change.key, claims))
         for host in claims.keys() ^ claimed.keys():

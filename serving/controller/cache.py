@@ -61,7 +61,7 @@ class ControllerCache:
         """Decide with these settings from now on; returns the keys of all resources that they affect."""
         self.settings, self.scaling = settings, scaling
         for key, route in self._objects[ResourceKind.ROUTE].items():
-            self.indexes.claims.put(key, claims_of(route, settings))
+            self.indexes.claims.put(key, claims_of(route, settings.host_rules))
         kinds = (
             ResourceKind.SERVICE,
             ResourceKind.CONFIGURATION,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from serving.controller.cache import ControllerCache
 from serving.controller.configuration import reconcile_configuration, revision_name_is_taken
 from serving.controller.domain_mapping import MappingContext, reconcile_claim, reconcile_domain_mapping, target_of
-from serving.controller.hosts import Key, claims_of, tags_of
+from serving.controller.hosts import Key, claims_of
 from serving.controller.httproutes import HttpRoutes
 from serving.controller.naming import deployment_name, private_service_name
 from serving.controller.public import PublicService, pod_backends, slice_names, traffic_path_of
@@ -20,6 +20,7 @@ from serving.controller.traffic import RouteTargets
 from serving.controller.writes import ResourceKind, WorkKey, WritePlan
 from serving.model.knative import CONFIGURATION_LABEL, TrafficPath
 from serving.model.objects import Object, annotations_of, is_being_deleted, labels_of, nested, uid_of
+from serving.model.routehosts import tags_of
 from serving.model.routepolicy import route_policy
 
 __all__ = ["decide"]
@@ -101,7 +102,7 @@ def _decide_route(cache: ControllerCache, where: Key, found: Object, *, now: str
         configurations=cache.named(ResourceKind.CONFIGURATION, namespace, names=configurations_named(found)),
         revisions=cache.named(ResourceKind.REVISION, namespace, names=revisions_named(found)),
     )
-    holders = {host: cache.indexes.claims.holder(host) for host in claims_of(found, cache.settings)}
+    holders = {host: cache.indexes.claims.holder(host) for host in claims_of(found, cache.settings.host_rules)}
     context = RouteContext(
         lost={host: holder for host, holder in holders.items() if holder is not None and holder != where},
         public=_public(cache, where),

@@ -1,61 +1,18 @@
-"""The hosts of a route, and which route gets a host that several claim.
+"""Which route gets a host that several claim: the oldest claim (``serving.model.routehosts``).
 
-A route claims its own host since its creation, and the host of each tag since the tag first appeared; the oldest claim wins.
-"hello" with tag "blue" and a route "blue-hello" claim the same host: the later claim is rejected and has no URL. An annotation
-keeps the times of tags, so that a restart does not change the result.
-
-Input: routes and settings; output: hosts, URLs, and the holder of each host. Follows knative/serving 98e5ef90,
-pkg/reconciler/route/domains, which does not decide between two claims.
+Input: the claims of routes as they change; output: the holder of each host.
 """
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
-import msgspec
+from serving.model.objects import Object
+from serving.model.routehosts import HostRules, claimed_hosts, kept_claims, tags_of
 
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
-from serving.model.objects import Object, annotations_of, labels_of, name_of, namespace_of, nested
-from serving.settings.controller import ControllerSettings
+__all__ = ["Claims", "Key", "claims_of", "tag_claims", "url_of"]
 
-__all__ = ["Claims", "Hosts", "Key", "claims_of", "hosts_of", "is_cluster_local", "tag_claims", "tags_of", "url_of"]
-
-_CLUSTER_LOCAL = "cluster-local"
 _HTTP_PORT = 80
-# Sorts after every timestamp: a claim without a time is the latest.
-_NEVER = "~"
-_PLACE = re.compile(r"\{\{\s*\.(\w+)\s*\}\}")
 
 Key = tuple[str, str]
-
-
-class Hosts(msgspec.Struct, frozen=True, kw_only=True):
-    """The public and the cluster-local host of a route; they are equal if the route is cluster-local."""
-
-    shown: str
-    inner: str
-
-
-def is_cluster_local(route: Object) -> bool:
-    """Whether the route is served on the cluster-local listener only."""
-    return labels_of(route).get(VISIBILITY_LABEL) == _CLUSTER_LOCAL
-
-
-def tags_of(route: Object) -> list[str]:
-    """The tags of a route's traffic, in order."""
-    return [target["tag"] for target in nested(route, "spec", "traffic") or () if target.get("tag")]
-
-
-def hosts_of(route: Object, settings: ControllerSettings, *, tag: str = "") -> Hosts:
-    """The hosts of a route, or of one of its tags. "hello" in "default": hello.default.localhost."""
-    name, namespace = name_of(route), namespace_of(route)
-    if tag:
-        name = _filled(settings.tag_template, {"Tag": tag, "Name": name})
-    inner = f"{name}.{namespace}.svc.{settings.cluster_domain}"
-    if is_cluster_local(route):
-        return Hosts(shown=inner, inner=inner)
-    public = {"Name": name, "Namespace": namespace, "Domain": settings.domain}
-    return Hosts(shown=_filled(settings.domain_template, public), inner=inner)
 
 
 def url_of(host: str, port: int) -> str:
@@ -63,33 +20,15 @@ def url_of(host: str, port: int) -> str:
     return f"http://{host}" if port == _HTTP_PORT else f"http://{host}:{port}"
 
 
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    return _PLACE.sub(lambda match: values[match.group(1)], template)
-
-
 def tag_claims(route: Object, now: str) -> dict[str, str]:
     """The time of each tag's claim: the recorded time, or ``now`` for a new tag."""
-    kept = _kept_claims(route)
+    kept = kept_claims(route)
     return {tag: kept.get(tag, now) for tag in tags_of(route)}
 
 
-def claims_of(route: Object, settings: ControllerSettings) -> dict[str, str]:
+def claims_of(route: Object, rules: HostRules) -> dict[str, str]:
     """The hosts that a route claims, each with the time of the claim as sortable text."""
-    since = nested(route, "metadata", "creationTimestamp") or _NEVER
-    kept = _kept_claims(route)
-    claims: dict[str, str] = {}
-    for tag, at in (("", since), *((tag, kept.get(tag, _NEVER)) for tag in tags_of(route))):
-        hosts = hosts_of(route, settings, tag=tag)
-        claims |= {hosts.shown: at, hosts.inner: at}
-    return claims
-
-
-def _kept_claims(route: Object) -> dict[str, str]:
-    try:
-        kept = json.loads(annotations_of(route).get(CLAIMED_TAGS_ANNOTATION, "{}"))
-    except ValueError:
-        return {}
-    return {str(tag): str(at) for tag, at in kept.items()} if isinstance(kept, dict) else {}
+    return {one.host: one.since for one in claimed_hosts(route, rules)}
 
 
 class Claims:

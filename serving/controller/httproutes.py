@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from serving.controller.conditions import Condition
-from serving.controller.hosts import Key, hosts_of, is_cluster_local
+from serving.controller.hosts import Key
 from serving.controller.public import PUBLIC_PORT
 from serving.controller.writes import Create, ResourceKind, Write, deletion_of, patch_of
 from serving.model.knative import ROUTE_LABEL, SERVICE_LABEL, ConditionStatus
@@ -27,6 +27,7 @@ from serving.model.objects import (
     owner_reference,
 )
 from serving.model.rollout import Rollout
+from serving.model.routehosts import hosts_of, is_cluster_local
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["HttpRoutes", "desired_httproutes", "httproute_owner_name", "reconcile_httproutes"]
@@ -110,7 +111,7 @@ def desired_httproutes(
         return _condition(ConditionStatus.FALSE, "TooManyTargets", said)
     made: dict[str, Object] = {}
     for tag in ("", *tags):
-        host = hosts_of(route, settings, tag=tag).shown
+        host = hosts_of(route, settings.host_rules, tag=tag).shown
         rules = [_rule(route, tags[tag])] if tag else _rules(route, shares, tags)
         if rules and host not in lost:
             one = _httproute(route, tag, host=host, rules=rules, gateway=settings.gateway)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from serving.controller.conditions import Condition, ready_of, updated_conditions
-from serving.controller.hosts import Key, hosts_of, is_cluster_local, tag_claims, tags_of, url_of
+from serving.controller.hosts import Key, tag_claims, url_of
 from serving.controller.httproutes import HttpRoutes, reconcile_httproutes
 from serving.controller.public import PublicService, is_foreign, public_writes
 from serving.controller.rollout import (
@@ -43,6 +43,7 @@ from serving.model.objects import (
 )
 from serving.model.rollout import Rollout, read_rollout, write_rollout
 from serving.model.routedigest import route_digest
+from serving.model.routehosts import HostRules, hosts_of, is_cluster_local, tags_of
 from serving.model.routepolicy import route_policy
 from serving.settings.annotations import read_rollout_duration
 from serving.settings.controller import ControllerSettings
@@ -101,10 +102,11 @@ def reconcile_route(
     writes, ingress = _by_gateway(route, targets, context, rollout=rollout, settings=settings)
     changing = _routing_status(route, targets, context=context, settings=settings)
     annotations = _annotations(route, rollout, settings=settings, now=now)
-    digest = route_digest({"metadata": {**route["metadata"], "annotations": annotations}, "status": changing})
+    after = {**route, "metadata": {**route["metadata"], "annotations": annotations}, "status": changing}
+    digest = route_digest(after, settings.host_rules)
     ingress = _in_the_way(route, context, settings) or ingress
     unconfirmed = ""
-    if ingress.status is ConditionStatus.TRUE and not _is_confirmed(route, digest, context):
+    if ingress.status is ConditionStatus.TRUE and not _is_confirmed(route, digest, context, rules=settings.host_rules):
         unconfirmed = digest if targets else ""
         ingress = _UNCONFIRMED if targets else _UNCONFIGURED
     due_s = None
@@ -129,13 +131,13 @@ def reconcile_route(
     )
 
 
-def _is_confirmed(route: Object, digest: str, context: RouteContext) -> bool:
+def _is_confirmed(route: Object, digest: str, context: RouteContext, *, rules: HostRules) -> bool:
     """Whether all activators serve the new status. A status that was Ready before a restart was confirmed then."""
     if context.confirmed is None or digest == context.confirmed:
         return True
     said = condition_of(route, _INGRESS_READY)
     was_confirmed = is_true(route, _INGRESS_READY) or said.get("reason") == _ROLLOUT_IN_PROGRESS.reason
-    return was_confirmed and route_digest(route) == digest
+    return was_confirmed and route_digest(route, rules) == digest
 
 
 def _rollout(
@@ -172,7 +174,11 @@ def _by_gateway(
     if context.httproutes is None:
         return (), Condition(type=_INGRESS_READY, status=ConditionStatus.TRUE)
     own = (namespace_of(route), name_of(route))
-    hidden = {hosts_of(route, settings, tag=tag).shown: own for tag in tags_of(route) if _is_local(route, context, tag)}
+    hidden = {
+        hosts_of(route, settings.host_rules, tag=tag).shown: own
+        for tag in tags_of(route)
+        if _is_local(route, context, tag)
+    }
     lost = {**hidden, **context.lost}
     return reconcile_httproutes(route, targets, context.httproutes, rollout=rollout, settings=settings, lost=lost)
 
@@ -215,7 +221,7 @@ def _routing_status(
 ) -> Object:
     """The part of the status that activators read; None removes a field."""
     lost = context.lost
-    hosts = hosts_of(route, settings)
+    hosts = hosts_of(route, settings.host_rules)
     port = settings.inner_port if is_cluster_local(route) else settings.public_port
     return {
         "url": url_of(hosts.shown, port) if hosts.shown not in lost else None,
@@ -243,7 +249,7 @@ def _with_url(route: Object, target: Object, *, context: RouteContext, settings:
     tag = target.get("tag")
     if not tag:
         return made
-    hosts, is_local = hosts_of(route, settings, tag=tag), _is_local(route, context, tag)
+    hosts, is_local = hosts_of(route, settings.host_rules, tag=tag), _is_local(route, context, tag)
     host, port = (hosts.inner, settings.inner_port) if is_local else (hosts.shown, settings.public_port)
     return made if host in context.lost else {**made, "url": url_of(host, port)}
 
@@ -262,7 +268,7 @@ def _in_the_way(route: Object, context: RouteContext, settings: ControllerSettin
         return Condition(type=_INGRESS_READY, status=ConditionStatus.FALSE, reason="InvalidAnnotation", message=message)
     lost = context.lost
     for tag in ("", *tags_of(route)):
-        hosts = hosts_of(route, settings, tag=tag)
+        hosts = hosts_of(route, settings.host_rules, tag=tag)
         for host in (hosts.shown, hosts.inner):
             if host in lost:
                 holder = "/".join(lost[host])

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from serving.controller.hosts import hosts_of, is_cluster_local
 from serving.controller.public import PublicService, public_writes
 from serving.controller.writes import ResourceKind, Write, deletion_of
 from serving.model.objects import Object, is_controlled_by
+from serving.model.routehosts import hosts_of, is_cluster_local
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["TagServices", "is_local_tag", "tag_service_name", "tag_service_writes"]
@@ -27,7 +27,7 @@ class TagServices(msgspec.Struct, frozen=True, kw_only=True):
 
 def tag_service_name(route: Object, settings: ControllerSettings, tag: str) -> str:
     """The name of a tag's Service: the first label of its cluster-local host."""
-    return hosts_of(route, settings, tag=tag).inner.partition(".")[0]
+    return hosts_of(route, settings.host_rules, tag=tag).inner.partition(".")[0]
 
 
 def is_local_tag(route: Object, services: TagServices, tag: str) -> bool:

@@ -18,6 +18,7 @@ import functools
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,7 @@ from serving.local.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
 from serving.metrics.controller import ControllerMetrics, LocalMetrics
 from serving.metrics.export import exporting
 from serving.metrics.server import measured, serve_page
+from serving.model.routehosts import HostRules
 from serving.wire.tokens import read_key
 
 if TYPE_CHECKING:
@@ -131,7 +133,7 @@ async def _body(stop: asyncio.Event) -> None:
             tasks.append(group.create_task(collect_snapshots(cluster, state), name="snapshots"))
             tasks.append(group.create_task(ViewWriter(cluster).run(), name="views"))
             tasks.append(group.create_task(hosts.run(), name="hosts"))
-            tasks += _beside_containers(group, cluster, containers)
+            tasks += _beside_containers(group, cluster, containers, rules=lambda: config.own.settings.host_rules)
             inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
             await publish_activators(cluster, system_namespace(), inner_port=inner_port)
             controlling = group.create_task(controller.run(stop), name="controller")
@@ -163,7 +165,7 @@ def _store(journal: Path, config: ControllerConfig) -> tuple[MemoryCluster, Name
 
 
 def _beside_containers(
-    group: asyncio.TaskGroup, cluster: Cluster, containers: ContainerHost | None
+    group: asyncio.TaskGroup, cluster: Cluster, containers: ContainerHost | None, *, rules: Callable[[], HostRules]
 ) -> list[asyncio.Task[None]]:
     """What containers need besides: the name server, its hosts, and the collection of images."""
     if containers is None:
@@ -171,7 +173,7 @@ def _beside_containers(
     images = group.create_task(collect_images(cluster, containers.images.store), name="images")
     if containers.networks is None:
         return [images]
-    gateway, hosts = containers.networks.gateway, ServiceHosts(cluster)
+    gateway, hosts = containers.networks.gateway, ServiceHosts(cluster, rules)
     server = NameServer(gateway.inner, NameAnswers(inner=gateway.inner, public=gateway.public), hosts)
     return [
         images,

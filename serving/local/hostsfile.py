@@ -13,7 +13,7 @@ from pathlib import Path
 from serving.cluster.kinds import ROUTE
 from serving.cluster.port import Cluster, Object
 from serving.cluster.reflector import Reflector
-from serving.controller.hosts import hosts_of, tags_of
+from serving.model.routehosts import hosts_of, tags_of
 from serving.settings.controller import ControllerSettings
 
 __all__ = ["HostsFile", "hosts_text", "names_of"]
@@ -31,7 +31,7 @@ def names_of(route: Object, settings: ControllerSettings) -> list[str]:
     """The hosts of a route and of its tags. "hello": hello.default.localhost, hello.default.svc.cluster.local and shorter."""
     found: list[str] = []
     for tag in ("", *tags_of(route)):
-        hosts = hosts_of(route, settings, tag=tag)
+        hosts = hosts_of(route, settings.host_rules, tag=tag)
         short = hosts.inner.removesuffix(f".{settings.cluster_domain}")
         found += [hosts.shown, hosts.inner, short, short.removesuffix(".svc")]
     return list(dict.fromkeys(found))

@@ -10,8 +10,9 @@ import hashlib
 import msgspec
 
 from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
-from serving.model.objects import annotations_of, labels_of, nested, uid_of
+from serving.model.objects import Object, annotations_of, labels_of, nested, uid_of
 from serving.model.rollout import tag_splits
+from serving.model.routehosts import HostRules, claimed_hosts
 from serving.model.routepolicy import OPEN_POLICY, route_policy
 
 __all__ = ["route_digest"]
@@ -20,8 +21,8 @@ _LENGTH = 16
 _TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
 
 
-def route_digest(route: object) -> str:
-    """16 hexadecimal digits over the uid, visibility, claimed tags, rollout, hosts, traffic and policy of a Route."""
+def route_digest(route: Object, rules: HostRules) -> str:
+    """16 hexadecimal digits over the uid, visibility, claimed tags, rollout, URLs, hosts, traffic and policy of a Route."""
     annotations = annotations_of(route)
     served: list[object] = [
         uid_of(route),
@@ -32,6 +33,7 @@ def route_digest(route: object) -> str:
         nested(route, "status", "address", "url"),
         [[target.get(field) for field in _TARGET_FIELDS] for target in nested(route, "status", "traffic") or ()],
     ]
+    served.append([(one.host, one.since, one.is_public) for one in claimed_hosts(route, rules)])
     policy = route_policy(annotations)
     if policy != OPEN_POLICY:
         served.append(policy)

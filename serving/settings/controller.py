@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from serving.model.errors import InvalidValue
+from serving.model.routehosts import HostRules
 from serving.settings.features import FEATURES
 from serving.settings.knob import COUNT, DURATION, FLAG, TEXT, Knob, Unit, Value
 from serving.settings.otlp import OtlpSettings
@@ -264,6 +265,16 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     otlp: OtlpSettings = OtlpSettings()
     """Where the page's numbers are sent."""
+
+    @property
+    def host_rules(self) -> HostRules:
+        """How hosts of routes are made."""
+        return HostRules(
+            domain=self.domain,
+            cluster_domain=self.cluster_domain,
+            domain_template=self.domain_template,
+            tag_template=self.tag_template,
+        )
 
     @property
     def activator_page_addresses(self) -> tuple[str, ...]:

@@ -10,9 +10,12 @@ import pytest
 from serving.cluster.kinds import REVISION, ROUTE
 from serving.model.routedigest import route_digest
 from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
 from serving.wire.tokens import activator_token, pod_secret, revision_secret
 from tests.eventually import until
 from tests.integration.activator_stage import KEY, Answer, Stage, ask, staged
+
+RULES = ControllerSettings().host_rules
 
 INNER_HOST = "hello.default.svc.cluster.local"
 
@@ -43,7 +46,7 @@ async def test_settings_that_change_while_it_runs_hold_for_the_next_request() ->
         await stage.pod_seen("p")
         assert "x-serving-revision" in (await ask(stage.public)).headers
         changed = msgspec.structs.replace(stage.activator.settings, tell_revision=False)
-        stage.activator.reconfigure(changed, AutoscalerSettings())
+        stage.activator.reconfigure(changed, AutoscalerSettings(), RULES)
         assert "x-serving-revision" not in (await ask(stage.public)).headers
 
 
@@ -59,7 +62,7 @@ async def test_the_target_of_a_revision_follows_the_autoscalers_settings_while_i
 
         assert target() == 0.7
         settings = AutoscalerSettings(container_concurrency_target_ratio=0.5)
-        stage.activator.reconfigure(stage.activator.settings, settings)
+        stage.activator.reconfigure(stage.activator.settings, settings, RULES)
         await until(lambda: target() == 0.5)
 
 
@@ -218,11 +221,11 @@ async def test_a_controller_sees_when_a_route_is_served() -> None:
         moved = {"status": {"traffic": [{"revisionName": "hello-00002", "percent": 100}]}}
         after = await stage.cluster.patch(ROUTE, "default", "hello", patch=moved, subresource="status")
         routes = stage.activator.ingress.routes
-        await until(lambda: routes.digest_of("default/hello") == route_digest(after))
-        assert (await ask(stage.inner, path, headers=headers)).body == route_digest(after)
+        await until(lambda: routes.digest_of("default/hello") == route_digest(after, RULES))
+        assert (await ask(stage.inner, path, headers=headers)).body == route_digest(after, RULES)
         await stage.cluster.delete(ROUTE, "default", "hello")
         await until(lambda: routes.digest_of("default/hello") is None)
-    assert (before.status, served.status, served.body) == (404, 200, route_digest(route))
+    assert (before.status, served.status, served.body) == (404, 200, route_digest(route, RULES))
     assert refused.status == 404
 
 

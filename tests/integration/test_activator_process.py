@@ -11,9 +11,12 @@ from pathlib import Path
 from serving.cluster.kinds import ROUTE
 from serving.cluster.memory import MemoryCluster
 from serving.model.routedigest import route_digest
+from serving.settings.controller import ControllerSettings
 from tests.integration.activator_stage import KEY, Store, ask
 from tests.integration.api_server import served
 from tests.tidy.sources import ROOT
+
+RULES = ControllerSettings().host_rules
 
 
 async def started(folder: Path, environment: dict[str, str], *sockets: socket.socket) -> asyncio.subprocess.Process:
@@ -72,7 +75,7 @@ async def test_a_process_serves_from_zero_and_stops_when_told(tmp_path: Path) ->
                 code, log = await stopped(process)
             await pod.stop()
     assert (answer.status, answer.body, code) == (200, "p", 0)
-    assert (digest.status, digest.body) == (200, route_digest(route))
+    assert (digest.status, digest.body) == (200, route_digest(route, RULES))
     assert {"activator.serving", "revision.activated", "activator.stopped"} <= {str(line["event"]) for line in log}
 
 

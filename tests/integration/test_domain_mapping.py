@@ -6,7 +6,7 @@ import ssl
 import pytest
 
 from serving.activator.sites import Listener
-from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, SECRET, SERVING_SERVICE
+from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, NAMESPACE, SECRET, SERVING_SERVICE
 from serving.cluster.port import Object
 from serving.settings.controller import ControllerSettings
 from serving.settings.tls import TlsSettings
@@ -24,6 +24,12 @@ MAPPING: Object = {
     "spec": {
         "ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello", "namespace": "default"}
     },
+}
+CLAIM: Object = {
+    "apiVersion": "networking.internal.knative.dev/v1alpha1",
+    "kind": "ClusterDomainClaim",
+    "metadata": {"name": HOST},
+    "spec": {"namespace": "default"},
 }
 SERVED = {
     "observedGeneration": 1,
@@ -59,6 +65,13 @@ async def test_an_activator_serves_the_host_over_http_and_over_tls_from_the_firs
         assert (await ask(stage.public, host=HOST)).status == 404
         await stage.cluster.create(DOMAIN_MAPPING, MAPPING)
         await stage.cluster.patch(DOMAIN_MAPPING, "default", HOST, patch={"status": SERVED}, subresource="status")
+        # Whoever may write a status of a mapping has no host by it: its claim decides.
+        forged = {**MAPPING, "metadata": {"name": HOST, "namespace": "forger"}}
+        body: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "forger"}}
+        await stage.cluster.create(NAMESPACE, body)
+        await stage.cluster.create(DOMAIN_MAPPING, forged)
+        await stage.cluster.patch(DOMAIN_MAPPING, "forger", HOST, patch={"status": SERVED}, subresource="status")
+        await stage.cluster.create(CLUSTER_DOMAIN_CLAIM, CLAIM)
         await until(lambda: stage.activator.ingress.routes.find(Listener.PUBLIC, HOST) is not None)
         assert (await ask(stage.public, host=HOST)).status == 200
         # The certificate names other hosts too; it is served for its own alone.

@@ -16,6 +16,8 @@ from serving.model.routedigest import route_digest
 from serving.settings.controller import ControllerSettings
 from tests.integration.fake_node import World, a_service, a_world, ready
 
+RULES = ControllerSettings().host_rules
+
 PATIENCE_S = 60.0
 HELLO = ("default", "hello")
 
@@ -121,7 +123,7 @@ async def test_a_service_is_ready_when_the_activators_know_its_host() -> None:
             async with asyncio.timeout(PATIENCE_S):
                 await activator.asked.wait()
             assert condition_of(route, "Ready")["reason"] == "Uninitialized"
-            activator.serves["default/hello"] = route_digest(route)
+            activator.serves["default/hello"] = route_digest(route, RULES)
             await world.until(SERVING_SERVICE, "hello", ready)
 
 

@@ -21,6 +21,7 @@ from serving.cluster.port import Cluster
 from serving.model.knative import RevisionKey
 from serving.settings.activator import ActivatorSettings
 from serving.settings.autoscaler import AutoscalerSettings
+from serving.settings.controller import ControllerSettings
 from tests.simulation.node import SimulatedNode, SimulatedPod
 
 __all__ = ["SimulatedActivator", "SimulatedRequest"]
@@ -58,7 +59,8 @@ class SimulatedActivator:
         self._report = report
         self.ticker = Ticker(self.router, apply=self.apply, clock=now_s)
         # The view asks of an ingress what is here: routes, router and apply.
-        self.view = ClusterView(cluster, self, AutoscalerSettings(), clock=now_s)  # type: ignore[arg-type]
+        rules = ControllerSettings().host_rules
+        self.view = ClusterView(cluster, self, AutoscalerSettings(), rules=rules, clock=now_s)  # type: ignore[arg-type]
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:

@@ -1,6 +1,6 @@
 """Follows the cluster for the ingress, and sets revisions Active.
 
-``ClusterView`` hands Routes, Revisions, EndpointSlices and DomainMappings to the ingress as watches bring them. It flips a
+``ClusterView`` hands Routes, Revisions, EndpointSlices, DomainMappings and ClusterDomainClaims to the ingress as watches bring them. It flips a
 revision from Reserve to Active with one PATCH on the version that it knows; after a conflict it reads the object and patches
 once more. ``wake.py`` decides when to retry a flip that failed. The activator writes nothing else.
 """
@@ -15,12 +15,13 @@ from serving.activator.io.ingress import Ingress
 from serving.activator.outcome import RevisionWake
 from serving.activator.revisions import ServedRevision, revision_of
 from serving.activator.slices import ServedSlice, slice_of
-from serving.cluster.kinds import DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE
+from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ENDPOINT_SLICE, REVISION, ROUTE
 from serving.cluster.port import Cluster, EventType, Object
 from serving.cluster.reflector import CacheChange, Reflector
 from serving.model.errors import ClusterError, Conflict, NotFound
 from serving.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.model.nodata import NoData
+from serving.model.routehosts import HostRules
 from serving.settings.autoscaler import AutoscalerSettings
 
 __all__ = ["ClusterView"]
@@ -32,11 +33,18 @@ class ClusterView:
     """Feeds an ingress from the cluster. ``flip`` and ``synced`` work while ``run`` runs."""
 
     def __init__(
-        self, cluster: Cluster, ingress: Ingress, scaling: AutoscalerSettings, *, clock: Callable[[], float]
+        self,
+        cluster: Cluster,
+        ingress: Ingress,
+        scaling: AutoscalerSettings,
+        *,
+        rules: HostRules,
+        clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._ingress = ingress
         self._scaling = scaling
+        self._rules = rules
         self._clock = clock
         self._group: asyncio.TaskGroup | None = None
         self._flipping: set[RevisionKey] = set()
@@ -46,10 +54,11 @@ class ClusterView:
         revisions.on_change(self._revision_changed)
         slices.on_change(self._slice_changed)
         routes.on_change(self._route_changed)
-        self._revisions = revisions
-        mappings = Reflector(cluster, DOMAIN_MAPPING)
+        self._revisions, self._routes = revisions, routes
+        mappings, claims = Reflector(cluster, DOMAIN_MAPPING), Reflector(cluster, CLUSTER_DOMAIN_CLAIM)
         mappings.on_change(self._mapping_changed)
-        self._reflectors = (revisions, slices, routes, mappings)
+        claims.on_change(self._claim_changed)
+        self._reflectors = (revisions, slices, routes, mappings, claims)
         self._domains = DomainTargets()
         self.on_secrets: Callable[[Mapping[str, tuple[str, str]]], None] | None = None
         """Called with the Secret of each mapped host whenever mappings change."""
@@ -57,8 +66,12 @@ class ClusterView:
     def __repr__(self) -> str:
         return f"ClusterView({self._ingress!r}, {len(self._flipping)} flips)"
 
-    def reconfigure(self, scaling: AutoscalerSettings) -> None:
-        """Resolve the targets of all revisions from these settings, soon."""
+    def reconfigure(self, scaling: AutoscalerSettings, rules: HostRules) -> None:
+        """Resolve the targets of all revisions and the hosts of all routes from these settings, soon."""
+        if rules != self._rules:
+            self._rules = rules
+            self._routes.tell_again()
+            self._domains_changed()
         if scaling != self._scaling:
             self._scaling = scaling
             self._revisions.tell_again()
@@ -140,18 +153,29 @@ class ClusterView:
     def _route_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self._ingress.routes.remove("/".join(change.key))
-            return
-        found = route_of(change.new)
-        if isinstance(found, ServedRoute):
-            self._ingress.routes.set(found)
         else:
-            _log_unreadable("Route", change.new, found)
+            found = route_of(change.new, self._rules)
+            if isinstance(found, ServedRoute):
+                self._ingress.routes.set(found)
+            else:
+                _log_unreadable("Route", change.new, found)
+        self._secrets_changed()
 
     def _mapping_changed(self, change: CacheChange) -> None:
         if self._domains.put(change.key, None if change.type is EventType.DELETED else change.new):
-            self._ingress.routes.set_domains(self._domains.hosts)
-            if self.on_secrets is not None:
-                self.on_secrets(self._domains.secrets)
+            self._domains_changed()
+
+    def _claim_changed(self, change: CacheChange) -> None:
+        if self._domains.claim(change.key[1], None if change.type is EventType.DELETED else change.new):
+            self._domains_changed()
+
+    def _domains_changed(self) -> None:
+        self._ingress.routes.set_domains(self._domains.hosts(self._rules))
+        self._secrets_changed()
+
+    def _secrets_changed(self) -> None:
+        if self.on_secrets is not None:
+            self.on_secrets(self._domains.secrets(self._ingress.routes.holds))
 
 
 def _log_unreadable(kind: str, found: Object, why: NoData) -> None:

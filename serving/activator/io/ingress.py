@@ -239,6 +239,9 @@ class Ingress:
         if site.access is not None and _refuse(exchange, site.access, self._key):
             self.counts["refused-access"] += 1
             return None
+        if not site.revisions:
+            exchange.answer(503, f"service {site.route} is not ready: {site.unready_reason}\n".encode(), _RETRY)
+            return None
         known = known_head(head, site, marks, turn=self.routes.turn)
         if is_probe:
             exchange.head = _without_agent(head)

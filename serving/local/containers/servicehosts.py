@@ -1,38 +1,43 @@
-"""The public hosts of all services on this machine: of their routes and tags, and of domain mappings."""
+"""The public hosts of all services on this machine: of their routes and tags, and of domain mappings with a claim."""
 
-from urllib.parse import urlsplit
+from collections.abc import Callable
 
-from serving.cluster.kinds import DOMAIN_MAPPING, ROUTE
+from serving.cluster.kinds import CLUSTER_DOMAIN_CLAIM, DOMAIN_MAPPING, ROUTE
 from serving.cluster.port import Cluster
 from serving.cluster.reflector import Reflector
-from serving.model.objects import nested
+from serving.model.objects import name_of, namespace_of, nested
+from serving.model.routehosts import HostRules, claimed_hosts
 
 __all__ = ["ServiceHosts"]
 
 
 class ServiceHosts:
-    """The hosts, kept up to date by the tasks in ``reflectors``; ``host in hosts`` says whether a service has it."""
+    """The hosts, kept up to date by the tasks in ``reflectors``; ``host in hosts`` says whether a service has it.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.reflectors = (Reflector(cluster, ROUTE), Reflector(cluster, DOMAIN_MAPPING))
-        self._hosts: frozenset[str] | None = None
+    They follow from names and claims and not from any status: a pod must not get the address of the activator for a host
+    of the world by an entry in a status.
+    """
+
+    def __init__(self, cluster: Cluster, rules: Callable[[], HostRules]) -> None:
+        self._rules = rules
+        self._routes, self._mappings = Reflector(cluster, ROUTE), Reflector(cluster, DOMAIN_MAPPING)
+        self._claims = Reflector(cluster, CLUSTER_DOMAIN_CLAIM)
+        self.reflectors = (self._routes, self._mappings, self._claims)
+        self._known: tuple[HostRules, frozenset[str]] | None = None
         for one in self.reflectors:
             one.on_change(lambda _: self._forget())
 
     def __repr__(self) -> str:
-        return f"ServiceHosts({len(self._hosts or ())})"
+        return f"ServiceHosts({len(self._known[1]) if self._known else 0})"
 
     def _forget(self) -> None:
-        self._hosts = None
+        self._known = None
 
     def __contains__(self, host: object) -> bool:
-        if self._hosts is None:
-            objects = [one for reflector in self.reflectors for one in reflector.cache.values()]
-            urls = [url for one in objects for url in _urls(one.get("status") or {})]
-            self._hosts = frozenset(urlsplit(url).hostname or "" for url in urls)
-        return host in self._hosts
-
-
-def _urls(status: object) -> list[str]:
-    targets = nested(status, "traffic") or ()
-    return [url for url in (nested(status, "url"), *(nested(one, "url") for one in targets)) if url]
+        rules = self._rules()
+        if self._known is None or self._known[0] != rules:
+            hosts = {one.host for route in self._routes.cache.values() for one in claimed_hosts(route, rules)}
+            owners = {name_of(one): nested(one, "spec", "namespace") for one in self._claims.cache.values()}
+            mapped = (one for one in self._mappings.cache.values() if owners.get(name_of(one)) == namespace_of(one))
+            self._known = rules, frozenset(hosts | {name_of(one) for one in mapped})
+        return host in self._known[1]

@@ -2,17 +2,22 @@
 
 from typing import Any
 
+import msgspec
+
 from serving.activator.domains import DomainTarget, DomainTargets, domain_target_of
 from serving.activator.routes import Routes
 from serving.activator.sites import Listener
+from serving.settings.controller import ControllerSettings
 from tests.unit.activator.test_routes import facts
 
-KEY = ("default", "shop.example.com")
+RULES = ControllerSettings().host_rules
+HOST = "shop.example.com"
+KEY = ("default", HOST)
 
 
 def a_mapping(*, certificate: str = "", observed: int = 1, **conditions: str) -> dict[str, Any]:
     spec: dict[str, Any] = {"ref": {"name": "hello"}, **({"tls": {"secretName": certificate}} if certificate else {})}
-    stated = {"DomainClaimed": "True", "ReferenceResolved": "True", **conditions}
+    stated = {"ReferenceResolved": "True", **conditions}
     return {
         "metadata": {"name": "shop.example.com", "namespace": "default", "generation": 1},
         "spec": spec,
@@ -23,36 +28,71 @@ def a_mapping(*, certificate: str = "", observed: int = 1, **conditions: str) ->
     }
 
 
-def test_a_mapping_leads_to_the_cluster_local_host_of_its_reference() -> None:
-    wanted = DomainTarget(host="shop.example.com", inner_host="hello.default.svc.cluster.local")
+def a_claim(namespace: str) -> dict[str, Any]:
+    return {"metadata": {"name": "shop.example.com"}, "spec": {"namespace": namespace}}
+
+
+def not_taken(host: str) -> bool:
+    del host
+    return False
+
+
+def test_a_mapping_leads_to_its_reference_with_its_certificate() -> None:
+    wanted = DomainTarget(host="shop.example.com", namespace="default", name="hello")
     assert domain_target_of(a_mapping()) == wanted
-
-
-def test_a_mapping_names_the_secret_of_its_certificate() -> None:
     found = domain_target_of(a_mapping(certificate="cert"))
     assert found is not None
-    assert found.secret == ("default", "cert")
+    assert (found.secret, msgspec.structs.replace(found, secret=None)) == ("cert", wanted)
 
 
-def test_a_mapping_is_not_served_before_its_host_is_claimed_and_its_reference_is_good() -> None:
-    assert domain_target_of(a_mapping(DomainClaimed="False")) is None
+def test_a_mapping_is_not_served_before_its_reference_is_good() -> None:
     assert domain_target_of(a_mapping(ReferenceResolved="Unknown")) is None
     assert domain_target_of(a_mapping(observed=0)) is None
     assert domain_target_of({"metadata": {"name": "a.b", "generation": 1}}) is None
 
 
-def test_only_changes_of_what_is_served_are_news() -> None:
+def test_a_host_leads_where_the_namespace_with_its_claim_says() -> None:
     targets = DomainTargets()
     assert targets.put(KEY, a_mapping(certificate="cert"))
+    assert (targets.hosts(RULES), targets.secrets(not_taken)) == ({}, {})
+    assert targets.claim(HOST, a_claim("default"))
+    assert not targets.claim(HOST, a_claim("default"))
     assert not targets.put(KEY, a_mapping(certificate="cert"))
-    assert targets.hosts == {"shop.example.com": "hello.default.svc.cluster.local"}
-    assert targets.secrets == {"shop.example.com": ("default", "cert")}
-    # The same host in a namespace that has not claimed it changes nothing.
-    assert not targets.put(("other", "shop.example.com"), a_mapping(DomainClaimed="False"))
+    assert targets.hosts(RULES) == {HOST: "hello.default.svc.cluster.local"}
+    assert targets.secrets(not_taken) == {HOST: ("default", "cert")}
     assert targets.put(KEY, a_mapping())
-    assert (targets.secrets, repr(targets)) == ({}, "DomainTargets(1)")
+    assert (targets.secrets(not_taken), repr(targets)) == ({}, "DomainTargets(1)")
+    assert targets.claim(HOST, None)
+    assert targets.hosts(RULES) == {}
     assert targets.put(KEY, None)
-    assert targets.hosts == {}
+
+
+def test_no_status_takes_a_host_or_its_certificate_from_the_namespace_with_the_claim() -> None:
+    """Each condition of the forged mapping is True; its namespace has no claim."""
+    targets = DomainTargets()
+    targets.claim(HOST, a_claim("default"))
+    targets.put(KEY, a_mapping(certificate="cert"))
+    forged = a_mapping(certificate="own", Ready="True", IngressReady="True")
+    forged["metadata"]["namespace"] = "aaa"
+    forged["status"] |= {"url": f"https://{HOST}", "address": {"url": f"https://{HOST}"}}
+    for _ in range(2):
+        targets.put(("aaa", HOST), forged)
+        assert targets.hosts(RULES) == {HOST: "hello.default.svc.cluster.local"}
+        assert targets.secrets(not_taken) == {HOST: ("default", "cert")}
+        # The order of events makes no difference.
+        targets.put(KEY, a_mapping(certificate="cert"))
+    assert not targets.claim("other.example.com", {"spec": {}})
+
+
+def test_a_host_that_a_route_has_gets_no_certificate_of_a_mapping() -> None:
+    targets, routes = DomainTargets(), Routes()
+    targets.claim("hello.default.localhost", a_claim("aaa"))
+    mapping = a_mapping(certificate="own")
+    mapping["metadata"] |= {"name": "hello.default.localhost", "namespace": "aaa"}
+    targets.put(("aaa", "hello.default.localhost"), mapping)
+    assert targets.secrets(routes.holds) == {"hello.default.localhost": ("aaa", "own")}
+    routes.set(facts())
+    assert targets.secrets(routes.holds) == {}
 
 
 def test_a_mapped_host_finds_the_route_on_both_listeners() -> None:

@@ -1,9 +1,11 @@
 """Which revision a request is for."""
 
+import json
 import random
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,10 +13,12 @@ from hypothesis import strategies as st
 from serving.activator.hostclaims import ServedRoute, claims_of, route_of
 from serving.activator.routes import Routes
 from serving.activator.sites import Listener, Site, choose
-from serving.model.knative import ROLLOUT_ANNOTATION
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION
 from serving.model.nodata import NoData
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
+from serving.settings.controller import ControllerSettings
 
+RULES = ControllerSettings().host_rules
 PUBLIC, INNER = Listener.PUBLIC, Listener.INNER
 
 
@@ -25,28 +29,29 @@ def entry(revision: str, percent: int | None = None, tag: str = "") -> dict[str,
 def facts(
     name: str = "hello",
     *traffic: dict[str, Any],
-    url: str | None = None,
+    namespace: str = "default",
     created: str = "2026-11-21T04:00:00Z",
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
 ) -> ServedRoute:
+    tags = json.dumps({one["tag"]: created for one in traffic if one["tag"]})
     read = route_of(
         {
             "apiVersion": "serving.knative.dev/v1",
             "kind": "Route",
             "metadata": {
                 "name": name,
-                "namespace": "default",
+                "namespace": namespace,
                 "creationTimestamp": created,
                 "labels": labels,
-                "annotations": annotations,
+                "annotations": {CLAIMED_TAGS_ANNOTATION: tags, **(annotations or {})},
             },
-            "spec": {},
+            "spec": {"traffic": list(traffic)},
             "status": {
-                "url": f"http://{name}.default.localhost:8080" if url is None else url,
                 "traffic": list(traffic or [entry(f"{name}-00001", 100)]),
             },
-        }
+        },
+        RULES,
     )
     assert isinstance(read, ServedRoute)
     return read
@@ -101,33 +106,81 @@ def test_a_cluster_local_route_has_no_public_host_even_while_its_status_says_so(
     assert made.find(PUBLIC, "hello.default.localhost") is None
 
 
-def test_an_inner_url_makes_no_public_host() -> None:
-    made = routes(facts(url="http://hello.default.svc.cluster.local"))
-    assert made.find(PUBLIC, "hello.default.svc.cluster.local") is None
+STATUS_HOSTS = st.sampled_from(
+    ["victim.other.localhost", "hello.default.localhost", "shop.example.com", "victim.other.svc.cluster.local", "[", ""]
+)
+STATUS_URLS = st.one_of(st.none(), STATUS_HOSTS.map(lambda host: f"http://{host}:8080"), STATUS_HOSTS)
+TARGETS = st.fixed_dictionaries(
+    {
+        "revisionName": st.sampled_from(["forger-00001", "victim-00001", ""]),
+        "percent": st.sampled_from([0, 50, 100]),
+        "tag": st.sampled_from(["", "victim", "taken", "victim.other", "x", "*"]),
+        "url": STATUS_URLS.map(lambda url: url or ""),
+    }
+)
+STATUSES = st.fixed_dictionaries(
+    {
+        "url": STATUS_URLS,
+        "address": STATUS_URLS.map(lambda url: {"url": url}),
+        "domain": STATUS_HOSTS,
+        "traffic": st.lists(TARGETS, max_size=4),
+        "conditions": st.just([{"type": "Ready", "status": "True"}]),
+    }
+)
 
 
-@pytest.mark.parametrize("url", ["", "http://[", "no url"])
-def test_without_a_url_there_is_no_public_host(url: str) -> None:
-    assert repr(routes(facts(url=url))) == "Routes(1 routes, 0 public hosts, 1 inner hosts)"
+@given(STATUSES, st.sampled_from([None, "cluster-local"]))
+def test_no_status_takes_a_host_from_another_route(status: dict[str, Any], visibility: str | None) -> None:
+    """Not even for a route that is older than all others, and not in its own namespace either."""
+    labels = {"networking.knative.dev/visibility": visibility} if visibility else {}
+    others = [facts("victim", namespace="other"), facts("taken-forger"), facts("hello")]
+    forged = route_of(
+        {
+            "metadata": {"name": "forger", "namespace": "default", "creationTimestamp": "2001", "labels": labels},
+            "spec": {"traffic": [{"percent": 100, "configurationName": "forger"}]},
+            "status": status,
+        },
+        RULES,
+    )
+    before, after = routes(*others), routes(*others)
+    # A name of the world that is mapped to a service.
+    for one in (before, after):
+        one.set_domains({"shop.example.com": "hello.default.svc.cluster.local"})
+    if isinstance(forged, ServedRoute):
+        after.set(forged)
+    known = {(claim.listener, claim.host) for one in others for claim in claims_of(one)}
+    known |= {(listener, "shop.example.com") for listener in Listener}
+    for listener, host in known:
+        assert after.find(listener, host) == before.find(listener, host)
+    mine = [claim.host for claim in (claims_of(forged) if isinstance(forged, ServedRoute) else ())]
+    assert all(
+        host.removesuffix(".localhost").removesuffix(".svc.cluster.local").endswith("forger.default") for host in mine
+    )
 
 
-def test_hosts_are_those_that_the_status_tells() -> None:
+def test_hosts_are_those_of_the_rules() -> None:
+    rules = msgspec.structs.replace(
+        RULES,
+        domain="example.com",
+        cluster_domain="house",
+        domain_template="{{.Name}}-of-{{.Namespace}}.{{.Domain}}",
+        tag_template="{{.Name}}--{{.Tag}}",
+    )
+    targets = [entry("r", 100, tag="new")]
     read = route_of(
         {
-            "metadata": {"name": "hello"},
-            "status": {
-                "url": "https://hello-of-default.example.com",
-                "address": {"url": "http://hello.default.svc.house"},
-                "traffic": [{**entry("r", 100, tag="new"), "url": "http://hello-of-default--new.example.com"}],
-            },
-        }
+            "metadata": {"name": "hello", "namespace": "default"},
+            "spec": {"traffic": targets},
+            "status": {"traffic": targets},
+        },
+        rules,
     )
     assert isinstance(read, ServedRoute)
     assert {(claim.listener, claim.host) for claim in claims_of(read)} == {
         (PUBLIC, "hello-of-default.example.com"),
-        (PUBLIC, "hello-of-default--new.example.com"),
+        (PUBLIC, "hello--new-of-default.example.com"),
         (INNER, "hello.default.svc.house"),
-        (INNER, "new-hello.default.svc.house"),
+        (INNER, "hello--new.default.svc.house"),
     }
 
 
@@ -167,19 +220,42 @@ def test_a_tag_header_is_ignored_on_the_host_of_another_tag() -> None:
     assert revision_at(made, PUBLIC, "old-hello.default.localhost", tag="new") == "hello-00001"
 
 
-def test_a_route_without_traffic_claims_only_its_tags() -> None:
-    made = routes(facts("hello", entry("hello-00001", 0, tag="new"), entry("", 100)))
-    assert repr(made) == "Routes(1 routes, 1 public hosts, 1 inner hosts)"
-
-
-def test_a_route_without_status_claims_nothing() -> None:
-    read = route_of({"metadata": {"name": "hello"}})
+def unready_reason(status: dict[str, Any]) -> str:
+    read = route_of({"metadata": {"name": "hello", "namespace": "default"}, "status": status}, RULES)
     assert isinstance(read, ServedRoute)
-    assert list(claims_of(read)) == []
+    site = routes(read).find(PUBLIC, "hello.default.localhost")
+    assert site is not None
+    assert site.revisions == ()
+    return site.unready_reason
+
+
+def test_a_route_without_traffic_has_its_hosts_and_says_why() -> None:
+    message = {"type": "Ready", "reason": "RevisionMissing", "message": "No revision\n is ready."}
+    assert unready_reason({}) == "it has no traffic yet"
+    assert unready_reason({"conditions": [{"type": "Other", "reason": "x"}, message]}) == "No revision is ready."
+    assert unready_reason({"conditions": [{"type": "Ready", "reason": "Missing"}]}) == "Missing"
+    assert len(unready_reason({"conditions": [{"type": "Ready", "message": "x" * 9_000}]})) == 1_024
+
+
+def test_a_tag_answers_though_the_route_has_no_other_traffic() -> None:
+    made = routes(facts("hello", entry("hello-00001", 0, tag="new"), entry("", 100)))
+    assert revision_at(made, PUBLIC, "new-hello.default.localhost") == "hello-00001"
+    site = made.find(PUBLIC, "hello.default.localhost")
+    assert site is not None
+    assert site.revisions == ()
+
+
+def test_a_tag_that_has_no_revision_yet_has_its_host() -> None:
+    read = route_of(
+        {"metadata": {"name": "hello", "namespace": "default"}, "spec": {"traffic": [{"tag": "new", "percent": 100}]}},
+        RULES,
+    )
+    assert isinstance(read, ServedRoute)
+    assert repr(routes(read)) == "Routes(1 routes, 2 public hosts, 2 inner hosts)"
 
 
 def test_a_route_that_cannot_be_read_is_no_data() -> None:
-    assert isinstance(route_of({"metadata": {"name": 1}}), NoData)
+    assert isinstance(route_of({"metadata": {"name": 1}}, RULES), NoData)
 
 
 def test_the_older_claim_has_the_host() -> None:

@@ -1,40 +1,14 @@
 """Under which hosts a route is reached, and who gets them."""
 
-import msgspec
 import pytest
 
-from serving.controller.hosts import Claims, Hosts, claims_of, hosts_of, is_cluster_local, tag_claims, url_of
-from serving.model.knative import CLAIMED_TAGS_ANNOTATION, VISIBILITY_LABEL
+from serving.controller.hosts import Claims, claims_of, tag_claims, url_of
+from serving.model.knative import CLAIMED_TAGS_ANNOTATION
 from tests.unit.controller.builders import CREATED, NOW, SETTINGS, a_route
 
 BLUE = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
 HELLO, BLUE_HELLO = ("default", "hello"), ("default", "blue-hello")
 HOST = "blue-hello.default.localhost"
-
-
-def test_a_route_has_a_public_host_and_one_inside() -> None:
-    assert hosts_of(a_route(), SETTINGS) == Hosts(
-        shown="hello.default.localhost", inner="hello.default.svc.cluster.local"
-    )
-
-
-def test_a_tag_stands_before_the_name() -> None:
-    assert hosts_of(a_route(), SETTINGS, tag="blue").shown == HOST
-
-
-def test_a_cluster_local_route_has_the_inner_host_only() -> None:
-    route = a_route(labels={VISIBILITY_LABEL: "cluster-local"})
-    assert is_cluster_local(route)
-    assert hosts_of(route, SETTINGS, tag="blue") == Hosts(
-        shown="blue-hello.default.svc.cluster.local", inner="blue-hello.default.svc.cluster.local"
-    )
-
-
-def test_templates_may_put_the_parts_elsewhere() -> None:
-    settings = msgspec.structs.replace(
-        SETTINGS, domain_template="{{.Name}}-{{ .Namespace }}.{{.Domain}}", tag_template="{{.Name}}-{{.Tag}}"
-    )
-    assert hosts_of(a_route(), settings, tag="blue").shown == "hello-blue-default.localhost"
 
 
 @pytest.mark.parametrize(("port", "url"), [(80, "http://a"), (8080, "http://a:8080")])
@@ -54,7 +28,7 @@ def test_an_annotation_that_cannot_be_read_is_none(text: str) -> None:
 
 
 def test_a_route_claims_its_host_since_it_was_made_and_a_new_tag_last() -> None:
-    claims = claims_of(a_route(traffic=BLUE), SETTINGS)
+    claims = claims_of(a_route(traffic=BLUE), SETTINGS.host_rules)
     assert claims["hello.default.localhost"] == CREATED
     assert claims[HOST] > "9999"
 

@@ -310,7 +310,7 @@ def test_a_route_is_ready_once_the_activators_serve_it() -> None:
     route = applied(a_route(), plan)
     expected = ("Unknown", "Uninitialized", "Waiting for load balancer to be ready")
     assert told(route["status"], "IngressReady") == told(route["status"], "Ready") == expected
-    assert plan.unconfirmed == route_digest(route)
+    assert plan.unconfirmed == route_digest(route, SETTINGS.host_rules)
     assert awaiting(route, "another").writes == ()
     plan = awaiting(route, plan.unconfirmed)
     assert told(applied(route, plan)["status"], "Ready")[0] == "True"
@@ -325,7 +325,11 @@ def test_a_route_that_was_ready_before_a_restart_stays_ready() -> None:
 def test_a_route_whose_traffic_moves_waits_again() -> None:
     route = applied(a_route(), awaiting(a_route(), None))
     configuration = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00003"}}
-    moved = awaiting(route, route_digest(route), RouteTargets(configurations={"hello": configuration}, revisions={}))
+    moved = awaiting(
+        route,
+        route_digest(route, SETTINGS.host_rules),
+        RouteTargets(configurations={"hello": configuration}, revisions={}),
+    )
     assert told(applied(route, moved)["status"], "Ready")[:2] == ("Unknown", "Uninitialized")
 
 
@@ -343,7 +347,7 @@ def test_a_rollout_goes_on_once_the_activators_serve_its_first_percent() -> None
         return reconcile_route(route, targets, context, settings=SETTINGS, now=stamp(now_s), now_s=now_s)
 
     route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
-    plan = at(route, route_digest(route), 100.0)
+    plan = at(route, route_digest(route, SETTINGS.host_rules), 100.0)
     route = applied(route, plan)
     assert told(route["status"], "IngressReady")[1] == "Uninitialized"
     assert plan.again_after_s is None

@@ -9,6 +9,9 @@ import pytest
 from serving.model.knative import ACCESS_ANNOTATION, ROLLOUT_ANNOTATION
 from serving.model.rollout import ConfigurationRollout, RevisionShare, Rollout, write_rollout
 from serving.model.routedigest import route_digest
+from serving.settings.controller import ControllerSettings
+
+RULES = ControllerSettings().host_rules
 
 SPLIT = write_rollout(
     Rollout(
@@ -45,7 +48,7 @@ ROUTE: dict[str, Any] = {
 def changed(change: Callable[[dict[str, Any]], None]) -> str:
     route = copy.deepcopy(ROUTE)
     change(route)
-    return route_digest(route)
+    return route_digest(route, RULES)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def changed(change: Callable[[dict[str, Any]], None]) -> str:
     ],
 )
 def test_what_is_routed_changes_the_digest(change: Callable[[dict[str, Any]], None]) -> None:
-    assert changed(change) != route_digest(ROUTE)
+    assert changed(change) != route_digest(ROUTE, RULES)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +80,11 @@ def test_what_is_routed_changes_the_digest(change: Callable[[dict[str, Any]], No
     ],
 )
 def test_what_is_not_routed_does_not(change: Callable[[dict[str, Any]], None]) -> None:
-    assert changed(change) == route_digest(ROUTE)
+    assert changed(change) == route_digest(ROUTE, RULES)
 
 
 def test_a_route_without_a_status_has_a_digest() -> None:
-    assert len(route_digest({})) == 16
+    assert len(route_digest({}, RULES)) == 16
 
 
 def test_what_the_route_asks_of_requests_changes_the_digest() -> None:
@@ -89,5 +92,5 @@ def test_what_the_route_asks_of_requests_changes_the_digest() -> None:
     private["metadata"]["annotations"][ACCESS_ANNOTATION] = "private"
     public = copy.deepcopy(ROUTE)
     public["metadata"]["annotations"][ACCESS_ANNOTATION] = "public"
-    assert route_digest(private) != route_digest(ROUTE)
-    assert route_digest(public) == route_digest(ROUTE)
+    assert route_digest(private, RULES) != route_digest(ROUTE, RULES)
+    assert route_digest(public, RULES) == route_digest(ROUTE, RULES)

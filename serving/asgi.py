@@ -18,6 +18,7 @@ if __name__ == "__main__":
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -38,6 +39,8 @@ from serving.queueproxy.podspec import PodSpec, probing_app, spec_from_environme
 from serving.settings.http import HttpSettings
 
 __all__ = ["QueueProxyMiddleware", "main"]
+
+_log = logging.getLogger(__name__)
 
 _MARK = "SERVING_POD_NAME"
 _PORT = 8080
@@ -94,6 +97,8 @@ class _InProcessPod:
         self._service = PodService(marked, self.requests, self._calls, pipe=self._pipe)
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        if spec.settings.logging.is_on:
+            _log.warning("request_log.unavailable", extra={"reason": "the server of the app has a log of its own"})
 
     def __repr__(self) -> str:
         return f"{self._spec.namespace}/{self._spec.pod}, {self._calls!r}"

@@ -7,6 +7,8 @@ affects (``affected.py``); ``decide.py`` reads from here.
 from collections import OrderedDict
 from collections.abc import Container, Iterable
 
+import msgspec
+
 from serving.controller.activators import Activators
 from serving.controller.affected import CacheIndexes, Change, affected_by
 from serving.controller.domains import Domains
@@ -17,6 +19,7 @@ from serving.controller.writes import ResourceKind, WorkKey
 from serving.model.objects import Object, name_of, namespace_of, nested, uid_of, version_of
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
+from serving.settings.queueproxy import QueueProxySettings
 
 __all__ = ["ControllerCache"]
 
@@ -57,9 +60,16 @@ class ControllerCache:
         counts = ", ".join(f"{len(found)} {resource.split('.')[0]}" for resource, found in self._objects.items())
         return f"ControllerCache({counts})"
 
-    def reconfigure(self, settings: ControllerSettings, scaling: AutoscalerSettings) -> set[WorkKey]:
-        """Decide with these settings from now on; returns the keys of all resources that they affect."""
+    def reconfigure(
+        self, settings: ControllerSettings, scaling: AutoscalerSettings, proxy: QueueProxySettings | None = None
+    ) -> set[WorkKey]:
+        """Decide with these settings from now on; returns the keys of all resources that they affect.
+
+        ``proxy`` are those of queue-proxies; None leaves them as they are.
+        """
         self.settings, self.scaling = settings, scaling
+        if self.sidecar is not None and proxy is not None:
+            self.sidecar = msgspec.structs.replace(self.sidecar, proxy=proxy)
         for key, route in self._objects[ResourceKind.ROUTE].items():
             self.indexes.claims.put(key, claims_of(route, settings.host_rules))
         kinds = (

@@ -11,15 +11,14 @@ with these differences:
 Everything else in the spec is kept.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from serving.model.knative import REVISION_LABEL
+from serving.model.knative import CONFIGURATION_LABEL, REVISION_LABEL, SERVICE_LABEL
 from serving.model.objects import Object, labels_of, name_of, namespace_of, nested, uid_of
 from serving.model.readinessprobe import runs_in_queue_proxy
-from serving.settings.knob import fields_of
-from serving.settings.queueproxy import QueueProxySettings
+from serving.settings.queueproxy import QueueProxySettings, changed_variables
 from serving.settings.sidecar import SidecarSettings
 
 __all__ = ["ADMIN_PORT", "QUEUE_PORT", "QUEUE_PROXY", "Sidecar", "grace_s", "with_sidecar"]
@@ -151,7 +150,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         "SERVING_POD_STATS_URL": sidecar.stats_url,
         "SERVING_POD_STATS_TOKEN_FILE": f"{_TOKEN_FOLDER}/{_TOKEN_FILE}",
         "SERVING_POD_SECRET": secret,
-        **_changed(sidecar.proxy),
+        **changed_variables(sidecar.proxy),
         **own,
         "SERVING_QUEUEPROXY_DRAIN_GRACE_S": str(_drain_s(revision, sidecar)),
     }
@@ -159,24 +158,16 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
     if probe and runs_in_queue_proxy(probe):
         taken = _at_own_port(probe, port["containerPort"])
         values["SERVING_POD_READINESS"] = msgspec.json.encode(taken).decode()
+    fields = {"SERVING_POD_NAMESPACE": "metadata.namespace", "SERVING_POD_NAME": "metadata.name"}
+    if sidecar.proxy.logging.is_on:
+        labels = labels_of(revision)
+        values["SERVING_POD_SERVICE"] = labels.get(SERVICE_LABEL, "")
+        values["SERVING_POD_CONFIGURATION"] = labels.get(CONFIGURATION_LABEL, "")
+        fields["SERVING_POD_IP"] = "status.podIP"
     return [
-        {"name": "SERVING_POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
-        {"name": "SERVING_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
         *({"name": name, "value": _unexpanded(value)} for name, value in values.items()),
     ]
-
-
-def _changed(settings: QueueProxySettings) -> Mapping[str, str]:
-    """The settings of queue-proxies that differ from the defaults, as environment variables."""
-    found: dict[str, str] = {}
-    for field in fields_of(QueueProxySettings):
-        value: object = settings
-        for step in field.path:
-            value = getattr(value, step)
-        if value != field.default:
-            text = str(value)
-            found[f"SERVING_QUEUEPROXY_{field.variable}"] = text.lower() if isinstance(value, bool) else text
-    return found
 
 
 def _unexpanded(value: str) -> str:

@@ -100,6 +100,7 @@ async def _body(stop: asyncio.Event) -> None:
         containers=containers,
         hosts=state.hosts,
         virtual=virtual,
+        proxy=lambda: config.proxy.settings,
     )
     hosts = HostsFile(cluster, state.hosts, lambda: config.own.settings)
     hosts.write()

@@ -1,5 +1,6 @@
 """What all pods of this machine share."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ from serving.local.containers.podbox import ContainerHost
 from serving.local.runtime import PodRuntime
 from serving.local.startpace import StartPacer
 from serving.local.virtualnodes import VirtualNodes
+from serving.settings.queueproxy import QueueProxySettings
 
 __all__ = ["NodeContext"]
 
@@ -19,7 +21,8 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     ``hosts`` is the hosts file of pods, with the names of services. ``name`` is the node's. ``reported_network`` replaces
     the "127." of a pod's address in its status, for servers that refuse loopback addresses; activators undo it
     (``pod_address_override``). ``containers`` runs images, None where nothing can. ``pacer`` bounds how many pods start at
-    once. ``virtual`` are the virtual nodes whose pods run here, None where this machine is one node.
+    once. ``virtual`` are the virtual nodes whose pods run here, None where this machine is one node. ``proxy`` are the
+    settings of queue-proxies now.
     """
 
     cluster: Cluster
@@ -35,3 +38,4 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     containers: ContainerHost | None = None
     pacer: StartPacer = msgspec.field(default_factory=StartPacer)
     virtual: VirtualNodes | None = None
+    proxy: Callable[[], QueueProxySettings] = QueueProxySettings

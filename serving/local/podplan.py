@@ -17,11 +17,14 @@ from serving.cluster.port import Object
 from serving.model.errors import InvalidValue
 from serving.model.knative import (
     COMMAND_ANNOTATION,
+    CONFIGURATION_LABEL,
     FOLDER_ANNOTATION,
     QUEUE_PROXY_ANNOTATION,
     REVISION_LABEL,
+    SERVICE_LABEL,
     QueueProxyPlace,
 )
+from serving.settings.queueproxy import QueueProxySettings, changed_variables
 
 __all__ = [
     "DEFAULT_PATH",
@@ -42,6 +45,7 @@ __all__ = [
     "speaks_http2",
 ]
 
+_DEFAULTS = QueueProxySettings()
 DRAIN_LAG_S = 1.0
 """Time that a pod without requests takes to drain, in seconds: on one machine all senders hear within milliseconds that it goes."""
 
@@ -190,8 +194,13 @@ def _expanded(word: str, given: Mapping[str, str]) -> str:
     return word
 
 
-def proxy_environment(pod: Object, revision: Object, *, app: str, address: str) -> dict[str, str]:
-    """The environment of a pod's queue-proxy, without its secrets and the address for statistics. ``app`` is "address:port"."""
+def proxy_environment(
+    pod: Object, revision: Object, *, app: str, address: str, given: QueueProxySettings = _DEFAULTS
+) -> dict[str, str]:
+    """The environment of a pod's queue-proxy, without its secrets and the address for statistics.
+
+    ``app`` is "address:port"; ``given`` are the settings that a revision does not override.
+    """
     spec = revision.get("spec", {})
     settings = {
         "SERVING_QUEUEPROXY_CONTAINER_CONCURRENCY": spec.get("containerConcurrency"),
@@ -203,13 +212,20 @@ def proxy_environment(pod: Object, revision: Object, *, app: str, address: str) 
         "SERVING_POD_PROTOCOL": _protocol(pod),
     }
     metadata = pod["metadata"]
+    logged = {
+        "SERVING_POD_SERVICE": metadata["labels"].get(SERVICE_LABEL, ""),
+        "SERVING_POD_CONFIGURATION": metadata["labels"].get(CONFIGURATION_LABEL, ""),
+        "SERVING_POD_IP": address,
+    }
     return {
+        **(logged if given.logging.is_on else {}),
         "SERVING_POD_NAMESPACE": metadata["namespace"],
         "SERVING_POD_REVISION": metadata["labels"][REVISION_LABEL],
         "SERVING_POD_NAME": metadata["name"],
         "SERVING_POD_APP": app,
         "SERVING_POD_LISTEN": f"{address}:8012",
         "SERVING_POD_ADMIN_LISTEN": f"{address}:8022",
+        **changed_variables(given),
         "SERVING_QUEUEPROXY_DRAIN_LAG_S": str(DRAIN_LAG_S),
         **{name: str(value) for name, value in settings.items() if value is not None},
     }

@@ -173,7 +173,9 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
         of = labels_of(self.manifest)[REVISION_LABEL]
         return {
-            **proxy_environment(self.manifest, revision, app=app, address=self.location.address),
+            **proxy_environment(
+                self.manifest, revision, app=app, address=self.location.address, given=self.node.proxy()
+            ),
             "SERVING_POD_STATS_URL": self.node.stats_url,
             "SERVING_POD_STATS_TOKEN": pod_token(key, namespace=namespace, revision=of, pod=name),
             "SERVING_POD_SECRET": pod_secret(key, namespace=namespace, pod=name),

@@ -41,6 +41,7 @@ class Attempted(Protocol):
     request_complete: bool
     request_trailers: bytes
     is_timed: bool
+    answer_bytes: int
     answer_headers: bytes
     answer_wire: bytes
     tunnel: Tunnel | None
@@ -165,6 +166,7 @@ class Attempt:
             exchange.body.drop()
         exchange.status = head.status
         exchange.answer_wire = head.wire
+        exchange.answer_bytes = len(payload)
         self._keep = self.head.keep_alive and exchange.request_complete and not exchange.closing
         extra = exchange.answer_headers
         if exchange.is_timed:
@@ -188,6 +190,7 @@ class Attempt:
         """A piece of the answer's body has come, and more follows."""
         exchange, sink = self._exchange, self._sink
         exchange.written_s = exchange.now_s()
+        exchange.answer_bytes += len(payload)
         if sink is not None:
             sink.send_piece(payload)
         elif payload:
@@ -197,6 +200,7 @@ class Attempt:
         """The last piece of the answer's body has come, which may be empty, and the lines after it."""
         exchange, sink = self._exchange, self._sink
         exchange.written_s = exchange.now_s()
+        exchange.answer_bytes += len(payload)
         if sink is not None:
             sink.send_last(payload, trailers)
             return

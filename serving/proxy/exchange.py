@@ -95,6 +95,7 @@ class Exchange:
 
     __slots__ = (
         *(
+            "answer_bytes",
             "answer_headers",
             "answer_wire",
             "begun",
@@ -138,6 +139,8 @@ class Exchange:
         """Header lines that are added to the upstream's answer, such as the revision's name. The handler sets them."""
         self.answer_wire = b""
         """The header lines of the upstream's answer, once it has begun."""
+        self.answer_bytes = 0
+        """Bytes of the answer's body so far; those of a tunnel do not count."""
         self.is_timed = False
         """Whether the answer gets Server-Timing with the time in the queue and upstream. The handler sets it."""
         self.sent_s = 0.0
@@ -240,6 +243,7 @@ class Exchange:
         keep = self.head.keep_alive and self.request_complete and not (close or self.closing)
         self.status = status
         bodiless = self.head.method == b"HEAD"
+        self.answer_bytes = 0 if bodiless else len(body)
         self._client.write(render_answer(status, body=body, headers=headers, close=not keep, bodiless=bodiless))
         self.end(ExchangeOutcome.REFUSED, keep=keep)
 

@@ -11,9 +11,10 @@ import math
 import time
 from collections.abc import Callable
 from socket import socket
+from typing import Any
 
 from serving.proxy.acceptor import Acceptor
-from serving.proxy.accesslog import AccessLog
+from serving.proxy.accesslog import AccessLog, ExchangeLog
 from serving.proxy.connection import Connection
 from serving.proxy.exchange import Exchange, Handler, Wiring
 from serving.proxy.pool import Pool
@@ -39,9 +40,11 @@ class HttpServer:
         pool: Pool | None = None,
         clock: Callable[[], float] = time.monotonic,
         access_log: AccessLog | None = None,
+        request_log: ExchangeLog[Any] | None = None,
     ) -> None:
         self.settings = settings
         self.access_log = access_log
+        self.request_log = request_log
         self.draining = False
         self.finishing = False
         self.clock = clock
@@ -219,8 +222,9 @@ class HttpServer:
             self.wake_by(due_s)
 
     def _note(self, exchange: Exchange) -> None:
-        assert self.access_log is not None
-        self.access_log.note(exchange, now_s=self.clock())
+        for log in (self.access_log, self.request_log):
+            if log is not None:
+                log.note(exchange, now_s=self.clock())
 
     def _wiring(self, handler: Handler, listener: str) -> Wiring:
         settings = self.settings
@@ -231,7 +235,7 @@ class HttpServer:
             clock=self.clock,
             listener=listener,
             held_bytes_max=settings.body_held_bytes_max,
-            on_end=self._note if self.access_log is not None else None,
+            on_end=self._note if self.access_log is not None or self.request_log is not None else None,
             trusts=member_of(settings.trusted_proxies),
             tunnel_limits=(settings.tunnel_idle_max_s or math.inf, settings.tunnel_age_max_s or math.inf),
         )

@@ -6,6 +6,7 @@ Environment (all of one pod; its parent derives the secrets, see ``serving.wire.
 - ``SERVING_POD_APP``: where its app listens, "127.0.0.1:8080". Needed.
 - ``SERVING_POD_LISTEN``, ``SERVING_POD_ADMIN_LISTEN``: where it listens itself; "0.0.0.0:8012" and "0.0.0.0:8022".
 - ``SERVING_POD_PROTOCOL``: the name of the app's port, "http1" or "h2c" (HTTP/2 with prior knowledge); "http1".
+- ``SERVING_POD_SERVICE``, ``SERVING_POD_CONFIGURATION``, ``SERVING_POD_IP``: for the request log.
 - ``SERVING_LISTEN_FDS``: bound sockets to use instead of those, as JSON: ``{"requests": 3, "admin": 4}``.
 - ``SERVING_POD_READINESS``: the app's readinessProbe (core/v1) as JSON; without it a TCP connection to the app.
 - ``SERVING_POD_STATS_URL``, ``SERVING_POD_STATS_TOKEN``: the autoscaler's websocket, "ws://127.0.0.1:6081/stats".
@@ -95,7 +96,12 @@ def run_on_call(called: Callable[[], Coroutine[object, object, PodSpec | None]])
 async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     """Serve until ``stop`` is set, or POST /drain, and drain."""
     log = stdout_log(spec.settings.http)
-    server = HttpServer(spec.settings.http, access_log=log)
+    request_log = None
+    if spec.settings.logging.is_on:
+        from serving.queueproxy.io.requestlog import RequestLog  # noqa: PLC0415 - most pods log no requests
+
+        request_log = RequestLog(spec)
+    server = HttpServer(spec.settings.http, access_log=log, request_log=request_log)
     if spec.is_http2:
         from serving.proxy.http2.pool import Http2Pool  # noqa: PLC0415 - most apps need none of it
 
@@ -107,14 +113,17 @@ async def serve(spec: PodSpec, stop: asyncio.Event) -> None:
     await server.listen(socket_of(spec, "requests", spec.listen), pod)
     await service.listen(stop.set)
     await service.run(stop)
-    if log is not None:
-        await log.close()
+    for one in (log, request_log):
+        if one is not None:
+            await one.close()
 
 
 def _numbers(server: HttpServer) -> list[str]:
     lines = []
     if server.access_log is not None:
         lines.append(f"queueproxy_access_log_dropped_total {server.access_log.dropped_count}")
+    if server.request_log is not None:
+        lines.append(f"queueproxy_request_log_dropped_total {server.request_log.dropped_count}")
     lines.append(f"queueproxy_client_connections {server.connection_count}")
     lines.append(f"queueproxy_app_connections {server.pool.open_count}")
     return lines

@@ -65,6 +65,9 @@ class PodSpec(msgspec.Struct, frozen=True, kw_only=True):
     secret: str = ""
     ready_fd: int | None = None
     is_http2: bool = False
+    service: str = ""
+    configuration: str = ""
+    address: str = ""
     settings: QueueProxySettings = QueueProxySettings()
 
 
@@ -184,6 +187,9 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], object], str]] = {
     "stats_network": ("SERVING_POD_STATS_NETWORK", str, "the path of a network namespace"),
     "secret": ("SERVING_POD_SECRET", str, "a secret"),
     "is_http2": ("SERVING_POD_PROTOCOL", _read_protocol, "http1 or h2c, the name of the app's port"),
+    "service": ("SERVING_POD_SERVICE", str, _A_NAME),
+    "configuration": ("SERVING_POD_CONFIGURATION", str, _A_NAME),
+    "address": ("SERVING_POD_IP", str, "an address"),
     "ready_fd": ("SERVING_READY_FD", int, "the number of a descriptor"),
     "listen_fds": (
         "SERVING_LISTEN_FDS",

@@ -40,7 +40,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """How values of one kind are read and written.
 
     ``read`` and ``write`` are for ConfigMaps, ``read_plain`` for environment variables and flags; both readers raise
-    ``InvalidValue``. ``plain`` names the plain unit in messages and docs.
+    ``InvalidValue``. ``plain`` names the plain unit in messages and docs. ``explains`` says that the readers know better what
+    would be right than a name of the unit.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     read: Callable[[str], Value]
     read_plain: Callable[[str], Value]
     write: Callable[[typing.Any], str]
+    explains: bool = False
 
 
 def _write_flag(value: bool) -> str:  # noqa: FBT001 - the value that is written
@@ -159,7 +161,8 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         try:
             value = reader(text.strip())
         except InvalidValue as error:
-            raise InvalidValue(text=text, expected=self._expected(plain=plain)) from error
+            expected = error.expected if self.unit.explains else self._expected(plain=plain)
+            raise InvalidValue(text=text, expected=expected) from error
         if not self.admits(value):
             raise InvalidValue(text=text, expected=self._expected(plain=plain))
         return value

@@ -89,6 +89,8 @@ LIVE_FIELDS: Mapping[str, frozenset[str]] = {
     "activator": frozenset(_WAITING | _ANSWERS | {"drain_lag_s", "drain_grace_s"}),
     "autoscaler": frozenset(_SCALING),
     "nodegroup": frozenset({"node_groups", "scan_interval_s", "dry_mode"}),
+    # For pods that start from then on.
+    "queueproxy": frozenset({"logging"}),
     "controller": frozenset(_REVISION_DEFAULTS | _COLLECTION | _HOSTS | {"count_period_s"}),
 }
 """Fields by daemon that take effect at once; all others, and those of other daemons, do after a restart."""

@@ -10,10 +10,10 @@ from typing import Annotated
 import msgspec
 
 from serving.settings.http import HttpSettings
-from serving.settings.knob import COUNT, DURATION, Knob
+from serving.settings.knob import COUNT, DURATION, FLAG, Knob, Unit, fields_of
 from serving.settings.record import Clash, SettingsRecord
 
-__all__ = ["ORIGINAL", "MeterQuirks", "QueueProxySettings"]
+__all__ = ["ORIGINAL", "MeterQuirks", "QueueProxySettings", "RequestLogSettings", "changed_variables"]
 
 
 class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,6 +22,55 @@ class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     level_may_go_negative: bool = False
     """The end of a request that never arrived is taken off all the same, so that the load reads too low from then on,
     and below 0 when the pod is idle. Off: it is counted as unmatched and changes nothing else."""
+
+
+_OBSERVABILITY = "config-observability"
+
+
+def _read_template(text: str) -> str:
+    from serving.model.requestlog import read_request_log_template  # noqa: PLC0415 - most pods log no requests
+
+    return read_request_log_template(text)
+
+
+_TEMPLATE = Unit(
+    name="[Go template](requests.md#request-logs)",
+    plain="Go template",
+    read=_read_template,
+    read_plain=_read_template,
+    write=str,
+    explains=True,
+)
+
+
+class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Knative's request log: a line for each request, written from a template. New pods have changed settings."""
+
+    enable_request_log: Annotated[
+        bool, Knob(key="logging.enable-request-log", config_map=_OBSERVABILITY, unit=FLAG)
+    ] = False
+    """Whether queue-proxies write a line for each request that ends. Default: Knative, false."""
+
+    request_log_template: Annotated[
+        str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=_TEMPLATE)
+    ] = (
+        '{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", '
+        '"requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", '
+        '"userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", '
+        '"serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", '
+        '"protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}'
+    )
+    """The line, as a Go template. Empty means no log. Default: Knative, JSON as Google's HttpRequest has it."""
+
+    enable_probe_request_log: Annotated[
+        bool, Knob(key="logging.enable-probe-request-log", config_map=_OBSERVABILITY, unit=FLAG)
+    ] = False
+    """Whether probes have a line as well. Default: Knative, false."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are logged."""
+        return self.enable_request_log and bool(self.request_log_template)
 
 
 ORIGINAL = MeterQuirks(level_may_go_negative=True)
@@ -96,6 +145,9 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     """Limits of the HTTP engine."""
 
+    logging: RequestLogSettings = RequestLogSettings()
+    """The request log."""
+
     quirks: MeterQuirks = MeterQuirks()
     """Behaviours of the original's request statistics that are off by default, one flag each."""
 
@@ -115,3 +167,16 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
             low_s, high_s = getattr(self, low), getattr(self, high)
             if low_s > high_s:
                 yield Clash(fields=(low, high), what=f"{low} is {low_s}, above {high}", expected=f"at most {high_s}")
+
+
+def changed_variables(settings: QueueProxySettings) -> dict[str, str]:
+    """The settings that differ from the defaults, as environment variables of a queue-proxy."""
+    found: dict[str, str] = {}
+    for field in fields_of(QueueProxySettings):
+        value: object = settings
+        for step in field.path:
+            value = getattr(value, step)
+        if value != field.default:
+            text = str(value)
+            found[f"SERVING_QUEUEPROXY_{field.variable}"] = text.lower() if isinstance(value, bool) else text
+    return found

@@ -68,7 +68,8 @@ def _example_lines(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iter
     for field in _fields_in(name, daemons):
         yield ""
         yield from (f"# {line}" for line in textwrap.wrap(field_meaning(field), _COMMENT_WIDTH))
-        yield f'{field.knob.key}: "{field.knob.unit.write(field.default)}"'
+        text = field.knob.unit.write(field.default)
+        yield f"{field.knob.key}: '{text}'" if '"' in text else f'{field.knob.key}: "{text}"'
 
 
 def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:

@@ -28,6 +28,7 @@ from serving.metrics.controller import ControllerMetrics
 from serving.model.errors import ClusterError, Conflict, Unavailable
 from serving.settings.autoscaler import AutoscalerSettings
 from serving.settings.controller import ControllerSettings
+from serving.settings.queueproxy import QueueProxySettings
 
 __all__ = ["Controller"]
 
@@ -78,11 +79,18 @@ class Controller:
         """Objects that were created, patched or deleted, Events included."""
         return self._writer.writes_count + self._events.writes_count
 
-    def reconfigure(self, settings: ControllerSettings, scaling: AutoscalerSettings) -> None:
-        """Decide with these settings from now on, and decide on every resource with them."""
-        if (settings, scaling) != (self._settings, self._scaling):
+    def reconfigure(
+        self, settings: ControllerSettings, scaling: AutoscalerSettings, proxy: QueueProxySettings | None = None
+    ) -> None:
+        """Decide with these settings from now on, and decide on every resource with them.
+
+        ``proxy`` are those of queue-proxies that are containers; None leaves them as they are.
+        """
+        sidecar = self._cache.sidecar
+        has_other_proxy = sidecar is not None and proxy not in (None, sidecar.proxy)
+        if has_other_proxy or (settings, scaling) != (self._settings, self._scaling):
             self._settings, self._scaling = settings, scaling
-            self._wake(self._cache.reconfigure(settings, scaling))
+            self._wake(self._cache.reconfigure(settings, scaling, proxy))
 
     def report(self, note: Note) -> None:
         """Write an Event that belongs to no plan."""

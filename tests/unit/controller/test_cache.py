@@ -7,9 +7,12 @@ import pytest
 
 from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
+from serving.controller.sidecar import Sidecar
 from serving.controller.writes import ResourceKind, WorkKey, WritePlan
 from serving.model.knative import BECAME_READY_ANNOTATION
 from serving.model.objects import Object
+from serving.settings.queueproxy import QueueProxySettings
+from serving.settings.sidecar import SidecarSettings
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,
@@ -311,6 +314,16 @@ def test_other_settings_wake_everybody_and_move_the_claims_of_routes() -> None:
     assert cache.reconfigure(settings, SCALING) == {SERVICE, CONFIGURATION, ROUTE, REVISION}
     status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), ResourceKind.ROUTE)
     assert status["url"] == "http://hello.default.apps.example.org:8080"
+
+
+def test_other_settings_of_queue_proxies_reach_the_sidecars() -> None:
+    proxy = QueueProxySettings(report_period_s=0.5)
+    sidecar = Sidecar(settings=SidecarSettings(), image="i", stats_url="", secret_of=lambda _, uid: uid)
+    cache = ControllerCache(SETTINGS, SCALING, sidecar=sidecar)
+    cache.reconfigure(SETTINGS, SCALING, proxy)
+    cache.reconfigure(SETTINGS, SCALING)
+    assert cache.sidecar is not None
+    assert cache.sidecar.proxy == proxy
 
 
 def test_a_route_waits_until_all_activators_serve_it() -> None:

@@ -5,6 +5,8 @@ import pytest
 from serving.cluster.port import Object
 from serving.local.podplan import AppPlan, app_plan, command_words, is_own_proxy, proxy_environment
 from serving.model.errors import InvalidValue
+from serving.queueproxy.podspec import spec_from_environment
+from serving.settings.queueproxy import QueueProxySettings, RequestLogSettings
 
 
 def pod(container: Object, **annotations: str) -> Object:
@@ -132,3 +134,15 @@ def test_a_snapshot_is_where_the_command_runs() -> None:
     annotated = pod(container, **{"serving.dev/dir": "/src"})
     found = app_plan(annotated, container, port=1, home="/pods/1", given={}, snapshot="/snapshots/1")
     assert found.folder == "/snapshots/1"
+
+
+def test_a_queue_proxy_gets_the_settings_of_all_and_what_a_request_log_names() -> None:
+    manifest = pod({"command": ["x"]})
+    manifest["metadata"]["labels"] |= {"serving.knative.dev/service": "hello", "serving.knative.dev/configuration": "c"}
+    given = QueueProxySettings(report_period_s=0.5, logging=RequestLogSettings(enable_request_log=True))
+    found = proxy_environment(manifest, {}, app="127.0.0.1:1", address="127.64.0.9", given=given)
+    assert found["SERVING_QUEUEPROXY_REPORT_PERIOD_S"] == "0.5"
+    assert found["SERVING_QUEUEPROXY_LOGGING_ENABLE_REQUEST_LOG"] == "true"
+    spec = spec_from_environment(found)
+    assert (spec.service, spec.configuration, spec.address) == ("hello", "c", "127.64.0.9")
+    assert spec.settings.logging.is_on

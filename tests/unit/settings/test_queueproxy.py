@@ -1,6 +1,12 @@
 """What follows from the settings of the queue-proxy."""
 
-from serving.settings.queueproxy import ORIGINAL, MeterQuirks, QueueProxySettings
+import pytest
+
+from serving.model.errors import SettingsError
+from serving.settings.configmap import ConfigMap, ConfigMapEntry
+from serving.settings.daemons import DAEMONS, QUEUEPROXY
+from serving.settings.load import load
+from serving.settings.queueproxy import ORIGINAL, MeterQuirks, QueueProxySettings, changed_variables
 
 
 def test_defaults_are_knatives() -> None:
@@ -20,3 +26,22 @@ def test_concurrency_0_means_no_limit_and_no_queue() -> None:
 
 def test_the_original_has_every_quirk() -> None:
     assert all(getattr(ORIGINAL, name) for name in ORIGINAL.__struct_fields__)
+
+
+def test_a_bad_template_of_the_request_log_is_refused_with_the_reason() -> None:
+    entry = ConfigMapEntry(key="logging.request-log-template", text="{{.Request.Metod}}", where="file:3")
+    config_map = ConfigMap(name="config-observability", where="file:1", entries=(entry,))
+    with pytest.raises(SettingsError) as raised:
+        load(QUEUEPROXY, registry=DAEMONS, config_maps=[config_map])
+    (problem,) = raised.value.problems
+    assert problem.where == "file:3"
+    assert "there is no field Request.Metod" in problem.expected
+
+
+def test_a_request_log_needs_a_template() -> None:
+    environment = {"SERVING_QUEUEPROXY_LOGGING_ENABLE_REQUEST_LOG": "true"}
+    assert load(QUEUEPROXY, registry=DAEMONS, environment=environment).settings.logging.is_on
+    environment["SERVING_QUEUEPROXY_LOGGING_REQUEST_LOG_TEMPLATE"] = ""
+    settings = load(QUEUEPROXY, registry=DAEMONS, environment=environment).settings
+    assert not settings.logging.is_on
+    assert changed_variables(settings) == environment

@@ -12,6 +12,7 @@ import msgspec
 from serving.cluster.kinds import KINDS, POD, SERVICE, Kind
 from serving.model.amounts import Amounts, ExactAmount, amounts_of, total
 from serving.model.objects import Object, name_of, nested
+from serving.model.resources import pod_peak, written_resources
 
 __all__ = ["Claim", "ClaimsOf", "claim_of", "counted_kinds", "pod_sums", "quota_refusal", "quota_status"]
 
@@ -66,24 +67,19 @@ def claim_of(kind: Kind, whole: Object) -> Claim:
 def pod_sums(spec: Mapping[str, Any], field: str) -> dict[str, ExactAmount]:
     """The ``requests`` or ``limits`` of a pod by resource: the containers together, or more where an init container needs it.
 
-    A sidecar, an init container with ``restartPolicy: Always``, goes on beside all that follow. A request that is missing
-    is its limit. Containers of 1 and 2 cpu, an init container of 4 before them: max(4, 1 + 2) = 4.
+    Containers of 1 and 2 cpu, an init container of 4 before them: max(4, 1 + 2) = 4.
     """
-    largest: dict[str, ExactAmount] = {}
-    beside: dict[str, ExactAmount] = {}
-    for container in spec.get("initContainers") or ():
-        needed = total((beside, _amounts(container, field)))
-        if container.get("restartPolicy") == "Always":
-            beside = needed
-        largest = _largest(largest, needed)
-    together = total((beside, *(_amounts(one, field) for one in spec.get("containers") or ())))
-    return total((_largest(largest, together), amounts_of(spec.get("overhead"))))
-
-
-def _amounts(container: Mapping[str, Any], field: str) -> dict[str, ExactAmount]:
-    resources = container.get("resources") or {}
-    below = (resources.get("limits") or {}) if field == "requests" else {}
-    return amounts_of({**below, **(resources.get(field) or {})})
+    peak = pod_peak(
+        (amounts_of(written_resources(one, field)) for one in spec.get("containers") or ()),
+        (
+            (amounts_of(written_resources(one, field)), one.get("restartPolicy") == "Always")
+            for one in spec.get("initContainers") or ()
+        ),
+        none={},
+        add=lambda one, other: total((one, other)),
+        larger=_largest,
+    )
+    return total((peak, amounts_of(spec.get("overhead"))))
 
 
 def _largest(one: Amounts, other: Amounts) -> dict[str, ExactAmount]:
@@ -159,7 +155,7 @@ def _missing(pod: Object, hard: Amounts) -> str:
     for name in sorted(one for one in hard if one in _NEEDED):
         part, _, resource = name.rpartition(".")
         every = [*(nested(pod, "spec", "containers") or ()), *(nested(pod, "spec", "initContainers") or ())]
-        lacking = {one.get("name", "") for one in every if resource not in _amounts(one, part or "requests")}
+        lacking = {one.get("name", "") for one in every if resource not in written_resources(one, part or "requests")}
         if lacking:
             found.append(f"{name} for: {','.join(sorted(lacking))}")
     return "; ".join(found)

@@ -4,11 +4,9 @@ Input: objects as the API has them; output: the small records of ``records.py``.
 the server refuses such a value, so there is none. Source of the rules: atlassian/escalator 043bb1b, pkg/k8s.
 """
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from serving.model.errors import InvalidValue
 from serving.model.knative import (
     CONFIG_SOURCE_ANNOTATION,
     FORCE_REMOVAL_TAINT,
@@ -18,8 +16,7 @@ from serving.model.knative import (
     ConditionStatus,
 )
 from serving.model.objects import condition_of, nested, timestamp_s
-from serving.model.quantity import parse_bytes, parse_millicores
-from serving.model.resources import Resources
+from serving.model.resources import Resources, resources_of, written_resources
 from serving.nodegroup.pod_request import InitContainer, pod_request
 from serving.nodegroup.records import (
     Affinity,
@@ -46,7 +43,7 @@ def node_of(found: Mapping[str, Any]) -> GroupNode:
     metadata = found["metadata"]
     taints = {one.get("key"): one for one in nested(found, "spec", "taints") or ()}
     removal = taints.get(REMOVAL_TAINT)
-    allocatable = _resources(nested(found, "status", "allocatable") or {})
+    allocatable = resources_of(nested(found, "status", "allocatable"))
     return GroupNode(
         name=metadata["name"],
         created_at_s=timestamp_s(metadata.get("creationTimestamp") or "") or 0.0,
@@ -89,28 +86,13 @@ def _request(spec: Mapping[str, Any], *, sidecars_count_as_init_containers: bool
     return pod_request(
         [_asked(one) for one in spec.get("containers") or ()],
         before,
-        overhead=_resources(overhead) if overhead else None,
+        overhead=resources_of(overhead),
         sidecars_count_as_init_containers=sidecars_count_as_init_containers,
     )
 
 
 def _asked(container: Mapping[str, Any]) -> Resources:
-    return _resources((container.get("resources") or {}).get("requests") or {})
-
-
-def _resources(written: Mapping[str, Any]) -> Resources:
-    return _parsed(written.get("cpu"), written.get("memory"))
-
-
-@functools.lru_cache(_AMOUNTS_MAX)
-def _parsed(cpu: object, memory: object) -> Resources:
-    try:
-        return Resources(
-            cpu_m=None if cpu is None else parse_millicores(str(cpu)),
-            memory_bytes=None if memory is None else parse_bytes(str(memory)),
-        )
-    except InvalidValue:
-        return Resources()
+    return resources_of(written_resources(container, "requests"))
 
 
 def _placement(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Placement:

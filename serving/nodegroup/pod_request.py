@@ -5,11 +5,12 @@ containers state theirs. Source: atlassian/escalator 043bb1b, pkg/k8s/scheduler;
 ``PodRequests`` (KEP-753).
 """
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Sequence
 
 import msgspec
 
-from serving.model.resources import Resources
+from serving.model.resources import Resources, pod_peak
 from serving.nodegroup.records import Amount
 
 __all__ = ["InitContainer", "pod_request"]
@@ -35,22 +36,15 @@ def pod_request(
     containers run one after another, so only the largest counts. A sidecar of 500 m before them stays: max(3500,
     2500) = 3500 m, unless the quirk is asked for, which takes it for an ordinary init container.
     """
-    together = _sum(_amount(container) for container in containers)
-    largest_before, beside = Amount(), Amount()
-    for container in init_containers:
-        request = _amount(container.request)
-        largest_before = _larger(largest_before, beside + request)
-        if container.is_sidecar and not sidecars_count_as_init_containers:
-            beside += request
-    return _larger(together + beside, largest_before) + _amount(overhead or Resources())
+    before = [
+        (_amount(one.request), one.is_sidecar and not sidecars_count_as_init_containers) for one in init_containers
+    ]
+    peak = pod_peak(map(_amount, containers), before, none=Amount(), add=operator.add, larger=_larger)
+    return peak + _amount(overhead or Resources())
 
 
 def _amount(resources: Resources) -> Amount:
     return Amount(cpu_m=resources.cpu_m or 0, memory_bytes=resources.memory_bytes or 0)
-
-
-def _sum(amounts: Iterable[Amount]) -> Amount:
-    return sum(amounts, start=Amount())
 
 
 def _larger(one: Amount, other: Amount) -> Amount:

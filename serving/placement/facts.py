@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-from serving.model.errors import InvalidValue
-from serving.model.quantity import parse_bytes, parse_millicores
-from serving.model.resources import Resources
+from serving.model.resources import resources_of, written_resources
 from serving.scheduler.pod import Container, PodContainers, PodDemand, pod_demand
 
 __all__ = ["NodeFacts", "PlacedPod", "demand_of", "node_of", "pod_of"]
@@ -39,7 +37,7 @@ class PlacedPod(msgspec.Struct, frozen=True, kw_only=True):
 def node_of(found: Mapping[str, Any]) -> NodeFacts:
     """A Node."""
     allocatable = (found.get("status") or {}).get("allocatable") or {}
-    amounts = _resources(allocatable)
+    amounts = resources_of(allocatable)
     pods = str(allocatable.get("pods", ""))
     return NodeFacts(
         name=found["metadata"]["name"],
@@ -65,25 +63,17 @@ def demand_of(pod: Mapping[str, Any]) -> PodDemand:
         PodContainers(
             containers=_containers(spec.get("containers") or ()),
             init_containers=_containers(spec.get("initContainers") or ()),
-            overhead=_resources(spec.get("overhead") or {}),
+            overhead=resources_of(spec.get("overhead")),
         )
     )
 
 
 def _containers(written: Iterable[Mapping[str, Any]]) -> tuple[Container, ...]:
-    resources = [one.get("resources") or {} for one in written]
     return tuple(
-        Container(request=_resources(one.get("requests") or {}), limit=_resources(one.get("limits") or {}))
-        for one in resources
-    )
-
-
-def _resources(written: Mapping[str, Any]) -> Resources:
-    cpu, memory = written.get("cpu"), written.get("memory")
-    try:
-        return Resources(
-            cpu_m=None if cpu is None else parse_millicores(str(cpu)),
-            memory_bytes=None if memory is None else parse_bytes(str(memory)),
+        Container(
+            request=resources_of(written_resources(one, "requests")),
+            limit=resources_of(written_resources(one, "limits")),
+            is_sidecar=one.get("restartPolicy") == "Always",
         )
-    except InvalidValue:
-        return Resources()
+        for one in written
+    )

@@ -7,11 +7,12 @@ Sources: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithm/priorities/ut
 kubernetes-sigs/scheduler-plugins 903da7d, pkg/trimaran (requests and limits).
 """
 
+import operator
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from serving.model.resources import Resources
+from serving.model.resources import Resources, pod_peak
 
 __all__ = [
     "NONZERO_CPU_M",
@@ -30,10 +31,11 @@ NONZERO_MEMORY_BYTES = 200 * 1024 * 1024
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests and limits of one container."""
+    """Requests and limits of one container. An init container that is a sidecar goes on beside those that follow."""
 
     request: Resources = Resources()
     limit: Resources = Resources()
+    is_sidecar: bool = False
 
 
 class PodContainers(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +74,7 @@ def pod_demand(pod: PodContainers) -> PodDemand:
     have 100 + 100 + 250 = 450 m.
 
     Request and limit: the sum over containers or the largest init container, whichever is more (init containers run
-    alone, before the others), plus overhead; then the limit is raised to the request. Containers of 500 m and 100 m, an
+    one by one, before the others and beside earlier sidecars), plus overhead; then the limit is raised to the request. Containers of 500 m and 100 m, an
     init container of 1000 m and an overhead of 50 m make max(600, 1000) + 50 = 1050 m. A container without a limit adds
     nothing to the limit: it is not unlimited.
     """
@@ -99,9 +101,14 @@ def total_demand(demands: Iterable[PodDemand]) -> PodDemand:
 
 
 def _needed(pod: PodContainers, amount_of: Callable[[Container], int | None], overhead: int | None) -> int:
-    running = sum(amount_of(container) or 0 for container in pod.containers)
-    starting = max((amount_of(container) or 0 for container in pod.init_containers), default=0)
-    return max(running, starting) + (overhead or 0)
+    peak = pod_peak(
+        (amount_of(container) or 0 for container in pod.containers),
+        ((amount_of(container) or 0, container.is_sidecar) for container in pod.init_containers),
+        none=0,
+        add=operator.add,
+        larger=max,
+    )
+    return peak + (overhead or 0)
 
 
 def _or(amount: int | None, default: int) -> int:

@@ -1,4 +1,8 @@
-from serving.model.resources import Resources, resources_of
+import operator
+
+import pytest
+
+from serving.model.resources import Resources, pod_peak, resources_of, written_resources
 
 
 def test_amounts_are_read_as_kubernetes_writes_them() -> None:
@@ -9,3 +13,24 @@ def test_amounts_are_read_as_kubernetes_writes_them() -> None:
 def test_what_is_not_written_or_cannot_be_read_is_unset() -> None:
     assert resources_of(None) == Resources()
     assert resources_of({"cpu": "much", "memory": ""}) == Resources()
+
+
+def test_a_missing_request_is_its_limit() -> None:
+    container = {"resources": {"limits": {"cpu": "1", "memory": "1Mi"}, "requests": {"cpu": "2m"}}}
+    assert written_resources(container, "requests") == {"cpu": "2m", "memory": "1Mi"}
+    assert written_resources(container, "limits") == {"cpu": "1", "memory": "1Mi"}
+    assert written_resources({"resources": None}, "requests") == {}
+
+
+@pytest.mark.parametrize(
+    ("containers", "before", "peak"),
+    [
+        ([], [], 0),
+        ([1, 2], [(4, False), (3, False)], 4),
+        ([1, 2], [(1, True), (4, False)], 5),
+        ([1], [(4, False), (2, True)], 4),
+        ([3], [(2, True), (2, True)], 7),
+    ],
+)
+def test_a_pod_needs_what_runs_at_once(containers: list[int], before: list[tuple[int, bool]], peak: int) -> None:
+    assert pod_peak(containers, before, none=0, add=operator.add, larger=max) == peak

@@ -51,7 +51,7 @@ def test_init_containers_sidecars_and_overhead_count() -> None:
 
 
 def test_an_amount_that_cannot_be_read_is_none() -> None:
-    assert pod_of(pod_object("p", cpu="much")).request == Amount()
+    assert pod_of(pod_object("p", cpu="much")).request == Amount(memory_bytes=2**30)
 
 
 @pytest.mark.parametrize(

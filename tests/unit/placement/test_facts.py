@@ -28,6 +28,19 @@ def test_a_pod_that_waits_or_has_ended_takes_nothing(found: dict[str, object]) -
     assert pod_of(found) is None
 
 
+def test_a_sidecar_goes_on_beside_the_containers() -> None:
+    def asking(cpu: str, **more: str) -> dict[str, object]:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    spec = {"containers": [asking("1")], "initContainers": [asking("500m", restartPolicy="Always"), asking("900m")]}
+    assert demand_of({"spec": spec}).request_cpu_m == 1500
+
+
+def test_a_request_that_is_missing_is_the_limit() -> None:
+    demand = demand_of({"spec": {"containers": [{"resources": {"limits": {"cpu": "1"}}}]}})
+    assert (demand.request_cpu_m, demand.limit_cpu_m) == (1000, 1000)
+
+
 def test_init_containers_and_overhead_count() -> None:
     spec = {
         "containers": [{"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}}}, {}],

@@ -61,6 +61,7 @@ OPTION_KEYS = {
 }
 KNOWN_OPTIONS = {field.knob.key for field in fields_of(NodeGroupSettings)} | {"aws"}
 ZEROED = re.compile("zero|empty|blank|clear")
+UNSET = "unset"
 PHASES = {phase.value: phase for phase in PodPhase}
 
 
@@ -301,9 +302,11 @@ def state_of(given: dict[str, Any]) -> NodeGroupState:
 
 def validate(given: dict[str, Any]) -> object:
     override = given.get("override") or {}
-    # Every field at its zero value may be written out, or asked for by one flag.
+    # Every field at its zero value may be written out, or asked for by one flag; a field that is "unset" is not set at all.
     is_zeroed = any(value and ZEROED.search(key) for key, value in {**given, **override}.items())
-    overridden = {} if is_zeroed else {**(given.get("base") or {}), **override}
+    fields = {**(given.get("base") or {}), **override}
+    is_zeroed = is_zeroed or fields.pop("everything", None) == UNSET
+    overridden = {} if is_zeroed else {key: value for key, value in fields.items() if value != UNSET}
     # The original's record cannot tell a zero value from a key that is not given.
     options = {OPTION_KEYS.get(key, key): value for key, value in overridden.items() if value}
     lifecycle = options.pop("aws_lifecycle", None) or options.pop("lifecycle", None)

@@ -2,13 +2,18 @@
 
 The supervisor makes it and holds both ends, so that no line is lost while a new template starts. The supervisor, which is
 the parent of these processes, writes their exit codes: ``{"pid": 7, "exit": 0}``. Queue-proxies write their readiness:
-``{"pid": 8, "ready": true}``. Each line fits into one atomic write (pipe(7), PIPE_BUF).
+``{"pid": 8, "ready": true}``. Each line fits into one atomic write (pipe(7), PIPE_BUF). An app that is its own queue-proxy has
+the write end too and may write anything: what is no event is skipped.
 """
 
 import json
 import os
+from typing import Any
 
-__all__ = ["ProcessEvents"]
+__all__ = ["EventReader", "ProcessEvents"]
+
+_BEGIN = b'{"pid"'
+_LINE_BYTES_MAX = 4096
 
 
 class ProcessEvents:
@@ -36,3 +41,27 @@ class ProcessEvents:
                 del self._unsent[0]
         except BlockingIOError:
             return
+
+
+class EventReader:
+    """The template's side of the pipe: turns pieces of bytes into events."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[dict[str, Any]]:
+        """The events that are complete with this piece."""
+        *lines, rest = (self._rest + piece).split(b"\n")
+        self._rest = rest[-_LINE_BYTES_MAX:]
+        return [event for event in map(_event_of, lines) if event is not None]
+
+
+def _event_of(line: bytes) -> dict[str, Any] | None:
+    """The event of a line, which may follow text that has no end of its own."""
+    try:
+        event = json.loads(line[max(0, line.rfind(_BEGIN)) :])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("pid"), int):
+        return None
+    return event if isinstance(event.get("exit"), int) or "ready" in event else None

@@ -164,9 +164,10 @@ class PodScheduler:
             "lastTransitionTime": stamp(),
         }
         status = {"phase": "Pending", "conditions": [condition]}
-        self._waiting[namespace, name] = await self._cluster.patch(
-            POD, namespace, name, patch={"status": status}, subresource="status"
-        )
+        written = await self._cluster.patch(POD, namespace, name, patch={"status": status}, subresource="status")
+        if (namespace, name) in self._waiting:
+            # It may have been deleted meanwhile.
+            self._waiting[namespace, name] = written
         await self._warn(pod, message, reason="FailedScheduling")
 
     async def _warn(self, pod: Object, message: str, *, reason: str) -> None:

@@ -90,10 +90,14 @@ _SPEC_EXAMPLE = {
 
 
 def warm_up() -> None:
-    """Read a queue-proxy's environment once, before any fork.
+    """Read a queue-proxy's environment once, and take the default signal dispositions, before any fork.
 
     Types of settings are resolved, patterns compiled and decoders made; each fork would do that again, which is half of its start.
+    A shell starts its background jobs with SIGINT and SIGQUIT ignored, which pods would inherit.
     """
+    for number in signal.valid_signals() - {*_IGNORED}:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     spec_from_environment(_SPEC_EXAMPLE)
 
 

@@ -53,6 +53,7 @@ from serving.local.orders import (
 )
 from serving.local.preload.apps import PreloadedApps
 from serving.local.process_lifetime import children_of, environment_of, expects, kill_group, set_niceness
+from serving.local.processevents import EventReader
 from serving.local.processrecords import ProcessRecord, ProcessRecords
 from serving.local.spawn import Spawner, warm_up
 from serving.queueproxy.io.readiness import PUSH_AGAIN
@@ -77,7 +78,7 @@ class Template:
 
     def __init__(self, listener: socket.socket, *, events: tuple[int, int], records: ProcessRecords) -> None:
         self._listener = listener
-        self._events, self._event_lines = events[0], Lines()
+        self._events, self._event_reader = events[0], EventReader()
         self._records = records
         # The supervisor: it is the parent of all processes of pods too.
         self._owner = os.getppid()
@@ -171,8 +172,7 @@ class Template:
             return
         # What has started is known before its end is.
         self._launches.finish(is_all=False)
-        for line in self._event_lines.feed(piece):
-            event = json.loads(line)
+        for event in self._event_reader.feed(piece):
             process = self._running.get(event["pid"])
             if process is None:
                 if "exit" in event:

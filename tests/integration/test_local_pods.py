@@ -381,3 +381,21 @@ async def test_a_pod_that_is_gone_is_freed_without_a_look_for_cycles(machine: Ma
         await until(lambda: freed() is None)
     finally:
         gc.enable()
+
+
+async def test_pods_of_a_background_job_of_a_shell_have_the_default_signals(tmp_path: Path) -> None:
+    ignored = (signal.SIGINT, signal.SIGQUIT)
+    before = [signal.signal(number, signal.SIG_IGN) for number in ignored]
+    try:
+        with template_process(tmp_path / "state") as template:
+            async with controlled(template.state) as machine:
+                await machine.start(manifest(command="sh -c 'grep SigIgn /proc/self/status; exec sleep 1000'"))
+                log = template.state.logs / "pods" / "default" / "p" / "user-container.log"
+                await until(lambda: log.exists() and log.read_text().endswith("\n"))
+                mask = int(log.read_text().split()[1], 16)
+                assert [number.name for number in ignored if mask >> (number - 1) & 1] == []
+                await machine.cluster.delete(POD, "default", "p", grace_s=0)
+                await machine.until_gone()
+    finally:
+        for number, handler in zip(ignored, before, strict=True):
+            signal.signal(number, handler)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -240,3 +240,33 @@ async def test_a_pod_that_requests_more_than_the_machine_starts_with_a_warning()
             event = (await anext(events)).object
         assert (event["reason"], event["involvedObject"]["name"]) == ("RequestsExceedNode", "large")
         assert event["message"].startswith("the pod requests 50 cpu of 1 that local has; it starts all the same")
+
+
+class DeletesWhileWritten(MemoryCluster):
+    """A store in which a pod is deleted just after its status has been written."""
+
+    seen: Callable[[], bool]
+
+    async def patch(self, kind: Kind, namespace: str, name: str, **how: Any) -> Object:  # noqa: ANN401 - as the port
+        written = await super().patch(kind, namespace, name, **how)
+        if kind is POD:
+            await self.delete(POD, namespace, name, grace_s=0)
+            await until(self.seen)
+        return written
+
+
+async def test_a_pod_that_is_deleted_while_it_is_refused_does_not_wait() -> None:
+    cluster = DeletesWhileWritten()
+    scheduler = PodScheduler(cluster)
+    cluster.seen = lambda: not scheduler._pods.cache
+    await cluster.create(NODE, {"metadata": {"name": "local"}, "spec": {"unschedulable": True}})
+    running = asyncio.create_task(scheduler.run())
+    await cluster.create(POD, pod("p"))
+    async with asyncio.timeout(60):
+        while not (await cluster.list(EVENT)).items:  # noqa: ASYNC110 - the store is asked
+            await asyncio.sleep(0.01)
+    assert repr(scheduler) == "PodScheduler(0 waiting)"
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    await cluster.close()

@@ -26,9 +26,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield up
 
 
-def service(name: str, slots: int, annotations: dict[str, str]) -> Object:
+def service(name: str, slots: int, annotations: dict[str, str], *, port: str) -> Object:
     command = f"{sys.executable} {grpc_echo.__file__}"
-    container = {"image": "echo", "ports": [{"name": "h2c", "containerPort": 8080}]}
+    container = {"image": "echo", "ports": [{"containerPort": 8080, **({"name": port} if port else {})}]}
     template = {
         "metadata": {"annotations": {"serving.dev/command": command, **annotations}},
         "spec": {"containerConcurrency": slots, "containers": [container]},
@@ -41,9 +41,11 @@ def service(name: str, slots: int, annotations: dict[str, str]) -> Object:
     }
 
 
-async def created(up: Up, name: str, annotations: dict[str, str] | None = None, *, slots: int = 0) -> None:
+async def created(
+    up: Up, name: str, annotations: dict[str, str] | None = None, *, slots: int = 0, port: str = "h2c"
+) -> None:
     async with cluster_of(up) as cluster:
-        await cluster.create(SERVING_SERVICE, service(name, slots, annotations or {}))
+        await cluster.create(SERVING_SERVICE, service(name, slots, annotations or {}, port=port))
         await until_ready(cluster, name)
     async with channel(up, name) as at, asyncio.timeout(60):
         # The activator hears of it a moment later.
@@ -73,12 +75,16 @@ async def status_of(at: grpc.aio.Channel) -> grpc.StatusCode:
     return grpc.StatusCode.OK
 
 
-async def test_every_kind_of_call_with_trailers_statuses_deadlines_and_cancellation(up: Up) -> None:
-    await created(up, "kinds")
-    async with channel(up, "kinds") as at:
+@pytest.mark.parametrize(("name", "port"), [("kinds", "h2c"), ("unnamed", "")])
+async def test_every_kind_of_call_with_trailers_statuses_deadlines_and_cancellation(
+    up: Up, name: str, port: str
+) -> None:
+    """Whatever the port is named: a gRPC call is never sent to an app in HTTP/1.1."""
+    await created(up, name, port=port)
+    async with channel(up, name) as at:
         said = call(at, "Say", b"one")
         assert await said == b"one"
-        assert ("revision", "kinds-00001") in tuple(await said.trailing_metadata())
+        assert ("revision", f"{name}-00001") in tuple(await said.trailing_metadata())
         assert [one async for one in at.unary_stream(method("Repeat"))(b"x", timeout=DEADLINE_S)] == [b"x"] * 3
         assert await at.stream_unary(method("Join"))(iter([b"a", b"b"]), timeout=DEADLINE_S) == b"ab"
         chat = at.stream_stream(method("Chat"))(timeout=DEADLINE_S)

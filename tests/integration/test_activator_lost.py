@@ -108,6 +108,19 @@ async def test_a_pod_that_always_dies_is_not_tried_for_ever() -> None:
     assert (answer.status, len(dying.heads)) == (502, 2)
 
 
+async def test_a_request_that_ended_two_pods_gets_no_third() -> None:
+    """Each try may end a pod, for example by the memory that it takes: others are left for other requests."""
+    async with staged() as stage:
+        await stage.service()
+        pods = []
+        for name in ("p", "q", "r"):
+            pod = await stage.pod_seen(name)
+            pod.dies_at_once = True
+            pods.append(pod)
+        answer = await ask(stage.public)
+    assert (answer.status, sum(len(pod.heads) for pod in pods)) == (502, 2)
+
+
 @pytest.mark.parametrize("told", [True, False])
 async def test_what_an_answer_tells_of_its_way_can_be_turned_off(told: bool) -> None:
     async with staged(tell_revision=told, tell_cold_start=told, tell_timing=told) as stage:

@@ -48,8 +48,8 @@ _RETRY = _TEXT + b"Retry-After: 1\r\n"
 _REVISION = b"X-Serving-Revision: %b\r\n"
 _COLD_START = b"X-Serving-Cold-Start: true\r\n"
 _LISTENERS = {listener.value: listener for listener in Listener}
-# The request itself may be what kills its pods: it must not take down all pods of a revision.
-_LOSSES_MAX = 2
+# The request itself may be what kills its pods, by the memory that it takes for example: it gets one more pod and no third.
+_LOSSES_MAX = 1
 
 
 class _Visit:

@@ -101,7 +101,8 @@ class Http2Pool(Pool):
             # Shielded: a request that gives up leaves the connection to the others.
             made = await asyncio.shield(making)
             if not made.is_open:
-                raise ConnectionResetError(f"{address[0]}:{address[1]} closed a new connection at once")
+                why = made.violation or "it closed a new connection at once"
+                raise ConnectionResetError(f"{address[0]}:{address[1]}: {why}")
 
     async def _make(self, address: Address) -> UpstreamSession:
         loop = asyncio.get_running_loop()

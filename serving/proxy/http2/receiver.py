@@ -72,6 +72,11 @@ class FrameReceiver(FrameWriter):
         kept = self._kept
         return bool(self._preface_left or self._block_id or (kept and (len(kept) < _HEAD_BYTES or kept[3] != DATA)))
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the peer's first frame has come, which is SETTINGS."""
+        return self._begun
+
     def receive(self, data: bytes, now_s: float) -> None:
         """Take what the socket has brought.
 

@@ -21,6 +21,8 @@ __all__ = ["LinkHome", "UpstreamSession"]
 # Half of all numbers that a connection has: then another one is made.
 _STREAM_ID_MAX = 2**30
 
+_NOT_SPOKEN = "the app does not speak HTTP/2, which gRPC calls and a port named h2c need"
+
 
 class LinkHome(Protocol):
     """Where links come from: the pool."""
@@ -43,6 +45,8 @@ class UpstreamSession(FrameSender):
         self.carried_count = 0
         """Streams that it has had."""
         self.engine = Http2Engine(self, home.settings, is_server=False, now_s=self.used_s)
+        self.violation = ""
+        """How the app broke the protocol, if that ended the connection."""
         self._home = home
         self._transport: asyncio.Transport
 
@@ -128,7 +132,8 @@ class UpstreamSession(FrameSender):
         except Violation as violation:
             engine.send_goaway(0, violation.code)
             self.write_now()
-            self._lose(f"the app broke HTTP/2: {violation}")
+            self.violation = f"the app broke HTTP/2: {violation}" if engine.has_begun else _NOT_SPOKEN
+            self._lose(self.violation)
             return
         if engine.out:
             self.send()

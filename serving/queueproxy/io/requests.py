@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from serving.proxy.exchange import Exchange
+from serving.proxy.grpccall import is_grpc_call
 from serving.proxy.lines import header_lines
 from serving.proxy.phase import ExchangeOutcome
 from serving.queueproxy.io.podrequests import DIRECT, QUEUE_FULL, RETRY, WAITED_TOO_LONG, PodRequests, is_probe
@@ -72,7 +73,9 @@ class PodHandler(PodRequests[Exchange]):
     def _run(self, exchange: Exchange) -> None:
         origin = exchange.context
         assert isinstance(origin, tuple)
-        exchange.forward(self._app, host=origin[1], trusted=origin[0])
+        # A gRPC call exists in HTTP/2 alone, so an app that takes one speaks it, whatever its port is named.
+        is_call = exchange.is_http2 and is_grpc_call(exchange.head)
+        exchange.forward(self._app, host=origin[1], trusted=origin[0], over_http2=is_call)
 
     def _is_handed_back(self, exchange: Exchange) -> bool:
         """Break off instead of answering, if an activator made the request and may send it to another pod."""

@@ -254,3 +254,14 @@ async def test_an_app_that_closes_at_once_is_502_and_not_asked_again_and_again()
     async with before(closing) as proxy:
         assert (await one(proxy, get())).startswith(b"502 ")
         assert len(proxy.backend.links) <= 2
+
+
+async def test_an_app_that_speaks_http1_is_502_and_the_answer_says_what_is_missing() -> None:
+    async def http1(link: Link) -> None:
+        await link.body(1)
+        link.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await link.rest()
+
+    [found] = await answers(http1, POST)
+    assert found.startswith(b"502 ")
+    assert found.endswith(b"the app does not speak HTTP/2, which gRPC calls and a port named h2c need")

@@ -28,6 +28,8 @@ __all__ = ["ReplayedDecision", "again", "changed_spec", "otherwise", "read_recor
 
 # What the metric counts is not in a record of the other one.
 _FIXED = {"metric"}
+# Characters of a line that is none which its error shows.
+_SHOWN_MAX = 60
 _FIELDS = {field.name: field.type for field in msgspec.structs.fields(ScalingSpec) if field.name not in _FIXED}
 
 
@@ -54,7 +56,8 @@ def read_record(line: bytes | str) -> DecisionRecord:
     try:
         return msgspec.json.decode(line, type=DecisionRecord)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InvalidValue(text=str(error), expected="a line of the decision log") from error
+        text = line if isinstance(line, str) else line.decode(errors="replace")
+        raise InvalidValue(text=text.strip()[:_SHOWN_MAX], expected=f"a line of the decision log: {error}") from error
 
 
 def changed_spec(spec: ScalingSpec, changes: Mapping[str, str]) -> ScalingSpec:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,12 +17,13 @@ from serving.cli.checks import holder_of
 from serving.cli.groupfiles import groups_in_config_maps, read_group_files
 from serving.cli.liveconfig import LiveConfig, read_live_config
 from serving.cli.progress import say_aside
+from serving.cli.table import aligned
 from serving.local.state import default_state_path
 from serving.metrics.render import render_page as render_metrics_page
 from serving.model.errors import Problem, SettingsError
 from serving.settings.configmap import ConfigMap
 from serving.settings.daemons import DAEMONS
-from serving.settings.load import Daemon, Layer, Loaded, in_reading_order, load, unknown_config_maps
+from serving.settings.load import Daemon, Loaded, in_reading_order, load, unknown_config_maps
 from serving.settings.parse import read_config_maps
 from serving.settings.record import SettingsRecord
 from serving.settings.render import config_map_names, render_config_map, render_page
@@ -29,6 +31,7 @@ from serving.settings.render import config_map_names, render_config_map, render_
 __all__ = ["check", "config", "defaults", "metrics", "show"]
 
 _EXIT_SETTINGS = 2
+_HEADER = ("DAEMON", "CONFIGMAP", "KEY", "VALUE", "FROM")
 _BY_NAME = {daemon.name: daemon for daemon in DAEMONS}
 
 _files = click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
@@ -80,11 +83,11 @@ def show(
         loaded = _load_live(names, live)
     rows = [row for name, one in loaded.items() if one for row in _rows(_BY_NAME[name], one)]
     if output == "json":
-        keys = ("daemon", "field", "value", "layer", "origin")
-        click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        click.echo(json.dumps(rows, indent=2))
         return
-    for daemon, field, value, _, origin in rows:
-        click.echo(f"{daemon:<11} {field:<42} {value!s:<28} {origin}")
+    # As `serving config defaults` prints them and a ConfigMap takes them.
+    columns = ("daemon", "config_map", "key", "written", "origin")
+    click.echo("\n".join(aligned([_HEADER, *([row[name] for name in columns] for row in rows)])))
 
 
 @config.command()
@@ -221,12 +224,19 @@ def _exit_with(problems: Sequence[Problem]) -> None:
         sys.exit(_EXIT_SETTINGS)
 
 
-def _rows(
-    daemon: Daemon[SettingsRecord], loaded: Loaded[SettingsRecord]
-) -> Iterable[tuple[str, str, object, Layer, str]]:
+def _rows(daemon: Daemon[SettingsRecord], loaded: Loaded[SettingsRecord]) -> Iterable[dict[str, Any]]:
     for field in daemon.fields():
         value: object = loaded.settings
         for part in field.path:
             value = getattr(value, part)
         origin = loaded.origins[field.name]
-        yield daemon.name, field.name, value, origin.layer, origin.where
+        yield {
+            "daemon": daemon.name,
+            "config_map": field.knob.config_map,
+            "key": field.knob.key,
+            "field": field.name,
+            "value": value,
+            "written": field.knob.unit.write(value),
+            "layer": origin.layer,
+            "origin": origin.where,
+        }

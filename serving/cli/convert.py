@@ -58,6 +58,9 @@ def _documents(file: str) -> list[dict[str, Any]]:
         found = list(yaml.safe_load_all(text))
     except (OSError, UnicodeDecodeError) as error:
         fail_usage(f"{file}: {error.strerror if isinstance(error, OSError) else 'not a text file'}")
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        fail_usage(f"{file}{line}: not YAML: {error.problem or error.context}")
     except yaml.YAMLError as error:
         fail_usage(f"{file}: not YAML: {' '.join(str(error).split())}")
     return [one for one in found if isinstance(one, dict)]

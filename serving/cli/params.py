@@ -1,13 +1,13 @@
 """Types of option values that several commands share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from serving.model.errors import InvalidValue
 
-__all__ = ["JSONPATH", "OutputParam", "TimeParam", "wait_timeout_option"]
+__all__ = ["JSONPATH", "OutputParam", "TimeParam", "is_json", "json_output_options", "wait_timeout_option"]
 
 JSONPATH = "jsonpath="
 """The beginning of an output that is a JSONPath template."""
@@ -41,6 +41,17 @@ class TimeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
             return parse_duration_s(value)
         except InvalidValue:
             self.fail(f"{value!r} is not a time; expected seconds as 90, or 90s, 5m, 1h", param, ctx)
+
+
+def json_output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """``-o`` of text or JSON, and ``--json`` for the latter; ``is_json`` reads both."""
+    shown = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    return shown(click.option("--json", "as_json", is_flag=True, help="As -o json.")(command))
+
+
+def is_json(options: Mapping[str, Any]) -> bool:
+    """Whether the options of ``json_output_options`` ask for JSON."""
+    return bool(options["as_json"]) or options["output"] == "json"
 
 
 def wait_timeout_option(default_s: float, *older: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,15 +1,18 @@
 """``serving replay``: decides again what the decision log has, with the same code, and shows where the answers differ."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
 from serving.autoscaler.decision_history import DecisionRecord
 from serving.autoscaler.explain import explain
-from serving.autoscaler.replay import ReplayedDecision, again, otherwise, read_record
+from serving.autoscaler.replay import again, otherwise, read_record
+from serving.autoscaler.scaler import ScalerOutcome
 from serving.cli.api import fail
 from serving.model.errors import InvalidValue
 
@@ -17,13 +20,16 @@ __all__ = ["replay"]
 
 _EXIT_DIFFERENT = 1
 
+_Difference = dict[str, Any]
+
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="A number of the revision to change: max_scale=4."
 )
-def replay(files: tuple[Path, ...], changes: tuple[str, ...]) -> None:
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def replay(files: tuple[Path, ...], changes: tuple[str, ...], output: str) -> None:
     """Decide again what stands in FILES of the decision log, oldest file first.
 
     With the same numbers every answer must be the same, else the command ends with 1. With --set, each moment is decided
@@ -33,50 +39,76 @@ def replay(files: tuple[Path, ...], changes: tuple[str, ...]) -> None:
     for record in _read(files):
         by_revision.setdefault((record.namespace, record.revision), []).append(record)
     if not changes:
-        _verify(by_revision)
+        _verify(by_revision, is_json=output == "json")
         return
     try:
-        _what_if(by_revision, _pairs(changes))
+        _what_if(by_revision, _pairs(changes), is_json=output == "json")
     except InvalidValue as error:
         fail(f"--set: {error}")
 
 
-def _verify(by_revision: dict[tuple[str, str], list[DecisionRecord]]) -> None:
-    count = different = kept = 0
-    for records in by_revision.values():
+def _verify(by_revision: dict[tuple[str, str], list[DecisionRecord]], *, is_json: bool) -> None:
+    count = kept = 0
+    different: list[_Difference] = []
+    for (namespace, revision), records in by_revision.items():
         for record in records:
             count += 1
             kept += record.windows is None
             found, then = again(record), record.entry.outcome
-            if found != then:
-                different += 1
-                click.echo(
-                    f"{record.entry.at_wall_s:.3f} {record.revision}\n  then {explain(then)}\n  now  {explain(found)}"
-                )
-                for name, before, after in _differences(msgspec.to_builtins(then), msgspec.to_builtins(found), ""):
+            if found == then:
+                continue
+            one = _difference(record, namespace=namespace, before=then, after=found)
+            different.append(one)
+            if not is_json:
+                click.echo(f"{one['at_s']:.3f} {revision}\n  then {one['before']}\n  now  {one['after']}")
+                for name, before, after in one["fields"]:
                     click.echo(f"  {name}: {before} then, {after} now")
-    taken = f", {kept} with the algorithm's answer as it was" if kept else ""
-    click.echo(f"{count} decisions about {len(by_revision)} revisions decided again{taken}: {different} differ")
+    if is_json:
+        _print_record(count, len(by_revision), different)
+    else:
+        taken = f", {kept} with the algorithm's answer as it was" if kept else ""
+        click.echo(
+            f"{count} decisions about {len(by_revision)} revisions decided again{taken}: {len(different)} differ"
+        )
     if different:
         sys.exit(_EXIT_DIFFERENT)
 
 
-def _what_if(by_revision: dict[tuple[str, str], list[DecisionRecord]], changes: dict[str, str]) -> None:
-    count = different = 0
+def _what_if(
+    by_revision: dict[tuple[str, str], list[DecisionRecord]], changes: dict[str, str], *, is_json: bool
+) -> None:
+    count = 0
+    different: list[_Difference] = []
     for (namespace, revision), records in sorted(by_revision.items()):
-        answers = list(otherwise(records, changes))
-        count += len(answers)
-        different += sum(not answer.is_same for answer in answers)
-        _tell(f"{namespace}/{revision}", answers)
+        for answer in otherwise(records, changes):
+            count += 1
+            if answer.is_same:
+                continue
+            one = _difference(answer.record, namespace=namespace, before=answer.first, after=answer.second)
+            different.append(one)
+            if not is_json:
+                click.echo(f"{one['at_s']:.3f} {namespace}/{revision}\n  as it was {one['before']}")
+                click.echo(f"  otherwise {one['after']}")
+    if is_json:
+        _print_record(count, len(by_revision), different)
+        return
     text = ", ".join(f"{name}={value}" for name, value in changes.items())
-    click.echo(f"with {text}: {different} of {count} decisions about {len(by_revision)} revisions differ")
+    click.echo(f"with {text}: {len(different)} of {count} decisions about {len(by_revision)} revisions differ")
 
 
-def _tell(who: str, answers: list[ReplayedDecision]) -> None:
-    for answer in answers:
-        if not answer.is_same:
-            click.echo(f"{answer.record.entry.at_wall_s:.3f} {who}\n  as it was {explain(answer.first)}")
-            click.echo(f"  otherwise {explain(answer.second)}")
+def _difference(record: DecisionRecord, *, namespace: str, before: ScalerOutcome, after: ScalerOutcome) -> _Difference:
+    return {
+        "at_s": record.entry.at_wall_s,
+        "namespace": namespace,
+        "revision": record.revision,
+        "before": explain(before),
+        "after": explain(after),
+        "fields": list(_differences(msgspec.to_builtins(before), msgspec.to_builtins(after), "")),
+    }
+
+
+def _print_record(count: int, revision_count: int, different: list[_Difference]) -> None:
+    click.echo(json.dumps({"decisions": count, "revisions": revision_count, "different": different}, indent=2))
 
 
 def _read(files: tuple[Path, ...]) -> Iterator[DecisionRecord]:

@@ -32,7 +32,7 @@ def kind_named(word: str) -> Kind:
     found = _BY_WORD.get(word.lower())
     if found is None:
         near = difflib.get_close_matches(word.lower(), _BY_WORD, n=1)
-        expected = f"a kind such as {near[0]}" if near else f"a kind; known are {', '.join(known_words())}"
+        expected = f"a kind; the nearest is {near[0]}" if near else f"a kind; known are {', '.join(known_words())}"
         raise InvalidValue(text=word, expected=expected)
     return found
 

@@ -56,4 +56,7 @@ def scale(*, api: ApiClient, name: str, count: int | None, wait: bool, output: s
     wanted = read_annotations(found, AutoscalerSettings()).scaling
     revision = nested(service, "status", "latestCreatedRevisionName") or ""
     shown = f"at most {wanted.max_scale}" if wanted.max_scale else "no limit"
-    click.echo(f"{name}: at least {wanted.min_scale or 0} pods, {shown}{f' ({revision})' if wait else ''}")
+    fewest = wanted.min_scale or 0
+    click.echo(
+        f"{name}: at least {fewest} {'pod' if fewest == 1 else 'pods'}, {shown}{f' ({revision})' if wait else ''}"
+    )

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
+from serving.cli.params import is_json, json_output_options
 from serving.cli.simulateinputs import (
     LOAD_UNTIL_S,
     changed_settings,
@@ -45,7 +47,7 @@ _LOAD_START_S = 1.0
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Also draw the comparison into an SVG file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_output_options
 @click.pass_context
 def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | None, **options: Any) -> None:  # noqa: ANN401
     """Run a service on the virtual clock: the product's decisions, a simulated world.
@@ -64,17 +66,20 @@ def simulate(context: click.Context, /, changes: tuple[str, ...], plot: Path | N
         if plot is not None:
             image = comparison_svg(answer.policies, answer.curves, length_s=runner.workload.length_s)
             plot.write_text(image, encoding="utf-8")
-        print_comparison(answer, as_json=options["as_json"])
+        print_comparison(answer, as_json=is_json(options))
     except (InvalidValue, SettingsError, OSError) as error:
         click.echo(str(error), err=True)
         sys.exit(2)
 
 
 def _refuse_trace_options(options: dict[str, Any]) -> None:
-    for name in ("compare", "as_json", "equal_pod_seconds", "plot"):
+    for name in ("compare", "equal_pod_seconds", "plot"):
         if options[name]:
-            flag = "--json" if name == "as_json" else "--" + name.replace("_", "-")
-            problem = Problem(where=flag, what="there is nothing to compare", expected="--trace FILE beside it")
+            problem = Problem(
+                where="--" + name.replace("_", "-"),
+                what="there is nothing to compare",
+                expected="--trace FILE beside it",
+            )
             raise SettingsError([problem])
 
 
@@ -95,6 +100,14 @@ def _simulate_load(settings: AutoscalerSettings, options: dict[str, Any]) -> Non
     for at_s in arrivals(steps, until_s, random.Random(options["seed"])):  # noqa: S311 - made-up load
         engine.at(at_s, simulated.arrive)
     engine.run(until_s)
+    if is_json(options):
+        record = {
+            "moments": simulated.moments,
+            "latencies_s": simulated.latencies_s,
+            "refused": simulated.refused_count,
+        }
+        click.echo(msgspec.json.encode(record).decode())
+        return
     for line in timeline(simulated.moments):
         click.echo(line)
     click.echo()

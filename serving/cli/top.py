@@ -19,7 +19,7 @@ from serving.cli.stats import url_of
 from serving.cli.topnodes import node_lines, node_table
 from serving.model.revisionnumbers import PolicyCosts
 
-__all__ = ["screen_of", "top"]
+__all__ = ["record_of", "screen_of", "top"]
 
 _PERIOD_S = 2.0
 _TIMEOUT_S = 10.0
@@ -27,6 +27,7 @@ _TONES = {"active": "green", "starting": "yellow", "failed": "red", "at zero": "
 # Columns from which on the reasons have room beside the numbers.
 _WIDE = 110
 _BELOW_MAX = 5
+_NAME_LEAST = 12
 # Columns from which on there is room for all numbers.
 _ROOMY = 96
 _NUMBERS = ("PODS", "RUNNING", "HELD", "TARGET", "RPS", "4XX", "5XX", "P50", "P95", "P99")
@@ -39,12 +40,23 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 @click.command()
 @click.option("--once", is_flag=True, help="Print it once and end, as when the output is no terminal.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Print it once, as one JSON object.",
+)
 @click.option("--dashboard", "url", metavar="URL", help="A dashboard's address; else the state folder says.")
 @click.option("-n", "--namespace", default="", help="Only this namespace.")
 @state_option
-def top(*, once: bool, url: str | None, namespace: str, state_path: Path | None) -> None:
+def top(*, once: bool, output: str, url: str | None, namespace: str, state_path: Path | None) -> None:
     """What runs now: revisions with load, pods and the last decision; nodes with what they have. Ends with Ctrl-C."""
     url = (url or url_of("dashboard", state_path)).rstrip("/")
+    if output == "json":
+        click.echo(json.dumps(record_of(_state(url), namespace=namespace), indent=2))
+        return
     console = Console()
     if once or not console.is_terminal:
         console.print(screen_of(_state(url), namespace=namespace, width=console.width))
@@ -57,18 +69,33 @@ def top(*, once: bool, url: str | None, namespace: str, state_path: Path | None)
             time.sleep(_PERIOD_S)
 
 
+def record_of(state: Mapping[str, Any], *, namespace: str = "") -> dict[str, Any]:
+    """All that is known of revisions and nodes in one state of the dashboard, busiest revisions first."""
+    return {
+        "revisions": [row.record() for row in _rows(state, namespace)],
+        "nodes": node_lines(state.get("nodes") or {}),
+        "policies": [one for one in state.get("policies") or () if namespace in {"", one["namespace"]}],
+    }
+
+
+def _rows(state: Mapping[str, Any], namespace: str) -> list["_Row"]:
+    rows = [_Row(state, one) for one in state["objects"] if one["kind"] == "revision"]
+    rows = [row for row in rows if namespace in {"", row.view["namespace"]}]
+    return sorted(rows, key=lambda row: (-row.load, -row.number("ready"), row.key))
+
+
 def screen_of(state: Mapping[str, Any], *, namespace: str = "", width: int = _WIDE, height: int | None = None) -> Group:
     """All that is shown of one state of the dashboard, busiest revisions first; a narrow screen has the why below.
 
     ``height`` is how many lines there are; None has no end. Nodes come below, and revisions leave some room for them.
     """
     is_wide = width >= _WIDE
-    rows = [_Row(state, one) for one in state["objects"] if one["kind"] == "revision"]
-    rows = [row for row in rows if namespace in {"", row.view["namespace"]}]
-    rows.sort(key=lambda row: (-row.load, -row.number("ready"), row.key))
+    rows = _rows(state, namespace)
     ready = sum(row.number("ready") for row in rows)
     count = len(rows)
-    title = Text.assemble(("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {ready:g} pods ready")
+    title = Text.assemble(
+        ("serving", "bold"), f"  {count} revision{'s' * (count != 1)}, {ready:g} pod{'s' * (ready != 1)} ready"
+    )
     nodes = node_lines(state.get("nodes") or {})
     row_max, node_max = count, len(nodes)
     if height is not None:
@@ -115,15 +142,24 @@ def _saved(state: Mapping[str, Any], namespace: str) -> str:
 
 def _revisions(rows: list["_Row"], *, width: int) -> Table:
     table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
-    for name in ("REVISION", "STATE"):
-        table.add_column(name, no_wrap=True)
+    # The numbers stay whole: of a long name the beginning is shown. A wide screen shares what is left out with the reasons.
+    is_wide = width >= _WIDE
+    table.add_column(
+        "REVISION",
+        no_wrap=True,
+        overflow="ellipsis",
+        max_width=width // 4 if is_wide else None,
+        min_width=None if is_wide else _NAME_LEAST,
+        ratio=None if is_wide else 1,
+    )
+    table.add_column("STATE", no_wrap=True)
     for name in _NUMBERS if width >= _ROOMY else _FEW_NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("MODE", no_wrap=True)
-    if width >= _WIDE:
+    if is_wide:
         table.add_column("WHY", ratio=1, overflow="ellipsis", no_wrap=True)
     for row in rows:
-        table.add_row(*row.cells(has_all=width >= _ROOMY), *([row.said()] if width >= _WIDE else ()))
+        table.add_row(*row.cells(has_all=width >= _ROOMY), *([row.said()] if is_wide else ()))
     return table
 
 
@@ -142,6 +178,11 @@ class _Row:
 
     def number(self, name: str) -> float:
         return self._numbers.get(name) or 0.0
+
+    def record(self) -> dict[str, Any]:
+        """What the row is made from."""
+        numbers = {name: value for name, value in self._numbers.items() if value is not None}
+        return {**self.view, "shown_state": self._state(), "numbers": numbers, "decision": self._decision}
 
     def said(self) -> Text:
         """The last decision."""
@@ -194,6 +235,8 @@ def _state(url: str) -> Mapping[str, Any]:
     try:
         with urllib.request.urlopen(f"{url}/state", timeout=_TIMEOUT_S) as answer:  # noqa: S310 - our own server
             found: Mapping[str, Any] = json.load(answer)
+    except ValueError:
+        fail(f"--dashboard: {url!r} is not the address of a dashboard, such as http://127.0.0.1:6090")
     except OSError as error:
         fail(f"the dashboard does not answer at {url}: {error}; is `serving up` running?")
     return found

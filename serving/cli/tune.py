@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from serving.cli.params import is_json, json_output_options
 from serving.cli.simulateinputs import changed_settings, known_policies, runner_of, settings_pairs
 from serving.cli.simulateoptions import workload_options
 from serving.model.errors import InvalidValue, SettingsError
@@ -31,7 +32,7 @@ _BASE = "knative"
 @click.option(
     "--policy", default="default", show_default=True, help=f"The policy to tune: one of {', '.join(POLICIES)}."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_output_options
 @click.pass_context
 def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, policy: str, **options: Any) -> None:  # noqa: ANN401
     """Sweep a policy's dial on a recorded workload and print the settings to paste."""
@@ -47,7 +48,7 @@ def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, po
         sys.exit(2)
     best = best_within(points, base.pod_seconds * share)
     chosen = {} if best is None else _settings_of(name, best.name, settings)
-    if options["as_json"]:
+    if is_json(options):
         click.echo(msgspec.json.encode(_as_record(base, points, best, chosen=chosen)).decode())
         return
     for line in policy_table({_BASE: base, **{point.name: point.report for point in points}}):

@@ -33,13 +33,21 @@ from serving.samples import hello
 __all__ = ["up"]
 
 _EXIT_SETTINGS = 2
+_PORT_MAX = 65_535
 _TLS = "SERVING_ACTIVATOR_TLS_"
 _TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
 
 
 def _port_options(command: Callable[..., None]) -> Callable[..., None]:
     for port in reversed(PORTS):
-        option = click.option(f"--{port.name}-port", default=port.number, show_default=True, help=port.what)
+        option = click.option(
+            f"--{port.name}-port",
+            type=click.IntRange(0, _PORT_MAX),
+            metavar="PORT",
+            default=port.number,
+            show_default=True,
+            help=port.what,
+        )
         command = option(command)
     return command
 

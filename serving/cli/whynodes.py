@@ -18,7 +18,7 @@ from serving.cluster.port import Object
 from serving.model.knative import REMOVAL_TAINT, REVISION_LABEL
 from serving.model.objects import conditions_of, labels_of, name_of, nested, timestamp_s
 
-__all__ = ["node_group_lines", "node_lines", "node_story", "print_why_of_nodes"]
+__all__ = ["events_of_groups", "node_group_lines", "node_lines", "node_story", "print_why_of_nodes"]
 
 _GROUP, _NODE = "nodegroup", "node"
 # The reason of the daemon's Event about a growth.
@@ -32,7 +32,7 @@ def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
     kind, _, found = name.partition("/")
     if kind not in {_GROUP, "ng", _NODE, "no"} or not found:
         return False
-    groups, events = items_of(api, NODE_GROUP), _events(api, since_s)
+    groups, events = items_of(api, NODE_GROUP), events_of_groups(api, since_s)
     nodes, pods = items_of(api, NODE), items_of(api, POD, everywhere=True)
     if kind in {_GROUP, "ng"}:
         group = next((one for one in groups if name_of(one) == found), None)
@@ -57,10 +57,10 @@ def node_story(api: ApiClient, is_ours: Callable[[str], bool], *, since_s: float
     if not groups:
         return []
     pods = [one for one in items_of(api, POD, REVISION_LABEL) if is_ours(labels_of(one).get(REVISION_LABEL, ""))]
-    return revision_story(pods, nodes=items_of(api, NODE), groups=groups, events=_events(api, since_s))
+    return revision_story(pods, nodes=items_of(api, NODE), groups=groups, events=events_of_groups(api, since_s))
 
 
-def _events(api: ApiClient, since_s: float) -> list[Object]:
+def events_of_groups(api: ApiClient, since_s: float) -> list[Object]:
     """Events of node groups, oldest first."""
     events = [
         one

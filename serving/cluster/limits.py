@@ -21,9 +21,9 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes_max: int = 16 * 2**20
     """The same in bytes of JSON. Range 0 and more. Default: 10,000 pods of 1.6 KiB."""
 
-    history_age_s: float = 30.0
-    """Age of a change in seconds at which the history drops it. Range 0 and more. Default: a list of 10,000 pods in pages, or a
-    connection that is made again."""
+    history_age_s: float = 10.0
+    """Age of a change in seconds at which the history drops it. Range 0 and more. Default: a list of 10,000 pods, on a machine
+    under load, before its watch starts; a client that comes later lists again."""
 
     history_count_min: int = 100
     """The newest changes of one kind stay at any age. Range 0 and more. Default: that of a kube-apiserver's watch cache."""

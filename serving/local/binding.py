@@ -1,9 +1,13 @@
-"""The listening sockets of ``serving up``, which its supervisor holds while daemons come and go. Standard library only."""
+"""The listening sockets of ``serving up``, which its supervisor holds while daemons come and go."""
 
+import contextlib
 import os
+import re
 import socket
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
+from serving.local.state import StateFolder
 from serving.model.errors import Problem, SettingsError
 
 __all__ = ["Ports", "bind"]
@@ -33,13 +37,34 @@ def bind(ports: Ports, *, unheard: Collection[str] = ()) -> dict[str, socket.soc
         except OSError as error:
             if name in unheard:
                 continue
-            what = f"port {port} cannot be taken: {os.strerror(error.errno or 0)}"
-            problems.append(Problem(where=f"--{name}-port", what=what, expected="a free port"))
+            problems.append(_taken(name, port, error))
     if problems:
         for one in found.values():
             one.close()
         raise SettingsError(problems)
     return found
+
+
+def _taken(name: str, port: int, error: OSError) -> Problem:
+    where, holder = f"--{name}-port", _holder(port)
+    if holder is None:
+        what = f"port {port} cannot be taken: {os.strerror(error.errno or 0)}"
+        return Problem(where=where, what=what, expected="a free port")
+    what = f"port {port} is that of the `serving up` with the state folder {holder}"
+    return Problem(
+        where=where, what=what, expected=f"another port, such as 0, or `serving down --state {holder}` first"
+    )
+
+
+def _holder(port: int) -> Path | None:
+    """The state folder of the system on this machine that has a port, as the environment of its daemons says."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            found = re.search(rb"(?:^|\0)SERVING_STATE=([^\0]+)", (process / "environ").read_bytes())
+            state = Path(os.fsdecode(found[1])) if found else None
+            if state is not None and port in StateFolder(state).read_ports().values():
+                return state
+    return None
 
 
 def _bound(port: int) -> socket.socket:

@@ -40,6 +40,10 @@ def test_a_system_starts_in_the_background_says_where_it_is_and_ends(tmp_path: P
         assert "dashboard: http://" in typed(state, "up", "-d", *ports).stdout
         # A second one says who is there, and does not end the first.
         assert "holds this state folder" in typed(state, "up", "-d", *ports, code=2).stderr
+        taken = f"--public-port={StateFolder(state).read_ports()['public']}"
+        said = typed(tmp_path / "other", "up", *ports, taken, code=2).stderr
+        assert f"that of the `serving up` with the state folder {state}; expected another port" in said
+        assert "not in the range" in typed(tmp_path / "other", "up", "--public-port=70000", code=2).stderr
         typed(state, "deploy", "hello", str(tmp_path), "--command", SAMPLE, "--min-scale", "1", "--no-snapshot")
         shown = typed(state, "status").stdout
         assert "1 of 1 ready" in shown

@@ -63,8 +63,11 @@ def test_show_tells_each_value_with_its_origin(tmp_path: Path) -> None:
     assert rows["min_scale"]["origin"] == f"{tmp_path}/config-autoscaler.yaml:6"
     assert rows["max_scale"] == {
         "daemon": "autoscaler",
+        "config_map": "config-autoscaler",
+        "key": "max-scale",
         "field": "max_scale",
         "value": 7,
+        "written": "7",
         "layer": "flag",
         "origin": "flag --set max_scale",
     }
@@ -73,7 +76,7 @@ def test_show_tells_each_value_with_its_origin(tmp_path: Path) -> None:
 
 def test_show_as_a_table_has_a_line_a_setting() -> None:
     lines = serving("config", "show").stdout.splitlines()
-    assert any(line.split() == ["autoscaler", "stable_window_s", "60.0", "default"] for line in lines)
+    assert any(line.split() == ["autoscaler", "config-autoscaler", "stable-window", "60s", "default"] for line in lines)
 
 
 def test_show_refuses_what_check_refuses(broken: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_route_of_keda_with_its_deployment_is_a_service_and_its_hosts(
         ("a: 1", "nothing to convert"),
         ("services: {web: 1}", "services.web"),
         ("services: {web: {ports: [8000-8010]}}", "one port"),
-        ("a: [", "not YAML"),
+        ("a: [\n", ":2: not YAML: expected the node content, but found '<stream end>'"),
     ],
 )
 def test_what_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import msgspec
@@ -49,3 +50,12 @@ def test_a_file_that_is_no_log_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("hello\n")
     done = CliRunner().invoke(main, ["replay", str(tmp_path / "x")])
     assert (done.exit_code, f"{tmp_path / 'x'}:1:" in done.output) == (1, True)
+
+
+def test_as_json_the_differences_are_records(tmp_path: Path) -> None:
+    found = json.loads(CliRunner().invoke(main, ["replay", recording(tmp_path), "-o", "json"]).output)
+    assert (found["revisions"], found["different"]) == (1, [])
+    done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scale=8", "-o", "json"])
+    other = json.loads(done.output)
+    assert other["decisions"] == found["decisions"]
+    assert any("limited by max-scale 8" in one["after"] for one in other["different"])

@@ -20,6 +20,8 @@ def test_every_kind_has_a_word_that_means_it() -> None:
 def test_what_is_no_kind_is_told_with_those_that_are() -> None:
     with pytest.raises(InvalidValue, match="'frob' is not a kind; known are services, namespaces, "):
         kind_named("frob")
+    with pytest.raises(InvalidValue, match=r"'leasse' is not a kind; the nearest is lease$"):
+        kind_named("leasse")
 
 
 def test_paths_are_those_of_the_api() -> None:

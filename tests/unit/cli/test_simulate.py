@@ -176,3 +176,9 @@ def test_every_wrong_option_about_nodes_is_listed() -> None:
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 4)
     assert "larger than a node" in simulate("--nodes", "1", "--pod-cpu", "9").stderr
     assert "--node-pods" in simulate("--nodes", "1", "--node-pods", "2").stderr
+
+
+def test_a_load_is_printed_as_json_with_each_moment() -> None:
+    found = json.loads(simulate("--load", "0:5 20:0", "--until", "30", "-o", "json").stdout)
+    assert found["moments"][0]["at_s"] == 0
+    assert (len(found["latencies_s"]) > 0, found["refused"]) == (True, 0)

@@ -2,7 +2,7 @@ from typing import Any
 
 from rich.console import Console
 
-from serving.cli.top import screen_of
+from serving.cli.top import record_of, screen_of
 from serving.dashboard.history import COLUMNS
 from serving.settings.autoscaler import ADAPTIVE_POLICY, KNATIVE_POLICY
 from tests.unit.cli.test_topnodes import node
@@ -13,14 +13,12 @@ def revision(name: str, row: dict[str, float], **view: str) -> tuple[dict[str, A
     return {"kind": "revision", "key": f"default/{name}", "view": shown}, [row.get(one) for one in COLUMNS]
 
 
-def screen(
+def state_of(
     *revisions: tuple[dict[str, Any], list[float | None]],
     nodes: dict[str, Any] | None = None,
     policies: list[dict[str, Any]] | None = None,
-    width: int = 160,
-    height: int | None = None,
-) -> list[str]:
-    state = {
+) -> dict[str, Any]:
+    return {
         "columns": COLUMNS,
         "objects": [one for one, _ in revisions] + [{"kind": "service", "key": "default/x", "view": {}}],
         "rows": {one["key"]: row for one, row in revisions},
@@ -28,6 +26,16 @@ def screen(
         "nodes": nodes,
         "policies": policies or [],
     }
+
+
+def screen(
+    *revisions: tuple[dict[str, Any], list[float | None]],
+    nodes: dict[str, Any] | None = None,
+    policies: list[dict[str, Any]] | None = None,
+    width: int = 160,
+    height: int | None = None,
+) -> list[str]:
+    state = state_of(*revisions, nodes=nodes, policies=policies)
     console = Console(width=width, record=True, force_terminal=False)
     with console.capture() as caught:
         console.print(screen_of(state, width=width, height=height))
@@ -110,3 +118,24 @@ def test_the_savings_of_all_revisions_are_a_line_for_each_policy_in_force() -> N
         "Over the last 10 minutes: 5 cold requests; the adaptive policy would have had 0, and 20 pod-minutes less "
         "than Knative's, estimated"
     )
+
+
+def test_a_long_name_leaves_80_columns_to_the_numbers() -> None:
+    name = "a-service-with-a-name-that-is-as-long-as-names-may-be-and-more-00001"
+    long = revision(name, {"running": 2, "target": 7, "ready": 1, "desired": 1, "rps_2xx": 50, "p95_s": 0.25})
+    lines = screen(long, BUSY, width=80)
+    head = next(line for line in lines if line.startswith("REVISION"))
+    row = next(line for line in lines if line.startswith("a-service"))
+    assert head.split() == ["REVISION", "STATE", "PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95", "MODE"]
+    assert row.split()[1:] == ["active", "1", "2.0", "▂", "0.0", "7", "50.0", "-", "250", "ms", "stable"]
+    assert row.split()[0].endswith("…")
+
+
+def test_as_json_the_revisions_come_in_the_same_order_with_all_numbers() -> None:
+    found = record_of(state_of(ASLEEP, BUSY), namespace="default")["revisions"]
+    assert [(one["name"], one["shown_state"]) for one in found] == [
+        ("busy-00001", "active"),
+        ("asleep-00001", "at zero"),
+    ]
+    assert (found[0]["numbers"]["held"], found[0]["decision"]["wanted"]) == (5, 8)
+    assert record_of(state_of(BUSY), namespace="other")["revisions"] == []

@@ -74,7 +74,10 @@ def _as_json(api: ApiClient, service: Object) -> Object:
 def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator[str]:
     name, ready = name_of(service), condition(service)
     revisions = revisions_of(api, name)
-    yield from _head(service, now_s=now_s)
+    newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
+    log = last_lines(api, newest, count=_LOG_LINES) if newest and ready.get("status") != "True" else []
+    # The log at the end says the rest.
+    yield from _head(service, now_s=now_s, is_brief=bool(log))
     if nested(service, "status", "url"):
         address = address_of(api, service)
         yield f"URL        {address.url}"
@@ -90,12 +93,10 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
         )
     titles, rows = server_table(api, POD, name="", selector=selector_of(name), everywhere=False)
     yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
-    yield from _event_lines(_events(api, [service, *revisions, *items_of(api, POD, selector_of(name))]), now_s=now_s)
-    if ready.get("status") != "True":
-        newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
-        lines = last_lines(api, newest, count=_LOG_LINES) if newest else []
-        if lines:
-            yield from _titled(f"Last lines of the log of {newest}", [f"  {line}" for line in lines])
+    events = _events(api, [service, *revisions, *items_of(api, POD, selector_of(name))])
+    yield from _event_lines(events, now_s=now_s, said=ready.get("message", ""))
+    if log:
+        yield from _titled(f"Last lines of the log of {newest}", [f"  {line}" for line in log])
 
 
 def _other_lines(api: ApiClient, kind: Kind, one: Object, *, now_s: float) -> Iterator[str]:
@@ -114,7 +115,7 @@ def _other_lines(api: ApiClient, kind: Kind, one: Object, *, now_s: float) -> It
     yield from _event_lines(_events(api, [one]), now_s=now_s)
 
 
-def _head(one: Object, *, now_s: float) -> Iterator[str]:
+def _head(one: Object, *, now_s: float, is_brief: bool = False) -> Iterator[str]:
     ready = condition(one)
     state = ready.get("status", "")
     word = {"True": "ready", "False": "not ready", "Unknown": "not ready yet"}.get(state, "")
@@ -125,8 +126,15 @@ def _head(one: Object, *, now_s: float) -> Iterator[str]:
     if word:
         yield f"State      {paint(word, _COLORS[state])}"
         if state != "True" and ready.get("message"):
-            yield from wrapped(f"{ready.get('reason', '')}: {ready['message']}".removeprefix(": "), indent=" " * 11)
+            message = _brief(ready["message"]) if is_brief else ready["message"]
+            yield from wrapped(f"{ready.get('reason', '')}: {message}".removeprefix(": "), indent=" " * 11)
     yield f"Age        {age_text(seconds_since(nested(one, 'metadata', 'creationTimestamp'), now_s))}"
+
+
+def _brief(message: str) -> str:
+    """The first and the last line: what failed, and the error that ends a traceback."""
+    first, *others = message.splitlines()
+    return f"{first} ... {others[-1].strip()}" if others else first
 
 
 def _traffic(service: Object) -> Iterator[str]:
@@ -184,7 +192,8 @@ def _events(api: ApiClient, about: list[Object]) -> list[Object]:
     return sorted(found, key=_seen)
 
 
-def _event_lines(events: list[Object], *, now_s: float) -> Iterator[str]:
+def _event_lines(events: list[Object], *, now_s: float, said: str = "") -> Iterator[str]:
+    """The events; a message of several lines that was ``said`` before, or by another event, is left out."""
     if not events:
         return
     left_out = len(events) - _EVENTS_SHOWN_MAX
@@ -196,7 +205,10 @@ def _event_lines(events: list[Object], *, now_s: float) -> Iterator[str]:
         reason = str(one.get("reason", ""))
         mark = paint(reason, "yellow") if one.get("type") == "Warning" else reason
         yield f"  {age:>6}  {nested(one, 'involvedObject', 'name')}  {mark}{times}"
-        yield from wrapped(str(one.get("message", "")), indent=" " * 10)
+        message = str(one.get("message", ""))
+        if "\n" not in message or message.rstrip(".") not in said:
+            yield from wrapped(message, indent=" " * 10)
+        said += f"\n{message}"
 
 
 def _seen(event: Object) -> str:

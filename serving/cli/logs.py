@@ -12,8 +12,8 @@ import click
 from serving.cli.api import ApiCall, ApiClient, api_options, fail
 from serving.cli.completion import complete_service
 from serving.cli.connection import ApiResponse
-from serving.cli.logtail import app_container
-from serving.cli.objects import items_of, selector_of, service_of
+from serving.cli.logtail import app_container, gone_pods
+from serving.cli.objects import items_of, revisions_of, selector_of, service_of
 from serving.cli.progress import paint
 from serving.cli.resources import path_of
 from serving.cluster.kinds import POD
@@ -30,6 +30,10 @@ _COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_
 # A pod that was made, but has not written yet, is asked again so many times.
 _TRIES_MAX = 100
 
+# Of pods that are gone: so many, and so many of the last lines of each without --tail.
+_GONE_MAX = 3
+_GONE_LINES = 1000
+
 _Lines = queue.SimpleQueue[tuple[str, str]]
 
 
@@ -39,7 +43,9 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 @click.option("--tail", type=click.IntRange(0), metavar="LINES", help="So many of the last lines of each pod.")
 @click.option("--pod", "wanted", default="", help="Only this pod; the end of its name will do.")
 @click.option("-c", "--container", default="app", show_default=True, help="app, queue-proxy, or a container's name.")
-@click.option("--previous", is_flag=True, help="Of the run before the last restart.")
+@click.option(
+    "--previous", is_flag=True, help=f"Of runs before the last restart, and of the last {_GONE_MAX} pods that are gone."
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="The pod before each line.")
 @api_options
@@ -47,20 +53,25 @@ def logs(*, api: ApiClient, name: str, follow: bool, wanted: str, output: str, *
     """What the pods of a service write."""
     service_of(api, name)
     pods = pods_of(api, name, wanted)
-    if not pods and not follow:
+    gone = _gone(api, name, wanted) if asked["previous"] or (wanted and not pods) else []
+    if not pods and not gone and not follow:
         if wanted:
             fail(f"no pod of {name} ends with {wanted}")
-        click.echo(f"{name} has no pod now: it is at zero; -f waits for pods", err=True)
+        hint = "no log of an earlier one is kept" if asked["previous"] else "--previous shows the last ones, -f waits"
+        click.echo(f"{name} has no pod now: it is at zero; {hint}", err=True)
         return
     lines: _Lines = queue.SimpleQueue()
     prefix = asked.pop("prefix")
     reader = _Reader(api, lines, {**asked, "follow": follow})
+    # The one that ended last is the last one.
+    for pod in reversed(gone):
+        reader.start(pod, is_gone=True)
     for pod in pods:
         reader.start(pod)
-    if not pods:
+    if not pods and not gone:
         click.echo(f"{name} has no pod now: waiting for pods", err=True)
     _print_lines(reader, lines, (name, wanted), form="json" if output == "json" else "prefix" if prefix else "plain")
-    if reader.problem and not follow:
+    if reader.problem and not follow and not reader.has_read:
         fail(reader.problem)
 
 
@@ -99,6 +110,14 @@ def pods_of(api: ApiClient, name: str, wanted: str) -> list[Object]:
     return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")]
 
 
+def _gone(api: ApiClient, name: str, wanted: str) -> list[Object]:
+    """The last pods of a service that are gone, the last one first."""
+    found = gone_pods(api, [name_of(one) for one in revisions_of(api, name)])
+    return [pod for pod in found if not wanted or name_of(pod) == wanted or name_of(pod).endswith(f"-{wanted}")][
+        :_GONE_MAX
+    ]
+
+
 class _Reader:
     """A thread for each pod, which puts its lines into one queue."""
 
@@ -107,6 +126,7 @@ class _Reader:
         self.follows: bool = asked["follow"]
         self._threads: dict[str, threading.Thread] = {}
         self.problem = ""
+        self.has_read = False
 
     def number_of(self, pod: str) -> int:
         """Which pod it is, counted from the first that was seen."""
@@ -116,17 +136,23 @@ class _Reader:
         """Whether no more lines come."""
         return not any(thread.is_alive() for thread in self._threads.values())
 
-    def start(self, pod: Object) -> None:
-        """Read a pod that is not read yet."""
+    def start(self, pod: Object, *, is_gone: bool = False) -> None:
+        """Read a pod that is not read yet. One that is gone is read to its end."""
         name = name_of(pod)
         if name in self._threads:
             return
-        thread = threading.Thread(target=self._read, args=(pod,), daemon=True)
+        asked = self._asked
+        if is_gone:
+            tail = _GONE_LINES if asked["tail"] is None else asked["tail"]
+            asked = {**asked, "follow": False, "previous": False, "tail": tail}
+        thread = threading.Thread(target=self._read, args=(pod, asked, is_gone), daemon=True)
         self._threads[name] = thread
         thread.start()
+        if is_gone:
+            thread.join()
 
-    def _read(self, pod: Object) -> None:
-        asked, name = self._asked, name_of(pod)
+    def _read(self, pod: Object, asked: dict[str, Any], is_gone: bool) -> None:  # noqa: FBT001 - a thread's arguments
+        name = name_of(pod)
         container = app_container(pod) if asked["container"] == "app" else asked["container"]
         query = {
             "container": container,
@@ -141,10 +167,14 @@ class _Reader:
             # The server or the pod went away in the middle; what there was has been shown.
             return
         except ServingError as error:
+            if is_gone and not asked["previous"]:
+                # It went while it waited for its next start.
+                self._read(pod, {**asked, "previous": True}, is_gone)
+                return
             self.problem = str(error)
 
     def _copy(self, name: str, path: str, query: dict[str, str]) -> None:
-        tries = _TRIES_MAX if self.follows else 1
+        tries = _TRIES_MAX if query["follow"] else 1
         while True:
             tries -= 1
             try:
@@ -161,6 +191,7 @@ class _Reader:
     def _put_lines(self, name: str, answer: ApiResponse) -> None:
         rest = b""
         for piece in answer.pieces():
+            self.has_read = True
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 self._lines.put((name, line.decode("utf-8", "replace")))

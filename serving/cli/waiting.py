@@ -134,9 +134,9 @@ def _pods_left(api: ApiClient, name: str, suffix: str = "", *, ignored: Collecti
 
 
 def failure_text(api: ApiClient, service: Object) -> str:
-    """Why a service is not ready, with the end of what its newest revision's pod wrote."""
+    """Why a service is not ready, with the end of what a pod of the revision wrote that keeps it from being ready."""
     why = _reason(api, service) or "its pods are starting"
-    revision = str(nested(service, "status", "latestCreatedRevisionName") or "")
+    revision = _unready_revision(api, service)
     lines = last_lines(api, revision, count=_LOG_LINES) if revision else []
     shown = [line for line in lines if line.strip() and line.strip() not in why]
     log = "".join(f"\n  {line}" for line in shown)
@@ -144,16 +144,27 @@ def failure_text(api: ApiClient, service: Object) -> str:
 
 
 def _reason(api: ApiClient, service: Object) -> str:
-    """Why a service is not ready: its own condition if it has failed, else what its newest revision waits for."""
+    """Why a service is not ready: its own condition if it has failed, else what its revision waits for."""
     ready = condition(service)
     if ready.get("status") != "False" or not _is_of_configuration(service):
-        revision = str(nested(service, "status", "latestCreatedRevisionName") or "")
+        revision = _unready_revision(api, service)
         if revision:
             status, found = api.call("GET", path_of(REVISION, api.namespace, revision))
             waits = condition(found) if status < 400 else {}
             if waits.get("status") != "True" and waits.get("message"):
                 return _worded(waits)
     return _worded(ready)
+
+
+def _unready_revision(api: ApiClient, service: Object) -> str:
+    """The revision that keeps a service from being ready: one that its traffic names and that has failed, else the newest."""
+    newest = str(nested(service, "status", "latestCreatedRevisionName") or "")
+    if condition(service, "RoutesReady").get("status") == "True":
+        return newest
+    targets = nested(service, "spec", "traffic") or ()
+    named = {one["revisionName"] for one in targets if one.get("revisionName")} - {newest}
+    failed = (name_of(one) for one in revisions_of(api, name_of(service)) if condition(one).get("status") == "False")
+    return next((one for one in failed if one in named), newest)
 
 
 def _is_of_configuration(service: Object) -> bool:

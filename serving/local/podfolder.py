@@ -8,9 +8,10 @@ has the file open, so it cannot be replaced.
 import contextlib
 import errno
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from serving.cluster.port import Object
@@ -20,6 +21,7 @@ from serving.model.errors import InvalidValue
 
 __all__ = [
     "LOG_BYTES_MAX",
+    "excerpt",
     "keep_previous",
     "make_folder",
     "mount",
@@ -36,6 +38,12 @@ LOG_BYTES_MAX = 10 * 2**20
 _LOGS_KEPT = 3
 _TAIL_BYTES = 2048
 _TAIL_LINES = 10
+# The first line of what fails is often far above the last ones.
+_SOUGHT_BYTES = 16_384
+# What tracebacks of Python, Go and Java begin with, how a frame begins, and with what the lines inside do.
+_HEADERS = ("Traceback (most recent call last):", "panic: ", "fatal error: ", "Exception in thread ")
+_FRAME = re.compile(r"\s+File \"|\s+at |\S.*\(.*\)$")
+_INSIDE = (" ", "\t", "")
 _PRIVATE_FOLDER = 0o700
 _SHARED_FOLDER, _OPEN_FOLDER = 0o755, 0o777
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -174,12 +182,36 @@ def size_of(log: Path) -> int:
 
 
 def tail(log: Path, *, after: int = 0) -> str:
-    """The last lines of a log behind its first ``after`` bytes, for messages; of all if it is shorter by now."""
+    """The last lines of a log behind its first ``after`` bytes, for messages; of all if it is shorter by now.
+
+    Lines in the middle of a traceback get its first line before them: otherwise they do not say what they are.
+    """
     try:
         with log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
-            file.seek(max(after if after <= end else 0, end - _TAIL_BYTES))
+            file.seek(max(after if after <= end else 0, end - _SOUGHT_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join(lines[-_TAIL_LINES:])
+    return excerpt(lines)
+
+
+def excerpt(lines: Sequence[str], *, count: int = _TAIL_LINES) -> str:
+    """The last lines, whole: of a traceback that begins before them, its first line, "..." and frames from their first line on."""
+    start = max(0, len(lines) - count)
+    header = next((at for at in range(start - 1, -1, -1) if lines[at].startswith(_HEADERS)), None)
+    # A Python program may go on after a traceback that it prints; the others end.
+    is_over = header is not None and lines[header].startswith(_HEADERS[0])
+    if header is None or (is_over and not all(line[:1] in _INSIDE for line in lines[header + 1 : start])):
+        return _last_bytes("\n".join(lines[start:]))
+    frames = (at for at in range(start, len(lines)) if _FRAME.match(lines[at]) or lines[at][:1] not in _INSIDE)
+    shown = "\n".join(lines[next(frames, start) :])
+    return f"{lines[header]}\n  ...\n{_last_bytes(shown)}"
+
+
+def _last_bytes(text: str) -> str:
+    """The end of a text with very long lines, from the beginning of a line if there is one."""
+    if len(text) <= _TAIL_BYTES:
+        return text
+    cut = text[-_TAIL_BYTES:]
+    return cut.partition("\n")[2] or cut

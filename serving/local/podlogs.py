@@ -4,12 +4,13 @@ A log has the bytes that the program wrote and no times, so the server refuses q
 """
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO
 
-from serving.cluster.api.logs import LogOptions
+from serving.cluster.api.logs import KeptLog, LogOptions
 from serving.local.podfolder import previous_of
 from serving.model.errors import NotFound
 
@@ -25,6 +26,11 @@ class FilePodLogs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def kept(self, namespace: str) -> list[KeptLog]:
+        """The pods of a namespace that have logs, the last one to write first."""
+        found = [_kept(folder) for folder in (self._folder / namespace).glob("*")]
+        return sorted((one for one in found if one.containers), key=lambda one: one.written_s, reverse=True)
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
         """Pieces of a container's log. Who follows goes on with the next run when the container is restarted.
@@ -43,6 +49,16 @@ class FilePodLogs:
             yield piece if left is None else piece[:left]
             if left is not None and (left := left - len(piece)) <= 0:
                 return
+
+
+def _kept(folder: Path) -> KeptLog:
+    """What there is of a pod. Its app has a log, or one of the run before a restart that did not come."""
+    names, written_s = set(), 0.0
+    for log in folder.glob("*.log"):
+        names.add(log.name.removesuffix(".log").removesuffix(".previous"))
+        with contextlib.suppress(FileNotFoundError):
+            written_s = max(written_s, log.stat().st_mtime)
+    return KeptLog(pod=folder.name, containers=sorted(names), written_s=written_s)
 
 
 async def _pieces(path: Path, options: LogOptions) -> AsyncIterator[bytes]:

@@ -94,17 +94,18 @@ def test_cloud_runs_manifest_applies_and_what_has_no_effect_is_a_warning_and_an_
     text = manifest(
         "cloud",
         annotations="        run.googleapis.com/startup-cpu-boost: 'true'",
-        more="      serviceAccountName: robot\n      timeoutSeconds: 1800",
+        more="      serviceAccountName: robot\n      priorityClassName: high\n      timeoutSeconds: 1800",
     )
-    done = serving("apply", "-f", "-", "--wait", stdin=text)
-    account = "spec.template.spec.serviceAccountName: accepted without effect: there are no service accounts"
+    account = "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: robot}\n"
+    done = serving("apply", "-f", "-", "--wait", stdin=text + account)
+    priority = "spec.template.spec.priorityClassName: accepted without effect: pods run on this machine"
     boost = "spec.template.metadata.annotations[run.googleapis.com/startup-cpu-boost]: accepted without effect"
-    assert done.stdout.splitlines()[0] == "service/cloud created"
-    assert f"warning: {account}\n" in done.stderr
+    assert done.stdout.splitlines()[:2] == ["serviceaccount/robot created", "service/cloud created"]
+    assert f"warning: {priority}\n" in done.stderr
     assert f"warning: {boost}" in done.stderr
     events = json.loads(serving("describe", "cloud", "-o", "json").stdout)["events"]
     remarks = {one["message"]: one for one in events if one["reason"] == "AcceptedWithoutEffect"}
-    assert (len(remarks), remarks[account]["involvedObject"]["kind"], remarks[account]["count"]) == (2, "Service", 1)
+    assert (len(remarks), remarks[priority]["involvedObject"]["kind"], remarks[priority]["count"]) == (2, "Service", 1)
     serving("apply", "-f", "-", "--dry-run", stdin=text.replace("robot", "human"))
     serving("apply", "-f", "-", stdin=text.replace("robot", "robot # the same"))
     changed = serving("apply", "-f", "-", stdin=text.replace("1800", "1700").replace("robot", "robot "))

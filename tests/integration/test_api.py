@@ -14,7 +14,7 @@ import pytest
 
 from serving.cluster.admission import admit
 from serving.cluster.api import watching
-from serving.cluster.api.logs import LogOptions
+from serving.cluster.api.logs import KeptLog, LogOptions
 from serving.cluster.kinds import CONFIG_MAP, Kind
 from serving.cluster.limits import StoreLimits
 from serving.cluster.memory import MemoryCluster
@@ -34,6 +34,10 @@ class Lines:
 
     def __init__(self) -> None:
         self.more = asyncio.Event()
+
+    def kept(self, namespace: str) -> list[KeptLog]:
+        """The log of one pod that is gone."""
+        return [KeptLog(pod="gone", containers=["app"], written_s=1.0)] if namespace == "default" else []
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
         yield f"{namespace}/{pod}/{options.container}\n".encode()
@@ -428,6 +432,17 @@ async def test_a_log_is_followed(client: Client) -> None:
         assert await response.content.readline() == b"default/p/c\n"
         client.lines.more.set()
         assert await response.content.readline() == b"more\n"
+
+
+async def test_the_log_of_a_pod_that_is_gone_is_read_as_long_as_it_is_kept(client: Client) -> None:
+    async with client.session.get("/logs/pods/default") as response:
+        assert await response.json() == [{"pod": "gone", "containers": ["app"], "written_s": 1.0}]
+    async with client.session.get(f"{PODS}/gone/log") as response:
+        assert await response.text() == "default/gone/app\n"
+    assert (await client.call("GET", f"{PODS}/gone/log?container=other"))[0] == 400
+    async with client.session.get("/logs/pods/other") as response:
+        assert await response.json() == []
+    assert (await client.call("GET", "/logs/pods/%2e%2e"))[0] == 404
 
 
 async def test_the_log_of_a_pod_that_is_not_there_is_not_found(client: Client) -> None:

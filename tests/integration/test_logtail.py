@@ -1,14 +1,23 @@
 """The last lines of a revision's pod, as messages about it quote them, over a served API."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from click.testing import CliRunner, Result
+
 from serving.cli.api import ApiClient
+from serving.cli.describe import describe
+from serving.cli.logs import logs as logs_command
 from serving.cli.logtail import last_lines
-from serving.cluster.api.logs import LogOptions
-from serving.cluster.kinds import POD
+from serving.cli.waiting import failure_text
+from serving.cluster.api.logs import KeptLog, LogOptions
+from serving.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE
 from serving.cluster.memory import MemoryCluster
+from serving.cluster.port import Object
+from serving.local.podlogs import FilePodLogs
+from serving.model.event import Words, about, new_event
 from tests.integration.api_server import served
 
 
@@ -17,6 +26,11 @@ class Started:
 
     def __init__(self, *, said: bytes) -> None:
         self._said = said
+
+    def kept(self, namespace: str) -> list[KeptLog]:
+        """No logs of others."""
+        del namespace
+        return []
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
         """What it says now, or said before it failed."""
@@ -38,3 +52,101 @@ async def test_one_that_has_just_been_started_again_is_quoted_from_the_run_befor
 
 async def test_one_that_has_said_something_is_quoted_from_this_run(tmp_path: Path) -> None:
     assert await lines(tmp_path, said=b"reading config\n") == ["reading config"]
+
+
+async def ended(folder: Path, *words: str) -> tuple[Result, list[str]]:
+    """What ``serving logs`` prints of a service all of whose pods are gone, and what messages quote."""
+    cluster = MemoryCluster()
+    labels = {"serving.knative.dev/service": "hello"}
+    await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": {}})
+    await cluster.create(REVISION, {"metadata": {"name": "hello-00001", "labels": labels}, "spec": {}})
+    logs = folder / "logs"
+    for number, (pod, name) in enumerate(
+        [
+            ("hello-00001-deployment-aaaaa", "app.log"),
+            ("hello-00001-deployment-bbbbb", "app.previous.log"),
+            ("other-00001-deployment-ccccc", "app.log"),
+        ]
+    ):
+        (logs / "default" / pod).mkdir(parents=True)
+        (logs / "default" / pod / name).write_text(f"last words of {pod[-5:]}\n")
+        (logs / "default" / pod / "queue-proxy.log").write_text("drained\n")
+        for log in (logs / "default" / pod).iterdir():
+            os.utime(log, (number, number))
+    async with served(cluster, folder, logs=FilePodLogs(logs)) as api:
+        quoted = await asyncio.to_thread(last_lines, ApiClient(kubeconfig=api.kubeconfig), "hello-00001", count=10)
+        arguments = ["--kubeconfig", str(api.kubeconfig), "hello", *words]
+        printed = await asyncio.to_thread(CliRunner().invoke, logs_command, arguments)
+        return printed, quoted
+
+
+async def test_the_logs_of_pods_that_are_gone_can_be_read(tmp_path: Path) -> None:
+    printed, quoted = await ended(tmp_path, "--previous")
+    assert printed.exit_code == 0
+    assert printed.stdout.splitlines() == ["00001-aaaaa  last words of aaaaa", "00001-bbbbb  last words of bbbbb"]
+    assert quoted == ["last words of bbbbb"]
+
+
+async def test_one_pod_that_is_gone_is_named_by_the_end_of_its_name(tmp_path: Path) -> None:
+    printed, _ = await ended(tmp_path, "--pod", "aaaaa", "-c", "queue-proxy", "--no-prefix")
+    assert printed.stdout == "drained\n"
+
+
+async def test_a_service_at_zero_hints_at_the_logs_of_its_last_pods(tmp_path: Path) -> None:
+    printed, _ = await ended(tmp_path)
+    assert printed.stderr == "hello has no pod now: it is at zero; --previous shows the last ones, -f waits\n"
+    printed, _ = await ended(tmp_path / "other", "--pod", "none")
+    assert (printed.exit_code, printed.stderr) == (1, "no pod of hello ends with none\n")
+
+
+TRACE = [
+    "Traceback (most recent call last):",
+    *[f'  File "app.py", line {at}, in f' for at in range(20)],
+    "KeyError: 'A'",
+]
+WHY = "Container failed with: " + "\n".join([TRACE[0], "  ...", *TRACE[-10:]])
+
+
+def conditions(**by_type: str) -> list[Object]:
+    reasons = {"False": {"reason": "RevisionFailed", "message": WHY}}
+    return [{"type": name, "status": status, **reasons.get(status, {})} for name, status in by_type.items()]
+
+
+async def failed(folder: Path, *, newest: str, **by_type: str) -> tuple[str, str]:
+    """What commands that wait say of a service whose first revision has failed, and what ``serving describe`` prints."""
+    cluster = MemoryCluster()
+    labels = {"serving.knative.dev/service": "hello"}
+    spec = {"traffic": [{"revisionName": "hello-00001", "percent": 100}]}
+    await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": spec})
+    status = {"latestCreatedRevisionName": newest, "conditions": conditions(Ready="False", **by_type)}
+    service = await cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
+    for name, ready in (("hello-00001", "False"), ("hello-00002", "True")):
+        made = await cluster.create(REVISION, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+        patch = {"status": {"conditions": conditions(Ready=ready)}}
+        await cluster.patch(REVISION, "default", name, patch=patch, subresource="status")
+        pod = folder / "logs" / "default" / f"{name}-deployment-aaaaa"
+        pod.mkdir(parents=True)
+        (pod / "app.log").write_text("\n".join(TRACE) if ready == "False" else "all is well\n")
+        words = Words(reason="ExitCode1", message=WHY, is_warning=True)
+        event = new_event(about(made), words, suffix=name, component="controller", now="2026-01-01T00:00:00Z")
+        await cluster.create(EVENT, event)
+    async with served(cluster, folder, logs=FilePodLogs(folder / "logs")) as api:
+        said = await asyncio.to_thread(failure_text, ApiClient(kubeconfig=api.kubeconfig), service)
+        arguments = ["--kubeconfig", str(api.kubeconfig), "hello"]
+        return said, (await asyncio.to_thread(CliRunner().invoke, describe, arguments)).stdout
+
+
+async def test_traffic_to_a_revision_that_has_failed_quotes_its_log(tmp_path: Path) -> None:
+    said, _ = await failed(tmp_path, newest="hello-00002", ConfigurationsReady="True", RoutesReady="False")
+    assert "last lines of the log of hello-00001" in said or WHY in said
+    assert "all is well" not in said
+
+
+async def test_a_failure_stands_once_in_a_description_from_its_beginning(tmp_path: Path) -> None:
+    _, page = await failed(tmp_path, newest="hello-00001", ConfigurationsReady="False")
+    assert (
+        "RevisionFailed: Container failed with: Traceback (most recent call\n           last): ... KeyError: 'A'"
+        in page
+    )
+    assert page.count("line 19, in f") == 1
+    assert "log of hello-00001\n  Traceback (most recent call last):\n    ...\n" in page

@@ -11,7 +11,10 @@ import msgspec
 from serving.cluster.api.status import Fault
 from serving.cluster.port import Object
 
-__all__ = ["LogOptions", "PodLogs", "chosen_container", "log_options"]
+__all__ = ["KEPT_LOGS_PATH", "KeptLog", "LogOptions", "PodLogs", "chosen_container", "kept_log_options", "log_options"]
+
+KEPT_LOGS_PATH = "/logs/pods/{namespace}"
+"""Not of Kubernetes: which pods of a namespace have logs, gone ones too, as a JSON list of ``KeptLog``."""
 
 _TRUE = {"1", "true", "True"}
 # Runs beside the containers of a local pod; the pod's spec does not name it.
@@ -51,8 +54,20 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.timestamps or self.since_s is not None or bool(self.since_stamp)
 
 
+class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
+    """The logs that are kept of a pod: its name, its containers, and when it wrote last, in seconds since the epoch."""
+
+    pod: str
+    containers: list[str]
+    written_s: float
+
+
 class PodLogs(Protocol):
-    """Stores what containers write, without the time of a line."""
+    """Stores what containers write, without the time of a line; also for a bounded number of pods that are gone."""
+
+    def kept(self, namespace: str) -> list[KeptLog]:
+        """The pods of a namespace that have logs, the last one to write first."""
+        ...
 
     def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
         """Yield the log in pieces, until its end or, when following, until the container ends. Raises ``NotFound``."""
@@ -61,8 +76,19 @@ class PodLogs(Protocol):
 
 def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
     """Read the options of a request. Raises ``Fault`` 400."""
+    return _options(chosen_container(pod, query.get("container", "")), query)
+
+
+def kept_log_options(kept: KeptLog, query: Mapping[str, str]) -> LogOptions:
+    """The same for a pod that is gone. Raises ``Fault`` 400."""
+    containers = [{"name": one} for one in kept.containers if one != _QUEUE_PROXY]
+    gone: Object = {"metadata": {"name": kept.pod}, "spec": {"containers": containers}}
+    return _options(chosen_container(gone, query.get("container", "")), query)
+
+
+def _options(container: str, query: Mapping[str, str]) -> LogOptions:
     return LogOptions(
-        container=chosen_container(pod, query.get("container", "")),
+        container=container,
         follow=query.get("follow", "") in _TRUE,
         previous=query.get("previous", "") in _TRUE,
         timestamps=query.get("timestamps", "") in _TRUE,

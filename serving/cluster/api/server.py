@@ -24,7 +24,7 @@ from serving.cluster.api.content import Shape, decode_body, wanted
 from serving.cluster.api.discoveryanswers import discovery_answer
 from serving.cluster.api.eviction import evict
 from serving.cluster.api.fieldmanager import field_manager
-from serving.cluster.api.logs import PodLogs, log_options
+from serving.cluster.api.logs import KEPT_LOGS_PATH, LogOptions, PodLogs, kept_log_options, log_options
 from serving.cluster.api.paths import RequestTarget, target_of
 from serving.cluster.api.podstreams import PodStreams, begun, exec_options
 from serving.cluster.api.portforward import forward_ports
@@ -114,6 +114,7 @@ def application(
     app.router.add_post(RULES_REVIEW_PATH, api.review_rules)
     app.router.add_post(SELF_REVIEW_PATH, api.review_self)
     app.router.add_post(TOKEN_REVIEW_PATH, api.review_token)
+    app.router.add_get(KEPT_LOGS_PATH.format(namespace="{namespace:[a-z0-9-]+}"), api.kept_logs)
     app.router.add_route("*", "/{path:.*}", api.resource)
     app.on_shutdown.append(api.end_streams)
     return app
@@ -295,8 +296,7 @@ class _ApiHandlers:
     async def _log(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
         if request.method != "GET":
             raise Fault(405, "logs are only read")
-        pod = await self._cluster.get(POD, target.one_namespace, target.name)
-        options = log_options(pod, request.query)
+        options = await self._log_options(target, request.query)
         if self._logs is None:
             raise Unsupported("this server keeps no logs")
         if options.is_by_time:
@@ -317,6 +317,22 @@ class _ApiHandlers:
                     await response.write(piece)
                 await response.write_eof()
         return response
+
+    async def _log_options(self, target: RequestTarget, query: Mapping[str, str]) -> LogOptions:
+        """Which log of a pod, also of one that is gone and whose logs are kept."""
+        try:
+            return log_options(await self._cluster.get(POD, target.one_namespace, target.name), query)
+        except NotFound:
+            logs = [] if self._logs is None else self._logs.kept(target.one_namespace)
+            for one in logs:
+                if one.pod == target.name:
+                    return kept_log_options(one, query)
+            raise
+
+    async def kept_logs(self, request: web.Request) -> web.Response:
+        """The pods of a namespace that have logs."""
+        found = [] if self._logs is None else self._logs.kept(request.match_info["namespace"])
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     async def _interact(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
         """exec, attach and port-forward."""

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.local.podfolder import make_folder, mount, remove_folder, rotate, size_of, tail
+from serving.local.podfolder import excerpt, make_folder, mount, remove_folder, rotate, size_of, tail
 from serving.local.sources import VolumeFile
 from serving.model.errors import InvalidValue
 
@@ -78,3 +78,35 @@ def test_the_last_lines_of_what_came_after_the_start(tmp_path: Path) -> None:
     assert tail(log, after=4).split("\n") == [str(number) for number in range(10, 20)]
     assert tail(log, after=10**6).startswith("10")
     assert tail(tmp_path / "none") == ""
+
+
+FRAMES = [line for at in range(8) for line in (f'  File "app.py", line {at}, in f', "    call()", "    ^^^^^^")]
+PYTHON = "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (["one", "two"], "one\ntwo"),
+        ([str(at) for at in range(12)], "\n".join(str(at) for at in range(2, 12))),
+        (
+            ["begins", PYTHON, *FRAMES, "KeyError: 'X'"],
+            "\n".join([PYTHON, "  ...", *FRAMES[-9:], "KeyError: 'X'"]),
+        ),
+        (
+            [PYTHON, *FRAMES, *[f"{at}" for at in range(9)]],
+            "\n".join([PYTHON, "  ...", *[f"{at}" for at in range(9)]]),
+        ),
+        # It went on: the traceback explains nothing about the end.
+        ([PYTHON, "  File", "E: x", *["fine"] * 12], "\n".join(["fine"] * 10)),
+        (
+            ["panic: no", "", "goroutine 1 [running]:", *["main.f(0x1)", "\t/app.go:1"] * 8],
+            "\n".join(["panic: no", "  ...", *["main.f(0x1)", "\t/app.go:1"] * 5]),
+        ),
+        ([PYTHON, *["  x"] * 12], "\n".join([PYTHON, "  ...", *["  x"] * 10])),
+        (["a" * 3000], "a" * 2048),
+        (["a" * 3000, "end"], "end"),
+    ],
+)
+def test_the_end_of_a_log_says_what_it_belongs_to(lines: list[str], shown: str) -> None:
+    assert excerpt(lines) == shown
